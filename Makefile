@@ -1,0 +1,46 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+# The CPU build where pip finds one (a wheel folder or index of your own); else the registry's build for this platform.
+TORCH = torch==2.13.0
+STAMP = $(VENV)/.installed
+
+.PHONY: setup demo serve test check bench lock clean
+
+setup: $(STAMP)  ## everything that the other targets need, into .venv; does nothing when it is there
+
+# Torch comes last and alone: what it needs is locked already, so pip adds nothing where it finds a CPU build.
+$(STAMP): requirements.lock pyproject.toml agentformer/_version.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "agentformer needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+demo: setup  ## upload real documents over HTTP, ask in two languages, show answers with citations
+	$(BIN)/python examples/demo/run.py
+
+serve: setup  ## the HTTP API on 127.0.0.1:8808
+	$(BIN)/agentformer serve
+
+test: check  ## everything that must hold before a commit
+	$(BIN)/python -m pytest --ignore=tests/test_house.py
+
+check: setup  ## format, lint, types, and who may import whom
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+bench: setup  ## the figures of docs/BENCHMARKS.md
+	$(BIN)/python -m bench
+
+lock: setup  ## choose new exact versions (needs uv)
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-annotate --quiet --no-emit-package torch -o requirements.lock
+	$(BIN)/python scripts/trim_lock.py requirements.lock
+
+clean:  ## remove what the other targets made, but not indexes/ and uploads/
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

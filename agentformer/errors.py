@@ -1,0 +1,115 @@
+"""The error tree: one root, so that a caller can catch everything this package raises on purpose.
+
+    AgentFormerError
+    ├── InvalidInput            the caller's argument is wrong; `field` names it          (also ValueError)
+    ├── NotFound                no such entry, document or backend                        (also LookupError)
+    ├── Conflict                somebody changed it meanwhile; read again and repeat
+    ├── MissingExtra            an optional package is not installed; `extra` names it    (also ImportError)
+    ├── DocumentError           a file could not become text; nothing of it was stored
+    │   ├── EmptyDocument       no bytes, or no pages
+    │   ├── UnsupportedFormat   not a type that a reader knows
+    │   ├── CorruptDocument     the file is damaged
+    │   ├── EncryptedDocument   a password is needed, or the one given is wrong
+    │   └── DocumentTooLarge    over a limit of size, pages, time or memory
+    ├── EmbedderError
+    │   ├── EmbedderUnavailable the model or its server cannot be reached now; texts stay pending
+    │   ├── TextTooLong         a text does not fit the model; nothing is ever cut silently
+    │   └── SpaceMismatch       the store holds vectors of another embedding space
+    ├── LanguageModelError
+    │   └── LanguageModelUnavailable
+    └── StoreError              the records could not be read or written
+        ├── StoreFull           the disk is full or the folder cannot be written
+        └── StoreDamaged        the system of record is unreadable; nothing was changed
+
+Messages say what is wrong and what to do. Only edges (command line, HTTP, tools) translate errors.
+"""
+
+from __future__ import annotations
+
+
+class AgentFormerError(Exception):
+    """Root of every error that this package raises on purpose."""
+
+
+class InvalidInput(AgentFormerError, ValueError):
+    """An argument is wrong. `field` names it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class NotFound(AgentFormerError, LookupError):
+    """No such thing in the given scope."""
+
+
+class Conflict(AgentFormerError):
+    """The entry was changed by somebody else since it was read."""
+
+
+class MissingExtra(AgentFormerError, ImportError):
+    """An optional dependency is not installed. `extra` names what to install."""
+
+    def __init__(self, extra: str, what: str) -> None:
+        super().__init__(f"{what} needs an optional part: pip install 'agentformer[{extra}]'")
+        self.extra = extra
+
+
+class DocumentError(AgentFormerError):
+    """A file could not be turned into text."""
+
+
+class EmptyDocument(DocumentError):
+    """The file has no bytes or no pages."""
+
+
+class UnsupportedFormat(DocumentError):
+    """No reader knows this type of content."""
+
+
+class CorruptDocument(DocumentError):
+    """The file is damaged beyond what the readers can recover."""
+
+
+class EncryptedDocument(DocumentError):
+    """The file needs a password, or the one given is wrong."""
+
+
+class DocumentTooLarge(DocumentError):
+    """The file exceeds a limit (size, pages, time or memory); the message names the limit."""
+
+
+class EmbedderError(AgentFormerError):
+    """An embedder refused or failed."""
+
+
+class EmbedderUnavailable(EmbedderError):
+    """The model or its server cannot be used now; what was to be embedded stays pending."""
+
+
+class TextTooLong(EmbedderError):
+    """A text has more tokens than the model reads."""
+
+
+class SpaceMismatch(EmbedderError):
+    """The vectors of the store and those of the embedder cannot be compared."""
+
+
+class LanguageModelError(AgentFormerError):
+    """A language model refused or answered nonsense."""
+
+
+class LanguageModelUnavailable(LanguageModelError):
+    """No language model can be reached now."""
+
+
+class StoreError(AgentFormerError):
+    """Records could not be read or written."""
+
+
+class StoreFull(StoreError):
+    """The disk is full, or the folder cannot be written."""
+
+
+class StoreDamaged(StoreError):
+    """The system of record is unreadable."""

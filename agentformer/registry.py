@@ -1,0 +1,62 @@
+"""Names of parts: the whole extension surface on one page.
+
+A part of this package is named here as "module:Class". A third party adds one with an entry point of the
+group `agentformer.embedders`, `agentformer.backends` or `agentformer.llms`, whose value is a callable that
+takes the model name and the `Settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from agentformer.errors import InvalidInput
+
+PARTS: dict[str, dict[str, str]] = {
+    "embedders": {
+        "sbert": "agentformer.embedders.sbert:SbertEmbedder.from_settings",
+        "minilm": "agentformer.embedders.sbert:SbertEmbedder.packaged",
+        "hashing": "agentformer.embedders.hashing:HashingEmbedder.from_settings",
+    },
+    "backends": {
+        "faiss": "agentformer.memory.backends.faiss:FaissMemoryBackend",
+    },
+    # How `auto` learns which embedder made the vectors that a backend's folder holds.
+    "stored_spaces": {
+        "faiss": "agentformer.memory.backends.faiss:stored_space",
+    },
+    "servers": {
+        "waitress": "agentformer.api.serving:serve",
+    },
+    "llms": {
+        "openai": "agentformer.llms.openai:OpenAIModel.from_settings",
+        "echo": "agentformer.llms.echo:EchoModel.from_settings",
+    },
+}
+
+
+def names(group: str) -> list[str]:
+    """Known names of a group, ours and third parties', sorted."""
+    found = {point.name for point in entry_points(group=f"agentformer.{group}")}
+    return sorted(found | set(PARTS[group]))
+
+
+def lookup(group: str, name: str) -> Callable[..., Any]:
+    """The callable that builds the part `name`. Raises `InvalidInput` that lists the known names."""
+    if target := PARTS[group].get(name):
+        return _load(target)
+    for point in entry_points(group=f"agentformer.{group}", name=name):
+        loaded: Callable[..., Any] = point.load()
+        return loaded
+    raise InvalidInput(group, f"there is no {name!r}; known are {', '.join(names(group))}")
+
+
+def _load(target: str) -> Callable[..., Any]:
+    module, _, attribute = target.partition(":")
+    found: Any = import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    loaded: Callable[..., Any] = found
+    return loaded
