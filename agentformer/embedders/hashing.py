@@ -1,0 +1,71 @@
+"""A deterministic embedder without weights: signed feature hashing of words and their character trigrams.
+
+For tests, for demonstrations, and as the shipped example of an embedder. It knows no meaning: texts are
+near when they share words or parts of words. Weinberger et al. 2009, "Feature Hashing for Large Scale
+Multitask Learning".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from agentformer.errors import InvalidInput, TextTooLong
+from agentformer.settings import Settings
+from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
+
+_TOKEN = re.compile(r"\w{1,16}|[^\w\s]")
+_MAX_TOKENS = 256
+_TRIGRAM_WEIGHT = 0.3  # below the word's own 1.0, so that an exact word beats a look-alike
+
+
+class HashingEmbedder:
+    """`hashing` or `hashing:DIMENSION` (default 256)."""
+
+    def __init__(self, dimension: int = 256) -> None:
+        if dimension < 8:
+            raise InvalidInput("embedder", f"hashing needs a dimension of at least 8, got {dimension}")
+        self._space = EmbeddingSpace("hashing", str(dimension), dimension, _MAX_TOKENS, languages="*")
+
+    @classmethod
+    def from_settings(cls, model: str, settings: Settings) -> HashingEmbedder:
+        if model and not model.isdecimal():
+            raise InvalidInput("embedder", f"hashing takes a dimension, as in hashing:256, not {model!r}")
+        return cls(int(model)) if model else cls()
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        return self._space
+
+    def token_spans(self, text: str) -> list[Span]:
+        return [Span(m.start(), m.end()) for m in _TOKEN.finditer(text)]
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        for text in texts:
+            if (count := len(self.token_spans(text))) > _MAX_TOKENS:
+                raise TextTooLong(f"{count} tokens, and the hashing embedder reads {_MAX_TOKENS}")
+        if not texts:
+            return np.zeros((0, self._space.dimension), dtype=np.float32)
+        return np.stack([self.embed_query(text) for text in texts])
+
+    def embed_query(self, text: str) -> Vector:
+        vector = np.zeros(self._space.dimension, dtype=np.float32)
+        for feature, weight in _features(text):
+            digest = int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=8).digest(), "little")
+            vector[(digest >> 1) % len(vector)] += weight if digest & 1 else -weight
+        norm = float(np.linalg.norm(vector))
+        if norm == 0.0:  # no features, or all cancelled out: any fixed unit vector will do
+            vector[0] = norm = 1.0
+        return vector / np.float32(norm)
+
+
+def _features(text: str) -> Iterator[tuple[str, float]]:
+    for match in _TOKEN.finditer(text.casefold()):
+        word = match.group()
+        yield word, 1.0
+        padded = f"^{word}$"
+        for i in range(len(padded) - 2):
+            yield padded[i : i + 3], _TRIGRAM_WEIGHT

@@ -1,0 +1,115 @@
+"""One SQLite file: opening, a small pool of connections, transactions, and honest errors."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentformer.errors import StoreDamaged, StoreError, StoreFull
+from agentformer.records.schema import migrate
+
+BUSY_SECONDS = 60.0  # a writer waits this long for another one; no writer embeds or calls a model meanwhile
+_IDLE = 8  # connections kept open; more than the default server threads would only hold file handles
+_DAMAGED = ("malformed", "not a database", "disk image", "corrupt")
+_FULL = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
+
+
+class Database:
+    """Opened records. Thread-safe; several processes may have the same file open.
+
+    Write-ahead log with `synchronous=FULL`: when `writing` is left without an error, its changes have
+    reached the disk. Raises `StoreFull` or `StoreDamaged` where SQLite says so.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._idle: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreFull(f"the folder {path.parent} cannot be made: {error.strerror or error}") from error
+        with self._translated():
+            connection = self._connect()
+            migrate(connection)
+            self.store_id = str(connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()[0])
+            self._idle.append(connection)
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees one consistent state from its first statement on."""
+        with self._translated(), self._borrowed() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction with the write lock from its start: committed at the end, or rolled back by an error."""
+        with self._translated(), self._borrowed() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close idle connections; one that is in use is closed when it comes back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._closed:
+                raise StoreError("this memory is closed; open it again with agentformer.connect()")
+            connection = self._idle.pop() if self._idle else None
+        connection = connection or self._connect()
+        try:
+            yield connection
+        finally:
+            with self._lock:
+                keep = not self._closed and len(self._idle) < _IDLE
+                if keep:
+                    self._idle.append(connection)
+            if not keep:
+                connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        connection.row_factory = sqlite3.Row
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            "secure_delete = ON",  # what is forgotten does not stay readable in free pages
+            "cache_size = -32768",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            text = str(error).lower()
+            if any(word in text for word in _DAMAGED):
+                raise StoreDamaged(f"{self.path} is damaged ({error}); restore it from a backup") from error
+            if any(word in text for word in _FULL):
+                raise StoreFull(f"{self.path} cannot be written ({error}); free space or check permissions") from error
+            raise StoreError(f"{self.path}: {error}") from error

@@ -1,0 +1,115 @@
+"""The schema as numbered, append-only migrations: a released one is never edited, a change is a new one."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from agentformer.errors import StoreError
+from agentformer.records.ids import new_id
+
+MIGRATIONS: tuple[str, ...] = (
+    # 1: entries, their history, the change feed, embedding spaces, windows, vectors, the embedding queue.
+    """
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+    CREATE TABLE entries (
+        num INTEGER PRIMARY KEY AUTOINCREMENT,  -- what indexes refer to; never used twice
+        id TEXT NOT NULL UNIQUE,
+        namespace TEXT NOT NULL,
+        tier TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        session_id TEXT,
+        content TEXT NOT NULL,
+        title TEXT NOT NULL,
+        context TEXT NOT NULL,
+        metadata TEXT NOT NULL,                 -- JSON object
+        document_id TEXT, source_name TEXT, page INTEGER, label TEXT, span_start INTEGER, span_end INTEGER,
+        parent_id TEXT,
+        pair_id TEXT,
+        derived_from TEXT NOT NULL,             -- JSON list of [id, type]
+        occurred_at INTEGER, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL,  -- microseconds, UTC
+        last_accessed INTEGER,
+        access_count INTEGER NOT NULL, match_count INTEGER NOT NULL, read_count INTEGER NOT NULL,
+        salience REAL NOT NULL,
+        archived_at INTEGER,
+        superseded_by TEXT,
+        version INTEGER NOT NULL
+    );
+    CREATE INDEX entries_by_scope ON entries (namespace, kind, tier);
+    CREATE INDEX entries_by_session ON entries (namespace, session_id) WHERE session_id IS NOT NULL;
+    CREATE INDEX entries_by_parent ON entries (parent_id) WHERE parent_id IS NOT NULL;
+    CREATE INDEX entries_by_document ON entries (document_id) WHERE document_id IS NOT NULL;
+
+    CREATE TABLE history (
+        entry INTEGER NOT NULL REFERENCES entries (num) ON DELETE CASCADE,
+        version INTEGER NOT NULL,
+        state TEXT NOT NULL,                    -- the whole former entry as JSON
+        PRIMARY KEY (entry, version)
+    ) WITHOUT ROWID;
+
+    -- One row per entry, moved to the end at each change: followers read what lies above the seq they know.
+    CREATE TABLE changes (seq INTEGER PRIMARY KEY AUTOINCREMENT, entry INTEGER NOT NULL UNIQUE);
+
+    CREATE TABLE spaces (id INTEGER PRIMARY KEY, description TEXT NOT NULL, active INTEGER NOT NULL);
+
+    CREATE TABLE vectors (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        space INTEGER NOT NULL REFERENCES spaces (id),
+        hash BLOB NOT NULL,                     -- SHA-256 of the exact text that was embedded
+        data BLOB NOT NULL,                     -- float32, little-endian, unit length
+        UNIQUE (space, hash)
+    );
+
+    CREATE TABLE windows (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        space INTEGER NOT NULL REFERENCES spaces (id),
+        entry INTEGER NOT NULL REFERENCES entries (num) ON DELETE CASCADE,
+        span_start INTEGER NOT NULL, span_end INTEGER NOT NULL,  -- in the entry's content
+        vector INTEGER NOT NULL REFERENCES vectors (id)
+    );
+    CREATE INDEX windows_by_entry ON windows (entry, space);
+    CREATE INDEX windows_by_vector ON windows (vector);
+
+    CREATE TABLE pending (
+        entry INTEGER PRIMARY KEY REFERENCES entries (num) ON DELETE CASCADE,
+        attempts INTEGER NOT NULL,
+        last_error TEXT NOT NULL
+    );
+    """,
+)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the schema to the newest version. Each step is one transaction; another process may do it first."""
+    while (version := _version(connection)) < len(MIGRATIONS):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _version(connection) == version:
+                for statement in _statements(MIGRATIONS[version]):
+                    connection.execute(statement)
+                if version == 0:
+                    connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (new_id(),))
+                connection.execute(f"PRAGMA user_version = {version + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"this store is of a newer version (schema {version}, known {len(MIGRATIONS)}); upgrade agentformer"
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _statements(script: str) -> list[str]:
+    """The script's statements. `executescript` would commit the transaction that they must share."""
+    statements, current = [], ""
+    for line in script.splitlines():
+        current += line + "\n"
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements

@@ -1,0 +1,83 @@
+"""A `Scope` as an SQL condition: the one place where it is decided what a call may see."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentformer.records.codec import to_micros
+from agentformer.types import UNSEARCHED_KINDS, Scope
+
+
+def where(scope: Scope) -> tuple[str, list[Any]]:
+    """A condition over `entries`, and its parameters."""
+    parts = ["namespace = ?"]
+    values: list[Any] = [scope.namespace]
+
+    def equal(column: str, value: Any) -> None:
+        if value is not None:
+            parts.append(f"{column} = ?")
+            values.append(value)
+
+    def among(column: str, allowed: tuple[str, ...]) -> None:
+        if allowed:
+            parts.append(f"{column} IN ({','.join('?' * len(allowed))})")
+            values.extend(allowed)
+
+    among("tier", scope.tiers)
+    among("kind", scope.kinds)
+    equal("session_id", scope.session_id)
+    equal("parent_id", scope.parent_id)
+    equal("document_id", scope.document_id)
+    if scope.occurred_from is not None:
+        parts.append("occurred_at >= ?")
+        values.append(to_micros(scope.occurred_from))
+    if scope.occurred_to is not None:
+        parts.append("occurred_at < ?")
+        values.append(to_micros(scope.occurred_to))
+    for key, value in scope.metadata.items():
+        parts.append("EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND " + _json_equal(value) + ")")
+        values += [key, *_json_values(value)]
+    if scope.min_salience > 0:
+        parts.append("salience >= ?")
+        values.append(scope.min_salience)
+    if not scope.include_archived:
+        parts.append("archived_at IS NULL AND superseded_by IS NULL")
+    return " AND ".join(parts), values
+
+
+def searchable(connection: sqlite3.Connection, scope: Scope) -> NDArray[np.int64]:
+    """The numbers of all entries of the scope that a search may return, ascending."""
+    condition, values = where(scope)
+    marks = ",".join("?" * len(UNSEARCHED_KINDS))
+    rows = connection.execute(
+        f"SELECT num FROM entries WHERE {condition} AND kind NOT IN ({marks}) ORDER BY num",
+        [*values, *sorted(UNSEARCHED_KINDS)],
+    )
+    return np.fromiter((row[0] for row in rows), dtype=np.int64)
+
+
+def _json_equal(value: Any) -> str:
+    if value is None:
+        return "m.type = 'null'"
+    if isinstance(value, bool):
+        return "m.type = ?"  # SQLite reads JSON true as 1, which must not equal the number 1
+    if isinstance(value, (int, float)):
+        return "m.type IN ('integer', 'real') AND m.value = ?"
+    if isinstance(value, str):
+        return "m.type = 'text' AND m.value = ?"
+    return "CASE WHEN m.type IN ('object', 'array') THEN json(m.value) = json(?) ELSE 0 END"
+
+
+def _json_values(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return ["true" if value else "false"]
+    if isinstance(value, (int, float, str)):
+        return [value]
+    return [json.dumps(value, ensure_ascii=False, sort_keys=True)]
