@@ -1,0 +1,170 @@
+"""Hybrid search: scope, then both sides, then fusion, then the entries.
+
+The scope is decided by the records and given to both sides as a mask, so that nothing outside it takes a
+place in a top-k. Cosines are computed again from the full-precision vectors before ranks are taken.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentformer.errors import EmbedderError, SpaceMismatch
+from agentformer.index.dense import DenseIndex
+from agentformer.index.fusion import merge
+from agentformer.index.knowledge import Knowledge
+from agentformer.index.vectors import Found
+from agentformer.index.words import Match, WordIndex
+from agentformer.records import entries as records
+from agentformer.records import scopes
+from agentformer.records.database import Database
+from agentformer.records.vectors import active_space, check_same
+from agentformer.types import Embedder, Hit, Hits, Query, Scope, Span, Vector
+
+WORDS_FOLDER = "words"
+_CACHED_SCOPES = 32
+_WITNESSES = 3  # passages looked at to tell the language at hand; a query alone may be mostly names
+_EXCERPT = 600  # code points of each
+
+
+class HybridSearch:
+    """Searches a folder's records with vectors and words. Thread-safe."""
+
+    def __init__(self, folder: Path, database: Database, embedder: Embedder, *, fanout: int, rrf_k: int) -> None:
+        self._database = database
+        self._embedder = embedder
+        self._dense = DenseIndex(folder, database.store_id)
+        self._words = WordIndex(folder / WORDS_FOLDER, database.store_id)
+        self._knowledge = Knowledge(embedder)
+        self._fanout = fanout
+        self._rrf_k = rrf_k
+        self._scopes = _ScopeCache()
+
+    def search(self, query: Query) -> Hits:
+        """Best first. With no embedder at hand the words alone decide, and a warning says so."""
+        if query.limit < 1 or not query.text.strip():
+            return Hits()
+        allowed = self._scopes.mask(self._database, query.scope)
+        if not allowed.any():
+            return Hits()
+        warnings: tuple[str, ...] = ()
+        matches: list[Match] = []
+        found: list[Found] = []
+        if query.mode != "dense":
+            self._words.refresh(self._database)
+            matches = self._words.search(query.text, query.scope.namespace, self._candidates(query), allowed)
+        if query.mode != "lexical":
+            try:
+                found = self._nearest(query, allowed)
+            except SpaceMismatch:
+                raise
+            except EmbedderError as error:
+                warnings = (f"searched by words alone: {error}",)
+        return Hits(self._hits(query, found, matches), warnings)
+
+    def refresh(self) -> None:
+        """Bring both indexes up to date now instead of at the next search."""
+        self._words.refresh(self._database)
+        self._dense.refresh(self._database)
+
+    def save(self) -> None:
+        """Write a snapshot of the vector index where that is worth it."""
+        self._dense.save()
+
+    def _candidates(self, query: Query) -> int:
+        return max(self._fanout, query.limit)
+
+    def _nearest(self, query: Query, allowed: NDArray[np.bool_]) -> list[Found]:
+        """The dense side, with exact cosines."""
+        with self._database.reading() as connection:
+            space = active_space(connection)
+        if space is None:
+            return []
+        check_same(space[1], self._embedder.space)
+        vector = self._embedder.embed_query(query.text)
+        self._dense.refresh(self._database)
+        found = self._dense.search(vector, self._candidates(query), allowed)
+        with self._database.reading() as connection:
+            exact = [item._replace(score=_cosine(connection, item.window, vector, item.score)) for item in found]
+        return sorted(exact, key=lambda item: (-item.score, item.entry))
+
+    def _dense_weight(self, query: Query, matches: Sequence[Match]) -> float:
+        """What the embedder can know of this query and of the passages that share its words."""
+        nums = [match.entry for match in matches[:_WITNESSES]]
+        with self._database.reading() as connection:
+            entries = records.by_num(connection, nums)
+        return self._knowledge.dense_weight([query.text, *(entry.content[:_EXCERPT] for entry in entries.values())])
+
+    def _hits(self, query: Query, found: Sequence[Found], matches: Sequence[Match]) -> list[Hit]:
+        weight = self._dense_weight(query, matches) if found and matches else 1.0
+        # A side without a vote is left out wholly: its ranks would only look like evidence.
+        dense = {item.entry: (rank, item) for rank, item in enumerate(found if weight else (), 1)}
+        words = {item.entry: (rank, item) for rank, item in enumerate(matches, 1)}
+        ranked = merge([list(dense), list(words)], weights=[weight, 1.0], k=self._rrf_k)
+        best = [(num, score) for num, score in ranked[: query.limit] if score >= query.min_score]
+        with self._database.reading() as connection:
+            entries = records.by_num(connection, [num for num, _ in best])
+            spans = _spans(connection, [dense[num][1].window for num, _ in best if num in dense])
+        hits = []
+        for num, score in best:
+            if num not in entries:
+                continue  # removed since the ranks were taken
+            near, match = dense.get(num), words.get(num)
+            hits.append(
+                Hit(
+                    entries[num],
+                    score,
+                    dense_score=near[1].score if near else None,
+                    lexical_score=match[1].score if match else None,
+                    dense_rank=near[0] if near else None,
+                    lexical_rank=match[0] if match else None,
+                    span=spans.get(near[1].window) if near else None,
+                )
+            )
+        return sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))
+
+
+class _ScopeCache:
+    """Masks of recent scopes, each valid until the next change of the records."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._masks: OrderedDict[str, tuple[int, NDArray[np.bool_]]] = OrderedDict()
+
+    def mask(self, database: Database, scope: Scope) -> NDArray[np.bool_]:
+        """By entry number: may a search in this scope return it?"""
+        key = repr(scope)
+        with database.reading() as connection:
+            seq = records.last_change(connection)
+            with self._lock:
+                known = self._masks.get(key)
+                if known and known[0] == seq:
+                    self._masks.move_to_end(key)
+                    return known[1]
+            nums = scopes.searchable(connection, scope)
+        mask = np.zeros(int(nums[-1]) + 1 if len(nums) else 0, np.bool_)
+        mask[nums] = True
+        with self._lock:
+            self._masks[key] = (seq, mask)
+            if len(self._masks) > _CACHED_SCOPES:
+                self._masks.popitem(last=False)
+        return mask
+
+
+def _cosine(connection: sqlite3.Connection, window: int, query: Vector, rough: float) -> float:
+    row = connection.execute(
+        "SELECT v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector WHERE w.id = ?", [window]
+    ).fetchone()
+    return float(np.frombuffer(row[0], "<f4") @ query) if row else rough
+
+
+def _spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
+    marks = ",".join("?" * len(windows))
+    rows = connection.execute(f"SELECT id, span_start, span_end FROM windows WHERE id IN ({marks})", list(windows))
+    return {row[0]: Span(row[1], row[2]) for row in rows}

@@ -1,0 +1,203 @@
+"""The word index: tantivy (BM25) over our own terms, a follower of the change feed on disk.
+
+Terms come analysed from `text.analysis`; tantivy only splits at spaces and scores. The `seq` up to which
+the index has followed lies in the index itself, as a document of the same commit, so the two cannot
+disagree. Any process brings the index up to date under one lock; an index that cannot be read, or is of
+another store or another analysis, is set aside and rebuilt from the records.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tantivy
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from agentformer.records import entries as records
+from agentformer.records.database import Database
+from agentformer.text.analysis import query_terms, text_terms
+from agentformer.text.languages import detect_language
+from agentformer.types import UNSEARCHED_KINDS, MemoryEntry
+
+_HEAP = 64_000_000  # bytes that a writer gathers before it writes a segment
+_GROUP = 2_000  # entries read from the records at a time
+_ANALYSIS = 1  # raised whenever the terms change: an index of other terms is rebuilt
+_META = "meta"
+_UNKNOWN = "und"  # ISO 639's code for a language not known
+# How much a match counts in each field; chosen on development halves, see docs/BENCHMARKS.md.
+BOOSTS = {"stems": 1.0, "surface": 0.2, "context": 0.3}
+
+
+class Match(NamedTuple):
+    entry: int
+    score: float  # BM25, unbounded, higher is better
+
+
+class WordIndex:
+    """BM25 search over entries. Thread-safe, and safe with other processes on the same folder."""
+
+    def __init__(self, folder: Path, store_id: str) -> None:
+        self._folder = folder
+        self._identity = {"store": store_id, "analysis": _ANALYSIS}
+        self._lock = threading.RLock()
+        self._index: Any = None
+        self._applied = -1
+        self._languages: tuple[str, ...] = ()
+
+    def refresh(self, database: Database) -> None:
+        """Follow the records up to the newest acknowledged change."""
+        with self._lock:
+            with database.reading() as connection:
+                newest = records.last_change(connection)
+            if self._index is not None and self._applied >= newest:
+                return
+            self._folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(str(self._folder) + ".lock"):
+                self._open()
+                if self._applied < newest:
+                    self._follow(database)
+
+    def search(self, text: str, namespace: str, limit: int, allowed: NDArray[np.bool_]) -> list[Match]:
+        """The best `limit` entries of `namespace` among `allowed` (a mask by entry number), best first."""
+        with self._lock:
+            index, languages = self._index, self._languages
+        if index is None:
+            return []
+        query = self._query(index.schema, text, languages, namespace)
+        if query is None:
+            return []
+        searcher = index.searcher()
+        wanted = limit
+        while True:
+            hits = searcher.search(query, limit=wanted, count=False).hits
+            nums = searcher.fast_field_values("num", [address for _, address in hits])
+            found = [
+                Match(num, score)
+                for (score, _), num in zip(hits, nums, strict=True)
+                if num < len(allowed) and allowed[num]
+            ]
+            if len(found) >= limit or len(hits) < wanted:
+                return found[:limit]
+            wanted *= 4  # entries outside the scope filled the list
+
+    def _query(self, schema: Any, text: str, languages: Sequence[str], namespace: str) -> Any:
+        terms = query_terms(text, languages)
+        wanted = [(f, t) for f, ts in (("stems", terms.stems), ("surface", terms.surface)) for t in ts]
+        wanted += [("context", term) for term in terms.stems]
+        if not wanted:
+            return None
+        should = [
+            (
+                tantivy.Occur.Should,
+                tantivy.Query.boost_query(tantivy.Query.term_query(schema, field, term, "freq"), BOOSTS[field]),
+            )
+            for field, term in dict.fromkeys(wanted)
+        ]
+        inside = tantivy.Query.const_score_query(tantivy.Query.term_query(schema, "namespace", namespace, "basic"), 0.0)
+        return tantivy.Query.boolean_query(
+            [(tantivy.Occur.Must, tantivy.Query.boolean_query(should)), (tantivy.Occur.Must, inside)]
+        )
+
+    def _open(self) -> None:
+        """Open or reload what is on disk, or begin anew when it is not ours or cannot be read."""
+        try:
+            if self._index is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._index = tantivy.Index(_schema(), path=str(self._folder))
+            self._index.reload()
+            self._read_state()
+            return
+        except (ValueError, OSError, KeyError):
+            self._index = None
+        self._set_aside()
+        self._folder.mkdir(parents=True)
+        self._index = tantivy.Index(_schema(), path=str(self._folder))
+        self._applied = 0
+
+    def _read_state(self) -> None:
+        searcher = self._index.searcher()
+        found = searcher.search(tantivy.Query.term_query(self._index.schema, "role", _META, "basic"), 1).hits
+        state: dict[str, Any] = (
+            json.loads(searcher.doc(found[0][1]).get_first("state")) if found else {**self._identity, "seq": 0}
+        )
+        if {key: state.get(key) for key in self._identity} != self._identity:
+            raise ValueError("the word index is of another store or of another analysis")
+        self._applied = int(state["seq"])
+        self._languages = tuple(
+            "" if name == _UNKNOWN else name for name, _ in searcher.terms_with_prefix("language", "")
+        )
+
+    def _set_aside(self) -> None:
+        if self._folder.exists():
+            aside = self._folder.with_name(self._folder.name + ".damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            self._folder.rename(aside)
+
+    def _follow(self, database: Database) -> None:
+        writer = self._index.writer(heap_size=_HEAP, num_threads=1)
+        try:
+            with database.reading() as connection:
+                newest = records.last_change(connection)
+                changed = records.changed_since(connection, self._applied)
+                for i in range(0, len(changed), _GROUP):
+                    group = changed[i : i + _GROUP]
+                    found = records.by_num(connection, group)
+                    self._write(writer, group, found.get)
+            writer.delete_documents_by_term("role", _META)
+            writer.add_document(_state_document({**self._identity, "seq": newest}))
+            writer.commit()
+            writer.wait_merging_threads()
+        except BaseException:
+            writer.rollback()
+            raise
+        self._index.reload()
+        self._read_state()
+
+    def _write(self, writer: Any, nums: Sequence[int], find: Callable[[int], MemoryEntry | None]) -> None:
+        for num in nums:
+            if self._applied:
+                writer.delete_documents_by_term("num", num)
+            entry = find(num)
+            if entry is not None and entry.kind not in UNSEARCHED_KINDS:
+                writer.add_document(_document(num, entry))
+
+
+def _schema() -> Any:
+    builder = tantivy.SchemaBuilder()
+    builder.add_unsigned_field("num", indexed=True, fast=True)
+    for name in ("namespace", "role", "language"):
+        builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("state", stored=True, tokenizer_name="raw", index_option="basic")
+    for name in BOOSTS:
+        builder.add_text_field(name, tokenizer_name="whitespace", index_option="freq")
+    return builder.build()
+
+
+def _state_document(state: Mapping[str, Any]) -> Any:
+    document = tantivy.Document()
+    document.add_text("role", _META)
+    document.add_text("state", json.dumps(state))
+    document.add_unsigned("num", 0)  # the fast field has a value in every document; no entry has number 0
+    return document
+
+
+def _document(num: int, entry: MemoryEntry) -> Any:
+    prior = entry.metadata.get("language")
+    language = detect_language(entry.content, prior if isinstance(prior, str) else "")
+    terms = text_terms(entry.content, language)
+    context = text_terms(f"{entry.title} {entry.context}", language)
+    document = tantivy.Document()
+    document.add_unsigned("num", num)
+    document.add_text("namespace", entry.namespace)
+    document.add_text("language", language or _UNKNOWN)
+    document.add_text("stems", " ".join(terms.stems))
+    document.add_text("surface", " ".join(terms.surface))
+    document.add_text("context", " ".join(context.stems))
+    return document

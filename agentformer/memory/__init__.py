@@ -1,0 +1,1 @@
+"""Memory: the manager that callers talk to, and the backends that keep and find entries."""

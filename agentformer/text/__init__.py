@@ -1,0 +1,1 @@
+"""Pure functions over text: normalising, cutting, analysing. Nothing here does input or output."""
