@@ -1,0 +1,112 @@
+"""The Flask application: upload documents, ask questions, and tell whether the process is alive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, Flask, Response, json, jsonify, request
+from werkzeug.datastructures import FileStorage
+
+from agentformer.api.problems import handle_errors
+from agentformer.errors import InvalidInput
+from agentformer.factory import AgentFormer
+from agentformer.settings import Settings
+from agentformer.tools.shapes import answer_json, document_json
+from agentformer.types import DEFAULT_NAMESPACE
+
+_FORM_BYTES = 1024 * 1024  # of a multipart body beside its files: names, metadata, borders
+_QUERY_FIELDS = frozenset({"question", "top_k", "namespace", "filters"})
+
+
+def create_app(settings: Settings) -> Flask:
+    """An application that serves one memory. Its `extensions["agentformer"]` is the opened `AgentFormer`."""
+    app = Flask("agentformer")
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_file_bytes + _FORM_BYTES
+    init_app(app, AgentFormer(settings))
+    return app
+
+
+def init_app(app: Flask, memory: AgentFormer, *, url_prefix: str = "") -> None:
+    """Mount the endpoints on an application that exists already, below `url_prefix`."""
+    blueprint = Blueprint("agentformer", __name__, url_prefix=url_prefix or None)
+    blueprint.add_url_rule("/api/rag/upload", view_func=_upload(memory), methods=["POST"])
+    blueprint.add_url_rule("/api/rag/query", view_func=_query(memory), methods=["POST"])
+    blueprint.add_url_rule("/healthz", view_func=_healthz)
+    app.register_blueprint(blueprint)
+    app.extensions["agentformer"] = memory
+    handle_errors(app, url_prefix or "/")
+
+
+def _upload(memory: AgentFormer) -> Any:
+    def upload() -> tuple[Response, int]:
+        """Multipart with one or more `file` parts; `namespace`, `metadata` (JSON object), `password`."""
+        files = request.files.getlist("file")
+        if not files:
+            raise InvalidInput("file", "is missing; send multipart/form-data with one or more parts named 'file'")
+        namespace = request.form.get("namespace") or DEFAULT_NAMESPACE
+        metadata = _object("metadata", request.form.get("metadata"))
+        password = request.form.get("password")
+        documents = [_upload_one(memory, file, namespace, metadata, password) for file in files]
+        usable = any(document["status"] in ("ready", "pending") for document in documents)
+        return jsonify({"documents": documents}), 201 if usable else 422
+
+    return upload
+
+
+def _upload_one(
+    memory: AgentFormer, file: FileStorage, namespace: str, metadata: dict[str, Any], password: str | None
+) -> dict[str, Any]:
+    """One file's outcome; what is wrong with it does not stop the others."""
+    try:
+        document = memory.rag.upload(
+            file.stream.read(), name=file.filename or "", namespace=namespace, metadata=metadata, password=password
+        )
+    except InvalidInput as error:
+        return {"name": file.filename, "status": "failed", "reason": str(error), "field": error.field}
+    return document_json(document)
+
+
+def _query(memory: AgentFormer) -> Any:
+    def query() -> Response:
+        """JSON `{question, top_k, namespace, filters}`."""
+        body = request.get_json(silent=True)
+        if not isinstance(body, dict):
+            raise InvalidInput("body", 'must be a JSON object such as {"question": "..."}')
+        if unknown := sorted(set(body) - _QUERY_FIELDS):
+            raise InvalidInput(unknown[0], f"is not known here; fields are {', '.join(sorted(_QUERY_FIELDS))}")
+        top_k = body.get("top_k")
+        if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or not 1 <= top_k <= 100):
+            raise InvalidInput("top_k", f"must be a whole number in 1..100, got {top_k!r}")
+        namespace = body.get("namespace", DEFAULT_NAMESPACE)
+        if not isinstance(namespace, str):
+            raise InvalidInput("namespace", "must be a string")
+        filters = body.get("filters") or {}
+        if not isinstance(filters, dict):
+            raise InvalidInput("filters", "must be a JSON object")
+        answer = memory.rag.query(body.get("question", ""), top_k=top_k, namespace=namespace, filters=filters)
+        return jsonify(answer_json(answer))
+
+    return query
+
+
+def _healthz() -> Response:
+    return jsonify({"status": "ok"})
+
+
+def _object(field: str, text: str | None) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidInput(field, "must be a JSON object")
+    return value
+
+
+def close_app(app: Flask) -> None:
+    """Close the memory that `create_app` opened."""
+    memory = app.extensions.get("agentformer")
+    if isinstance(memory, AgentFormer):
+        memory.close()

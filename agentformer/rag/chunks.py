@@ -1,0 +1,73 @@
+"""From pages to chunk entries: exact offsets, and the context that a passage loses when it is cut out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
+
+from agentformer.text.chunking import split
+from agentformer.text.sentences import sentence_spans
+from agentformer.types import DocumentText, Heading, Page, Span
+
+CountTokens = Callable[[str], list[Span]]
+
+_CARRY = 200  # code points of a sentence that a page border cuts, given to the chunk on the other side
+_ENDS = frozenset('.!?…:;。！？"”»)]')
+
+
+class PageChunk:
+    """A chunk's place, and the context line that is indexed with it."""
+
+    __slots__ = ("context", "page", "span")
+
+    def __init__(self, page: Page, span: Span, context: str) -> None:
+        self.page = page
+        self.span = span
+        self.context = context
+
+    @property
+    def text(self) -> str:
+        return self.page.text[self.span.start : self.span.end]
+
+
+def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overlap: int) -> Iterator[PageChunk]:
+    """Chunks of every page with usable text, in order. A chunk lies on one page, inside the page's body."""
+    title = document.title or PurePath(name).stem
+    path: list[Heading] = []
+    readable = [page for page in document.pages if page.status == "text"]
+    for n, page in enumerate(readable):
+        before = _unfinished(readable[n - 1]) if n and readable[n - 1].number == page.number - 1 else ""
+        for span in _spans(page, count, limit, overlap):
+            path = _descend(path, page, span)
+            context = " › ".join(dict.fromkeys([title, *(heading.text for heading in path)]))
+            yield PageChunk(page, span, f"{context} … {before}" if before else context)
+            before = ""
+        path = _descend(path, page, Span(len(page.text), len(page.text)))
+
+
+def _spans(page: Page, count: CountTokens, limit: int, overlap: int) -> list[Span]:
+    body = page.body or Span(0, len(page.text))
+    text = page.text[body.start : body.end]
+    breaks = [heading.start - body.start for heading in page.headings if body.start < heading.start < body.end]
+    found = split(text, count(text), limit, overlap, breaks)
+    return [Span(body.start + start, body.start + end) for start, end in found]
+
+
+def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
+    """The headings in force where `span` begins: those before it, and one that it begins with."""
+    out = list(path)
+    for heading in page.headings:
+        if heading.start <= span.start and heading not in out:
+            out = [above for above in out if above.level < heading.level] + [heading]
+    return out
+
+
+def _unfinished(page: Page) -> str:
+    """The sentence that `page` breaks off, or ""."""
+    body = page.body or Span(0, len(page.text))
+    text = page.text[body.start : body.end].rstrip()
+    if not text or text[-1] in _ENDS:
+        return ""
+    last = sentence_spans(text[-4 * _CARRY :])[-1]
+    tail = text[-4 * _CARRY :][last.start : last.end]
+    return " ".join(tail[-_CARRY:].split())

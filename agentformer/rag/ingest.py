@@ -1,0 +1,206 @@
+"""From a file's bytes to a searchable document: the whole pipeline, top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument
+from agentformer.rag.chunks import cut
+from agentformer.rag.originals import Originals
+from agentformer.readers import ReadLimits, read
+from agentformer.records.ids import new_id
+from agentformer.text.languages import detect_language
+from agentformer.text.tokens import estimated_spans
+from agentformer.types import (
+    DocumentStatus,
+    DocumentText,
+    Embedder,
+    MemoryBackend,
+    MemoryEntry,
+    Scope,
+    Source,
+    Span,
+)
+
+Progress = Callable[[int, int], None]  # windows embedded, windows in all
+
+_LANGUAGE_SAMPLE = 20_000  # code points of a document that tell its language
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An uploaded document. `id` is "" for a file of which nothing was kept."""
+
+    name: str
+    namespace: str
+    status: DocumentStatus
+    reason: str = ""
+    id: str = ""
+    pages: int = 0
+    chunks: int = 0
+    media_type: str = ""
+    sha256: str = ""
+    bytes: int = 0
+    unchanged: bool = False  # these bytes were here already
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Ingest:
+    """Reads, cuts and stores documents. Every call is one transaction at its end, and none before."""
+
+    def __init__(
+        self,
+        backend: MemoryBackend,
+        originals: Originals,
+        embedder: Embedder,
+        *,
+        chunk_tokens: int,
+        chunk_overlap: int,
+        limits: ReadLimits,
+    ) -> None:
+        self._backend = backend
+        self._originals = originals
+        self._embedder = embedder
+        self._chunk_tokens = chunk_tokens
+        self._chunk_overlap = chunk_overlap
+        self._limits = limits
+
+    def __call__(
+        self,
+        data: bytes,
+        name: str,
+        *,
+        namespace: str,
+        sha256: str,
+        metadata: Mapping[str, Any],
+        password: str | None = None,
+        progress: Progress | None = None,
+    ) -> Document:
+        """Bring a file in. It replaces what had its name or its bytes, once it is complete; a file without
+        usable text replaces nothing that has some, and comes back with a status and a reason."""
+        document = Document(name, namespace, "ready", sha256=sha256, bytes=len(data), metadata=metadata)
+        try:
+            text = read(data, name, password=password, limits=self._limits)
+        except DocumentError as error:
+            status: DocumentStatus = "encrypted" if isinstance(error, EncryptedDocument) else "failed"
+            return self._refuse(document, status, str(error))
+        if text.status != "ready":
+            return self._refuse(document, text.status, text.reason, text)
+
+        entries = self._entries(document, text)
+        self._originals.put(data)
+        same = [
+            Scope(namespace, kinds=("document",), metadata={"name": name}, include_archived=True),
+            Scope(namespace, kinds=("document",), metadata={"sha256": sha256}, include_archived=True),
+        ]
+        self._backend.store(entries, replacing=same, progress=progress)
+        self._originals.put(data)  # a former document with the same bytes may just have been removed with its file
+        return describe(entries[0])
+
+    def _refuse(
+        self, document: Document, status: DocumentStatus, reason: str, text: DocumentText | None = None
+    ) -> Document:
+        """Record that the file has no usable text, unless a usable one of its name is there."""
+        same_name = Scope(document.namespace, kinds=("document",), metadata={"name": document.name})
+        if any(entry.metadata.get("status") == "ready" for entry in self._backend.list(same_name)):
+            return Document(
+                document.name,
+                document.namespace,
+                status,
+                f"{reason} (the former version of this name stays)",
+                sha256=document.sha256,
+                bytes=document.bytes,
+                metadata=document.metadata,
+            )
+        entry = _document_entry(document, text, status, reason, chunks=0)
+        self._backend.store([entry], replacing=[same_name])
+        return describe(entry)
+
+    def _entries(self, document: Document, text: DocumentText) -> list[MemoryEntry]:
+        """The document, its pages, and its chunks."""
+        sample = " ".join(page.text for page in text.pages if page.status == "text")[:_LANGUAGE_SAMPLE]
+        language = detect_language(sample)
+        pieces = list(cut(text, document.name, self._spans, self._chunk_tokens, self._chunk_overlap))
+        whole = _document_entry(document, text, "ready", text.reason, chunks=len(pieces), language=language)
+        pages = [
+            MemoryEntry(
+                id=new_id(),
+                content=page.text if page.status == "text" else "",
+                kind="page",
+                namespace=document.namespace,
+                metadata={"status": page.status, "reason": page.reason, "method": page.method},
+                source=Source(whole.id, document.name, page.number, page.label, 0, len(page.text)),
+                parent_id=whole.id,
+            )
+            for page in text.pages
+        ]
+        chunks = [
+            MemoryEntry(
+                id=new_id(),
+                content=piece.text,
+                kind="chunk",
+                namespace=document.namespace,
+                context=piece.context,
+                metadata={**document.metadata, "language": language},
+                source=Source(whole.id, document.name, piece.page.number, piece.page.label, *piece.span),
+                parent_id=whole.id,
+            )
+            for piece in pieces
+        ]
+        return [whole, *pages, *chunks]
+
+    def _spans(self, text: str) -> list[Span]:
+        try:
+            return self._embedder.token_spans(text)
+        except EmbedderUnavailable:
+            return estimated_spans(text)
+
+
+def describe(entry: MemoryEntry) -> Document:
+    """The document that a document entry records."""
+    data = entry.metadata
+    return Document(
+        name=data["name"],
+        namespace=entry.namespace,
+        status=data["status"],
+        reason=data["reason"],
+        id=entry.id,
+        pages=data["pages"],
+        chunks=data["chunks"],
+        media_type=data["media_type"],
+        sha256=data["sha256"],
+        bytes=data["bytes"],
+        metadata=data["given"],
+    )
+
+
+def _document_entry(
+    document: Document,
+    text: DocumentText | None,
+    status: DocumentStatus,
+    reason: str,
+    *,
+    chunks: int,
+    language: str = "",
+) -> MemoryEntry:
+    return MemoryEntry(
+        id=new_id(),
+        content=document.name,
+        kind="document",
+        namespace=document.namespace,
+        title=text.title if text else "",
+        metadata={
+            "name": document.name,
+            "sha256": document.sha256,
+            "bytes": document.bytes,
+            "media_type": text.media_type if text else "",
+            "pages": len(text.pages) if text else 0,
+            "chunks": chunks,
+            "status": status,
+            "reason": reason,
+            "language": language,
+            "given": dict(document.metadata),
+        },
+    )

@@ -1,0 +1,57 @@
+"""The uploaded files themselves, kept under the SHA-256 of their bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from agentformer.errors import NotFound, StoreFull
+
+
+class Originals:
+    """A folder of originals. The same bytes are one file; a file is there wholly or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, data: bytes) -> str:
+        """Keep `data`; returns its SHA-256 in hexadecimal. Raises `StoreFull`."""
+        digest = hashlib.sha256(data).hexdigest()
+        path = self._path(digest)
+        if path.exists() and path.stat().st_size == len(data):
+            return digest
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, path)
+            except BaseException:
+                Path(temporary).unlink()
+                raise
+        except OSError as error:
+            raise StoreFull(
+                f"the original cannot be kept in {self._folder}: {error.strerror or error}; "
+                "free space or choose another --upload-dir"
+            ) from error
+        return digest
+
+    def get(self, digest: str) -> bytes:
+        """The bytes of an original. Raises `NotFound`."""
+        try:
+            return self._path(digest).read_bytes()
+        except FileNotFoundError:
+            raise NotFound(f"the original {digest[:12]} is not in {self._folder}") from None
+
+    def remove(self, digest: str) -> None:
+        """Delete an original; one that is not there is no error."""
+        self._path(digest).unlink(missing_ok=True)
+
+    def _path(self, digest: str) -> Path:
+        # Two characters of folder keep directories small; the name holds nothing that an uploader chose.
+        return self._folder / digest[:2] / f"{digest}.bin"

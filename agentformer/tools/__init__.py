@@ -1,0 +1,1 @@
+"""Tools: what a person or an agent does with documents and memories."""

@@ -1,0 +1,205 @@
+"""`RAGTool`: documents in, answers with page-exact citations out."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from agentformer.errors import InvalidInput, NotFound
+from agentformer.rag.answer import Answerer
+from agentformer.rag.ingest import Document, Ingest, Progress, describe
+from agentformer.rag.originals import Originals
+from agentformer.types import DEFAULT_NAMESPACE, Answer, MemoryBackend, MemoryEntry, Page, Query, Scope
+
+_PAGE = 500  # entries listed at a time
+_MAX_NAME = 255  # code points; the limit of common file systems
+
+
+class RAGTool:
+    """Uploads documents and answers from them. Thread-safe as its backend is."""
+
+    def __init__(
+        self,
+        backend: MemoryBackend,
+        ingest: Ingest,
+        answerer: Answerer,
+        originals: Originals,
+        *,
+        top_k: int = 3,
+        max_file_bytes: int = 256 * 1024 * 1024,
+        max_question_chars: int = 8_000,
+    ) -> None:
+        self._backend = backend
+        self._ingest = ingest
+        self._answerer = answerer
+        self._originals = originals
+        self._top_k = top_k
+        self._max_file_bytes = max_file_bytes
+        self._max_question_chars = max_question_chars
+
+    def upload(
+        self,
+        file: str | os.PathLike[str] | bytes | BinaryIO,
+        *,
+        name: str = "",
+        namespace: str = DEFAULT_NAMESPACE,
+        metadata: Mapping[str, Any] | None = None,
+        password: str | None = None,
+        progress: Progress | None = None,
+    ) -> Document:
+        """Bring a document in: a path, its bytes, or an open binary file.
+
+        The same bytes twice are one document (`unchanged`). The same name with other bytes replaces the
+        former version in one step, when the new one is complete. What is wrong with the content is told by
+        the document's `status` and `reason`; `InvalidInput` is raised for a path that is no readable file.
+        """
+        data, found_name = self._bytes(file)
+        name = _safe_name(name or found_name)
+        digest = hashlib.sha256(data).hexdigest()
+        if same := self._same_bytes(namespace, digest):
+            return dataclasses.replace(same, unchanged=True)
+        return self._ingest(
+            data,
+            name,
+            namespace=namespace,
+            sha256=digest,
+            metadata=dict(metadata or {}),
+            password=password,
+            progress=progress,
+        )
+
+    def query(
+        self,
+        question: str,
+        *,
+        top_k: int | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        filters: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """An answer from the best `top_k` chunks, with citations, hits, warnings and timings.
+
+        `filters` is equality over metadata given at upload. Raises `InvalidInput` for an empty question.
+        """
+        self._check_question(question)
+        limit = self._top_k if top_k is None else top_k
+        if limit < 1:
+            raise InvalidInput("top_k", f"must be at least 1, got {limit}")
+        scope = Scope(namespace, kinds=("chunk",), metadata=dict(filters or {}))
+        started = time.perf_counter()
+        hits = self._backend.search(Query(question, scope, limit))
+        found = time.perf_counter()
+        answer = self._answerer.answer(question, hits)
+        done = time.perf_counter()
+        return dataclasses.replace(
+            answer,
+            hits=tuple(hits),
+            warnings=(*hits.warnings, *answer.warnings),
+            timings={
+                "search_ms": round((found - started) * 1000, 2),
+                "answer_ms": round((done - found) * 1000, 2),
+                "total_ms": round((done - started) * 1000, 2),
+            },
+        )
+
+    def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
+        """Every document of the namespace, oldest first. `pending` ones are found by words already."""
+        return [self._with_state(entry) for entry in self._all(Scope(namespace, kinds=("document",)))]
+
+    def remove(self, document_id: str, *, namespace: str | None = None) -> None:
+        """Delete a document with everything made from it, and its original. Raises `NotFound`."""
+        entry = self._document(document_id, namespace)
+        self._backend.remove([document_id])
+        digest = entry.metadata["sha256"]
+        if not any(self._same_bytes(other, digest) for other in self._backend.namespaces()):
+            self._originals.remove(digest)
+
+    def pages(self, document_id: str, *, namespace: str | None = None) -> list[Page]:
+        """The stored text of each page; citations' offsets refer to it. Raises `NotFound`."""
+        entry = self._document(document_id, namespace)
+        return [_page(e) for e in self._all(Scope(entry.namespace, kinds=("page",), document_id=document_id))]
+
+    def _document(self, document_id: str, namespace: str | None) -> MemoryEntry:
+        found = self._backend.get([document_id])
+        if not found or found[0].kind != "document" or namespace not in (None, found[0].namespace):
+            where = f" in namespace {namespace}" if namespace else ""
+            raise NotFound(f"there is no document {document_id}{where}; `agentformer list` shows those that are there")
+        return found[0]
+
+    def _bytes(self, file: str | os.PathLike[str] | bytes | BinaryIO) -> tuple[bytes, str]:
+        if isinstance(file, bytes):
+            return self._limited(file), ""
+        if isinstance(file, (str, os.PathLike)):
+            return self._limited(_read_path(Path(file), self._max_file_bytes)), Path(file).name
+        data = file.read(self._max_file_bytes + 1)
+        if not isinstance(data, bytes):
+            raise InvalidInput("file", "must be opened in binary mode ('rb')")
+        given = getattr(file, "name", "")
+        return self._limited(data), Path(given).name if isinstance(given, str) else ""
+
+    def _limited(self, data: bytes) -> bytes:
+        if len(data) > self._max_file_bytes:
+            raise InvalidInput("file", f"has over {self._max_file_bytes} bytes; raise max_file_bytes or split it")
+        return data
+
+    def _check_question(self, question: str) -> None:
+        if not isinstance(question, str) or not question.strip():
+            raise InvalidInput("question", "is empty; ask something")
+        if len(question) > self._max_question_chars:
+            raise InvalidInput("question", f"has {len(question)} characters, over {self._max_question_chars}")
+
+    def _same_bytes(self, namespace: str, digest: str) -> Document | None:
+        scope = Scope(namespace, kinds=("document",), metadata={"sha256": digest})
+        found = self._backend.list(scope, limit=1)
+        return describe(found[0]) if found and found[0].metadata["status"] == "ready" else None
+
+    def _with_state(self, entry: MemoryEntry) -> Document:
+        document = describe(entry)
+        if document.status == "ready" and self._backend.pending(Scope(entry.namespace, document_id=entry.id)):
+            return dataclasses.replace(document, status="pending", reason="waiting for the embedder; found by words")
+        return document
+
+    def _all(self, scope: Scope) -> Iterator[MemoryEntry]:
+        after = ""
+        while group := self._backend.list(scope, after=after, limit=_PAGE):
+            yield from group
+            after = group[-1].id
+
+
+def _read_path(path: Path, limit: int) -> bytes:
+    if path.is_dir():
+        raise InvalidInput("file", f"{path} is a folder; give its files (`agentformer ingest` takes folders)")
+    try:
+        with path.open("rb") as file:
+            return file.read(limit + 1)
+    except FileNotFoundError:
+        raise InvalidInput("file", f"{path} does not exist") from None
+    except PermissionError:
+        raise InvalidInput("file", f"{path} may not be read; check its permissions") from None
+    except (OSError, ValueError) as error:
+        raise InvalidInput("file", f"{str(path)[:200]!r} cannot be read: {error}") from None
+
+
+def _safe_name(name: str) -> str:
+    """The last part of a name as an uploader gave it, without what could hurt a terminal or a path."""
+    last = name.replace("\\", "/").rsplit("/", 1)[-1]
+    cleaned = "".join(ch for ch in last if ch.isprintable()).encode("utf-8", "ignore").decode().strip()
+    if cleaned in ("", ".", ".."):
+        raise InvalidInput("name", "give the document a name, such as report.pdf")
+    return cleaned[:_MAX_NAME]
+
+
+def _page(entry: MemoryEntry) -> Page:
+    source = entry.source
+    return Page(
+        number=(source.page or 0) if source else 0,
+        text=entry.content,
+        label=source.label if source else "",
+        status=entry.metadata["status"],
+        reason=entry.metadata["reason"],
+        method=entry.metadata["method"],
+    )
