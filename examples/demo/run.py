@@ -1,0 +1,101 @@
+"""The demonstration: real documents over the real HTTP server, questions in three languages, cited answers.
+
+Everything happens in a temporary folder and on loopback, with the packaged embedder and no language model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+import uuid
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+DOCUMENTS = sorted(p for p in (HERE / "documents").iterdir() if p.suffix in {".pdf", ".md", ".txt"})
+# No model hub is asked; everything else is as `agentformer serve` does it.
+ENVIRONMENT = {**os.environ, "AGENTFORMER_EMBEDDER": "minilm", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+START_SECONDS = 60
+
+
+def main() -> int:
+    questions = json.loads((HERE / "documents" / "questions.json").read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix="agentformer-demo-") as folder:
+        server = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "agentformer.cli", "serve", "--port", "0"),
+                *("--index-dir", f"{folder}/indexes", "--upload-dir", f"{folder}/uploads"),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        try:
+            assert server.stdout is not None
+            started = server.stdout.readline()
+            if not started:
+                print("the server did not start; its message is above", file=sys.stderr)
+                return 1
+            url = started.split()[-1]
+            print(f"A server is running on {url}, with its memory in a temporary folder.\n")
+            upload(url)
+            right = sum(ask(url, question) for question in questions)
+        finally:
+            server.terminate()
+            server.wait(START_SECONDS)
+    print(f"{right} of {len(questions)} questions were answered from the page that holds the answer.")
+    print("\nTo go on with documents of your own:")
+    print("  make serve                                   the HTTP API, on http://127.0.0.1:8808")
+    print("  .venv/bin/agentformer ingest PATH...         files and folders")
+    print('  .venv/bin/agentformer ask "a question"       an answer with its pages')
+    return 0 if right == len(questions) else 1
+
+
+def upload(url: str) -> None:
+    """All documents in one request, and what became of each."""
+    border = uuid.uuid4().hex
+    body = b"".join(
+        f'--{border}\r\nContent-Disposition: form-data; name="file"; filename="{path.name}"\r\n\r\n'.encode()
+        + path.read_bytes()
+        + b"\r\n"
+        for path in DOCUMENTS
+    )
+    body += f"--{border}--\r\n".encode()
+    result = post(f"{url}/api/rag/upload", body, f"multipart/form-data; boundary={border}")
+    print("POST /api/rag/upload")
+    for document in result["documents"]:
+        print(f"  {document['status']:6} {document['name']}: {document['pages']} pages, {document['chunks']} chunks")
+    print()
+
+
+def ask(url: str, question: dict[str, Any]) -> bool:
+    """One question; whether a citation names the page where the answer stands."""
+    body = json.dumps({"question": question["question"]}).encode()
+    result = post(f"{url}/api/rag/query", body, "application/json")
+    print(f"Q: {question['question']}")
+    print(f"A: {result['answer'].replace(chr(10), chr(10) + '   ')}   ({result['mode']})")
+    for citation in result["citations"]:
+        printed = citation["label"] if citation["label"] != str(citation["page"]) else ""
+        print(f"   [{citation['number']}] {citation['document']}, page {citation['page']}" + printed_as(printed))
+    print()
+    wanted = (question["document"], question["page"])
+    return any((c["document"], c["page"] if wanted[1] else None) == wanted for c in result["citations"])
+
+
+def printed_as(label: str) -> str:
+    return f" (printed: {label})" if label else ""
+
+
+def post(url: str, body: bytes, content_type: str) -> dict[str, Any]:
+    request = urllib.request.Request(url, body, {"Content-Type": content_type})
+    with urllib.request.urlopen(request, timeout=300) as response:
+        result: dict[str, Any] = json.load(response)
+        return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

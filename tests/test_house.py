@@ -1,0 +1,133 @@
+"""The house itself: who may import whom, what is public, and what no file may contain."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import agentformer
+
+ROOT = Path(agentformer.__file__).parent
+# From the bottom up; a room may import lower floors only, and inside itself without a cycle.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("types", "errors", "_version"),
+    ("records", "text", "embedders", "settings", "registry"),
+    ("index", "llms", "readers"),
+    ("memory", "rag"),
+    ("tools",),
+    ("factory",),
+    ("api", "testing"),
+    ("cli",),
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+# Settings and errors are what everybody on their floor speaks of; they import nothing but the floor below.
+COMMON = {"settings", "registry"}
+PUBLIC = [
+    "AgentFormer",
+    "AgentFormerError",
+    "Answer",
+    "Citation",
+    "Hit",
+    "MemoryEntry",
+    "Scope",
+    "Settings",
+    "__version__",
+    "connect",
+]
+
+
+def modules() -> list[Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Internal modules that a file imports, inside functions too, and whether the import is inside one."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inner = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            found = [node.module or ""]
+            if (ROOT.parent / (node.module or "").replace(".", "/")).is_dir():
+                found = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in found:
+            if name.split(".")[0] == "agentformer":
+                yield name, id(node) in inner
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_module_imports_lower_floors_only(path: Path) -> None:
+    module = name_of(path)
+    if module == "agentformer":
+        return
+    room = room_of(module)
+    for imported, lazily in imports(path):
+        target = room_of(imported)
+        assert not lazily, f"{module} imports {imported} inside a function"
+        assert target in FLOOR_OF, f"{module} imports {imported}: the package root, or a room without a floor"
+        if target != room and target not in COMMON:
+            assert FLOOR_OF[target] < FLOOR_OF[room], f"{module} may not import {imported}"
+
+
+def test_there_is_no_import_cycle() -> None:
+    graph = {name_of(path): {module for module, _ in imports(path)} for path in modules()}
+    done: set[str] = set()
+
+    def visit(module: str, above: tuple[str, ...]) -> None:
+        assert module not in above, f"cycle: {' -> '.join((*above, module))}"
+        if module in done or module not in graph:
+            return
+        for imported in graph[module]:
+            visit(imported if imported in graph else imported.rpartition(".")[0], (*above, module))
+        done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_public_names_are_these() -> None:
+    assert sorted(agentformer.__all__) == sorted(PUBLIC)
+    assert all(hasattr(agentformer, name) for name in PUBLIC)
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert importlib.metadata.version("agentformer") == agentformer.__version__
+
+
+def test_importing_the_package_loads_no_heavy_library() -> None:
+    code = "import sys, agentformer.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"torch", "faiss", "tantivy", "flask", "pypdf"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_functions_are_short_and_files_have_room(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= 400, f"{path.name} holds more than one idea"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert (node.end_lineno or 0) - node.lineno < 80, f"{path.name}: {node.name} is too long"
