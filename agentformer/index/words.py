@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ _ANALYSIS = 1  # raised whenever the terms change: an index of other terms is re
 _META = "meta"
 _UNKNOWN = "und"  # ISO 639's code for a language not known
 # How much a match counts in each field; chosen on development halves, see docs/BENCHMARKS.md.
-BOOSTS = {"stems": 1.0, "surface": 0.2, "context": 0.3}
+BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6, "context": 0.3}
 
 
 class Match(NamedTuple):
@@ -89,18 +90,21 @@ class WordIndex:
 
     def _query(self, schema: Any, text: str, languages: Sequence[str], namespace: str) -> Any:
         terms = query_terms(text, languages)
-        wanted = [(f, t) for f, ts in (("stems", terms.stems), ("surface", terms.surface)) for t in ts]
-        wanted += [("context", term) for term in terms.stems]
-        if not wanted:
+        counts = Counter(
+            [
+                *(("stems", term) for term in terms.stems),
+                *(("surface", term) for term in terms.surface),
+                *(("parts", term) for term in terms.parts),
+                *(("context", term) for term in dict.fromkeys(terms.stems)),
+            ]
+        )
+        if not counts:
             return None
         should = [
-            (
-                tantivy.Occur.Should,
-                tantivy.Query.boost_query(tantivy.Query.term_query(schema, field, term, "freq"), BOOSTS[field]),
-            )
-            for field, term in dict.fromkeys(wanted)
+            (tantivy.Occur.Should, tantivy.Query.boost_query(_term(schema, field, term), BOOSTS[field] * times))
+            for (field, term), times in counts.items()
         ]
-        inside = tantivy.Query.const_score_query(tantivy.Query.term_query(schema, "namespace", namespace, "basic"), 0.0)
+        inside = tantivy.Query.const_score_query(_term(schema, "namespace", namespace), 0.0)
         return tantivy.Query.boolean_query(
             [(tantivy.Occur.Must, tantivy.Query.boolean_query(should)), (tantivy.Occur.Must, inside)]
         )
@@ -123,7 +127,7 @@ class WordIndex:
 
     def _read_state(self) -> None:
         searcher = self._index.searcher()
-        found = searcher.search(tantivy.Query.term_query(self._index.schema, "role", _META, "basic"), 1).hits
+        found = searcher.search(_term(self._index.schema, "role", _META), 1).hits
         state: dict[str, Any] = (
             json.loads(searcher.doc(found[0][1]).get_first("state")) if found else {**self._identity, "seq": 0}
         )
@@ -169,6 +173,10 @@ class WordIndex:
                 writer.add_document(_document(num, entry))
 
 
+def _term(schema: Any, field: str, term: str) -> Any:
+    return tantivy.Query.term_query(schema, field, term, "freq" if field in BOOSTS else "basic")
+
+
 def _schema() -> Any:
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("num", indexed=True, fast=True)
@@ -199,5 +207,6 @@ def _document(num: int, entry: MemoryEntry) -> Any:
     document.add_text("language", language or _UNKNOWN)
     document.add_text("stems", " ".join(terms.stems))
     document.add_text("surface", " ".join(terms.surface))
+    document.add_text("parts", " ".join(terms.parts))
     document.add_text("context", " ".join(context.stems))
     return document

@@ -1,0 +1,69 @@
+"""Files to text: `read` gives a document's pages of clean text, or says what is wrong and what to do.
+
+Importing this is cheap. Parsers are imported by their adapters, and those only in the child process, except
+for plain text and Markdown, which need none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import PurePath
+
+from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, UnsupportedFormat
+from agentformer.readers.dispatch import ADAPTERS, SUPPORTED, adapter_for
+from agentformer.readers.limits import ReadLimits, ReadOptions
+from agentformer.readers.sandbox import read_isolated
+from agentformer.readers.sniffing import BINARY, MARKDOWN, PDF, PLAIN, sniff
+from agentformer.types import DocumentText
+
+__all__ = ["ReadLimits", "read", "sniff"]
+
+_WITHOUT_PARSER = frozenset({PLAIN, MARKDOWN})
+
+
+def read(
+    data: bytes,
+    name: str,
+    *,
+    password: str | None = None,
+    limits: ReadLimits = ReadLimits(),  # noqa: B008 (frozen)
+    isolate: bool = True,
+    ocr: bool = True,
+) -> DocumentText:
+    """The document's text, page by page, with an honest status for every page.
+
+    `status` is `ready`, `no_text` or `garbled`; `reason` says what is missing and what to do. Raises
+    `EmptyDocument`, `UnsupportedFormat`, `CorruptDocument`, `EncryptedDocument` or `DocumentTooLarge`, whose
+    messages are about this file and name no path. `name` is used for its extension only.
+
+    With `isolate`, parsers run in a child process under `limits`; without, in this one and unbounded in time
+    and memory, which is for tests and for hosts that isolate by other means.
+    """
+    if not data:
+        raise EmptyDocument("the file is empty")
+    if len(data) > limits.max_bytes:
+        raise DocumentTooLarge(f"the file has {len(data):,} bytes; at most {limits.max_bytes:,} are read: split it")
+    media_type = sniff(data, name)
+    _refuse_disguise(media_type, name)
+    deadline = time.monotonic() + limits.wall_seconds
+    options = ReadOptions(PurePath(name).name, media_type, password, ocr, limits, deadline)
+    if isolate and media_type not in _WITHOUT_PARSER:
+        return read_isolated(data, options)
+    last = deque(adapter_for(media_type).parse(data, options), maxlen=1)
+    if not last:
+        raise CorruptDocument("the file gives no text at all; it is damaged")
+    return last[0]
+
+
+def _refuse_disguise(media_type: str, name: str) -> None:
+    """Types that nothing reads, and text under a name that promises something else."""
+    suffix = PurePath(name).suffix.lower()
+    if media_type == BINARY:
+        raise UnsupportedFormat(f"the content is no type of file that is known here; {SUPPORTED}")
+    if media_type not in ADAPTERS:
+        raise UnsupportedFormat(f"files of type {media_type} are not read; {SUPPORTED}")
+    if suffix == ".pdf" and media_type != PDF:
+        raise UnsupportedFormat(f"not a PDF: the content is {media_type}, rename it to .txt to ingest it as text")
+    if suffix == ".docx" and media_type in _WITHOUT_PARSER:
+        raise UnsupportedFormat("not a Word document: the content is text, rename it to .txt to ingest it as text")

@@ -1,0 +1,38 @@
+"""Media type -> adapter. Adapters are named, not imported: each brings its own parser."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Protocol, cast
+
+from agentformer.errors import DocumentError, UnsupportedFormat
+from agentformer.readers.limits import ReadOptions
+from agentformer.readers.sniffing import DOCX, HTML, MARKDOWN, PDF, PLAIN
+from agentformer.types import DocumentText
+
+ADAPTERS = {
+    PDF: "agentformer.readers.pdf",
+    DOCX: "agentformer.readers.docx",
+    HTML: "agentformer.readers.html",
+    MARKDOWN: "agentformer.readers.markdown",
+    PLAIN: "agentformer.readers.plain",
+}
+SUPPORTED = "PDF, Word (.docx), HTML, Markdown and plain text are read"
+
+
+class Adapter(Protocol):
+    """An adapter module. `parse` gives drafts of the document, each complete in itself and better than the one
+    before; the last one counts. It raises `DocumentError`s only, each about this file."""
+
+    def parse(self, data: bytes, options: ReadOptions) -> Iterator[DocumentText]: ...
+
+
+def adapter_for(media_type: str) -> Adapter:
+    if media_type not in ADAPTERS:
+        raise UnsupportedFormat(f"files of type {media_type} are not read; {SUPPORTED}")
+    try:
+        return cast(Adapter, importlib.import_module(ADAPTERS[media_type]))
+    except ImportError as error:
+        missing = error.name or "a library"
+        raise DocumentError(f"{missing} is missing, so this file cannot be read; install agentformer again") from error

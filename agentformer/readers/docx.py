@@ -1,0 +1,156 @@
+"""Word documents: paragraphs, headings, tables row by row, foot- and endnotes. Checked for bombs before parsing."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+
+from lxml import etree
+
+from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
+from agentformer.readers.limits import ReadOptions
+from agentformer.readers.outline import OutlineBuilder
+from agentformer.readers.sections import document_of
+from agentformer.types import DocumentText
+
+_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_CORE_TITLE = "{http://purl.org/dc/elements/1.1/}title"
+_ALTERNATE = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+_BODY = "word/document.xml"
+_NOTES = (("word/footnotes.xml", "footnote"), ("word/endnotes.xml", "endnote"))
+_PARTS = (_BODY, "word/styles.xml", "docProps/core.xml", *(name for name, _ in _NOTES))
+MAX_PART_BYTES = 200 << 20  # a thousand pages of text make about 10 MB of XML
+_HEADING_NAME = re.compile(r"heading\s*(\d)|(title)$", re.IGNORECASE)
+_MAX_DEPTH = 100
+
+
+def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
+    """Only the text parts are unpacked, each under a bound; images and macros are never touched."""
+    parts = _unpack(data)
+    levels = _heading_levels(parts.get("word/styles.xml"))
+    body = _xml(parts[_BODY]).find(f"{_W}body")
+    if body is None:
+        raise CorruptDocument("the Word document has no body; open it in Word and save it again")
+    builder = OutlineBuilder()
+    _blocks(body, builder, levels, 0)
+    for name, kind in _NOTES:
+        if name in parts:
+            _notes(_xml(parts[name]), kind, builder)
+    yield document_of(options.media_type, builder.pages("docx"), options.limits, _title(parts.get("docProps/core.xml")))
+
+
+def _unpack(data: bytes) -> dict[str, bytes]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = {entry.filename: entry for entry in archive.infolist() if entry.filename in _PARTS}
+            if any(entry.flag_bits & 1 for entry in entries.values()):
+                raise EncryptedDocument("the Word document is encrypted; save a copy without a password")
+            return {name: _part(archive, entry) for name, entry in entries.items()} | (
+                {} if _BODY in entries else _missing_body()
+            )
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError) as error:
+        raise CorruptDocument("the Word document is damaged or cut off; open it in Word and save it again") from error
+
+
+def _missing_body() -> dict[str, bytes]:
+    raise CorruptDocument("the Word document has no text part; open it in Word and save it again")
+
+
+def _part(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    # The declared size may lie, so the reading itself is bounded too.
+    with archive.open(entry) as stream:
+        content = stream.read(MAX_PART_BYTES + 1) if entry.file_size <= MAX_PART_BYTES else b""
+    if entry.file_size > MAX_PART_BYTES or len(content) > MAX_PART_BYTES:
+        raise DocumentTooLarge(f"the Word document unpacks to more than {MAX_PART_BYTES >> 20} MiB of text")
+    return content
+
+
+def _xml(content: bytes) -> etree._Element:
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, recover=False)
+    try:
+        root = etree.fromstring(content, parser)
+    except etree.XMLSyntaxError as error:
+        raise CorruptDocument("the Word document's text is damaged; open it in Word and save it again") from error
+    if root.getroottree().docinfo.internalDTD is not None:
+        raise CorruptDocument("the Word document declares XML entities, which Word never does; it was not read")
+    return root
+
+
+def _heading_levels(styles: bytes | None) -> dict[str, int]:
+    """Style id -> heading level, through the English built-in name, which every language version keeps."""
+    levels: dict[str, int] = {}
+    if styles is None:
+        return levels
+    for style in _xml(styles).iter(f"{_W}style"):
+        name = style.find(f"{_W}name")
+        match = _HEADING_NAME.match(name.get(f"{_W}val", "")) if name is not None else None
+        if match:
+            levels[style.get(f"{_W}styleId", "")] = int(match.group(1) or 1)
+    return levels
+
+
+def _blocks(parent: etree._Element, out: OutlineBuilder, levels: dict[str, int], depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        return
+    for child in parent:
+        if child.tag == f"{_W}p":
+            _paragraph(child, out, levels)
+        elif child.tag == f"{_W}tbl":
+            _table(child, out)
+        elif child.tag in (f"{_W}sdt", f"{_W}sdtContent", f"{_W}customXml", f"{_W}ins"):
+            _blocks(child, out, levels, depth + 1)
+
+
+def _paragraph(paragraph: etree._Element, out: OutlineBuilder, levels: dict[str, int]) -> None:
+    text = _text(paragraph)
+    style = paragraph.find(f"{_W}pPr/{_W}pStyle")
+    level = levels.get(style.get(f"{_W}val", ""), 0) if style is not None else 0
+    if level and text.strip():
+        out.heading(" ".join(text.split()), level)
+    elif text.strip():
+        if paragraph.find(f"{_W}pPr/{_W}numPr") is not None:
+            text = f"- {text}"
+        out.text(text, verbatim=True)
+        out.line(paragraph=True)
+
+
+def _table(table: etree._Element, out: OutlineBuilder) -> None:
+    for row in table.iter(f"{_W}tr"):
+        cells = [" ".join(" ".join(_text(p) for p in cell.iter(f"{_W}p")).split()) for cell in row.iter(f"{_W}tc")]
+        if any(cells):
+            out.text(" | ".join(cells))
+            out.line()
+    out.line(paragraph=True)
+
+
+def _text(paragraph: etree._Element) -> str:
+    pieces: list[str] = []
+    for node in paragraph.iter():
+        if node.tag == f"{_W}t" and not _is_fallback(node):
+            pieces.append(node.text or "")
+        elif node.tag in (f"{_W}tab", f"{_W}br", f"{_W}cr") and node.getparent().tag == f"{_W}r":
+            pieces.append("\t" if node.tag == f"{_W}tab" else "\n")
+        elif node.tag == f"{_W}noBreakHyphen":
+            pieces.append("-")
+    return "".join(pieces)
+
+
+def _is_fallback(node: etree._Element) -> bool:
+    """Text boxes are stored twice, for new and old versions of Word."""
+    return any(True for _ in node.iterancestors(_ALTERNATE))
+
+
+def _notes(root: etree._Element, kind: str, out: OutlineBuilder) -> None:
+    for note in root.iter(f"{_W}{kind}"):
+        text = " ".join(" ".join(_text(p) for p in note.iter(f"{_W}p")).split())
+        if text:
+            out.text(f"[{kind} {note.get(f'{_W}id', '')}] {text}")
+            out.line(paragraph=True)
+
+
+def _title(core: bytes | None) -> str:
+    found = _xml(core).findtext(_CORE_TITLE) if core else ""
+    return " ".join((found or "").split())

@@ -1,0 +1,117 @@
+"""Bytes to text without a single guess that loses a character: every decoding here is strict."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import unicodedata
+
+from charset_normalizer import from_bytes
+
+from agentformer.errors import CorruptDocument
+from agentformer.readers.sniffing import utf16_without_bom
+
+_BOMS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_JAPANESE = ("cp932", "euc_jp", "iso2022_jp")
+_C1 = re.compile(rb"[\x80-\x9f]")
+# In ISO-8859-15 these bytes are letters and the euro; in Windows-1252 symbols that stand apart from letters.
+_LATIN9_LETTER = re.compile(
+    rb"(?<=[A-Za-z\xc0-\xff])[\xa6\xa8\xb4\xb8\xbc\xbd\xbe]|[\xa6\xa8\xb4\xb8\xbc\xbd\xbe](?=[a-z\xe0-\xff]{2})"
+)
+_LATIN9_EURO = re.compile(rb"\d\s?\xa4|\xa4\s?\d")
+_SAMPLE = 1 << 18  # enough for statistics; decoding itself always covers the whole
+_KANA = re.compile("[\u3040-\u30ff\uff66-\uff9f]")
+
+
+def decode(data: bytes, declared: str = "") -> str:
+    """The text, decoded strictly. Order: byte order mark, UTF-8, UTF-16, what the file declares, Japanese,
+    Western European, and last what statistics say. Raises `CorruptDocument` if no encoding fits."""
+    for mark, encoding in _BOMS:
+        if data.startswith(mark):
+            return _strict(data, encoding)
+    if b"\x1b$" in data[:_SAMPLE] and (japanese := _japanese(data)):
+        return japanese
+    encoding = utf16_without_bom(data)
+    if encoding:
+        return _strict(data, encoding)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        _refuse_broken_utf8(data, error)
+    return _declared(data, declared) or _japanese(data) or _western(data) or _statistical(data)
+
+
+def _strict(data: bytes, encoding: str) -> str:
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise CorruptDocument(
+            f"the text is marked as {encoding.upper()} but is damaged at byte {error.start}; save it again as UTF-8"
+        ) from error
+
+
+def _refuse_broken_utf8(data: bytes, error: UnicodeDecodeError) -> None:
+    """UTF-8 with a few bad bytes is damaged UTF-8, not some other encoding that would read as mojibake."""
+    text = data[:_SAMPLE].decode("utf-8", "surrogateescape")
+    broken = sum(1 for c in text if "\udc80" <= c <= "\udcff")
+    good = sum(1 for c in text if c > "\x7f") - broken
+    if good >= 4 and good > 4 * broken:
+        raise CorruptDocument(f"the text is UTF-8 but is damaged at byte {error.start}; save it again as UTF-8")
+
+
+def _declared(data: bytes, declared: str) -> str:
+    try:
+        # HTML says Latin-1 and means Windows-1252: so do the browsers.
+        name = codecs.lookup(declared).name
+        return data.decode("cp1252" if name in ("iso8859-1", "ascii") else name)
+    except (LookupError, UnicodeDecodeError, ValueError):
+        return ""
+
+
+def _japanese(data: bytes) -> str:
+    best, best_share = "", 0.3  # kana make up half of Japanese prose; chance gives a few in a hundred
+    for encoding in _JAPANESE:
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        sample = text[:_SAMPLE]
+        foreign = sum(1 for c in sample if c > "\x7f")
+        # Half-width katakana are what EUC and Latin bytes look like when read as Shift-JIS.
+        full = sum(1 for c in _KANA.findall(sample) if c < "\uff00")
+        share = full / foreign if foreign else 0.0
+        if share > best_share:
+            best, best_share = text, share
+    return best
+
+
+def _western(data: bytes) -> str:
+    """Windows-1252 or ISO-8859-15, if the high bytes are letters as Western languages use them: one or two
+    at a time, among ASCII letters. Other code pages read this way give words wholly of accented letters."""
+    latin9 = not _C1.search(data) and (_LATIN9_EURO.search(data) or _LATIN9_LETTER.search(data))
+    try:
+        text = data.decode("iso8859-15" if latin9 else "cp1252")
+    except UnicodeDecodeError:
+        return ""
+    sample = text[:_SAMPLE]
+    accented = sum(1 for c in sample if c > "\x7f" and c.isalpha())
+    symbols = sum(1 for c in sample if c > "\x7f" and unicodedata.category(c) in ("Cc", "Sk", "So", "No"))
+    plain = sum(1 for c in sample if c < "\x80" and c.isalpha())
+    runs = len(re.findall(r"[\u00c0-\u00ff]{3,}", sample))
+    return text if accented * 2 <= plain and runs * 20 <= accented and symbols <= max(2, accented) else ""
+
+
+def _statistical(data: bytes) -> str:
+    best = from_bytes(data[:_SAMPLE] if len(data) > 2 * _SAMPLE else data).best()
+    if best is not None:
+        try:
+            return data.decode(best.encoding)
+        except UnicodeDecodeError:
+            pass
+    raise CorruptDocument("the text is in no encoding that can be told; save it again as UTF-8")

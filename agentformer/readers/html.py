@@ -1,0 +1,170 @@
+"""HTML by headings. The parser is lxml's HTML parser without network and without entity expansion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lxml import etree
+from lxml import html as lxml_html
+
+from agentformer.errors import CorruptDocument
+from agentformer.readers.encoding import decode
+from agentformer.readers.limits import ReadOptions
+from agentformer.readers.outline import OutlineBuilder
+from agentformer.readers.sections import document_of
+from agentformer.types import DocumentText
+
+_META_CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
+_DROPPED = frozenset(
+    [
+        "script",
+        "style",
+        "noscript",
+        "template",
+        "svg",
+        "math",
+        "head",
+        "nav",
+        "iframe",
+        "object",
+        "embed",
+        "canvas",
+        "button",
+        "select",
+        "dialog",
+    ]
+)
+_BLOCKS = frozenset(
+    [
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "caption",
+        "center",
+        "dd",
+        "details",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "header",
+        "hr",
+        "li",
+        "main",
+        "ol",
+        "p",
+        "pre",
+        "section",
+        "summary",
+        "table",
+        "tbody",
+        "tfoot",
+        "thead",
+        "tr",
+        "ul",
+    ]
+)
+_PARAGRAPHS = frozenset(
+    [
+        "p",
+        "div",
+        "blockquote",
+        "ul",
+        "ol",
+        "table",
+        "pre",
+        "section",
+        "article",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "figure",
+        "dl",
+    ]
+)
+_CELLS = frozenset({"td", "th"})
+_MAX_DEPTH = 400  # honest pages stay below 60
+_HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+
+
+def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
+    """The main text: `<main>` or the one `<article>` where the page has it, else the body without navigation."""
+    declared = _META_CHARSET.search(data[:4096])
+    text = _XML_DECLARATION.sub("", decode(data, declared.group(1).decode("ascii") if declared else ""))
+    parser = lxml_html.HTMLParser(no_network=True, huge_tree=False, remove_comments=True, remove_pis=True)
+    try:
+        root = lxml_html.document_fromstring(text, parser=parser) if text.strip() else None
+    except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
+        raise CorruptDocument("the HTML cannot be parsed; open it in a browser and save it again") from error
+    builder = OutlineBuilder()
+    if root is not None:
+        _walk(_main_part(root), builder, 0, False)
+    title = " ".join((root.findtext(".//title") or "").split()) if root is not None else ""
+    yield document_of(options.media_type, builder.pages("lxml"), options.limits, title)
+
+
+def _main_part(root: lxml_html.HtmlElement) -> lxml_html.HtmlElement:
+    for path in (".//main", ".//article"):
+        found = root.findall(path)
+        if len(found) == 1 and len(found[0].text_content()) > 200:
+            main: lxml_html.HtmlElement = found[0]
+            return main
+    return root
+
+
+def _walk(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verbatim: bool) -> None:
+    tag = element.tag
+    if not isinstance(tag, str) or tag in _DROPPED or _hidden(element):
+        return
+    if depth > _MAX_DEPTH:
+        out.text(element.text_content())
+        return
+    verbatim = verbatim or tag == "pre"
+    level = int(tag[1]) if re.fullmatch(r"h[1-6]", tag) else 0
+    if level:
+        out.heading(" ".join(element.text_content().split()), level)
+        return
+    _open(tag, out)
+    _say(element.text, out, verbatim)
+    for child in element:
+        _walk(child, out, depth + 1, verbatim)
+        _say(child.tail, out, verbatim)
+    if tag in _BLOCKS:
+        out.line(paragraph=tag in _PARAGRAPHS)
+
+
+def _open(tag: str, out: OutlineBuilder) -> None:
+    if tag in _BLOCKS:
+        out.line(paragraph=tag in _PARAGRAPHS)
+    if tag in _CELLS:
+        out.cell()
+    elif tag == "br":
+        out.line()
+    elif tag == "li":
+        out.text("- ")
+
+
+def _say(text: str | None, out: OutlineBuilder, verbatim: bool) -> None:
+    if text:
+        out.text(text if verbatim else re.sub(r"[ \t\r\n\f]+", " ", text), verbatim=verbatim)
+
+
+def _hidden(element: lxml_html.HtmlElement) -> bool:
+    return "hidden" in element.attrib or bool(_HIDDEN.search(element.get("style", "")))

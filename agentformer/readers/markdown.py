@@ -1,0 +1,95 @@
+"""Markdown by headings: each section is a page whose label is the path of headings above it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agentformer.readers.encoding import decode
+from agentformer.readers.limits import ReadOptions
+from agentformer.readers.sections import document_of, page_of, parts_of
+from agentformer.text.normalize import clean_plain
+from agentformer.types import DocumentText, Heading, Page
+
+PATH_SEPARATOR = " > "
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*$")
+_UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
+_NOT_A_TITLE = re.compile(r"\s*(?:[-*+>|]|\d+[.)]\s|$)")
+_FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)
+_FRONT_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE | re.IGNORECASE)
+_MARKUP = re.compile(r"[*_`]{1,3}(?=\S)|(?<=\S)[*_`]{1,3}|!?\[([^\]]*)\]\([^)]*\)")
+
+
+@dataclass(slots=True)
+class _Section:
+    path: tuple[str, ...]
+    level: int
+    lines: list[str]
+
+
+def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
+    """Front matter gives the title and stays searchable as the first section's text."""
+    text = clean_plain(decode(data))
+    front = _FRONT_MATTER.match(text)
+    title = ""
+    if front and (found := _FRONT_TITLE.search(front.group(1) or "")):
+        title = found.group(2)
+    sections = list(_sections(text, front.end() if front else 0))
+    first = next((s.path[0] for s in sections if s.path and s.level == 1), "")
+    yield document_of(options.media_type, _pages(sections), options.limits, title or first)
+
+
+def _pages(sections: list[_Section]) -> Iterator[Page]:
+    number = 0
+    for section in sections:
+        text = "\n".join(section.lines).strip("\n")
+        if not text.strip():
+            continue
+        for part in parts_of(text):
+            number += 1
+            headings = (Heading(section.path[-1], section.level, 0),) if section.path else ()
+            yield page_of(number, part, PATH_SEPARATOR.join(section.path), headings)
+
+
+def _sections(text: str, body_start: int) -> Iterator[_Section]:
+    current = _Section((), 0, text[:body_start].split("\n") if body_start else [])
+    stack: list[tuple[int, str]] = []
+    fence = ""
+    lines = text[body_start:].split("\n")
+    for number, line in enumerate(lines):
+        fence, inside = _fenced(line, fence)
+        heading = None if inside else _heading(line, lines[number + 1] if number + 1 < len(lines) else "")
+        if heading:
+            yield current
+            level, title = heading
+            stack = [(lv, t) for lv, t in stack if lv < level] + [(level, title)]
+            current = _Section(tuple(t for _, t in stack), level, [])
+        current.lines.append(line)
+    yield current
+
+
+def _fenced(line: str, fence: str) -> tuple[str, bool]:
+    """(the open fence after this line, whether the line belongs to a code block)."""
+    match = _FENCE.match(line)
+    if fence:
+        closes = match and match.group(1).startswith(fence) and not line.strip("`~ \t")
+        return ("" if closes else fence), True
+    return (match.group(1), True) if match else ("", False)
+
+
+def _heading(line: str, following: str) -> tuple[int, str] | None:
+    match = _ATX.match(line)
+    if match:
+        title = plain_title(match.group(2) or "")
+        return (len(match.group(1)), title) if title else None
+    under = _UNDERLINE.match(following)
+    if under and line.strip() and len(line) < 200 and not _NOT_A_TITLE.match(line):
+        return (1 if under.group(1)[0] == "=" else 2), plain_title(line)
+    return None
+
+
+def plain_title(markup: str) -> str:
+    return " ".join(_MARKUP.sub(lambda m: m.group(1) or "", markup).split())

@@ -1,0 +1,91 @@
+"""pypdf's view of a PDF: slower, and right on some pages where PDFium is wrong. Asked for single pages only."""
+
+from __future__ import annotations
+
+import io
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import pypdf
+from pypdf.errors import PyPdfError
+
+logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings are for authors of PDFs
+
+# What a parser in Python may raise on hostile input: the page is lost, the file is not.
+PAGE_ERRORS = (PyPdfError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError,
+               NotImplementedError, OSError, AssertionError, ImportError, TimeoutError)  # fmt: skip
+PAGE_SECONDS = 8.0  # honest pages take 0.03 s; a drawing of 40,000 paths takes 4
+
+
+class PypdfDocument:
+    """An open document, or none: every method of one that pypdf cannot read answers with nothing."""
+
+    def __init__(self, data: bytes, passwords: tuple[str, ...]) -> None:
+        self.encrypted = False
+        self._reader: pypdf.PdfReader | None = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                with _time_limit(PAGE_SECONDS * 2):
+                    reader = pypdf.PdfReader(io.BytesIO(data), strict=False)
+                    self.encrypted = reader.is_encrypted and not any(_opens(reader, p) for p in passwords)
+                    if not self.encrypted:
+                        self._count = len(reader.pages)
+                        self._reader = reader
+            except PAGE_ERRORS:
+                self._reader = None
+
+    def __len__(self) -> int:
+        return self._count if self._reader is not None else 0
+
+    def text(self, number: int) -> str | None:
+        """The page's text; None if pypdf fails on the page or takes too long."""
+        if self._reader is None:
+            return None
+        try:
+            with warnings.catch_warnings(), _time_limit(PAGE_SECONDS):
+                warnings.simplefilter("ignore")
+                return self._reader.pages[number].extract_text()
+        except PAGE_ERRORS:
+            return None
+
+    def decrypted(self) -> bytes | None:
+        """The file without encryption, for an extractor that does not know this kind of password."""
+        if self._reader is None:
+            return None
+        try:
+            out = io.BytesIO()
+            pypdf.PdfWriter(clone_from=self._reader).write(out)
+            return out.getvalue()
+        except PAGE_ERRORS:
+            return None
+
+
+def _opens(reader: pypdf.PdfReader, password: str) -> bool:
+    """An empty owner's password is no invitation: every viewer asks for the user's one."""
+    kind = reader.decrypt(password)
+    return kind == pypdf.PasswordType.USER_PASSWORD or bool(password and kind)
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Interrupt Python code after `seconds`, where the platform can: elsewhere the parent's limit remains."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)

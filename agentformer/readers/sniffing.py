@@ -1,0 +1,111 @@
+"""The media type of bytes, from the bytes. A name only tells kinds of text apart."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from pathlib import PurePath
+
+PDF = "application/pdf"
+DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+HTML = "text/html"
+MARKDOWN = "text/markdown"
+PLAIN = "text/plain"
+BINARY = "application/octet-stream"
+
+_PDF_HEADER_WITHIN = 1024  # readers accept junk before "%PDF-"; so do we
+_BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_MAGIC = (
+    (b"\x89PNG", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"II*\x00", "image/tiff"),
+    (b"MM\x00*", "image/tiff"),
+    (b"RIFF", "application/x-riff"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"BZh", "application/x-bzip2"),
+    (b"7z\xbc\xaf", "application/x-7z-compressed"),
+    (b"Rar!", "application/vnd.rar"),
+    (b"\xd0\xcf\x11\xe0", "application/x-ole-storage"),
+    (b"\x7fELF", "application/x-executable"),
+    (b"MZ\x90", "application/x-executable"),
+    (b"{\\rtf", "application/rtf"),
+    (b"%!PS", "application/postscript"),
+    (b"SQLite format 3", "application/vnd.sqlite3"),
+    (b"ID3", "audio/mpeg"),
+    (b"OggS", "audio/ogg"),
+)
+_MARKDOWN_NAMES = frozenset({".md", ".markdown", ".mdown", ".mkd"})
+_HTML_NAMES = frozenset({".html", ".htm", ".xhtml"})
+_HTML_START = re.compile(
+    rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
+)
+_TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
+
+
+def sniff(data: bytes, name: str = "") -> str:
+    """The media type by content. The extension only separates plain text from Markdown and HTML fragments."""
+    if b"%PDF-" in data[:_PDF_HEADER_WITHIN] and not _is_prose_before_pdf(data):
+        return PDF
+    if data[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
+        return _zip_type(data)
+    for magic, media_type in _MAGIC:
+        if data.startswith(magic) and not (magic == b"BZh" and data.isascii()):
+            return media_type
+    if data[4:8] == b"ftyp":
+        return "video/mp4"
+    if not looks_like_text(data):
+        return BINARY
+    suffix = PurePath(name).suffix.lower()
+    start = _as_ascii(data[:4096])
+    if _HTML_START.match(start) or (suffix in _HTML_NAMES and b"<" in start):
+        return HTML
+    return MARKDOWN if suffix in _MARKDOWN_NAMES else PLAIN
+
+
+def looks_like_text(data: bytes) -> bool:
+    """Whether the bytes can be text in some encoding: hardly any control bytes, or UTF-16/32."""
+    if data.startswith(_BOMS) or utf16_without_bom(data):
+        return True
+    sample = data[:65536]
+    controls = sample.translate(None, _TEXT_CONTROLS)
+    return len(controls) * 200 <= len(sample)  # a stray NUL or two does not make a log file binary
+
+
+def utf16_without_bom(data: bytes) -> str:
+    """The byte order of UTF-16 that has no mark, told by where the zero bytes of ASCII characters stand."""
+    sample = data[:4096]
+    if len(sample) < 4 or len(data) % 2:
+        return ""
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    half = len(sample) // 2
+    if odd > 0.3 * half and even <= 0.02 * half:
+        return "utf-16-le"
+    if even > 0.3 * half and odd <= 0.02 * half:
+        return "utf-16-be"
+    return ""
+
+
+def _as_ascii(data: bytes) -> bytes:
+    return data.replace(b"\x00", b"").removeprefix(_BOMS[0]).lstrip(b"\xff\xfe")
+
+
+def _is_prose_before_pdf(data: bytes) -> bool:
+    """A text that mentions "%PDF-" is no PDF: a real one has objects."""
+    return not data.startswith(b"%PDF-") and b" obj" not in data and b"startxref" not in data
+
+
+def _zip_type(data: bytes) -> str:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = set(archive.namelist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, OSError):
+        # Word's own parts stand at the archive's start: a truncated file is a damaged document, not an unknown one.
+        return DOCX if b"word/" in data[:65536] or b"[Content_Types].xml" in data[:256] else "application/zip"
+    if "word/document.xml" in names:
+        return DOCX
+    for part, media_type in (("xl/workbook.xml", "Excel"), ("ppt/presentation.xml", "PowerPoint")):
+        if part in names:
+            return f"application/{media_type}"
+    return "application/zip"

@@ -1,0 +1,218 @@
+"""Which language a text is in, and each language's function words.
+
+Detection is for choosing a stemmer, so it leans on what is cheap and certain: the script, then the closed
+classes of a language (articles, pronouns, prepositions, auxiliaries), its letters and its endings. Nothing is
+trained and nothing is loaded but a word list of a few kilobytes.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from types import MappingProxyType
+
+import Stemmer
+
+# ISO 639-1 code -> Snowball algorithm, for every language whose closed-class words we also know.
+STEMMERS: Mapping[str, str] = MappingProxyType(
+    {
+        "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek",
+        "en": "english", "es": "spanish", "et": "estonian", "fa": "persian", "fi": "finnish", "fr": "french",
+        "ga": "irish", "hi": "hindi", "hu": "hungarian", "hy": "armenian", "id": "indonesian", "it": "italian",
+        "lt": "lithuanian", "ne": "nepali", "nl": "dutch", "no": "norwegian", "pl": "polish", "pt": "portuguese",
+        "ro": "romanian", "ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil", "tr": "turkish",
+    }
+)  # fmt: skip
+LANGUAGES: tuple[str, ...] = tuple(STEMMERS)
+
+_local = threading.local()
+_SAMPLE = 4000  # code points looked at: several hundred words settle any language, and cost is bounded
+_PRIOR_BONUS = 2.0  # votes: a chunk goes against its document's language only on clear evidence
+# (votes, lead over the runner-up) that decide: about one word that only this language has, or less without a rival.
+_ENOUGH = ((1.0, 1.1), (0.5, 2.0))
+_REPEATS = 3  # votes that one word can give by being repeated
+_NAME_WEIGHT = 0.3  # of a capitalised word
+_ENDING_VOTE = 0.35  # an ending is weaker evidence than a word
+_LETTER_VOTE = 0.6  # for a word with a letter that only few languages use
+
+_LETTERS: Mapping[str, str] = {
+    "ä": "fi sv de et", "ö": "fi sv de et hu tr is", "å": "sv no da", "æ": "no da is", "ø": "no da", "ß": "de",
+    "ü": "de et hu tr", "ñ": "es", "ç": "fr pt tr ca", "ã": "pt", "õ": "pt et", "ê": "fr pt", "è": "fr it ca",
+    "é": "fr es pt hu cs is ga", "à": "fr it pt ca", "ò": "it ca", "ù": "fr it", "œ": "fr", "î": "fr ro",
+    "â": "fr pt ro", "ô": "fr pt", "í": "es pt hu cs is ga", "ó": "es pt hu pl is ga", "á": "es pt hu cs is ga",
+    "ú": "es pt hu cs is ga", "ğ": "tr", "ş": "tr ro", "ı": "tr", "ő": "hu", "ű": "hu", "ł": "pl", "ą": "pl lt",
+    "ę": "pl lt", "ż": "pl", "ś": "pl", "ń": "pl", "ć": "pl sr", "ř": "cs", "ě": "cs", "ů": "cs", "č": "cs lt sr",
+    "š": "cs lt sr", "ž": "cs lt sr", "ė": "lt", "ų": "lt", "į": "lt", "ū": "lt", "ă": "ro", "ș": "ro", "ț": "ro",
+    "đ": "sr", "ð": "is", "þ": "is", "ý": "cs is", "¿": "es", "¡": "es",
+    "ы": "ru", "э": "ru", "ё": "ru", "і": "uk", "ї": "uk", "є": "uk", "ґ": "uk", "ђ": "sr", "ј": "sr", "љ": "sr",
+    "њ": "sr", "ћ": "sr", "џ": "sr", "پ": "fa", "چ": "fa", "ژ": "fa", "گ": "fa", "ی": "fa", "ک": "fa",
+    "ي": "ar", "ك": "ar", "ة": "ar",
+}  # fmt: skip
+
+# Scripts in the order in which they are tried; those of one language decide at once, the others by votes.
+_SCRIPTS: tuple[tuple[str, str, str], ...] = (
+    ("kana", "\u3040-\u30ff\uff66-\uff9f", "ja"),
+    ("hangul", "\u1100-\u11ff\uac00-\ud7af", "ko"),
+    ("han", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff", "zh"),
+    ("hebrew", "\u0590-\u05ff", "he"),
+    ("thai", "\u0e00-\u0e7f", "th"),
+    ("lao", "\u0e80-\u0eff", "lo"),
+    ("khmer", "\u1780-\u17ff", "km"),
+    ("myanmar", "\u1000-\u109f", "my"),
+    ("greek", "\u0370-\u03ff\u1f00-\u1fff", "el"),
+    ("armenian", "\u0530-\u058f", "hy"),
+    ("georgian", "\u10a0-\u10ff", "ka"),
+    ("tamil", "\u0b80-\u0bff", "ta"),
+    ("bengali", "\u0980-\u09ff", "bn"),
+    ("telugu", "\u0c00-\u0c7f", "te"),
+    ("kannada", "\u0c80-\u0cff", "kn"),
+    ("malayalam", "\u0d00-\u0d7f", "ml"),
+    ("gujarati", "\u0a80-\u0aff", "gu"),
+    ("gurmukhi", "\u0a00-\u0a7f", "pa"),
+    ("sinhala", "\u0d80-\u0dff", "si"),
+    ("ethiopic", "\u1200-\u137f", "am"),
+    ("devanagari", "\u0900-\u097f", "hi ne"),
+    ("cyrillic", "\u0400-\u052f", "ru uk bg sr"),
+    ("arabic", "\u0600-\u06ff\u0750-\u077f", "ar fa"),
+    ("latin", "A-Za-z\u00c0-\u024f\u1e00-\u1eff", ""),
+)
+_SCRIPT = re.compile("|".join(f"(?P<{name}>[{chars}]+)" for name, chars, _ in _SCRIPTS))
+_SCRIPT_LANGUAGES = {name: tuple(languages.split()) for name, _, languages in _SCRIPTS}
+_IDEOGRAPHIC = frozenset({"kana", "hangul", "han"})
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[¿¡]|[\u0900-\u097f]+")
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text.casefold())
+
+
+def word_list(kind: str) -> dict[str, frozenset[str]]:
+    """Language -> the items of all its lines of this kind in `function_words.txt`, which lists the kinds."""
+    found: dict[str, set[str]] = {}
+    text = resources.files("agentformer.text").joinpath("function_words.txt").read_text("utf-8")
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            language, of_kind, *items = line.split()
+            if of_kind == kind:
+                found.setdefault(language, set()).update(_folded(item) for item in items)
+    return {language: frozenset(items) for language, items in found.items()}
+
+
+def _shared(vote: float, *lists: Mapping[str, frozenset[str]]) -> dict[str, tuple[tuple[str, float], ...]]:
+    """Item -> (language, votes): an item that n languages share gives each of them `vote` / n."""
+    owners: dict[str, dict[str, None]] = {}
+    for items_of in lists:
+        for language, items in items_of.items():
+            for item in items:
+                owners.setdefault(item, {})[language] = None
+    return {item: tuple((owner, vote / len(by)) for owner in by) for item, by in owners.items()}
+
+
+FUNCTION_WORDS: Mapping[str, frozenset[str]] = MappingProxyType(word_list("words"))
+# Greetings tell a language in chats, yet people search for them: they vote and are never left out of a query.
+_WORD_VOTES = _shared(1.0, FUNCTION_WORDS, word_list("greetings"))
+_ENDING_VOTES = _shared(_ENDING_VOTE, word_list("endings"))
+_LETTER_VOTES = {
+    letter: tuple((language, _LETTER_VOTE / len(by.split())) for language in by.split())
+    for letter, by in _LETTERS.items()
+}
+_LATIN = tuple(
+    language
+    for language in FUNCTION_WORDS
+    if language not in {each for _, _, languages in _SCRIPTS for each in languages.split()} or language == "sr"
+)
+_LONGEST_ENDING = max(map(len, _ENDING_VOTES))
+
+
+def _script(sample: str) -> str:
+    """The script that carries most of the sample, "" when it has no letters. Kana settles Japanese."""
+    counts: Counter[str] = Counter()
+    for match in _SCRIPT.finditer(sample):
+        name = match.lastgroup or ""
+        # An ideograph says as much as a short word, so a few Latin product names do not outvote a sentence.
+        counts[name] += (match.end() - match.start()) * (3 if name in _IDEOGRAPHIC else 1)
+    if not counts:
+        return ""
+    if counts["kana"]:
+        counts["kana"] += counts.pop("han", 0) if counts["kana"] * 20 >= counts["han"] else 0
+    return counts.most_common(1)[0][0]
+
+
+def _votes(sample: str, candidates: tuple[str, ...]) -> dict[str, float]:
+    """Votes per candidate language of the words, endings and letters in `sample`."""
+    votes = dict.fromkeys(candidates, 0.0)
+    for word, weight in _witnesses(sample).items():
+        shown = list(_WORD_VOTES.get(_folded(word), ()))
+        if not shown:
+            sizes = range(min(_LONGEST_ENDING, len(word) - 2), 1, -1)
+            shown += next((_ENDING_VOTES[word[-size:]] for size in sizes if word[-size:] in _ENDING_VOTES), ())
+        for letter in set(word) if len(word) > 2 else ():  # a lone letter stands in a table, not in a sentence
+            shown += _LETTER_VOTES.get(letter, ())
+        for language, vote in shown:
+            if language in votes:
+                votes[language] += vote * weight
+    return votes
+
+
+def _witnesses(sample: str) -> dict[str, float]:
+    """The sample's words in lower case, with how much each is worth.
+
+    A word counts up to `_REPEATS` times: what is all over a page is one habit of that page. A capital past the
+    first word mostly means a name, and names know no language ("Los Angeles"); a text all in capitals means none.
+    """
+    if sample.isupper():
+        sample = sample.lower()
+    weights: dict[str, float] = {}
+    for n, (word, times) in enumerate(Counter(_WORD.findall(sample)).items()):
+        small = word.lower().replace("’", "'")
+        head, _, tail = small.partition("'")
+        if tail:
+            small = next((each for each in (head + tail, "'" + tail) if each in _WORD_VOTES), head + "'")
+        weight: float = min(times, _REPEATS)
+        if word[0].isupper():
+            weight = 1.0 if n == 0 else _NAME_WEIGHT
+        weights[small] = weights.get(small, 0.0) + weight
+    return weights
+
+
+def detect_language(text: str, prior: str = "") -> str:
+    """ISO 639-1 code of the text's language, or `prior` when the evidence is too thin ("" when there is none).
+
+    `prior` is the language of what the text belongs to, for example its document: it wins near ties, so a
+    chunk of names and numbers is analysed like its neighbours. Norwegian is "no", whichever its written form.
+    Only a bounded sample from the start is read.
+    """
+    sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
+    script = _script(sample)
+    if not script:
+        return prior
+    candidates = _SCRIPT_LANGUAGES[script] or _LATIN
+    if len(candidates) == 1:
+        return candidates[0]
+    votes = _votes(sample, candidates)
+    if prior in votes:
+        votes[prior] += _PRIOR_BONUS
+    ranked = sorted(votes.items(), key=lambda item: -item[1])
+    (best, most), (_, second) = ranked[0], ranked[1]
+    if any(most >= votes_needed and most >= second * lead for votes_needed, lead in _ENOUGH):
+        return best
+    return prior if prior in votes or script == "latin" else candidates[0]
+
+
+@lru_cache(maxsize=131072)
+def stem(word: str, language: str) -> str:
+    """The folded word's Snowball stem, or the word itself in a language without a stemmer."""
+    return str(_stemmer(language).stemWord(word)) if language in STEMMERS else word
+
+
+def _stemmer(language: str) -> Stemmer.Stemmer:
+    """One per thread and language: Snowball's state is not to be shared between threads."""
+    stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__.setdefault("stemmers", {})
+    if language not in stemmers:
+        stemmers[language] = Stemmer.Stemmer(STEMMERS[language])
+    return stemmers[language]

@@ -1,0 +1,130 @@
+"""Where sentences begin and end, in any language, by rules that look only a few characters around a stop.
+
+A wrong cut costs more than a missed one: a quote torn after "esim." misleads a reader, two sentences in one do
+not. So a stop ends a sentence only where nothing speaks against it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from agentformer.text.languages import word_list
+from agentformer.types import Span
+
+_CLOSERS = "\"'”’»›)\\]」』）】"
+_OPENERS = "\"'“„‘«‹»([「『（【*_¿¡–— \t\n"
+_CANDIDATE = re.compile(
+    rf"(?P<blank>\r?\n[ \t\r]*\n|[\f\u2029])"
+    rf"|(?P<line>\r?\n|\u2028)"
+    rf"|(?P<full>[。！？｡]+[{_CLOSERS}]*)"
+    rf"|(?P<stop>(?:(?<![.!?…])[.!?…]+|[।॥؟۔։።])[{_CLOSERS}]*)(?=\s|$)"
+)
+# (The look-behind keeps a run of stops from being tried again from each of its stops.)
+_LOOKBACK = 40  # code points: longer than any abbreviation
+_WORD_BEFORE = re.compile(r"[^\s\"'“„‘«‹(\[（]*$")
+_LIST_ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s|#{1,6}\s|>|\|)", re.IGNORECASE)
+_HEADING = 60  # code points: longer first lines are running text
+
+
+def _everywhere(kind: str) -> frozenset[str]:
+    return frozenset().union(*word_list(kind).values())
+
+
+# Of all languages at once: quotations and names mix them, and few clash. Abbreviations hardly ever end a sentence;
+# the closing ones ("etc.") do when a capital follows; nouns after ordinals matter where nouns have capitals.
+_ABBREVIATIONS = _everywhere("abbreviations")
+_CLOSING_ABBREVIATIONS = _everywhere("closings")
+_ORDINAL_NOUNS = _everywhere("ordinals")
+
+
+def sentence_spans(text: str) -> list[Span]:
+    """The text's sentences in order, trimmed, never overlapping; together they cover all that is not white space.
+
+    A blank line always ends a sentence; a single line break only before a list item or after a heading.
+    """
+    caseless = text.islower()  # chat without capitals: then a small letter may begin a sentence
+    spans: list[Span] = []
+    start = paragraph = 0
+    for match in _CANDIDATE.finditer(text):
+        if match.lastgroup == "blank":
+            ends, paragraph = True, match.end()
+        elif match.lastgroup == "line":
+            ends = _line_ends(text, start, paragraph, match)
+        elif match.lastgroup == "full":
+            ends = not (match[0][-1] in "」』）" and text[match.end() : match.end() + 1] in ("と", "の", "を", "は"))
+        else:
+            ends = _stop_ends(text, match, caseless)
+        if ends:
+            spans += _trimmed(text, start, match.end())
+            start = match.end()
+    spans += _trimmed(text, start, len(text))
+    return spans
+
+
+def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
+    """The range without white space around it; nothing when nothing else is there."""
+    piece = text[start:end]
+    bare = piece.strip()
+    if bare:
+        start += len(piece) - len(piece.lstrip())
+        yield Span(start, start + len(bare))
+
+
+def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
+    """Whether this stop, which white space or the end follows, ends its sentence."""
+    mark = match[0].rstrip(_CLOSERS.replace("\\", ""))
+    following = text[match.end() : match.end() + _LOOKBACK].lstrip(_OPENERS + "\r")
+    if not following:
+        return True
+    small = following[0].islower() and not caseless
+    if mark[-1] in "!?":
+        return not (small and match[0] != mark)  # "Mitä?" hän kysyi: the quote is part of the sentence
+    if mark[-1] not in ".…":
+        return True
+    if small:
+        return False
+    if mark != ".":
+        return True
+    before = _WORD_BEFORE.search(text, max(0, match.start() - _LOOKBACK), match.start())
+    word = before[0] if before else ""
+    return not _abbreviated(word, following, _starts_line(text, match.start() - len(word)))
+
+
+def _abbreviated(word: str, following: str, first: bool) -> bool:
+    """Whether `word`, before a single full stop, is shortened, an initial, or an ordinal number."""
+    folded = word.casefold()
+    capital = following[0].isupper()
+    if folded in _CLOSING_ABBREVIATIONS:
+        return not capital
+    if folded in _ABBREVIATIONS:
+        return True
+    if len(word) == 1 and word.isalpha():
+        return word.isupper() and capital and word != "I"  # "J. R. R. Tolkien"
+    if folded.isdigit() and len(folded) <= 3:
+        next_word = re.match(r"\w*", following)
+        return first or (next_word is not None and next_word[0].casefold() in _ORDINAL_NOUNS)
+    # "U.S. Army", "J.R.R. Tolkien": single letters between stops
+    letters = word.split(".")
+    return len(letters) > 1 and all(len(letter) == 1 and letter.isupper() for letter in letters) and capital
+
+
+def _starts_line(text: str, position: int) -> bool:
+    """Whether only white space stands between the line's start and `position`: "1." is then a list's number."""
+    before = text[max(0, position - 8) : position].rstrip(" \t")
+    return not before or before[-1] in "\r\n"
+
+
+def _line_ends(text: str, start: int, paragraph: int, match: re.Match[str]) -> bool:
+    """Whether a single line break ends a sentence: a list item follows, or a heading stood before it."""
+    if _LIST_ITEM.match(text, match.end()):
+        return True
+    line_start = text.rfind("\n", max(start, match.start() - 2 * _HEADING), match.start()) + 1
+    line = text[max(line_start, start) : match.start()].strip()
+    if line.startswith("#"):
+        return True
+    if start > paragraph or len(line) > _HEADING or match.start() - paragraph > 2 * _HEADING:
+        return False
+    following = text[match.end() : match.end() + 4 * _HEADING].partition("\n")[0].strip()
+    begins = bool(line) and bool(following) and not (line[0].islower() or following[0].islower())
+    return begins and line[-1] not in ",;-–(" and len(line) * 5 < len(following) * 3

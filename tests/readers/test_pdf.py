@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import io
+import re
+import time
+from types import SimpleNamespace
+
+import pypdf
+import pytest
+from PIL import Image
+from pypdf.generic import ArrayObject, DictionaryObject, NameObject, NumberObject, TextStringObject
+from reportlab.pdfgen.canvas import Canvas
+
+from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
+from agentformer.readers import ReadLimits, ocr, read
+from agentformer.readers.pdfium import PdfiumDocument
+from agentformer.types import DocumentText
+
+from .conftest import make_pdf, rewritten
+
+PROSE = (
+    "The lighthouse keeper counted the ships that passed before midnight and wrote",
+    "their names in a long book, which nobody but the harbour master ever opened.",
+    "When the fog came down over the islands he rang the bell every other minute.",
+)
+
+
+def read_here(data: bytes, **options: object) -> DocumentText:
+    return read(data, "a.pdf", isolate=False, **options)  # type: ignore[arg-type]
+
+
+def test_text_comes_page_by_page_with_numbers_from_one() -> None:
+    document = read(make_pdf([PROSE, ["A second page of this document."]], title="The Lighthouse"), "a.pdf")
+
+    assert document.status == "ready"
+    assert document.title == "The Lighthouse"
+    assert [page.number for page in document.pages] == [1, 2]
+    assert "wrote\ntheir names in a long book" in document.pages[0].text
+    assert document.pages[1].text == "A second page of this document."
+
+
+@pytest.mark.parametrize("title", ["untitled", "Microsoft Word - draft.docx", "report_final.pdf", "12"])
+def test_a_title_that_a_program_made_up_is_no_title(title: str) -> None:
+    assert read_here(make_pdf([PROSE], title=title)).title == ""
+
+
+def test_a_gap_between_lines_begins_a_paragraph() -> None:
+    document = read_here(make_pdf([[*PROSE, "", "Another paragraph begins after a gap, and it", "has two lines."]]))
+
+    assert "every other minute.\n\nAnother paragraph" in document.pages[0].text
+    assert document.pages[0].text.count("\n\n") == 1
+
+
+def test_detached_accents_and_torn_words_are_repaired() -> None:
+    lines = ["Ty\u00a8okalu on k\u00a8ayt\u00a8oss\u00a8a, ja raken-", "nus on valmis kev\u00a8a\u00a8all\u00a8a."]
+
+    assert "Työkalu on käytössä, ja rakennus on valmis keväällä." in read_here(make_pdf([lines])).pages[0].text
+
+
+def test_running_lines_are_outside_the_body_and_inside_the_text() -> None:
+    bodies = [
+        ["Ships arrive in the morning."],
+        ["Fog is rung by bell."],
+        ["The book is full."],
+        ["Nobody reads the last page."],
+    ]
+    pages = [["Harbour Authority Report", *lines, f"page {n} of 4"] for n, lines in enumerate(bodies, 1)]
+
+    for page, lines in zip(read_here(make_pdf(pages)).pages, bodies, strict=True):
+        assert page.body is not None
+        assert page.text[page.body.start : page.body.end] == lines[0]
+        assert page.text.startswith("Harbour Authority Report")
+
+
+def test_labels_and_outline_are_those_of_the_document() -> None:
+    pages = [["Preface", *PROSE], ["Chapter One", *PROSE, "The Storm", *PROSE]]
+
+    def label(writer: pypdf.PdfWriter) -> None:
+        roman = DictionaryObject({NameObject("/S"): NameObject("/r"), NameObject("/St"): NumberObject(4)})
+        arabic = DictionaryObject({NameObject("/S"): NameObject("/D"), NameObject("/P"): TextStringObject("A-")})
+        numbers = ArrayObject([NumberObject(0), roman, NumberObject(1), arabic])
+        writer.root_object[NameObject("/PageLabels")] = DictionaryObject({NameObject("/Nums"): numbers})
+        chapter = writer.add_outline_item(title="Chapter One", page_number=1)
+        writer.add_outline_item(title="The Storm", page_number=1, parent=chapter)
+
+    document = read_here(rewritten(make_pdf(pages), label))
+
+    assert [page.label for page in document.pages] == ["iv", "A-1"]
+    text, headings = document.pages[1].text, document.pages[1].headings
+    assert [(h.text, h.level) for h in headings] == [("Chapter One", 1), ("The Storm", 2)]
+    assert all(text[h.start :].startswith(h.text) for h in headings)
+
+
+def test_form_values_missing_from_the_text_are_added() -> None:
+    out = io.BytesIO()
+    canvas = Canvas(out)
+    canvas.drawString(60, 800, "Application for a berth")
+    canvas.acroForm.textfield(name="ship", tooltip="Name of ship", value="Esmeralda", x=60, y=700)
+    canvas.save()
+
+    assert "Name of ship: Esmeralda" in read_here(out.getvalue()).pages[0].text
+
+
+def test_a_substitution_cipher_is_garbled_and_not_stored() -> None:
+    rot = str.maketrans("abcdefghijklmnopqrstuvwxyz", "qwxzvkjpybmnlhfgdsrctoeiua")
+    document = read_here(make_pdf([[line.lower().translate(rot) for line in PROSE * 4]]))
+
+    assert document.status == "garbled"
+    assert document.pages[0].status == "garbled"
+    assert document.pages[0].text == ""
+    assert document.pages[0].reason
+
+
+def scanned() -> bytes:
+    out = io.BytesIO()
+    canvas = Canvas(out)
+    canvas.rect(100, 100, 300, 300, fill=1)
+    canvas.save()
+    return out.getvalue()
+
+
+def test_a_page_without_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ocr, "unavailable", lambda: ocr.ADVICE)
+    document = read_here(scanned())
+
+    assert document.status == "no_text"
+    assert "agentformer[ocr]" in document.reason
+    assert [page.status for page in document.pages] == ["no_text"]
+
+
+def test_a_scanned_page_is_recognised_where_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ocr, "unavailable", lambda: "")
+    monkeypatch.setattr(ocr, "recognise", lambda document, number: "Words on a scanned page")
+    document = read_here(scanned())
+
+    assert (document.status, document.pages[0].method) == ("ready", "tesseract")
+    assert document.pages[0].text == "Words on a scanned page"
+    assert read_here(scanned(), ocr=False).status == "no_text"
+
+
+def test_recognition_draws_the_page_and_never_a_giant_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[int, int]] = []
+
+    def image_to_string(image: Image.Image, **options: object) -> str:
+        drawn.append(image.size)
+        return "read"
+
+    engine = SimpleNamespace(
+        image_to_string=image_to_string, get_languages=lambda: ["eng", "fin"], TesseractError=OSError
+    )
+    monkeypatch.setattr(ocr, "pytesseract", engine)
+    out = io.BytesIO()
+    canvas = Canvas(out, pagesize=(144, 72))
+    canvas.drawInlineImage(Image.new("L", (400, 300)), 10, 10, 50, 40)
+    canvas.save()
+    document = PdfiumDocument(out.getvalue(), None)
+
+    assert document.largest_image(0) == 120_000
+    assert ocr.recognise(document, 0) == "read"
+    assert drawn == [(600, 300)]
+    monkeypatch.setattr(ocr, "MAX_IMAGE_PIXELS", 100_000)
+    assert ocr.recognise(document, 0) == ""
+    assert len(drawn) == 1
+
+
+@pytest.mark.parametrize(("size", "drawn"), [((595, 842), True), ((200_000, 200_000), False), ((0, 10), False)])
+def test_a_giant_page_is_never_drawn(size: tuple[float, float], drawn: bool) -> None:
+    scale = ocr.scale_for(*size)
+
+    assert bool(scale) is drawn
+    assert size[0] * size[1] * scale**2 <= ocr.MAX_PIXELS
+
+
+def test_a_password_is_needed_and_accepted() -> None:
+    locked = rewritten(make_pdf([PROSE]), lambda w: w.encrypt("öppna", algorithm="AES-256"))
+
+    with pytest.raises(EncryptedDocument, match="needs a password"):
+        read(locked, "a.pdf")
+    with pytest.raises(EncryptedDocument, match="does not open"):
+        read_here(locked, password="wrong")
+    assert "lighthouse" in read_here(locked, password="öppna").pages[0].text
+
+
+def test_a_password_is_prepared_as_the_standard_says() -> None:
+    locked = rewritten(make_pdf([PROSE]), lambda w: w.encrypt("SaSLprep", algorithm="AES-256"))
+
+    assert "lighthouse" in read_here(locked, password="S\u00aaSL\u00adprep").pages[0].text
+
+
+def test_a_file_that_only_restricts_its_owner_opens() -> None:
+    restricted = rewritten(make_pdf([PROSE]), lambda w: w.encrypt("", "owner", algorithm="RC4-128"))
+
+    assert read_here(restricted).status == "ready"
+
+
+@pytest.mark.parametrize("keep", [0.02, 0.3])
+def test_a_truncated_file_is_corrupt_or_read_in_part(keep: float) -> None:
+    data = make_pdf([PROSE] * 20)
+    try:
+        document = read(data[: int(len(data) * keep)], "a.pdf")
+    except CorruptDocument as error:
+        assert "damaged" in str(error)
+    else:
+        assert document.pages
+
+
+def test_a_page_tree_that_lies_about_its_size_is_corrupt() -> None:
+    forged = re.sub(rb"/Count 1\b", b"/Count 99999999999", make_pdf([PROSE]))
+
+    with pytest.raises(CorruptDocument, match="claims"):
+        read_here(forged)
+
+
+def test_one_bad_page_does_not_cost_the_others() -> None:
+    def spoil(writer: pypdf.PdfWriter) -> None:
+        writer.pages[1][NameObject("/Contents")] = NumberObject(7)
+
+    document = read_here(rewritten(make_pdf([PROSE, PROSE, PROSE]), spoil))
+
+    assert [page.status for page in document.pages] == ["text", "no_text", "text"]
+    assert document.status == "ready"
+    assert document.reason.startswith("1 of 3 pages")
+
+
+def test_three_thousand_pages_are_quick_and_bounded() -> None:
+    data = make_pdf([[f"Entry {n} of the harbour book", *PROSE] for n in range(3000)])
+    start = time.perf_counter()
+    document = read(data, "a.pdf")
+
+    assert len(document.pages) == 3000
+    assert "Entry 2999 of the harbour book" in document.pages[-1].text
+    assert time.perf_counter() - start < 60
+    with pytest.raises(DocumentTooLarge, match="3,000 pages"):
+        read(data, "a.pdf", limits=ReadLimits(max_pages=100))
+    with pytest.raises(DocumentTooLarge, match="characters"):
+        read(data, "a.pdf", limits=ReadLimits(max_chars=10_000))
+
+
+def test_every_offset_lies_inside_its_page() -> None:
+    document = read_here(
+        make_pdf(
+            [
+                ["Report of the harbour", f"Entry {n * 7 % 5} came {n % 3}", *PROSE, *PROSE, *PROSE, *PROSE, str(n)]
+                for n in range(1, 9)
+            ]
+        )
+    )
+
+    for page in document.pages:
+        assert page.body is not None
+        assert 0 <= page.body.start < page.body.end <= len(page.text)
+        assert all(0 <= heading.start <= len(page.text) for heading in page.headings)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from agentformer.errors import CorruptDocument, DocumentTooLarge
+from agentformer.readers import ReadLimits, read, sandbox
+from agentformer.readers.limits import ReadOptions
+from agentformer.readers.wire import (
+    document_from_json,
+    document_to_json,
+    error_from_json,
+    error_to_json,
+    options_from_json,
+    options_to_json,
+)
+from agentformer.types import DocumentText, Heading, Page, Span
+
+from .conftest import make_pdf
+
+PDF = make_pdf([["A page of text about ships."]])
+
+
+def test_a_reader_that_sleeps_is_ended_and_the_next_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox, "_BOOT", "import time; time.sleep(60)")
+        patch.setattr(sandbox, "_STARTUP_SECONDS", 0.2)
+        start = time.perf_counter()
+        with pytest.raises(DocumentTooLarge, match=r"longer than 0\.3 s"):
+            read(PDF, "a.pdf", limits=ReadLimits(wall_seconds=0.3))
+        assert time.perf_counter() - start < 10
+    assert read(PDF, "a.pdf").status == "ready"
+
+
+@pytest.mark.parametrize("crash", ["import os; os.abort()", "import sys; sys.exit(3)", "print('no protocol')"])
+def test_a_crash_is_this_files_error(monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
+    monkeypatch.setattr(sandbox, "_BOOT", crash)
+
+    with pytest.raises(CorruptDocument, match="crash"):
+        read(PDF, "a.pdf")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
+def test_memory_is_bounded_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    hungry = sandbox._BOOT.replace(
+        "main()\n",
+        "from agentformer.readers import worker\n"
+        "def eat(*_): yield [bytes(50 << 20) for _ in range(1000)]\n"
+        "worker.adapter_for = lambda media_type: types.SimpleNamespace(parse=eat)\n"
+        "main()\n",
+    )
+    monkeypatch.setattr(sandbox, "_BOOT", hungry)
+
+    with pytest.raises(DocumentTooLarge, match="memory"):
+        read(PDF, "a.pdf", limits=ReadLimits(memory_bytes=1 << 30))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit on Windows")
+def test_processor_time_is_bounded_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = sandbox._BOOT.replace(
+        "main()\n",
+        "from agentformer.readers import worker\n"
+        "def spin(*_):\n    while True: pass\n    yield\n"
+        "worker.adapter_for = lambda media_type: types.SimpleNamespace(parse=spin)\n"
+        "main()\n",
+    )
+    monkeypatch.setattr(sandbox, "_BOOT", busy)
+
+    with pytest.raises(DocumentTooLarge, match="longer than"):
+        read(PDF, "a.pdf", limits=ReadLimits(wall_seconds=0.5))
+
+
+def test_what_was_read_before_a_crash_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = (
+        "import json, os\n"
+        "page = dict(number=1, text='so far', label='', status='text', reason='', method='', body=None, headings=[])\n"
+        "print(json.dumps({'document': {'media_type': 'application/pdf', 'pages': [page], 'title': ''}}), flush=True)\n"
+        "os.abort()\n"
+    )
+    monkeypatch.setattr(sandbox, "_BOOT", draft)
+
+    assert read(PDF, "a.pdf").pages[0].text == "so far"
+
+
+def test_threads_may_read_at_the_same_time() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        documents = list(pool.map(lambda _: read(PDF, "a.pdf"), range(8)))
+
+    assert {document.pages[0].text for document in documents} == {"A page of text about ships."}
+
+
+def test_the_child_imports_neither_the_application_nor_anything_heavy() -> None:
+    check = sandbox._BOOT.replace("main()\n", "") + (
+        "import importlib; importlib.import_module('agentformer.readers.pdf')\n"
+        "print([m for m in ('torch', 'faiss', 'flask', 'agentformer.settings') if m in sys.modules])"
+    )
+    argument = f'[{[p for p in sys.path if p]!r}, "{sandbox._PACKAGE}"]'.replace("'", '"')
+    result = subprocess.run([sys.executable, "-I", "-c", check, argument], capture_output=True, text=True, check=True)
+
+    assert result.stdout.strip() == "[]"
+
+
+def test_importing_the_readers_imports_no_parser() -> None:
+    code = "import sys, agentformer.readers; print([m for m in ('pypdf', 'pypdfium2', 'lxml') if m in sys.modules])"
+    boot = sandbox._BOOT.split("from agentformer")[0] + code
+    argument = f'[{[p for p in sys.path if p]!r}, "{sandbox._PACKAGE}"]'.replace("'", '"')
+    result = subprocess.run([sys.executable, "-I", "-c", boot, argument], capture_output=True, text=True, check=True)
+
+    assert result.stdout.strip() == "[]"
+
+
+def test_a_document_survives_the_wire() -> None:
+    page = Page(1, "a\nb \ud800", "iv", "text", "", "pdfium", Span(0, 3), (Heading("a", 1, 0),))
+    document = DocumentText("application/pdf", (page, Page(2, "", status="no_text")), "t", "ready", "r")
+
+    assert document_from_json(document_to_json(document)) == document
+    error = error_from_json(error_to_json(DocumentTooLarge("too large")))
+    assert (type(error), str(error)) == (DocumentTooLarge, "too large")
+    options = ReadOptions("a", "b", "ö", False, ReadLimits(max_pages=3))
+    assert options_from_json(options_to_json(options)) == options
+
+
+def test_no_message_tells_a_path_of_this_machine() -> None:
+    with pytest.raises(CorruptDocument) as caught:
+        read(b"%PDF-1.4\n1 0 obj garbage", "/home/someone/a.pdf")
+
+    assert "someone" not in str(caught.value)

@@ -1,0 +1,106 @@
+"""Language detection on sentences as people write them, and what the word lists promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentformer.text.languages import FUNCTION_WORDS, LANGUAGES, STEMMERS, detect_language, stem, word_list
+
+SENTENCES = [
+    ("en", "Where did you put the keys to the summer house?"),
+    ("en", "The meeting was moved to Thursday because nobody could come."),
+    ("en", "Thanks, see you tomorrow!"),
+    ("fi", "Missä kesämökin avaimet ovat?"),
+    ("fi", "Kokous siirrettiin torstaille, koska kukaan ei päässyt paikalle."),
+    ("fi", "Laskun eräpäivä on ensi viikolla."),
+    ("sv", "Var har du lagt nycklarna till sommarstugan?"),
+    ("sv", "Mötet flyttades till torsdag eftersom ingen kunde komma."),
+    ("sv", "Jag vet inte vad det kostar."),
+    ("no", "Hvor har du lagt nøklene til hytta, og når kommer dere?"),
+    ("no", "Jeg vet ikke hva det koster."),
+    ("no", "Møtet ble flyttet til torsdag fordi ingen av oss kunne komme etter jobb."),
+    ("da", "Hvor har du lagt nøglerne til sommerhuset, og hvornår kommer I?"),
+    ("da", "Jeg ved ikke, hvad det koster."),
+    ("da", "Mødet blev flyttet til torsdag, fordi ingen af os kunne komme efter arbejde."),
+    ("de", "Wo hast du die Schlüssel für das Ferienhaus hingelegt?"),
+    ("de", "Die Rechnung ist noch nicht bezahlt worden."),
+    ("fr", "Où as-tu mis les clés de la maison ?"),
+    ("fr", "L'eau n'est pas encore chaude."),
+    ("es", "¿Dónde has puesto las llaves de la casa?"),
+    ("es", "La reunión se ha cambiado al jueves porque nadie podía venir."),
+    ("it", "Dove hai messo le chiavi della casa?"),
+    ("it", "La riunione è stata spostata a giovedì perché nessuno poteva venire."),
+    ("pt", "Onde é que você colocou as chaves da casa?"),
+    ("pt", "A reunião foi adiada porque ninguém podia vir."),
+    ("nl", "Waar heb je de sleutels van het huis gelegd?"),
+    ("nl", "De vergadering is verplaatst omdat niemand kon komen."),
+    ("pl", "Gdzie są klucze do domu i kto je ma?"),
+    ("et", "Kus on suvila võtmed ja kes need võttis?"),
+    ("hu", "Hol vannak a nyaraló kulcsai, és ki vitte el?"),
+    ("tr", "Evin anahtarları nerede ve kim aldı?"),
+    ("ru", "Где лежат ключи от дачи?"),
+    ("uk", "Де лежать ключі від будинку і хто їх взяв?"),
+    ("el", "Πού είναι τα κλειδιά του σπιτιού;"),
+    ("ja", "別荘の鍵はどこに置きましたか。"),
+    ("ja", "PDFファイルをアップロードする方法"),
+    ("zh", "别墅的钥匙放在哪里了？"),
+    ("ko", "별장 열쇠를 어디에 두었습니까?"),
+    ("ar", "أين وضعت مفاتيح البيت؟"),
+    ("fa", "کلید خانه را کجا گذاشتی؟"),
+    ("he", "איפה שמת את המפתחות?"),
+    ("th", "คุณวางกุญแจไว้ที่ไหน"),
+    ("hi", "घर की चाबी कहाँ है?"),
+]
+
+
+@pytest.mark.parametrize(("language", "sentence"), SENTENCES)
+def test_a_short_sentence_is_recognised(language: str, sentence: str) -> None:
+    assert detect_language(sentence) == language
+
+
+@pytest.mark.parametrize("text", ["", "   \n", "42", "3.11.7 / 2023-05-08", "😀🎉", "SKU-1234", "Helsinki", "!!!"])
+def test_thin_evidence_gives_the_prior_or_nothing(text: str) -> None:
+    assert detect_language(text) == ""
+    assert detect_language(text, "fi") == "fi"
+
+
+def test_a_chunk_of_names_follows_its_document_and_a_clear_one_does_not() -> None:
+    names = "Los Angeles Rams, San Diego Chargers, Los Angeles Lakers, Los Angeles Clippers"
+    assert detect_language(names, "fi") == "fi"
+    assert detect_language("This is what the board has decided about the budget for the next year.", "fi") == "en"
+
+
+def test_what_danish_and_norwegian_share_is_left_to_the_prior() -> None:
+    shared = "Hvor kommer han fra?"
+    assert detect_language(shared, "no") == "no"
+    assert detect_language(shared, "da") == "da"
+
+
+def test_capitals_and_typographic_apostrophes_do_not_hide_a_language() -> None:
+    assert detect_language("KUINKA PALJON TÄMÄ MAKSAA JA MISTÄ SEN SAA?") == "fi"
+    assert detect_language("Don’t you think that it’s too late?") == "en"
+
+
+def test_only_the_beginning_of_a_long_text_counts() -> None:
+    finnish = "Kokous on siirretty, koska hän ei ole täällä. " * 100
+    assert detect_language(finnish + "This is English and it is much longer. " * 10_000) == "fi"
+
+
+def test_every_language_has_a_working_stemmer_and_function_words() -> None:
+    assert {"en", "fi", "sv", "no", "da", "de", "fr", "es", "it", "pt", "nl", "et", "hu", "ru"} <= set(LANGUAGES)
+    for language in LANGUAGES:
+        assert stem("a", language)
+        assert len(FUNCTION_WORDS[language]) >= 25, language
+    assert set(STEMMERS) == set(LANGUAGES)
+
+
+def test_function_words_are_folded_and_greetings_are_none() -> None:
+    assert "dass" in FUNCTION_WORDS["de"]
+    assert "της".casefold() in FUNCTION_WORDS["el"]
+    assert "kiitos" in word_list("greetings")["fi"]
+    assert "kiitos" not in FUNCTION_WORDS["fi"]
+
+
+def test_a_language_without_stemmer_keeps_its_words() -> None:
+    assert stem("hestarnir", "is") == "hestarnir"
+    assert stem("taloissa", "fi") == "talo"

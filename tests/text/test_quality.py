@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import random
+import string
+
+import pytest
+
+from agentformer.text.quality import assess
+
+ENGLISH = (
+    "The lighthouse keeper counted the ships that passed before midnight and wrote their names in a long book, "
+    "which nobody but the harbour master ever opened. When the fog came down over the islands he rang the bell. "
+) * 2
+HONEST = {
+    "en": ENGLISH,
+    "fi": "Majakanvartija laski laivat, jotka kulkivat ohi ennen keskiyötä, ja kirjoitti niiden nimet pitkään kirjaan. "
+    "Kun sumu laskeutui saarten ylle, hän soitti kelloa joka toinen minuutti, eikä kukaan kuullut. " * 2,
+    "sv": "Fyrvaktaren räknade fartygen som gick förbi före midnatt och skrev deras namn i en lång bok. "
+    "När dimman sänkte sig över öarna ringde han i klockan varannan minut, men ingen hörde. " * 2,
+    "ar": "كان حارس المنارة يعد السفن التي تمر قبل منتصف الليل ويكتب أسماءها في كتاب طويل. " * 3,
+    "ja": "灯台守は真夜中までに通る船をかぞえ、その名前を長い帳面に書きつけました。霧の夜には鐘を鳴らします。" * 3,
+    "zh": "灯塔看守人数着午夜前经过的船只，并把它们的名字写在一本长长的书里。雾降临时他敲钟。" * 3,
+    "ru": "Смотритель маяка считал корабли, проходившие до полуночи, и писал их имена в длинную книгу. " * 3,
+    "numbers": "\n".join(f"{n:6d} {n * 17 % 1000:8.2f} {n * 31 % 997:6d} 12.3.2021" for n in range(60)),
+    "code": "def readPages(fileName, maxCount=10):\n    for pageNumber in range(maxCount):\n"
+    "        yield parsePage(fileName, pageNumber, lineEnd='\\n')\n" * 6,
+    "compounds": "Lentokonesuihkuturbiinimoottoriapumekaanikko kävi. Aliupseerioppilas kertoi siitä muille, ja "
+    "he kirjoittivat muistiin, mitä kauan sitten tapahtui, kun vanha kone oli jo poissa käytöstä. " * 2,
+}
+
+
+@pytest.mark.parametrize("language", HONEST)
+def test_honest_pages_are_good(language: str) -> None:
+    assert assess(HONEST[language]).verdict == "good"
+
+
+def test_random_substitutions_of_a_page_are_garbled() -> None:
+    generator = random.Random(7)
+    verdicts = []
+    for _ in range(50):
+        letters = list(string.ascii_lowercase)
+        generator.shuffle(letters)
+        text = ENGLISH.lower().translate(str.maketrans(string.ascii_lowercase, "".join(letters)))
+        verdicts.append(assess(text).verdict)
+    assert verdicts.count("garbled") >= 40
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(chr(ord(c) % 25 + 1) if c.isalpha() else c for c in ENGLISH),
+        "\ufffd" * 40 + "\n" + "\ufffd" * 30,
+        "/g18/g152/g135/g148/g3/g145/g136\n" * 20,
+        "(cid:12)(cid:44)(cid:7) (cid:90)\n" * 20,
+        "".join(chr(0xE100 + ord(c)) if c.isalpha() else c for c in ENGLISH),
+        HONEST["ru"].encode("cp1251").decode("latin-1"),
+        HONEST["sv"].encode().decode("cp1252", "ignore").replace(" ", "Ã¤ "),
+    ],
+    ids=["controls", "replacement", "glyph names", "cids", "private use", "wrong code page", "utf-8 as latin"],
+)
+def test_rubbish_is_garbled(text: str) -> None:
+    result = assess(text)
+
+    assert result.verdict == "garbled"
+    assert result.reason
+
+
+def test_lost_spaces_make_the_other_reading_better() -> None:
+    glued = assess(ENGLISH.replace(" ", ""))
+
+    assert glued.verdict == "doubtful"
+    assert glued.score < assess(ENGLISH).score
+
+
+def test_a_few_private_bullets_are_no_harm() -> None:
+    assert assess(ENGLISH + "\uf0b7 one\n\uf0b7 two").verdict == "good"
+
+
+@pytest.mark.parametrize("text", ["", " \n\t ", "\u00a0"])
+def test_blank_is_empty(text: str) -> None:
+    assert assess(text).verdict == "empty"
+
+
+@pytest.mark.parametrize("text", ["Qwrtz", "XK-4711 / ZZ", "HLR", "§ 4.2"])
+def test_short_text_is_never_condemned_by_statistics(text: str) -> None:
+    assert assess(text).verdict == "good"
+
+
+def test_a_font_that_admits_to_have_no_mapping_is_trusted_less() -> None:
+    short = "zxqv kwjpf bgqz xkcd vzqw pfmb jqzx kvwb"
+
+    assert assess(short).verdict == "good"
+    assert assess(short, unmapped=0.9).verdict == "garbled"
