@@ -78,12 +78,9 @@ def _query(memory: AgentFormer) -> Any:
         if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or not 1 <= top_k <= 100):
             raise InvalidInput("top_k", f"must be a whole number in 1..100, got {top_k!r}")
         namespace = body.get("namespace", DEFAULT_NAMESPACE)
-        if not isinstance(namespace, str):
-            raise InvalidInput("namespace", "must be a string")
-        filters = body.get("filters") or {}
-        if not isinstance(filters, dict):
-            raise InvalidInput("filters", "must be a JSON object")
-        answer = memory.rag.query(body.get("question", ""), top_k=top_k, namespace=namespace, filters=filters)
+        answer = memory.rag.query(
+            body.get("question", ""), top_k=top_k, namespace=namespace, filters=body.get("filters")
+        )
         return jsonify(answer_json(answer))
 
     return query

@@ -82,11 +82,12 @@ class HybridSearch:
 
     def _nearest(self, query: Query, allowed: NDArray[np.bool_]) -> list[Found]:
         """The dense side, with exact cosines."""
+        given = self._embedder.space
         with self._database.reading() as connection:
-            space = active_space(connection)
-        if space is None:
+            stored = active_space(connection)
+        if stored is None:
             return []
-        check_same(space[1], self._embedder.space)
+        check_same(stored[1], given)
         vector = self._embedder.embed_query(query.text)
         self._dense.refresh(self._database)
         found = self._dense.search(vector, self._candidates(query), allowed)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from agentformer.errors import InvalidInput, NotFound
+from agentformer.records import fields
 from agentformer.records.ids import new_id
-from agentformer.types import DEFAULT_NAMESPACE, TIERS, Hits, MemoryBackend, MemoryEntry, Query, Scope, Tier
+from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntry, Query, Scope, Tier
 
-MAX_CONTENT = 1_000_000  # code points of one entry; longer texts are documents, and belong to `rag.upload`
-_MAX_NAME = 200  # code points of a namespace, kind or session id
 _STORE_FIELDS = ("content", "tier", "kind", "namespace", "session_id", "title", "metadata", "occurred_at", "salience")
 
 
@@ -86,18 +83,19 @@ class MemoryManager:
         """
         if not isinstance(text, str):
             raise InvalidInput("text", f"must be a string, got {type(text).__name__}")
+        fields.encodable("text", text)
         if limit < 1:
             raise InvalidInput("limit", f"must be at least 1, got {limit}")
         if mode not in ("hybrid", "dense", "lexical"):
             raise InvalidInput("mode", f"must be hybrid, dense or lexical, got {mode!r}")
         scope = Scope(
-            namespace=_name("namespace", namespace),
-            tiers=tuple(_tier(tier) for tier in tiers),
+            namespace=fields.name("namespace", namespace),
+            tiers=tuple(fields.tier(tier) for tier in tiers),
             kinds=tuple(kinds),
             session_id=session_id,
-            metadata=_metadata(metadata),
-            occurred_from=_moment("occurred_from", occurred_from),
-            occurred_to=_moment("occurred_to", occurred_to),
+            metadata=fields.metadata(metadata),
+            occurred_from=fields.moment("occurred_from", occurred_from),
+            occurred_to=fields.moment("occurred_to", occurred_to),
         )
         return self._backend.search(Query(text, scope, limit, min_score, mode))  # type: ignore[arg-type]
 
@@ -124,75 +122,13 @@ def _entry(values: Mapping[str, Any]) -> MemoryEntry:
     session_id = values.get("session_id")
     return MemoryEntry(
         id=new_id(),
-        content=_content(values.get("content")),
-        tier=_tier(values.get("tier", "semantic")),
-        kind=_name("kind", values.get("kind", "fact")),
-        namespace=_name("namespace", values.get("namespace", DEFAULT_NAMESPACE)),
-        session_id=None if session_id is None else _name("session_id", session_id),
+        content=fields.content(values.get("content")),
+        tier=fields.tier(values.get("tier", "semantic")),
+        kind=fields.name("kind", values.get("kind", "fact")),
+        namespace=fields.name("namespace", values.get("namespace", DEFAULT_NAMESPACE)),
+        session_id=None if session_id is None else fields.name("session_id", session_id),
         title=str(values.get("title") or ""),
-        metadata=_metadata(values.get("metadata")),
-        occurred_at=_moment("occurred_at", values.get("occurred_at")),
-        salience=_salience(values.get("salience", 1.0)),
+        metadata=fields.metadata(values.get("metadata")),
+        occurred_at=fields.moment("occurred_at", values.get("occurred_at")),
+        salience=fields.salience(values.get("salience", 1.0)),
     )
-
-
-def _content(content: Any) -> str:
-    if not isinstance(content, str):
-        raise InvalidInput("content", f"must be a string, got {type(content).__name__}")
-    if not content.strip():
-        raise InvalidInput("content", "is empty; give the text to remember")
-    if len(content) > MAX_CONTENT:
-        raise InvalidInput("content", f"has {len(content)} characters, over {MAX_CONTENT}; upload it as a document")
-    return _encodable("content", content)
-
-
-def _encodable(field: str, text: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise InvalidInput(field, "holds half of a surrogate pair, which is no text; decode it properly") from None
-    return text
-
-
-def _name(field: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > _MAX_NAME:
-        raise InvalidInput(field, f"must be a text of 1 to {_MAX_NAME} characters, got {str(value)[:80]!r}")
-    return _encodable(field, value)
-
-
-def _tier(value: Any) -> Tier:
-    for tier in TIERS:
-        if value == tier:
-            return tier
-    raise InvalidInput("tier", f"must be one of {', '.join(TIERS)}, got {value!r}")
-
-
-def _metadata(value: Any) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InvalidInput("metadata", "must be a mapping with strings as keys")
-    try:
-        json.dumps(dict(value), allow_nan=False).encode("utf-8")
-    except (TypeError, ValueError) as error:
-        raise InvalidInput("metadata", f"must be JSON values: {error}") from None
-    return dict(value)
-
-
-def _moment(field: str, value: Any) -> datetime | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise InvalidInput(field, f"must be ISO 8601 such as 2026-11-20T09:30:00+00:00, got {value!r}") from None
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise InvalidInput(field, "must have a time zone, such as 2026-11-20T09:30:00+00:00")
-    return value.astimezone(UTC)
-
-
-def _salience(value: Any) -> float:
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 <= value <= 1:
-        raise InvalidInput("salience", f"must be a number in 0..1, got {value!r}")
-    return float(value)

@@ -13,7 +13,7 @@ from agentformer.types import Answer, Citation, Embedder, Hit, LanguageModel
 
 _CITED = re.compile(r"\[(\d{1,3})\]")
 _MOST_QUOTES = 3
-_CLOSE = 0.85  # of the best sentence's score: a further sentence is quoted only if it is nearly as good
+_CLOSE = 0.75  # of the best sentence's score: a further sentence is quoted only if it is nearly as good
 
 
 class Answerer:

@@ -11,6 +11,8 @@ from agentformer.types import DocumentText, Heading, Page, Span
 
 CountTokens = Callable[[str], list[Span]]
 
+SEPARATOR = " › "  # between the title and the headings of a context line
+CARRIED = " … "  # before the part of a sentence that stands on the page before
 _CARRY = 200  # code points of a sentence that a page border cuts, given to the chunk on the other side
 _ENDS = frozenset('.!?…:;。！？"”»)]')
 
@@ -36,11 +38,11 @@ def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overl
     path: list[Heading] = []
     readable = [page for page in document.pages if page.status == "text"]
     for n, page in enumerate(readable):
-        before = _unfinished(readable[n - 1]) if n and readable[n - 1].number == page.number - 1 else ""
+        before = _carried(readable[n - 1], page) if n else ""
         for span in _spans(page, count, limit, overlap):
             path = _descend(path, page, span)
-            context = " › ".join(dict.fromkeys([title, *(heading.text for heading in path)]))
-            yield PageChunk(page, span, f"{context} … {before}" if before else context)
+            context = SEPARATOR.join(dict.fromkeys([title, *(heading.text for heading in path)]))
+            yield PageChunk(page, span, f"{context}{CARRIED}{before}" if before else context)
             before = ""
         path = _descend(path, page, Span(len(page.text), len(page.text)))
 
@@ -60,6 +62,16 @@ def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
         if heading.start <= span.start and heading not in out:
             out = [above for above in out if above.level < heading.level] + [heading]
     return out
+
+
+def _carried(former: Page, page: Page) -> str:
+    """The beginning, on the page before, of a sentence that ends on `page`; "" where none does."""
+    body = page.body or Span(0, len(page.text))
+    start = page.text[body.start : body.end].lstrip()
+    headed = any(page.text[heading.start :].startswith(start[:20]) for heading in page.headings)
+    if former.number != page.number - 1 or headed or not start[:1].isalnum() or start[:1].isupper():
+        return ""
+    return _unfinished(former)
 
 
 def _unfinished(page: Page) -> str:

@@ -12,20 +12,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from agentformer.errors import EmbedderUnavailable
+from agentformer.rag.chunks import CARRIED, SEPARATOR
 from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import Embedder, Hit, Span
 
-# Weights of the three judgements; chosen on a development half, see docs/BENCHMARKS.md.
+# Weights of the three judgements. Questions over one half of the development passages chose them; the
+# neighbourhood is flat, so the values are round ones (docs/BENCHMARKS.md).
 _WORDS = 1.0
 _NEARNESS = 1.0
-_PASSAGE = 0.35
-_NEIGHBOUR = 0.25  # of a neighbouring sentence's terms
-_LONGEST = 600  # code points of a quote; a longer sentence is shown from its first term on
+_PASSAGE = 0.5
+_NEIGHBOUR = 0.15  # of a neighbouring sentence's terms
+_LONGEST = 600  # code points of a quote; a longer sentence is cut at a word
+_EMBEDDED = 24  # sentences that are embedded for one question: the best by words and passage
+_MARKUP = " \t#*_>-=|"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +45,30 @@ class Evidence:
 
 def rank_evidence(question: str, hits: Sequence[Hit], embedder: Embedder | None = None) -> list[Evidence]:
     """All sentences of the hits, best first. With no `embedder`, words and passage rank decide."""
-    sentences = [(hit, span) for hit in hits for span in sentence_spans(hit.entry.content)]
+    sentences = _sentences(hits)
     if not sentences:
         return []
-    words = _word_scores(question, sentences)
-    near = _nearness(question, sentences, embedder)
     best = max(hit.score for hit in hits) or 1.0
-    total = _WORDS + (_NEARNESS if near is not None else 0.0) + _PASSAGE
-    scored = []
-    for i, (hit, span) in enumerate(sentences):
-        score = _WORDS * words[i] + _PASSAGE * hit.score / best
-        if near is not None:
-            score += _NEARNESS * near[i]
-        scored.append(Evidence(hit, _shortened(hit.entry.content, span), score / total))
+    words = _word_scores(question, sentences)
+    plain = [_WORDS * score + _PASSAGE * hit.score / best for score, (hit, _) in zip(words, sentences, strict=True)]
+    near = _nearness(question, sentences, plain, embedder)
+    total = _WORDS * (1 + _NEIGHBOUR) + _PASSAGE + (_NEARNESS if near else 0.0)
+    scored = [
+        Evidence(hit, _shortened(hit.entry.content, span), (plain[i] + _NEARNESS * near.get(i, 0.0)) / total)
+        for i, (hit, span) in enumerate(sentences)
+    ]
     return sorted(scored, key=lambda evidence: -evidence.score)
+
+
+def _sentences(hits: Sequence[Hit]) -> list[tuple[Hit, Span]]:
+    """The hits' sentences; a heading says what follows and is no evidence itself, unless there is nothing else."""
+    found = [(hit, span) for hit in hits for span in sentence_spans(hit.entry.content)]
+    return [(hit, span) for hit, span in found if not _is_heading(hit, span)] or found
+
+
+def _is_heading(hit: Hit, span: Span) -> bool:
+    text = hit.entry.content[span.start : span.end].strip(_MARKUP)
+    return not text or text in hit.entry.context.split(CARRIED)[0].split(SEPARATOR)
 
 
 def _word_scores(question: str, sentences: Sequence[tuple[Hit, Span]]) -> list[float]:
@@ -79,22 +91,26 @@ def _around(sentences: Sequence[tuple[Hit, Span]], own: Sequence[float], i: int)
     return max(near, default=0.0)
 
 
-def _nearness(question: str, sentences: Sequence[tuple[Hit, Span]], embedder: Embedder | None) -> list[float] | None:
-    """Per sentence, cosine to the question, 0..1; None without an embedder at hand."""
+def _nearness(
+    question: str, sentences: Sequence[tuple[Hit, Span]], plain: Sequence[float], embedder: Embedder | None
+) -> dict[int, float]:
+    """Cosine to the question, 0..1, of the most promising sentences; empty without an embedder at hand."""
     if embedder is None:
-        return None
+        return {}
+    chosen = sorted(range(len(sentences)), key=lambda i: -plain[i])[:_EMBEDDED]
     try:
-        limit = embedder.space.max_tokens
-        texts = []
-        for hit, span in sentences:
-            text = hit.entry.content[span.start : span.end]
-            tokens = embedder.token_spans(text)
-            texts.append(text[: tokens[limit - 1].start] if len(tokens) > limit else text)
-        rows = embedder.embed_documents(texts)
-        query = embedder.embed_query(question)
+        texts = [_fitting(embedder, sentences[i][0].entry.content[slice(*sentences[i][1])]) for i in chosen]
+        scores = embedder.embed_documents(texts) @ embedder.embed_query(question)
     except EmbedderUnavailable:
-        return None
-    return [max(0.0, float(score)) for score in np.asarray(rows @ query)]
+        return {}
+    return {i: max(0.0, float(score)) for i, score in zip(chosen, scores, strict=True)}
+
+
+def _fitting(embedder: Embedder, text: str) -> str:
+    """The beginning of a sentence that is too long for the model."""
+    tokens = embedder.token_spans(text)
+    limit = embedder.space.max_tokens * 9 // 10  # tokens of a beginning may be counted differently by a few
+    return text if len(tokens) <= limit else text[: tokens[limit - 1].end]
 
 
 def _shortened(content: str, span: Span) -> Span:

@@ -143,7 +143,7 @@ class Ingest:
                 kind="chunk",
                 namespace=document.namespace,
                 context=piece.context,
-                metadata={**document.metadata, "language": language},
+                metadata={"language": language, **document.metadata},
                 source=Source(whole.id, document.name, piece.page.number, piece.page.label, *piece.span),
                 parent_id=whole.id,
             )

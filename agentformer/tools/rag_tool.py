@@ -14,6 +14,7 @@ from agentformer.errors import InvalidInput, NotFound
 from agentformer.rag.answer import Answerer
 from agentformer.rag.ingest import Document, Ingest, Progress, describe
 from agentformer.rag.originals import Originals
+from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, Answer, MemoryBackend, MemoryEntry, Page, Query, Scope
 
 _PAGE = 500  # entries listed at a time
@@ -58,6 +59,8 @@ class RAGTool:
         former version in one step, when the new one is complete. What is wrong with the content is told by
         the document's `status` and `reason`; `InvalidInput` is raised for a path that is no readable file.
         """
+        namespace = fields.name("namespace", namespace)
+        metadata = fields.metadata(metadata)
         data, found_name = self._bytes(file)
         name = _safe_name(name or found_name)
         digest = hashlib.sha256(data).hexdigest()
@@ -68,7 +71,7 @@ class RAGTool:
             name,
             namespace=namespace,
             sha256=digest,
-            metadata=dict(metadata or {}),
+            metadata=metadata,
             password=password,
             progress=progress,
         )
@@ -89,9 +92,11 @@ class RAGTool:
         limit = self._top_k if top_k is None else top_k
         if limit < 1:
             raise InvalidInput("top_k", f"must be at least 1, got {limit}")
-        scope = Scope(namespace, kinds=("chunk",), metadata=dict(filters or {}))
+        chunks = Scope(
+            fields.name("namespace", namespace), kinds=("chunk",), metadata=fields.metadata(filters, "filters")
+        )
         started = time.perf_counter()
-        hits = self._backend.search(Query(question, scope, limit))
+        hits = self._backend.search(Query(question, chunks, limit))
         found = time.perf_counter()
         answer = self._answerer.answer(question, hits)
         done = time.perf_counter()
@@ -151,6 +156,7 @@ class RAGTool:
             raise InvalidInput("question", "is empty; ask something")
         if len(question) > self._max_question_chars:
             raise InvalidInput("question", f"has {len(question)} characters, over {self._max_question_chars}")
+        fields.encodable("question", question)
 
     def _same_bytes(self, namespace: str, digest: str) -> Document | None:
         scope = Scope(namespace, kinds=("document",), metadata={"sha256": digest})

@@ -1,0 +1,137 @@
+"""The HTTP edge: what each endpoint gives, and what a wrong request is told."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
+
+import agentformer  # noqa: E402
+from agentformer.api import create_app, init_app  # noqa: E402
+from agentformer.settings import load_settings  # noqa: E402
+from tests.readers.conftest import make_pdf  # noqa: E402
+
+KEYS = "The caretaker keeps the keys in the blue cupboard."
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Any]:
+    app = create_app(load_settings({"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}))
+    with app.test_client() as client:
+        yield client
+    app.extensions["agentformer"].close()
+
+
+def upload(client: Any, *files: tuple[bytes, str], **form: str) -> Any:
+    parts = [("file", (io.BytesIO(data), name)) for data, name in files]
+    return client.post("/api/rag/upload", data={"file": [part[1] for part in parts], **form})
+
+
+def test_upload_then_query_gives_citations(client: Any) -> None:
+    made = upload(client, (make_pdf([["Nothing."], [KEYS]]), "rules.pdf"), (b"Tea at four.", "tea.txt"))
+    assert made.status_code == 201
+    assert [(d["name"], d["status"], d["pages"]) for d in made.json["documents"]] == [
+        ("rules.pdf", "ready", 2),
+        ("tea.txt", "ready", 1),
+    ]
+    answer = client.post("/api/rag/query", json={"question": "Who keeps the keys?", "top_k": 1}).json
+    assert len(answer["hits"]) == 1
+    assert (answer["citations"][0]["document"], answer["citations"][0]["page"]) == ("rules.pdf", 2)
+    assert answer["citations"][0]["quote"] == KEYS
+
+
+def test_partial_success_is_told_per_file(client: Any) -> None:
+    made = upload(client, (b"", "empty.pdf"), (KEYS.encode(), "keys.txt"))
+    assert made.status_code == 201
+    assert [d["status"] for d in made.json["documents"]] == ["failed", "ready"]
+    assert upload(client, (b"", "empty.pdf")).status_code == 422
+
+
+def test_namespace_and_metadata_come_from_the_form(client: Any) -> None:
+    upload(client, (KEYS.encode(), "keys.txt"), namespace="ours", metadata=json.dumps({"site": "north"}))
+    ask = {"question": "Who keeps the keys?"}
+    assert client.post("/api/rag/query", json=ask).json["mode"] == "none"
+    assert client.post("/api/rag/query", json={**ask, "namespace": "ours"}).json["mode"] == "extractive"
+    filtered = {**ask, "namespace": "ours", "filters": {"site": "south"}}
+    assert client.post("/api/rag/query", json=filtered).json["hits"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{not json", "body"),
+        (b"[1]", "body"),
+        (b"{}", "question"),
+        (b'{"question": "  "}', "question"),
+        (b'{"question": 7}', "question"),
+        (b'{"question": "x", "top_k": "3"}', "top_k"),
+        (b'{"question": "x", "top_k": true}', "top_k"),
+        (b'{"question": "x", "top_k": 0}', "top_k"),
+        (b'{"question": "x", "colour": "red"}', "colour"),
+        (b'{"question": "x", "filters": []}', "filters"),
+        (b'{"question": "x", "filters": [1]}', "filters"),
+        (b'{"question": "x", "namespace": 1}', "namespace"),
+        (b'{"question": "' + b"x" * 9000 + b'"}', "question"),
+        (b'{"question": "\\ud800"}', "question"),
+    ],
+)
+def test_a_wrong_query_is_a_problem_document_that_names_the_field(client: Any, body: bytes, field: str) -> None:
+    upload(client, (KEYS.encode(), "keys.txt"))
+    answer = client.post("/api/rag/query", data=body, content_type="application/json")
+    assert (answer.status_code, answer.content_type) == (400, "application/problem+json")
+    assert answer.json["type"] == "urn:agentformer:problem:invalid-input"
+    assert answer.json["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("form", "field"), [({}, "file"), ({"file": (io.BytesIO(b"x"), "x.txt"), "metadata": "[1]"}, "metadata")]
+)
+def test_a_wrong_upload_names_the_field(client: Any, form: dict[str, Any], field: str) -> None:
+    answer = client.post("/api/rag/upload", data=form)
+    assert (answer.status_code, answer.json["field"]) == (400, field)
+
+
+def test_unknown_paths_and_methods_are_problem_documents(client: Any) -> None:
+    assert (client.get("/nowhere").status_code, client.get("/nowhere").json["status"]) == (404, 404)
+    assert client.get("/api/rag/query").json["type"] == "urn:agentformer:problem:method-not-allowed"
+
+
+def test_a_body_over_the_limit_is_refused(tmp_path: Path) -> None:
+    app = create_app(load_settings({"index_dir": tmp_path / "i", "embedder": "hashing", "max_file_bytes": 1000}))
+    answer = upload(app.test_client(), (b"x" * 2_000_000, "big.txt"))
+    assert (answer.status_code, answer.content_type) == (413, "application/problem+json")
+    app.extensions["agentformer"].close()
+
+
+def test_an_internal_error_tells_no_path_and_no_trace(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("/home/someone/secret.py is broken")
+
+    monkeypatch.setattr(client.application.extensions["agentformer"].rag, "query", broken)
+    answer = client.post("/api/rag/query", json={"question": "x"})
+    assert answer.status_code == 500
+    assert b"secret" not in answer.data and b"Traceback" not in answer.data
+
+
+def test_an_application_that_exists_mounts_it_under_a_prefix(tmp_path: Path) -> None:
+    app = flask.Flask("host")
+
+    @app.get("/")
+    def home() -> str:
+        return "the host's own page"
+
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as memory:
+        init_app(app, memory, url_prefix="/memory")
+        client = app.test_client()
+        made = client.post("/memory/api/rag/upload", data={"file": (io.BytesIO(KEYS.encode()), "keys.txt")})
+        assert made.status_code == 201
+        asked = client.post("/memory/api/rag/query", json={"question": "Who keeps the keys?"})
+        assert asked.json["citations"][0]["document"] == "keys.txt"
+        assert client.get("/").text == "the host's own page"
+        assert client.get("/nowhere").content_type.startswith("text/html")
