@@ -72,8 +72,14 @@ def recall(queries: Iterable[Row], ranked: Iterable[list[str]], k: int) -> float
 
 def _store(af: agentformer.AgentFormer, data: DataSet) -> None:
     af.memory.store_many(
-        {"content": row.text, "namespace": _namespace(row), "metadata": {"row": row.id}} for row in data.corpus
+        {"content": _said(row), "namespace": _namespace(row), "metadata": {"row": row.id}} for row in data.corpus
     )
+
+
+def _said(row: Row) -> str:
+    """A conversation's turn with its speaker and date, another passage as it is."""
+    who, when = row.meta.get("speaker"), row.meta.get("date_time")
+    return f"{who} ({when}): {row.text}" if who and when else row.text
 
 
 def _ranked(af: agentformer.AgentFormer, query: Row, mode: str) -> list[str]:
@@ -83,7 +89,7 @@ def _ranked(af: agentformer.AgentFormer, query: Row, mode: str) -> list[str]:
 
 def _namespace(row: Row) -> str:
     """Conversations are searched one by one."""
-    return f"conversation-{row.meta['conversation']}" if "conversation" in row.meta else "default"
+    return f"conversation-{row.meta['conv']}" if "conv" in row.meta else "default"
 
 
 if __name__ == "__main__":

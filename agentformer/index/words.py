@@ -33,7 +33,7 @@ _ANALYSIS = 1  # raised whenever the terms change: an index of other terms is re
 _META = "meta"
 _UNKNOWN = "und"  # ISO 639's code for a language not known
 # How much a match counts in each field; chosen on development halves, see docs/BENCHMARKS.md.
-BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6, "context": 0.3}
+BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
 
 
 class Match(NamedTuple):
@@ -95,7 +95,6 @@ class WordIndex:
                 *(("stems", term) for term in terms.stems),
                 *(("surface", term) for term in terms.surface),
                 *(("parts", term) for term in terms.parts),
-                *(("context", term) for term in dict.fromkeys(terms.stems)),
             ]
         )
         if not counts:
@@ -205,8 +204,7 @@ def _document(num: int, entry: MemoryEntry) -> Any:
     document.add_unsigned("num", num)
     document.add_text("namespace", entry.namespace)
     document.add_text("language", language or _UNKNOWN)
-    document.add_text("stems", " ".join(terms.stems))
+    document.add_text("stems", " ".join((*terms.stems, *dict.fromkeys(context.stems))))
     document.add_text("surface", " ".join(terms.surface))
     document.add_text("parts", " ".join(terms.parts))
-    document.add_text("context", " ".join(context.stems))
     return document

@@ -13,6 +13,7 @@ CountTokens = Callable[[str], list[Span]]
 
 SEPARATOR = " › "  # between the title and the headings of a context line
 CARRIED = " … "  # before the part of a sentence that stands on the page before
+_LONGEST_TITLE = 100
 _CARRY = 200  # code points of a sentence that a page border cuts, given to the chunk on the other side
 _ENDS = frozenset('.!?…:;。！？"”»)]')
 
@@ -34,9 +35,9 @@ class PageChunk:
 
 def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overlap: int) -> Iterator[PageChunk]:
     """Chunks of every page with usable text, in order. A chunk lies on one page, inside the page's body."""
-    title = document.title or PurePath(name).stem
-    path: list[Heading] = []
     readable = [page for page in document.pages if page.status == "text"]
+    title = document.title or _first_line(readable) or PurePath(name).stem
+    path: list[Heading] = []
     for n, page in enumerate(readable):
         before = _carried(readable[n - 1], page) if n else ""
         for span in _spans(page, count, limit, overlap):
@@ -45,6 +46,13 @@ def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overl
             yield PageChunk(page, span, f"{context}{CARRIED}{before}" if before else context)
             before = ""
         path = _descend(path, page, Span(len(page.text), len(page.text)))
+
+
+def _first_line(pages: Sequence[Page]) -> str:
+    """The line that opens the document, where it looks like a title."""
+    line = next((line.strip() for page in pages[:1] for line in page.text.splitlines() if line.strip()), "")
+    is_title = 3 <= len(line) <= _LONGEST_TITLE and line[0].isalnum() and line[-1] not in ".,;:" and "  " not in line
+    return line if is_title else ""
 
 
 def _spans(page: Page, count: CountTokens, limit: int, overlap: int) -> list[Span]:
@@ -65,13 +73,11 @@ def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
 
 
 def _carried(former: Page, page: Page) -> str:
-    """The beginning, on the page before, of a sentence that ends on `page`; "" where none does."""
+    """What the page before broke off and `page` goes on with: half a sentence, or a heading left alone."""
     body = page.body or Span(0, len(page.text))
     start = page.text[body.start : body.end].lstrip()
     headed = any(page.text[heading.start :].startswith(start[:20]) for heading in page.headings)
-    if former.number != page.number - 1 or headed or not start[:1].isalnum() or start[:1].isupper():
-        return ""
-    return _unfinished(former)
+    return "" if headed or former.number != page.number - 1 else _unfinished(former)
 
 
 def _unfinished(page: Page) -> str:

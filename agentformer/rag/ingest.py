@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument
@@ -142,6 +143,7 @@ class Ingest:
                 content=piece.text,
                 kind="chunk",
                 namespace=document.namespace,
+                title=PurePath(document.name).stem,
                 context=piece.context,
                 metadata={"language": language, **document.metadata},
                 source=Source(whole.id, document.name, piece.page.number, piece.page.label, *piece.span),

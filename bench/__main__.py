@@ -1,0 +1,30 @@
+"""`make bench`: every table of docs/BENCHMARKS.md, one after another, on the development sets beside the repository."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from bench.data import DATA
+
+PARTS = (
+    ("bench.readers",),
+    ("bench.retrieval", "--sample", "300"),
+    ("bench.answers", "--sample", "300"),
+    ("bench.pages",),
+)
+
+
+def main() -> int:
+    if not DATA.is_dir():
+        print(f"the development sets are not in {DATA}; set AGENTFORMER_DATA to their folder", file=sys.stderr)
+        return 2
+    worst = 0
+    for part in PARTS:
+        print(f"\n$ python -m {' '.join(part)}", flush=True)
+        worst = max(worst, subprocess.run([sys.executable, "-m", *part]).returncode)
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main())
