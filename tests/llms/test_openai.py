@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
-from agentformer.errors import LanguageModelUnavailable  # noqa: E402
-from agentformer.llms.openai import OpenAIModel  # noqa: E402
-from agentformer.types import ChatMessage  # noqa: E402
+from agentformer.errors import LanguageModelUnavailable
+from agentformer.llms.openai import OpenAIModel
+from agentformer.types import ChatMessage
 
 KEY = "sk-canary-1234567890"
 ASK = [ChatMessage("user", "hello")]

@@ -1,0 +1,33 @@
+"""Suites that prove a backend or an embedder right, for plugin authors and for ourselves, and the fakes they use.
+
+    from agentformer.testing import BackendConformance
+
+    class TestMyBackend(BackendConformance):
+        def open(self, folder, embedder):
+            return MyBackend(folder, embedder)
+
+pytest runs the inherited tests; `pytest.register_assert_rewrite("agentformer.testing")` in a conftest makes
+failures tell the values. Every expectation is computed by `Reference`, a dictionary and NumPy.
+"""
+
+from agentformer.testing.changing import Changing
+from agentformer.testing.embedder import EmbedderConformance
+from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder
+from agentformer.testing.queueing import Queueing
+from agentformer.testing.reference import Reference, make_entry
+from agentformer.testing.scoping import Scoping
+from agentformer.testing.searching import Searching
+from agentformer.testing.storing import Storing
+
+__all__ = [
+    "BackendConformance",
+    "CountingEmbedder",
+    "EmbedderConformance",
+    "FlakyEmbedder",
+    "Reference",
+    "make_entry",
+]
+
+
+class BackendConformance(Storing, Changing, Scoping, Searching, Queueing):
+    """Every sentence of `MemoryBackend`, as tests. Subclasses give `open(folder, embedder)`."""

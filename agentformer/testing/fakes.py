@@ -1,0 +1,65 @@
+"""Embedders for tests: one that can be switched off, and one that remembers what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import EmbedderUnavailable
+from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
+
+
+class CountingEmbedder:
+    """Another embedder, with a record of every text that it embeds."""
+
+    def __init__(self, inner: Embedder | None = None) -> None:
+        self.inner: Embedder = inner or HashingEmbedder()
+        self.documents: list[str] = []
+        self.queries: list[str] = []
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        return self.inner.space
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        rows = self.inner.embed_documents(texts)
+        self.documents += texts
+        return rows
+
+    def embed_query(self, text: str) -> Vector:
+        vector = self.inner.embed_query(text)
+        self.queries.append(text)
+        return vector
+
+    def token_spans(self, text: str) -> list[Span]:
+        return self.inner.token_spans(text)
+
+
+class FlakyEmbedder(CountingEmbedder):
+    """An embedder whose server is down while `down` is set: everything raises `EmbedderUnavailable`, as with
+    a model that cannot even be loaded."""
+
+    def __init__(self, inner: Embedder | None = None, *, down: bool = False) -> None:
+        super().__init__(inner)
+        self.down = down
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        self._check()
+        return super().space
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        self._check()
+        return super().embed_documents(texts)
+
+    def embed_query(self, text: str) -> Vector:
+        self._check()
+        return super().embed_query(text)
+
+    def token_spans(self, text: str) -> list[Span]:
+        self._check()
+        return super().token_spans(text)
+
+    def _check(self) -> None:
+        if self.down:
+            raise EmbedderUnavailable("the embedder was switched off by a test")

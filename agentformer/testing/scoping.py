@@ -1,0 +1,150 @@
+"""Scopes: a call sees exactly what is inside, whatever lies outside and however much of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from agentformer.testing.case import BackendCase, by_vectors, by_words
+from agentformer.testing.reference import Reference, make_entry
+from agentformer.types import TIERS, UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Query, Scope, Source
+
+_DAY = datetime(2024, 3, 1, tzinfo=UTC)
+_WORD = "quokka"  # in every entry, so that the words find whatever the scope admits
+_JSON: tuple[Any, ...] = (
+    True,
+    False,
+    1,
+    0,
+    1.5,
+    -1,
+    "1",
+    "true",
+    "",
+    "ä'\"%\\",
+    None,
+    [],
+    {},
+    [1],
+    [True],
+    ["1"],
+    [1, 2],
+    [2, 1],
+    [[1], 2],
+    {"a": 1},
+    {"a": True},
+    {"a": None},
+    {"a": {"b": [1, {"c": "ö"}]}},
+    {"b": 2, "a": 1},
+)
+
+
+def _population(seed: int, size: int) -> list[MemoryEntry]:
+    """Entries that differ in everything a scope may ask for."""
+    choose = random.Random(seed)  # noqa: S311
+    parents = ["p1", "p2", None]
+    entries = []
+    for n in range(size):
+        document = choose.choice(["d1", "d2", None])
+        entries.append(
+            make_entry(
+                f"{_WORD} number{n} " + " ".join(f"w{choose.randrange(40)}" for _ in range(6)),
+                namespace=choose.choice(["default", "default", "other"]),
+                tier=choose.choice(TIERS),
+                kind=choose.choice(["fact", "message", "chunk", "document", "page"]),
+                session_id=choose.choice(["s1", "s2", None]),
+                parent_id=choose.choice(parents),
+                source=Source(document, "name") if document else None,
+                occurred_at=choose.choice([None, _DAY + timedelta(hours=choose.randrange(48))]),
+                metadata=choose.choice([{}, {"k": choose.choice(_JSON)}, {"k": 1, "l": choose.choice([1, 2])}]),
+                salience=choose.choice([0.0, 0.25, 0.5, 1.0]),
+                archived_at=choose.choice([None, None, None, _DAY]),
+                superseded_by=choose.choice([None, None, None, "newer"]),
+            )
+        )
+    return entries
+
+
+def _scopes() -> Iterator[Scope]:
+    yield Scope()
+    yield Scope("other")
+    yield Scope("nobody")
+    yield Scope(include_archived=True)
+    yield from (Scope(tiers=(tier,)) for tier in TIERS)
+    yield Scope(tiers=("core", "working"))
+    yield Scope(kinds=("fact",))
+    yield Scope(kinds=("message", "document"))
+    yield Scope(kinds=("no such kind",))
+    yield Scope(session_id="s1")
+    yield Scope(session_id="")
+    yield Scope(parent_id="p2", include_archived=True)
+    yield Scope(document_id="d1", include_archived=True)
+    yield Scope(occurred_from=_DAY + timedelta(hours=20))
+    yield Scope(occurred_to=_DAY + timedelta(hours=20))
+    yield Scope(occurred_from=_DAY + timedelta(hours=10), occurred_to=_DAY + timedelta(hours=30))
+    yield from (Scope(min_salience=least, include_archived=True) for least in (0.25, 0.5, 0.75, 1.0))
+    yield Scope(metadata={"k": 1, "l": 2}, include_archived=True)
+    yield Scope(metadata={"absent": None}, include_archived=True)
+    yield Scope("other", ("semantic", "core"), ("fact", "message"), min_salience=0.25, include_archived=True)
+
+
+class Scoping(BackendCase):
+    def test_every_scope_is_exact_in_list_count_and_search(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        reference = Reference(backend.store(_population(seed=1, size=400)))
+        sizes = [_check_scope(backend, reference, scope) for scope in _scopes()]
+        assert max(sizes) > 100 and sum(size > 0 for size in sizes) > 15  # the scopes have something to tell apart
+
+    def test_metadata_is_equal_as_json(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        entries = backend.store([make_entry(f"{_WORD} {n}", metadata={"k": v}) for n, v in enumerate(_JSON)])
+        backend.store([make_entry(f"{_WORD} without"), make_entry(f"{_WORD} nested", metadata={"n": {"k": 1}})])
+        for value, entry in zip(_JSON, entries, strict=True):
+            assert [e.metadata for e in backend.list(Scope(metadata={"k": value}))] == [entry.metadata]
+            assert by_words(backend, _WORD, Scope(metadata={"k": value})) == [entry.id]
+
+    def test_numbers_are_equal_by_value(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        backend.store([make_entry("a", metadata={"k": 2}), make_entry("b", metadata={"k": 2.0})])
+        for value in (2, 2.0):
+            assert [e.content for e in backend.list(Scope(metadata={"k": value}))] == ["a", "b"]
+
+    def test_metadata_keys_are_plain_text(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        keys = ("", "a.b", "$", "$.a", "a[0]", '"', "'", "ä", "%", "a b", "A")
+        backend.store([make_entry(key, metadata={key: 1, "a": {"b": 1}}) for key in keys])
+        for key in keys:
+            assert [e.content for e in backend.list(Scope(metadata={key: 1}))] == [key]
+
+    def test_one_entry_inside_is_found_among_thousands_outside(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        crowd = [make_entry(f"{_WORD} {_WORD} eats a leaf", session_id=f"s{n % 7}") for n in range(2000)]
+        inside = make_entry(f"something else altogether, and one {_WORD}", session_id="mine", metadata={"rare": True})
+        backend.store([*crowd[:1000], inside, *crowd[1000:]])
+        for scope in (Scope(session_id="mine"), Scope(metadata={"rare": True})):
+            for mode in ("hybrid", "dense", "lexical"):
+                hits = backend.search(Query(f"{_WORD} eats a leaf", scope, limit=3, mode=mode))
+                assert [hit.entry.id for hit in hits] == [inside.id], (mode, scope)
+
+    def test_containers_are_kept_but_not_found(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        for kind in sorted(UNSEARCHED_KINDS):
+            backend.store([make_entry(f"{_WORD} in a {kind}", kind=kind)])
+            scope = Scope(kinds=(kind,))
+            assert backend.count(scope) == 1 and backend.pending(scope) == 0
+            assert by_words(backend, _WORD, scope) == [] == by_vectors(backend, _WORD, scope)
+
+
+def _check_scope(backend: MemoryBackend, reference: Reference, scope: Scope) -> int:
+    expected = reference.list(scope)
+    assert list(backend.list(scope, limit=1000)) == expected, scope
+    assert backend.count(scope) == len(expected), scope
+    searched = [entry.id for entry in expected if entry.kind not in UNSEARCHED_KINDS]
+    assert by_words(backend, _WORD, scope) == searched, scope
+    assert by_vectors(backend, _WORD, scope) == searched, scope
+    query = Query(f"{_WORD} w3 w7 w9", scope, limit=7, mode="dense")
+    reference.check_dense(query, backend.search(query))
+    return len(expected)

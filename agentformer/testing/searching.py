@@ -1,0 +1,186 @@
+"""Search: exact cosines, words that are there, and one honest order."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.testing.case import BackendCase, by_words, found
+from agentformer.testing.reference import Reference, make_entry
+from agentformer.types import MemoryEntry, Query, Scope
+
+_ANIMALS = ("numbat", "kakapo", "axolotl", "fossa", "gharial", "dugong", "jerboa", "loris", "margay", "urial")
+_THINGS = ("lantern", "teapot", "anvil", "bobbin", "chisel", "dustpan", "easel", "funnel", "gasket", "hammock")
+
+
+def _corpus(size: int = 300) -> list[MemoryEntry]:
+    choose = random.Random(7)  # noqa: S311
+    return [
+        make_entry(f"{choose.choice(_ANIMALS)} {choose.choice(_ANIMALS)} saw the {choose.choice(_THINGS)} on day {n}.")
+        for n in range(size)
+    ]
+
+
+def _long(fact: str, at: int, sentences: int = 120) -> str:
+    """A text of several windows with `fact` as one sentence of many."""
+    filler = [f"Nothing of note was written about item {n} in that long year." for n in range(sentences)]
+    return " ".join([*filler[:at], fact, *filler[at:]])
+
+
+class Searching(BackendCase):
+    def test_dense_search_is_exact(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        reference = Reference(backend.store(_corpus()))
+        for text in ("numbat teapot", "the fossa saw the anvil on day 7.", "jerboa", "unrelated words entirely"):
+            for limit in (1, 5, 20):
+                query = Query(text, limit=limit, mode="dense")
+                reference.check_dense(query, backend.search(query))
+
+    def test_dense_search_stays_exact_after_changes(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        reference = Reference(backend.store(_corpus()))
+        choose = random.Random(3)  # noqa: S311
+        query = Query("margay gasket on day 12", limit=10, mode="dense")
+        for round_ in range(6):
+            reference.check_dense(query, backend.search(query))
+            gone = choose.sample(sorted(reference.entries), 20)
+            assert backend.remove(gone) == 20
+            for entry_id in gone:
+                del reference.entries[entry_id]
+            changed = choose.choice(sorted(reference.entries))
+            reference.entries[changed] = backend.update(changed, {"content": f"margay and gasket {round_}"})
+            fresh = backend.store([make_entry(f"margay {round_} carries a gasket {n}") for n in range(5)])
+            reference.entries.update({entry.id: entry for entry in fresh})
+        reference.check_dense(query, backend.search(query))
+
+    def test_a_long_text_is_found_by_its_best_window(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        fact = "The vault code of the lighthouse keeper is heliotrope."
+        texts = [_long(fact, 119), _long("Rain fell on the harbour.", 5), _long("The keeper left.", 60)]
+        reference = Reference(backend.store([make_entry(text) for text in texts]))
+        query = Query("vault code of the lighthouse keeper heliotrope", mode="dense")
+        hits = backend.search(query)
+        reference.check_dense(query, hits)
+        assert hits[0].entry.content == texts[0]
+        assert hits[0].span is not None
+        assert fact in texts[0][hits[0].span.start : hits[0].span.end]
+        assert hits[0].span.end - hits[0].span.start < len(texts[0]) / 2
+
+    def test_words_find_the_entries_that_hold_them(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        corpus = _corpus()
+        backend.store(corpus)
+        for word in (*_ANIMALS, *_THINGS):
+            assert by_words(backend, word) == [entry.id for entry in corpus if word in entry.content], word
+        assert by_words(backend, "rhinoceros") == []
+
+    def test_words_rank_the_better_match_higher(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        both = make_entry("In the morning the dugong carried a bobbin to the beach.")
+        twice = make_entry("The dugong met another dugong on the beach today.")
+        once = make_entry("In the morning the dugong swam to the beach and back again.")
+        other = make_entry("In the morning the fossa carried a chisel to the beach.")
+        backend.store([other, once, twice, both])
+        hits = backend.search(Query("dugong bobbin", mode="lexical"))
+        assert found(hits) == [both.content, twice.content, once.content]
+        scores = [hit.lexical_score or 0.0 for hit in hits]
+        assert scores == sorted(scores, reverse=True) and scores[0] > scores[1] > scores[2] > 0
+        assert [hit.lexical_rank for hit in hits] == [1, 2, 3]
+
+    def test_each_mode_tells_only_its_own_scores(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        backend.store(_corpus(20))
+        dense = backend.search(Query("numbat teapot", mode="dense"))
+        words = backend.search(Query("numbat teapot", mode="lexical"))
+        assert dense and all(hit.lexical_score is None and hit.lexical_rank is None for hit in dense)
+        assert words and all(hit.dense_score is None and hit.dense_rank is None for hit in words)
+        assert [hit.dense_rank for hit in dense] == list(range(1, len(dense) + 1))
+
+    def test_hybrid_scores_are_in_range_sorted_and_reproducible(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        backend.store(_corpus())
+        for text in ("numbat teapot", "kakapo", "the loris saw the easel on day 3", "nothing known"):
+            hits = backend.search(Query(text, limit=50))
+            assert len(hits) == 50
+            assert all(0.0 <= hit.score <= 1.0 for hit in hits)
+            assert [(-hit.score, hit.entry.id) for hit in hits] == sorted((-hit.score, hit.entry.id) for hit in hits)
+            assert list(backend.search(Query(text, limit=50))) == list(hits)
+
+    def test_hybrid_puts_first_what_both_sides_put_first(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        best = make_entry("the urial walks under a hammock")
+        backend.store([*_corpus(50), best, *_corpus(50)])
+        hits = backend.search(Query("the urial walks under a hammock"))
+        assert hits[0].entry.id == best.id
+        assert (hits[0].dense_rank, hits[0].lexical_rank) == (1, 1)
+        assert abs(hits[0].score - 1.0) < 1e-9
+
+    def test_a_smaller_limit_gives_the_beginning_of_the_same_list(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        backend.store(_corpus())
+        for mode in ("hybrid", "dense", "lexical"):
+            for text in ("fossa hammock", "gharial day 9", "dugong", "bobbin margay jerboa"):
+                whole = backend.search(Query(text, limit=40, mode=mode))
+                for limit in range(8):
+                    part = backend.search(Query(text, limit=limit, mode=mode))
+                    assert [hit.entry.id for hit in part] == [hit.entry.id for hit in whole[:limit]], (mode, text)
+
+    def test_min_score_cuts_the_list_and_nothing_else(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        backend.store(_corpus())
+        whole = backend.search(Query("fossa hammock day 4", limit=30))
+        least = whole[10].score
+        cut = backend.search(Query("fossa hammock day 4", limit=30, min_score=least))
+        assert list(cut) == [hit for hit in whole if hit.score >= least]
+        assert 11 <= len(cut) < 30
+        assert list(backend.search(Query("fossa hammock day 4", min_score=1.01))) == []
+
+    def test_an_empty_question_finds_nothing(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        assert list(backend.search(Query("anything"))) == []
+        backend.store(_corpus(5))
+        for text in ("", "  \n\t"):
+            for mode in ("hybrid", "dense", "lexical"):
+                assert list(backend.search(Query(text, mode=mode))) == []
+
+    def test_any_text_may_be_asked(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        (entry,) = backend.store([make_entry('a "quoted" (numbat) AND OR NOT +x -y field:value * ~2 ^3 \\ /re/')])
+        texts = (
+            '"',
+            "AND",
+            "(",
+            "numbat)",
+            "field:value",
+            "*",
+            "\\",
+            "/re/",
+            "a" * 5000,
+            "😀",
+            "\u0000",
+            "' OR 1=1 --",
+        )
+        for text in texts:
+            assert {hit.entry.id for hit in backend.search(Query(text))} <= {entry.id}
+        assert [hit.entry.id for hit in backend.search(Query("numbat)"))] == [entry.id]
+
+    def test_context_helps_to_find_an_entry_and_is_not_its_content(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        entry = make_entry("It opens at nine.", context="Handbook › Archipelago museum")
+        backend.store([entry, make_entry("It closes at nine."), *_corpus(20)])
+        assert by_words(backend, "archipelago") == [entry.id]
+        hits = backend.search(Query("archipelago museum opens", mode="dense", limit=1))
+        assert [(hit.entry.id, hit.entry.content) for hit in hits] == [(entry.id, entry.content)]
+        assert hits[0].span == (0, len(entry.content))
+        expected = HashingEmbedder().embed_documents([f"{entry.context}\n{entry.content}"])[0]
+        cosine = float(expected @ HashingEmbedder().embed_query("archipelago museum opens"))
+        assert abs((hits[0].dense_score or 0) - cosine) < 1e-5
+
+    def test_another_namespace_never_shows(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        mine, theirs = make_entry("the jerboa secret", namespace="a"), make_entry("the jerboa secret", namespace="b")
+        backend.store([mine, theirs])
+        for mode in ("hybrid", "dense", "lexical"):
+            hits = backend.search(Query("the jerboa secret", Scope("a"), mode=mode))
+            assert [hit.entry.id for hit in hits] == [mine.id]

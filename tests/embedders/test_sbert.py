@@ -1,0 +1,215 @@
+"""Sentence-transformers models: the packaged one, and a small one of another shape that the test makes itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.embedders.lazy import LazyEmbedder
+from agentformer.embedders.sbert import SbertEmbedder
+from agentformer.errors import EmbedderUnavailable, SpaceMismatch, TextTooLong
+from agentformer.factory import build_embedder
+from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.settings import Settings
+from agentformer.testing import EmbedderConformance, make_entry
+from agentformer.types import Embedder, Query, Scope
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzäöåéï0123456789.,!?\"'()—“”€日本語のテキスト。"
+WORDS = (
+    "the",
+    "harbour",
+    "master",
+    "keeps",
+    "keys",
+    "of",
+    "lighthouse",
+    "filler",
+    "word",
+    "volcano",
+    "teapot",
+    "short",
+)
+
+
+class TestMiniLM(EmbedderConformance):
+    @pytest.fixture(autouse=True)
+    def _load(self, minilm: Embedder) -> None:
+        self._embedder = minilm
+
+    def make(self) -> Embedder:
+        return self._embedder
+
+
+class TestOwnModel(EmbedderConformance):
+    @pytest.fixture(autouse=True)
+    def _load(self, own_model: Path) -> None:
+        self._embedder = load(own_model)
+
+    def make(self) -> Embedder:
+        return self._embedder
+
+
+def build(folder: Path, seed: int) -> Path:
+    """A model of 768 dimensions that reads 128 tokens, as the multilingual default, with random weights."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers import models as modules
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    torch.manual_seed(seed)
+    base = folder / "base"
+    base.mkdir(parents=True)
+    characters = dict.fromkeys(LETTERS)
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{c}" for c in characters), *WORDS]
+    (base / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+    BertTokenizerFast(str(base / "vocab.txt"), model_max_length=128).save_pretrained(str(base))
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=160,
+    )
+    BertModel(config).save_pretrained(str(base))
+    transformer = modules.Transformer(str(base), max_seq_length=128)
+    pooling = modules.Pooling(32, pooling_mode="mean")
+    SentenceTransformer(modules=[transformer, pooling, modules.Dense(32, 768)], device="cpu").save(
+        str(folder / "model")
+    )
+    return folder / "model"
+
+
+@pytest.fixture(scope="session")
+def own_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("sbert"), seed=1)
+
+
+@pytest.fixture(scope="session")
+def swapped_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another model under the same name and of the same shape."""
+    return build(tmp_path_factory.mktemp("swapped"), seed=2)
+
+
+def load(folder: Path) -> Embedder:
+    embedder = build_embedder(Settings(embedder=f"sbert:{folder}"))
+    assert isinstance(embedder, LazyEmbedder)
+    return embedder
+
+
+def test_a_folder_is_loaded_with_its_own_shape(own_model: Path) -> None:
+    space = load(own_model).space
+    assert (space.provider, space.model, space.dimension, space.max_tokens) == ("sbert", "model", 768, 126)
+    assert space.normalised and space.fingerprint
+    assert load(own_model).space == space
+
+
+def test_a_text_over_128_tokens_is_refused_not_cut(own_model: Path) -> None:
+    embedder = load(own_model)
+    assert embedder.embed_documents(["word " * 126]).shape == (1, 768)
+    with pytest.raises(TextTooLong, match=r"129 tokens.* reads 128"):
+        embedder.embed_documents(["word", "word " * 127])
+
+
+def test_a_long_entry_is_embedded_in_windows_that_fit(own_model: Path, tmp_path: Path) -> None:
+    backend = FaissMemoryBackend(tmp_path, load(own_model))
+    text = "the master keeps the keys. " * 80
+    backend.store([make_entry(text + "volcano", context="the lighthouse of the harbour")])
+    assert backend.pending(Scope()) == 0
+    assert backend.status()["windows"] >= 4
+    (hit,) = backend.search(Query("volcano", mode="dense"))
+    assert hit.dense_score is not None and -1 <= hit.dense_score <= 1
+    backend.close()
+
+
+def test_the_space_tells_the_packaged_model(minilm: Embedder) -> None:
+    space = minilm.space
+    assert (space.provider, space.model, space.dimension, space.max_tokens) == ("minilm", "all-MiniLM-L6-v2", 384, 254)
+    assert space.languages != "*"
+
+
+def test_meaning_is_nearer_than_words(minilm: Embedder) -> None:
+    rows = minilm.embed_documents(["The physician examined the child.", "The bank of the river is steep."])
+    scores = rows @ minilm.embed_query("A doctor looked at a young patient")
+    assert scores[0] > 0.4 > scores[1]
+
+
+def test_a_question_of_many_windows_is_the_mean_of_its_parts(minilm: Embedder) -> None:
+    question = "Who holds the keys of the harbour? " * 200
+    single = minilm.embed_query("Who holds the keys of the harbour?")
+    assert float(minilm.embed_query(question) @ single) > 0.8
+
+
+def test_a_model_that_is_not_there_is_unavailable_and_named() -> None:
+    embedder = build_embedder(Settings(embedder="sbert:no-such-organisation/no-such-model"))
+    with pytest.raises(EmbedderUnavailable, match="no-such-organisation/no-such-model"):
+        embedder.embed_query("x")
+
+
+def test_a_folder_without_a_model_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(EmbedderUnavailable):
+        load(tmp_path).embed_query("x")
+
+
+def test_weights_that_are_not_numbers_are_refused(own_model: Path) -> None:
+    embedder = SbertEmbedder.from_settings(str(own_model), Settings())
+    dense = embedder._model[2].linear
+    dense.weight.data[0, 0] = float("nan")
+    with pytest.raises(EmbedderUnavailable, match="not finite"):
+        embedder.embed_documents(["the keys"])
+    with pytest.raises(EmbedderUnavailable, match="not finite"):
+        embedder.embed_query("the keys")
+
+
+def test_another_model_under_the_same_name_is_noticed(own_model: Path, swapped_model: Path, tmp_path: Path) -> None:
+    backend = FaissMemoryBackend(tmp_path, load(own_model))
+    backend.store([make_entry("the keys of the harbour")])
+    backend.close()
+    swapped = FaissMemoryBackend(tmp_path, load(swapped_model))
+    with pytest.raises(SpaceMismatch, match="another model"):
+        swapped.store([make_entry("the teapot")])
+    with pytest.raises(SpaceMismatch, match="another model"):
+        swapped.search(Query("keys"))
+    assert swapped.count(Scope()) == 1
+    swapped.close()
+
+
+def test_another_models_vectors_are_never_compared(own_model: Path, tmp_path: Path) -> None:
+    backend = FaissMemoryBackend(tmp_path, load(own_model))
+    (entry,) = backend.store([make_entry("the keys of the harbour")])
+    backend.close()
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder(768))
+    with pytest.raises(SpaceMismatch, match="sbert:model"):
+        other.store([make_entry("the teapot")])
+    with pytest.raises(SpaceMismatch, match="sbert:model"):
+        other.update(entry.id, {"content": "the teapot"})
+    assert [e.content for e in other.list(Scope())] == ["the keys of the harbour"]
+    other.close()
+
+
+def test_prompts_of_the_model_are_its_prefixes_and_count(own_model: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "prompted"
+    shutil.copytree(own_model, folder)
+    config = folder / "config_sentence_transformers.json"
+    values = json.loads(config.read_text())
+    config.write_text(json.dumps(values | {"prompts": {"query": "keeps: ", "document": "the harbour keys: "}}))
+    embedder = load(folder)
+    plain = load(own_model)
+    assert (embedder.space.query_prefix, embedder.space.document_prefix) == ("keeps: ", "the harbour keys: ")
+    assert embedder.space.max_tokens == 126 - len(plain.token_spans("the harbour keys: "))
+    assert np.allclose(
+        embedder.embed_documents(["volcano"]), plain.embed_documents(["the harbour keys: volcano"]), atol=1e-5
+    )
+    assert np.allclose(embedder.embed_query("volcano"), plain.embed_query("keeps: volcano"), atol=1e-5)
+    spaces = (
+        dataclasses.replace(embedder.space, model="", fingerprint=""),
+        dataclasses.replace(plain.space, model="", fingerprint=""),
+    )
+    assert spaces[0] != spaces[1]

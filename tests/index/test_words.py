@@ -1,0 +1,166 @@
+"""The word index follows the records, and is rebuilt from them when anything is wrong with it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.index.words import WordIndex
+from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
+from agentformer.records import scopes
+from agentformer.records.database import Database
+from agentformer.testing import make_entry
+from agentformer.types import Query, Scope
+
+SEGMENTS = (".idx", ".pos", ".term", ".store", ".fast", ".fieldnorm", "meta.json", ".managed.json", "every file")
+
+
+def open_store(folder: Path) -> FaissMemoryBackend:
+    return FaissMemoryBackend(folder, HashingEmbedder())
+
+
+def found(backend: FaissMemoryBackend, word: str) -> list[str]:
+    return sorted(hit.entry.content for hit in backend.search(Query(word, limit=500, mode="lexical")))
+
+
+def make_store(folder: Path) -> list[str]:
+    """Two commits, a removal and a change, so that there are segments and deletions. Returns contents."""
+    backend = open_store(folder)
+    entries = backend.store([make_entry(f"numbat {n} sleeps") for n in range(40)])
+    assert len(found(backend, "numbat")) == 40
+    backend.store([make_entry(f"numbat {n} wakes") for n in range(40, 60)])
+    backend.remove([entries[0].id])
+    backend.update(entries[1].id, {"content": "kakapo 1 sleeps"})
+    contents = [e.content for e in backend.list(Scope(), limit=100) if "numbat" in e.content]
+    assert found(backend, "numbat") == sorted(contents)
+    backend.close()
+    return sorted(contents)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    for at in range(0, len(data), 97):
+        data[at] ^= 0xFF
+    path.write_bytes(data)
+
+
+def flip_one(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 0x04
+    path.write_bytes(data)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("which", SEGMENTS)
+@pytest.mark.parametrize("harm", [truncate, flip, flip_one, Path.unlink, empty])
+def test_damaged_files_are_rebuilt_from_the_records(tmp_path: Path, which: str, harm: Callable[[Path], None]) -> None:
+    contents = make_store(tmp_path)
+    paths = [p for p in (tmp_path / "words").iterdir() if p.suffix != ".lock" and "lock" not in p.name]
+    hit = [path for path in paths if which == "every file" or path.name.endswith(which)]
+    assert hit, [path.name for path in paths]
+    for path in hit:
+        harm(path)
+    for _ in range(2):
+        backend = open_store(tmp_path)
+        assert found(backend, "numbat") == contents
+        assert found(backend, "kakapo") == ["kakapo 1 sleeps"]
+        backend.close()
+
+
+def test_a_deleted_folder_is_rebuilt(tmp_path: Path) -> None:
+    contents = make_store(tmp_path)
+    shutil.rmtree(tmp_path / "words")
+    backend = open_store(tmp_path)
+    assert found(backend, "numbat") == contents
+    backend.close()
+
+
+def test_a_folder_deleted_while_open_is_rebuilt_at_the_next_change(tmp_path: Path) -> None:
+    contents = make_store(tmp_path)
+    backend = open_store(tmp_path)
+    assert found(backend, "numbat") == contents
+    shutil.rmtree(tmp_path / "words")
+    backend.store([make_entry("numbat again")])
+    assert found(backend, "numbat") == sorted([*contents, "numbat again"])
+    backend.close()
+    backend = open_store(tmp_path)
+    assert found(backend, "numbat") == sorted([*contents, "numbat again"])
+    backend.close()
+
+
+def test_the_words_of_another_store_are_not_believed(tmp_path: Path) -> None:
+    contents = make_store(tmp_path / "mine")
+    backend = open_store(tmp_path / "other")
+    backend.store([make_entry(f"a numbat of another store {n}") for n in range(200)])
+    assert len(found(backend, "numbat")) == 200
+    backend.close()
+    shutil.rmtree(tmp_path / "mine" / "words")
+    shutil.copytree(tmp_path / "other" / "words", tmp_path / "mine" / "words")
+    backend = open_store(tmp_path / "mine")
+    assert found(backend, "numbat") == contents
+    assert found(backend, "another") == []
+    backend.close()
+
+
+def test_an_index_that_knows_more_than_the_records_is_not_believed(tmp_path: Path) -> None:
+    """The records were restored from an older copy."""
+    backend = open_store(tmp_path)
+    backend.store([make_entry("numbat one"), make_entry("numbat two")])
+    backend.close()
+    old = (tmp_path / DATABASE_FILE).read_bytes()
+    backend = open_store(tmp_path)
+    backend.store([make_entry(f"lost kakapo {n}") for n in range(5)])
+    assert len(found(backend, "kakapo")) == 5
+    backend.close()
+    (tmp_path / DATABASE_FILE).write_bytes(old)
+    backend = open_store(tmp_path)
+    backend.store([make_entry("numbat three")])
+    assert found(backend, "numbat") == ["numbat one", "numbat three", "numbat two"]
+    backend.close()
+
+
+def test_words_of_removed_and_changed_entries_leave_the_index(tmp_path: Path) -> None:
+    database = Database(tmp_path / DATABASE_FILE)
+    backend = open_store(tmp_path)
+    kept, gone, changed = backend.store(
+        [make_entry("numbat kept"), make_entry("numbat gone"), make_entry("numbat old")]
+    )
+    words = WordIndex(tmp_path / "words", database.store_id)
+    words.refresh(database)
+    backend.remove([gone.id])
+    backend.update(changed.id, {"content": "kakapo new"})
+    words.refresh(database)
+    searcher = words._index.searcher()
+    assert searcher.num_docs == 3  # two entries, and the index's own state
+    assert sum(1 for _ in searcher.terms_with_prefix("surface", "gone")) in (0, 1)  # a dead term may await a merge
+    with database.reading() as connection:
+        assert len(scopes.searchable(connection, Scope())) == 2
+    assert found(backend, "numbat") == ["numbat kept"] == [kept.content]
+    backend.close()
+    database.close()
+
+
+def test_many_changes_of_one_entry_do_not_swell_the_index(tmp_path: Path) -> None:
+    database = Database(tmp_path / DATABASE_FILE)
+    backend = open_store(tmp_path)
+    (entry,) = backend.store([make_entry("numbat")])
+    words = WordIndex(tmp_path / "words", database.store_id)
+    for n in range(12):
+        backend.update(entry.id, {"content": f"numbat {n}"})
+        words.refresh(database)
+    assert words._index.searcher().num_docs == 2
+    (hit,) = backend.search(Query("numbat", mode="lexical"))
+    assert hit.entry.content == "numbat 11"
+    backend.close()
+    database.close()

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentformer.records import entries as records
+from agentformer.records.codec import from_json, from_micros, from_row, to_json, to_micros, to_row
+from agentformer.records.database import Database
+from agentformer.types import Link, MemoryEntry, Source
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+zones = st.integers(-12, 14).map(lambda hours: timezone(timedelta(hours=hours)))
+moment = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=zones)
+moments = st.none() | moment
+names = st.text(max_size=20)
+maybe = st.none() | names
+entries = st.builds(
+    MemoryEntry,
+    id=st.uuids().map(str),
+    content=st.text(),
+    kind=names,
+    namespace=names,
+    session_id=maybe,
+    title=names,
+    context=names,
+    metadata=st.dictionaries(names, json_values, max_size=4),
+    source=st.none()
+    | st.builds(Source, names, names, st.none() | st.integers(1, 9999), names, st.integers(0, 9), st.integers(0, 9)),
+    parent_id=maybe,
+    pair_id=maybe,
+    derived_from=st.lists(st.builds(Link, names, names), max_size=3).map(tuple),
+    occurred_at=moments,
+    created_at=moment,
+    updated_at=moment,
+    last_accessed=moments,
+    access_count=st.integers(0, 2**40),
+    salience=st.floats(0, 1),
+    archived_at=moments,
+    superseded_by=maybe,
+    version=st.integers(1, 1000),
+)
+
+
+@given(entry=entries)
+def test_an_entry_survives_a_row_of_sqlite(entry: MemoryEntry) -> None:
+    row = to_row(entry)
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    columns = ", ".join(f"? AS {name}" for name in row)
+    assert from_row(connection.execute(f"SELECT {columns}", list(row.values())).fetchone()) == entry
+    connection.close()
+
+
+@given(entry=entries)
+def test_an_entry_survives_json(entry: MemoryEntry) -> None:
+    assert from_json(to_json(entry)) == entry
+
+
+@given(at=moment)
+def test_moments_are_kept_to_the_microsecond(at: datetime) -> None:
+    assert from_micros(to_micros(at)) == at
+
+
+def test_no_moment_is_no_number() -> None:
+    assert to_micros(None) is None and from_micros(None) is None
+    assert from_micros(0) == datetime(1970, 1, 1, tzinfo=UTC)
+    assert to_micros(datetime(1970, 1, 1, 2, 0, 1, 5, timezone(timedelta(hours=2)))) == 1_000_005
+
+
+@given(batch=st.lists(entries, max_size=4, unique_by=lambda entry: entry.id))
+def test_a_batch_survives_the_database(batch: list[MemoryEntry], tmp_path_factory: object) -> None:
+    database = Database(Path(tmp_path_factory.mktemp("db")) / "m.sqlite3")  # type: ignore[attr-defined]
+    with database.writing() as connection:
+        records.insert(connection, batch)
+    with database.reading() as connection:
+        assert records.get(connection, [entry.id for entry in batch]) == batch
+    database.close()

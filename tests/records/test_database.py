@@ -1,0 +1,191 @@
+"""One SQLite file: transactions, honest errors, and several users of it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentformer.errors import Conflict, StoreDamaged, StoreError, StoreFull
+from agentformer.records import entries as records
+from agentformer.records.codec import now
+from agentformer.records.database import Database
+from agentformer.records.schema import MIGRATIONS
+from agentformer.testing import make_entry
+from agentformer.types import MemoryEntry, Scope
+
+
+def entry(content: str, **fields: object) -> MemoryEntry:
+    return make_entry(content, created_at=now(), updated_at=now(), **fields)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(tmp_path / "deep" / "folder" / "m.sqlite3")
+    yield database
+    database.close()
+
+
+def contents(database: Database) -> list[str]:
+    with database.reading() as connection:
+        return [e.content for e in records.page(connection, Scope(), "", 100)]
+
+
+def test_an_error_inside_a_transaction_undoes_all_of_it(database: Database) -> None:
+    with pytest.raises(KeyError), database.writing() as connection:
+        records.insert(connection, [entry("a"), entry("b")])
+        raise KeyError
+    assert contents(database) == []
+    with database.writing() as connection:
+        records.insert(connection, [entry("c")])
+    assert contents(database) == ["c"]
+
+
+def test_a_reader_keeps_the_state_that_it_began_with(database: Database) -> None:
+    with database.reading() as reader:
+        assert records.count(reader, Scope()) == 0
+        with database.writing() as writer:
+            records.insert(writer, [entry("a")])
+        assert records.count(reader, Scope()) == 0
+    assert contents(database) == ["a"]
+
+
+def test_many_threads_write_without_losing_anything(database: Database) -> None:
+    def write(n: int) -> None:
+        for i in range(10):
+            with database.writing() as connection:
+                records.insert(connection, [entry(f"{n} {i}")])
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.reading() as connection:
+        assert records.count(connection, Scope()) == 120
+        assert len(records.changed_since(connection, 0)) == 120
+
+
+def test_an_acknowledged_write_is_synced_and_logged_ahead(database: Database) -> None:
+    with database.reading() as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
+        assert connection.execute("PRAGMA foreign_keys").fetchone()[0] == 1
+
+
+def test_a_closed_database_says_so(database: Database) -> None:
+    database.close()
+    database.close()
+    with pytest.raises(StoreError, match="closed"):
+        contents(database)
+
+
+def test_a_file_that_is_no_database_is_damaged_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "m.sqlite3"
+    path.write_bytes(b"this is not a database at all " * 100)
+    with pytest.raises(StoreDamaged, match=r"m\.sqlite3"):
+        Database(path)
+    assert path.read_bytes() == b"this is not a database at all " * 100
+
+
+def test_a_torn_database_is_reported_as_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "m.sqlite3"
+    database = Database(path)
+    with database.writing() as connection:
+        records.insert(connection, [entry("x" * 500) for _ in range(500)])
+    database.close()
+    data = path.read_bytes()
+    path.write_bytes(data[:8192] + b"\xa5" * (len(data) - 8192))
+    with pytest.raises(StoreDamaged):
+        torn = Database(path)
+        contents(torn)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreFull, match="file"):
+        Database(tmp_path / "file" / "m.sqlite3")
+
+
+def test_a_full_disk_is_told_and_nothing_half_stored(database: Database) -> None:
+    with database.writing() as connection:
+        records.insert(connection, [entry("a")])
+    with database.reading() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    with pytest.raises(StoreFull, match="free space"), database.writing() as connection:
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+        records.insert(connection, [entry("x" * 10_000) for _ in range(20)])
+    assert contents(database) == ["a"]
+
+
+def test_a_store_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "m.sqlite3"
+    Database(path).close()
+    raw = sqlite3.connect(path)
+    raw.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    raw.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="newer version"):
+        Database(path)
+    assert path.read_bytes() == before
+
+
+def test_the_store_has_one_identity_for_life(tmp_path: Path) -> None:
+    one, other = Database(tmp_path / "a.sqlite3"), Database(tmp_path / "b.sqlite3")
+    again = Database(tmp_path / "a.sqlite3")
+    assert one.store_id == again.store_id != other.store_id
+    for database in (one, other, again):
+        database.close()
+
+
+def test_many_openers_of_a_new_store_agree(tmp_path: Path) -> None:
+    opened: list[Database] = []
+    start = threading.Barrier(6)
+
+    def run() -> None:
+        start.wait()
+        opened.append(Database(tmp_path / "m.sqlite3"))
+
+    threads = [threading.Thread(target=run) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 6
+    assert len({database.store_id for database in opened}) == 1
+    for database in opened:
+        database.close()
+
+
+def test_the_change_feed_tells_each_entry_once_at_its_last_change(database: Database) -> None:
+    with database.writing() as connection:
+        a, b, c = records.insert(connection, [entry("a"), entry("b"), entry("c")])
+        assert records.changed_since(connection, 0) == [a, b, c]
+        seen = records.last_change(connection)
+        records.announce(connection, [a])
+        assert records.changed_since(connection, seen) == [a]
+        assert records.changed_since(connection, 0) == [b, c, a]
+        seen = records.last_change(connection)
+        assert records.remove(connection, [c]) == 1
+        assert records.changed_since(connection, seen) == [c]
+        assert records.last_change(connection) == seen + 1
+
+
+def test_the_number_of_a_removed_entry_is_not_used_again(database: Database) -> None:
+    with database.writing() as connection:
+        (old,) = records.insert(connection, [entry("a")])
+        records.remove(connection, [old])
+        (new,) = records.insert(connection, [entry("b")])
+    assert new > old
+
+
+def test_an_id_is_taken_once(database: Database) -> None:
+    a = entry("a")
+    with database.writing() as connection:
+        records.insert(connection, [a])
+    with pytest.raises(Conflict, match=a.id), database.writing() as connection:
+        records.insert(connection, [entry("b"), a])
+    assert contents(database) == ["a"]

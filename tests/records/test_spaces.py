@@ -1,0 +1,153 @@
+"""Embedding spaces never mix, and what is not a unit vector is never kept."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import EmbedderError, SpaceMismatch
+from agentformer.memory.backends.faiss import FaissMemoryBackend, stored_space
+from agentformer.records.database import Database
+from agentformer.records.vectors import check_rows, check_same, claim_space, known_hashes, put_vectors, text_hash
+from agentformer.testing import CountingEmbedder, make_entry
+from agentformer.types import EmbeddingSpace, Matrix, Query, Scope, Vector
+
+SPACE = EmbeddingSpace("maker", "model", 4, 128)
+
+
+def fingerprint(*values: float) -> str:
+    return base64.b64encode(np.array(values, "<f2").tobytes()).decode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"provider": "other"},
+        {"model": "other"},
+        {"dimension": 5},
+        {"revision": "2"},
+        {"query_prefix": "q: "},
+        {"document_prefix": "d: "},
+        {"max_tokens": 64},
+    ],
+)
+def test_spaces_that_differ_in_what_makes_a_vector_do_not_compare(change: dict[str, object]) -> None:
+    with pytest.raises(SpaceMismatch, match="maker:model"):
+        check_same(SPACE, dataclasses.replace(SPACE, **change))  # type: ignore[arg-type]
+
+
+def test_the_fingerprint_tells_two_models_of_one_name() -> None:
+    stored = dataclasses.replace(SPACE, fingerprint=fingerprint(1, 0, 0, 0))
+    check_same(stored, dataclasses.replace(stored, fingerprint=fingerprint(0.999, 0.01, 0, 0)))
+    check_same(stored, dataclasses.replace(stored, fingerprint=""))
+    for other in (
+        fingerprint(0.9, 0.43, 0, 0),
+        fingerprint(0, 1, 0, 0),
+        fingerprint(1, 0, 0),
+        fingerprint(-1, 0, 0, 0),
+    ):
+        with pytest.raises(SpaceMismatch, match="another model"):
+            check_same(stored, dataclasses.replace(stored, fingerprint=other))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.full((1, 4), np.nan),
+        np.array([[np.inf, 0, 0, 0]]),
+        np.zeros((1, 4)),
+        np.full((1, 4), 1.0),
+        np.eye(4)[:2],
+        np.eye(4)[0],
+    ],
+)
+def test_rows_that_are_not_one_unit_vector_each_are_refused(rows: Matrix) -> None:
+    with pytest.raises(EmbedderError):
+        check_rows(rows.astype(np.float32), 1)
+
+
+def test_equal_texts_share_a_vector_and_the_first_stays(tmp_path: Path) -> None:
+    database = Database(tmp_path / "m.sqlite3")
+    key = text_hash("text")
+    with database.writing() as connection:
+        space = claim_space(connection, SPACE)
+        assert claim_space(connection, SPACE) == space
+        put_vectors(connection, space, [key], np.eye(4, dtype=np.float32)[:1])
+        put_vectors(connection, space, [key], np.eye(4, dtype=np.float32)[1:2])
+        (row,) = connection.execute("SELECT data FROM vectors").fetchall()
+        assert np.frombuffer(row[0], "<f4").tolist() == [1, 0, 0, 0]
+        assert known_hashes(connection, space, [key, text_hash("Text")]) == {key}
+    database.close()
+
+
+class Broken(CountingEmbedder):
+    """Returns `rows` whatever is asked."""
+
+    def __init__(self, row: list[float]) -> None:
+        super().__init__(HashingEmbedder(8))
+        self.row = np.array(row, np.float32)
+
+    def embed_documents(self, texts: object) -> Matrix:
+        return np.stack([self.row] * len(texts))  # type: ignore[arg-type]
+
+    def embed_query(self, text: str) -> Vector:
+        return self.row
+
+
+@pytest.mark.parametrize("row", [[np.nan] * 8, [np.inf] + [0] * 7, [0] * 8, [0.5] * 8])
+def test_an_embedder_that_returns_nonsense_leaves_entries_pending_and_findable(
+    tmp_path: Path, row: list[float]
+) -> None:
+    backend = FaissMemoryBackend(tmp_path, Broken(row))
+    (entry,) = backend.store([make_entry("a numbat")])
+    assert backend.pending(Scope()) == 1 and backend.status()["vectors"] == 0
+    assert [hit.entry.id for hit in backend.search(Query("numbat", mode="lexical"))] == [entry.id]
+    backend.close()
+    good = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
+    assert good.embed_pending() == 0
+    (hit,) = good.search(Query("a numbat", mode="dense"))
+    assert abs((hit.dense_score or 0) - 1) < 1e-5
+    good.close()
+
+
+def test_the_stores_space_can_be_asked_without_an_embedder(tmp_path: Path) -> None:
+    assert stored_space(tmp_path) is None
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
+    assert stored_space(tmp_path) is None
+    backend.store([make_entry("a")])
+    backend.close()
+    assert stored_space(tmp_path) == HashingEmbedder(8).space
+
+
+def test_a_store_of_one_dimension_refuses_another(tmp_path: Path) -> None:
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
+    backend.store([make_entry("a numbat")])
+    backend.close()
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder(16))
+    with pytest.raises(SpaceMismatch, match="hashing:8"):
+        other.store([make_entry("b")])
+    with pytest.raises(SpaceMismatch, match="hashing:8"):
+        other.search(Query("numbat"))
+    assert other.count(Scope()) == 1
+    other.close()
+
+
+def test_nothing_of_a_removed_entry_stays_not_even_of_its_former_text(tmp_path: Path) -> None:
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
+    one, other = backend.store([make_entry("a numbat"), make_entry("a kakapo")])
+    backend.remove([one.id])
+    assert backend.status()["vectors"] == 1
+    backend.update(other.id, {"content": "a takahe"})
+    backend.remove([other.id])
+    assert {name: backend.status()[name] for name in ("entries", "windows", "vectors", "pending")} == {
+        "entries": 0,
+        "windows": 0,
+        "vectors": 0,
+        "pending": 0,
+    }
+    backend.close()

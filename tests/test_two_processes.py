@@ -1,0 +1,138 @@
+"""Any number of processes may have one store open: each sees what the others have finished, and nothing is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.testing import Reference, make_entry
+from agentformer.types import Query, Scope
+
+# Reads lines from its input, stores each as an entry, answers with its id; "find TEXT" answers with contents.
+HELPER = """
+import sys
+from pathlib import Path
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.testing import make_entry
+from agentformer.types import Query
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder())
+print("ready", flush=True)
+for line in sys.stdin:
+    verb, _, text = line.strip().partition(" ")
+    if verb == "store":
+        print(backend.store([make_entry(text)])[0].id, flush=True)
+    elif verb == "many":
+        prefix, count = text.rsplit(" ", 1)
+        for n in range(int(count)):
+            backend.store([make_entry(f"{prefix} {n}")])
+            if n % 5 == 0:
+                backend.search(Query(prefix))
+        print("done", flush=True)
+    elif verb == "remove":
+        print(backend.remove([text]), flush=True)
+    else:
+        hits = backend.search(Query(text, limit=100, mode=verb))
+        print("|".join(sorted(hit.entry.content for hit in hits)), flush=True)
+backend.close()
+"""
+
+
+class Other:
+    """Another process with the same store open."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HELPER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.answer() == "ready"
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def ask(self, line: str) -> str:
+        self.tell(line)
+        return self.answer()
+
+    def finish(self) -> int:
+        self.process.communicate()
+        return self.process.returncode
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    yield backend
+    backend.close()
+
+
+def found(backend: FaissMemoryBackend, mode: str, text: str) -> str:
+    hits = backend.search(Query(text, limit=100, mode=mode))  # type: ignore[arg-type]
+    return "|".join(sorted(hit.entry.content for hit in hits))
+
+
+def test_each_process_sees_what_the_other_has_finished(tmp_path: Path, backend: FaissMemoryBackend) -> None:
+    other = Other(tmp_path)
+    for mode in ("dense", "lexical"):
+        assert found(backend, mode, "numbat") == "" == other.ask(f"{mode} numbat")
+    entry_id = other.ask("store a numbat")
+    for mode in ("dense", "lexical"):
+        assert found(backend, mode, "numbat") == "a numbat" == other.ask(f"{mode} numbat")
+    backend.update(entry_id, {"content": "a kakapo"})
+    assert other.ask("dense kakapo") == "a kakapo" == other.ask("lexical kakapo")
+    assert other.ask("lexical numbat") == "" == found(backend, "lexical", "numbat")
+    backend.store([make_entry("a second kakapo")])
+    assert other.ask("lexical kakapo") == "a kakapo|a second kakapo" == other.ask("dense kakapo")
+    assert other.ask(f"remove {entry_id}") == "1"
+    for mode in ("dense", "lexical"):
+        assert found(backend, mode, "kakapo") == "a second kakapo" == other.ask(f"{mode} kakapo")
+    assert other.finish() == 0
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, backend: FaissMemoryBackend) -> None:
+    others = [Other(tmp_path) for _ in range(3)]
+    for n, other in enumerate(others):
+        other.tell(f"many writer{n} numbat 30")
+    backend.store([make_entry(f"writer3 numbat {n}") for n in range(30)])
+    assert [other.answer() for other in others] == ["done"] * 3
+    expected = sorted(f"writer{w} numbat {n}" for w in range(4) for n in range(30))
+    entries = backend.list(Scope(), limit=1000)
+    assert sorted(entry.content for entry in entries) == expected
+    assert backend.pending(Scope()) == 0
+    for mode in ("dense", "lexical"):
+        hits = backend.search(Query("numbat", limit=1000, mode=mode))  # type: ignore[arg-type]
+        assert sorted(hit.entry.content for hit in hits) == expected
+    query = Query("writer1 numbat 7", limit=5, mode="dense")
+    Reference(entries).check_dense(query, backend.search(query))
+    assert [other.finish() for other in others] == [0, 0, 0]
+
+
+def test_whoever_closes_last_leaves_a_snapshot_that_is_right(tmp_path: Path) -> None:
+    first = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    first.store([make_entry(f"numbat {n}") for n in range(20)])
+    query = Query("numbat 7", limit=10, mode="dense")
+    first.search(query)
+    other = Other(tmp_path)
+    assert other.ask("dense kakapo").count("|") == 19
+    first.store([make_entry("kakapo")])
+    first.search(query)
+    first.close()
+    assert other.finish() == 0  # closes with an older state in memory
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    reference = Reference(again.list(Scope(), limit=100))
+    assert len(reference.entries) == 21
+    reference.check_dense(query, again.search(query))
+    reference.check_dense(Query("kakapo", mode="dense"), again.search(Query("kakapo", mode="dense")))
+    again.close()
