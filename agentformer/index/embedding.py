@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentformer.errors import EmbedderError, SpaceMismatch
+from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.database import Database
@@ -84,20 +84,29 @@ class Embedding:
             if not queue:
                 break
             after = queue[-1].num
-            if not self._embed_queued(found, progress):
+            try:
+                self._embed_queued(found, progress)
+            except EmbedderUnavailable:
                 break
         with self._database.reading() as connection:
             return store.pending_count(connection)
 
-    def _embed_queued(self, found: dict[int, MemoryEntry], progress: Progress | None) -> bool:
+    def _embed_queued(self, found: dict[int, MemoryEntry], progress: Progress | None) -> None:
+        """Embed a group; where the embedder refuses it, one by one, so that one text holds up no other."""
         try:
             prepared = self.prepare(list(found.values()), progress)
         except SpaceMismatch:
             raise
         except EmbedderError as error:
+            if len(found) > 1 and not isinstance(error, EmbedderUnavailable):
+                for num, entry in found.items():
+                    self._embed_queued({num: entry}, progress)
+                return
             with self._database.writing() as connection:
                 store.put_pending(connection, list(found), str(error))
-            return False
+            if isinstance(error, EmbedderUnavailable):
+                raise
+            return
         with self._database.writing() as connection:
             present = records.by_num(connection, list(found))
             unchanged = [i for i, num in enumerate(found) if present.get(num) == found[num]]
@@ -108,7 +117,6 @@ class Embedding:
                 prepared._replace(windows=[prepared.windows[i] for i in unchanged]),
             )
             records.announce(connection, [nums[i] for i in unchanged])
-        return True
 
     def _windows(self, entry: MemoryEntry, space: EmbeddingSpace, texts: dict[bytes, str]) -> list[Window]:
         """The entry's windows; their texts are added to `texts`."""

@@ -108,7 +108,9 @@ class HybridSearch:
         dense = {item.entry: (rank, item) for rank, item in enumerate(found if weight else (), 1)}
         words = {item.entry: (rank, item) for rank, item in enumerate(matches, 1)}
         ranked = merge([list(dense), list(words)], weights=[weight, 1.0], k=self._rrf_k)
-        best = [(num, score) for num, score in ranked[: query.limit] if score >= query.min_score]
+        # All that tie with the last one asked for: ties are settled by id before the list is cut.
+        least = ranked[min(query.limit, len(ranked)) - 1][1] if ranked else 0.0
+        best = [(num, score) for num, score in ranked if score >= max(least, query.min_score)]
         with self._database.reading() as connection:
             entries = records.by_num(connection, [num for num, _ in best])
             spans = _spans(connection, [dense[num][1].window for num, _ in best if num in dense])
@@ -128,7 +130,7 @@ class HybridSearch:
                     span=spans.get(near[1].window) if near else None,
                 )
             )
-        return sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))
+        return sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
 
 
 class _ScopeCache:

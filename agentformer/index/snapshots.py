@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
+
+from agentformer.records.files import write_atomically
 
 INDEX_FILE = "rag_faiss_index.bin"
 META_FILE = "rag_faiss_meta.json"
@@ -39,44 +40,30 @@ def save(folder: Path, index: Any, *, store_id: str, space: int, seq: int) -> No
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     write_atomically(folder / INDEX_FILE, data)
-    write_atomically(folder / META_FILE, json.dumps(meta, indent=1).encode())
+    write_atomically(folder / META_FILE, json.dumps({**meta, "checksum": _checksum(meta)}, indent=1).encode())
 
 
 def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot | None:
     """The snapshot of this store and space, or None when there is none to be believed."""
     try:
-        meta = json.loads((folder / META_FILE).read_text())
         data = (folder / INDEX_FILE).read_bytes()
+        meta = json.loads((folder / META_FILE).read_bytes())
+        given = meta.pop("checksum")
+        believed = given == _checksum(meta) and meta["sha256"] == hashlib.sha256(data).hexdigest()
+        ours = (meta["store"], meta["space"], meta["dimension"]) == (store_id, space, dimension)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        believed = ours = False
+    if not (believed and ours):
         _set_aside(folder)
         return None
-    expected = {
-        "store": store_id,
-        "space": space,
-        "dimension": dimension,
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
-    if not isinstance(meta, dict) or any(meta.get(key) != value for key, value in expected.items()):
-        _set_aside(folder)
-        return None
-    index = faiss.deserialize_index(np.frombuffer(data, np.uint8))
-    return Snapshot(index, int(meta["seq"]))
+    return Snapshot(faiss.deserialize_index(np.frombuffer(data, np.uint8)), int(meta["seq"]))
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`: after a crash there is the old file or the new one, never a part."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
+def _checksum(meta: dict[str, Any]) -> str:
+    """Of the description itself: a flipped digit in `seq` would hide changes for ever."""
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 def _set_aside(folder: Path) -> None:

@@ -9,6 +9,7 @@ another store or another analysis, is set aside and rebuilt from the records.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import threading
 from collections import Counter
@@ -21,11 +22,14 @@ import tantivy
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from agentformer.index import checksums
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry
+
+log = logging.getLogger("agentformer")
 
 _HEAP = 64_000_000  # bytes that a writer gathers before it writes a segment
 _GROUP = 2_000  # entries read from the records at a time
@@ -62,6 +66,10 @@ class WordIndex:
             self._folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(str(self._folder) + ".lock"):
                 self._open()
+                with database.reading() as connection:
+                    newest = records.last_change(connection)
+                if self._applied > newest:  # the records are an older copy, put back in place
+                    self._begin_anew()
                 if self._applied < newest:
                     self._follow(database)
 
@@ -113,12 +121,20 @@ class WordIndex:
         try:
             if self._index is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
+                if not checksums.verify(self._folder):
+                    raise ValueError("a file of the word index is damaged")
                 self._index = tantivy.Index(_schema(), path=str(self._folder))
             self._index.reload()
             self._read_state()
-            return
-        except (ValueError, OSError, KeyError):
-            self._index = None
+        except BaseException as error:
+            # Tantivy answers some damage with a Rust panic, which is no `Exception`.
+            if not isinstance(error, (ValueError, OSError, KeyError)) and type(error).__name__ != "PanicException":
+                raise
+            log.warning("the word index is rebuilt from the records: %s", error)
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._index = None
         self._set_aside()
         self._folder.mkdir(parents=True)
         self._index = tantivy.Index(_schema(), path=str(self._folder))
@@ -160,13 +176,14 @@ class WordIndex:
         except BaseException:
             writer.rollback()
             raise
+        checksums.record(self._folder)
         self._index.reload()
         self._read_state()
 
     def _write(self, writer: Any, nums: Sequence[int], find: Callable[[int], MemoryEntry | None]) -> None:
         for num in nums:
             if self._applied:
-                writer.delete_documents_by_term("num", num)
+                writer.delete_documents_by_query(tantivy.Query.term_query(self._index.schema, "num", num))
             entry = find(num)
             if entry is not None and entry.kind not in UNSEARCHED_KINDS:
                 writer.add_document(_document(num, entry))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 
 from agentformer.errors import NotFound, StoreFull
+from agentformer.records.files import write_atomically
 
 
 class Originals:
@@ -24,16 +23,7 @@ class Originals:
             return digest
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                Path(temporary).unlink()
-                raise
+            write_atomically(path, data)
         except OSError as error:
             raise StoreFull(
                 f"the original cannot be kept in {self._folder}: {error.strerror or error}; "

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from agentformer.errors import InvalidInput
 from agentformer.types import Link, MemoryEntry, Source
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,13 +44,20 @@ def now() -> datetime:
 
 
 def to_row(entry: MemoryEntry) -> dict[str, Any]:
-    """Column name to value."""
+    """Column name to value. Raises `InvalidInput` for metadata that is not JSON."""
     row: dict[str, Any] = {name: getattr(entry, name) for name in _PLAIN}
     row |= {name: to_micros(getattr(entry, name)) for name in TIMES}
-    row["metadata"] = json.dumps(dict(entry.metadata), ensure_ascii=False, sort_keys=True)
+    row["metadata"] = _object(entry.metadata)
     row["derived_from"] = json.dumps([[link.id, link.type] for link in entry.derived_from])
     row |= {column: getattr(entry.source, name, None) for column, name in _SOURCE_COLUMNS.items()}
     return row
+
+
+def _object(metadata: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(metadata), ensure_ascii=False, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("metadata", f"must be JSON values: {error}") from None
 
 
 def from_row(row: sqlite3.Row) -> MemoryEntry:

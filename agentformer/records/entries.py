@@ -14,6 +14,7 @@ from typing import Any
 from agentformer.errors import Conflict, NotFound
 from agentformer.records.codec import COLUMNS, from_json, from_row, to_json, to_micros, to_row
 from agentformer.records.scopes import where
+from agentformer.records.vectors import forget
 from agentformer.types import MemoryEntry, Scope
 
 _VARIABLES = 500  # ids per statement; well below every SQLite's limit of bound variables
@@ -71,14 +72,8 @@ def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
     """Delete these entries with history, windows, and vectors that nothing else uses. Parts are not looked for."""
-    for group in _groups(nums):
-        marks = ",".join("?" * len(group))
-        vectors = [r[0] for r in connection.execute(f"SELECT vector FROM windows WHERE entry IN ({marks})", group)]
-        connection.execute(f"DELETE FROM entries WHERE num IN ({marks})", group)
-        connection.executemany(
-            "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)",
-            ((vector,) for vector in set(vectors)),
-        )
+    forget(connection, nums)
+    connection.executemany("DELETE FROM entries WHERE num = ?", ((num,) for num in nums))
     announce(connection, nums)
     return len(nums)
 

@@ -78,6 +78,8 @@ def _json_values(value: Any) -> list[Any]:
         return []
     if isinstance(value, bool):
         return ["true" if value else "false"]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return [float(value)]  # as SQLite itself reads such a number from JSON
     if isinstance(value, (int, float, str)):
         return [value]
     return [json.dumps(value, ensure_ascii=False, sort_keys=True)]

@@ -91,6 +91,7 @@ def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[byt
 
 def put_windows(connection: sqlite3.Connection, space: int, num: int, windows: Sequence[Window]) -> None:
     """Set an entry's windows, whose vectors are stored already, and take it off the queue."""
+    former = _vectors_of(connection, [num])
     connection.execute("DELETE FROM windows WHERE entry = ? AND space = ?", [num, space])
     connection.executemany(
         "INSERT INTO windows (space, entry, span_start, span_end, vector) VALUES "
@@ -98,15 +99,35 @@ def put_windows(connection: sqlite3.Connection, space: int, num: int, windows: S
         ((space, num, w.span.start, w.span.end, space, w.hash) for w in windows),
     )
     connection.execute("DELETE FROM pending WHERE entry = ?", [num])
+    _drop_unused(connection, former)
 
 
 def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str) -> None:
     """Queue entries for embedding, or count another failed attempt. Windows of a former text go."""
-    connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in nums))
+    forget(connection, nums)
     connection.executemany(
         "INSERT INTO pending VALUES (?, 1, ?) "
         "ON CONFLICT (entry) DO UPDATE SET attempts = attempts + 1, last_error = excluded.last_error",
         ((num, error) for num in nums),
+    )
+
+
+def forget(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
+    """Delete the windows of entries, and vectors that nothing else uses."""
+    former = _vectors_of(connection, nums)
+    connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in nums))
+    _drop_unused(connection, former)
+
+
+def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
+    query = "SELECT vector FROM windows WHERE entry = ?"
+    return {row[0] for num in nums for row in connection.execute(query, [num])}
+
+
+def _drop_unused(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
+    connection.executemany(
+        "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)",
+        ((vector,) for vector in vectors),
     )
 
 

@@ -32,6 +32,8 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 
+_MARKS = frozenset({"Mn", "Mc", "Me", "Cf"})  # belong to the character before them
+
 Tokens = Sequence[Span]
 
 
@@ -46,6 +48,7 @@ def split(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Seque
         raise ValueError(f"limit must be at least 1 and overlap below it, got {limit} and {overlap}")
     if not tokens:
         return []
+    tokens = _with_marks(text, tokens)
     strengths = _strengths(text, tokens, breaks)
     pieces: list[Span] = []
     first = 0
@@ -69,7 +72,7 @@ def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[S
         start = text.find(stripped)
         return [Span(start, start + len(stripped))] if stripped else []
     if len(tokens) <= limit:
-        return [Span(tokens[0].start, tokens[-1].end)]
+        return [Span(tokens[0].start, _with_marks(text, tokens)[-1].end)]
     pieces = -(-len(tokens) // limit)
     even = min(limit, -(-len(tokens) // pieces) + limit // 8)  # some slack, so that cuts can fall on sentences
     out: list[Span] = []
@@ -79,6 +82,17 @@ def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[S
             out.append(Span(start, end))
         else:
             out += [Span(start + s, start + e) for s, e in windows(piece, count, limit // 2 or 1)]
+    return out
+
+
+def _with_marks(text: str, tokens: Tokens) -> list[Span]:
+    """Tokens with the marks that follow them: BERT's tokenizer drops vowel signs, accents and joiners."""
+    out = []
+    for i, (start, end) in enumerate(tokens):
+        border = tokens[i + 1].start if i + 1 < len(tokens) else len(text)
+        while end < border and unicodedata.category(text[end]) in _MARKS:
+            end += 1
+        out.append(Span(start, end))
     return out
 
 
@@ -133,7 +147,7 @@ def _between(text: str, before: Span, after: Span) -> int:
 
 def _without_gap(text: str, at: int) -> int:
     left, right = text[at - 1 : at], text[at : at + 1]
-    if unicodedata.combining(right or " ") or right in "\u200d\ufe0f" or left == "\u200d":
+    if not right or unicodedata.category(right) in _MARKS or left == "\u200d":
         return _JOINED
     if left in _CLAUSE_END and _UNSPACED.match(right):
         return _CLAUSE

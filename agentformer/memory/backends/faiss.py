@@ -7,6 +7,7 @@ decide, and before each search both indexes apply what is newer.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import now
 from agentformer.records.database import Database
 from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, Hits, MemoryEntry, Query, Scope
+
+log = logging.getLogger("agentformer")
 
 DATABASE_FILE = "memory.sqlite3"
 _FIXED = frozenset({"id", "created_at", "updated_at", "version"})
@@ -43,9 +46,9 @@ class FaissMemoryBackend:
             doomed: set[int] = set()
             for scope in replacing:
                 doomed.update(records.with_parts(connection, records.numbers(connection, scope)))
-            records.remove(connection, sorted(doomed))
             nums = records.insert(connection, entries)
             self._index(connection, nums, entries, prepared)
+            records.remove(connection, sorted(doomed))  # last, so that vectors of text that stays are kept
         return entries
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
@@ -130,8 +133,12 @@ class FaissMemoryBackend:
         self._search.refresh()
 
     def close(self) -> None:
-        self._search.save()
-        self._database.close()
+        try:
+            self._search.save()
+        except OSError as error:  # a snapshot only spares time: the records have everything
+            log.warning("the vector index was not saved, and is rebuilt at the next start: %s", error)
+        finally:
+            self._database.close()
 
     def _prepared(self, entries: Sequence[MemoryEntry], progress: Progress | None) -> Prepared | str:
         """Embedded entries, or why they could not be embedded now."""
