@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import threading
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,8 +177,10 @@ class SbertEmbedder:
 def _load(model: str, *, local_only: bool, device: str) -> SentenceTransformer:
     try:
         from sentence_transformers import SentenceTransformer
+        from transformers.utils import logging as transformers_logging
     except ImportError:
         raise EmbedderUnavailable("sentence-transformers is not installed: pip install 'agentformer[sbert]'") from None
+    transformers_logging.disable_progress_bar()  # loading takes a second, and our own output is what a user reads
     try:
         return SentenceTransformer(model, local_files_only=local_only, device=device or None)
     except Exception as error:  # the hub client, transformers and torch each raise their own kinds
@@ -209,7 +212,7 @@ def why_unavailable(name: str) -> str:
     Asks the hub once, briefly, and only when the model is not cached; `HF_HUB_OFFLINE=1` keeps it from asking.
     """
     try:
-        from huggingface_hub import HfApi, try_to_load_from_cache
+        from huggingface_hub import hf_hub_url, try_to_load_from_cache
         from huggingface_hub.constants import HF_HUB_OFFLINE
     except ImportError:
         return "sentence-transformers is not installed"
@@ -218,8 +221,8 @@ def why_unavailable(name: str) -> str:
         return ""
     if HF_HUB_OFFLINE:
         return "it is not cached, and HF_HUB_OFFLINE is set"
-    try:
-        HfApi().model_info(repository, timeout=_HUB_SECONDS)
-    except Exception as error:  # noqa: BLE001  whatever the hub client and its transport raise, the model cannot be had now
-        return f"it is not cached, and the model hub does not answer ({type(error).__name__})"
-    return ""
+    try:  # one plain request: the hub client itself tries again for a quarter of a minute
+        with urllib.request.urlopen(hf_hub_url(repository, "modules.json"), timeout=_HUB_SECONDS):  # noqa: S310
+            return ""
+    except (OSError, ValueError):
+        return "it is not cached, and the model hub does not answer"
