@@ -6,6 +6,7 @@ place in a top-k. Cosines are computed again from the full-precision vectors bef
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -92,7 +93,7 @@ class HybridSearch:
         self._dense.refresh(self._database)
         found = self._dense.search(vector, self._candidates(query), allowed)
         with self._database.reading() as connection:
-            exact = [item._replace(score=_cosine(connection, item.window, vector, item.score)) for item in found]
+            exact = _exact(connection, found, vector)
         return sorted(exact, key=lambda item: (-item.score, item.entry))
 
     def _dense_weight(self, query: Query, matches: Sequence[Match]) -> float:
@@ -160,14 +161,20 @@ class _ScopeCache:
         return mask
 
 
-def _cosine(connection: sqlite3.Connection, window: int, query: Vector, rough: float) -> float:
-    row = connection.execute(
-        "SELECT v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector WHERE w.id = ?", [window]
-    ).fetchone()
-    return float(np.frombuffer(row[0], "<f4") @ query) if row else rough
+def _exact(connection: sqlite3.Connection, found: Sequence[Found], query: Vector) -> list[Found]:
+    """The same windows with cosines from the full-precision vectors."""
+    rows = connection.execute(
+        "SELECT w.id, v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
+        "WHERE w.id IN (SELECT value FROM json_each(?))",
+        [json.dumps([item.window for item in found])],
+    )
+    scores = {row[0]: float(np.frombuffer(row[1], "<f4") @ query) for row in rows}
+    return [item._replace(score=scores.get(item.window, item.score)) for item in found]
 
 
 def _spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
-    marks = ",".join("?" * len(windows))
-    rows = connection.execute(f"SELECT id, span_start, span_end FROM windows WHERE id IN ({marks})", list(windows))
+    rows = connection.execute(
+        "SELECT id, span_start, span_end FROM windows WHERE id IN (SELECT value FROM json_each(?))",
+        [json.dumps(list(windows))],
+    )
     return {row[0]: Span(row[1], row[2]) for row in rows}
