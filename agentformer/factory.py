@@ -15,7 +15,7 @@ from agentformer.rag.answer import Answerer
 from agentformer.rag.ingest import Ingest
 from agentformer.rag.originals import Originals
 from agentformer.readers import ReadLimits
-from agentformer.registry import lookup
+from agentformer.registry import lookup, names
 from agentformer.settings import Settings, load_settings
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.types import Embedder, LanguageModel, MemoryBackend
@@ -81,12 +81,17 @@ def build_embedder(settings: Settings) -> LazyEmbedder:
 
 
 def build_model(settings: Settings) -> LanguageModel | None:
-    """The configured language model; None when none is, and then answers are extractive."""
+    """The configured language model; None when none is, and then answers are extractive.
+
+    `provider:model` for a registered provider; any other name, colons and all, is one that an
+    OpenAI-compatible server knows.
+    """
     if not settings.llm_model:
         return None
     provider, _, model = settings.llm_model.partition(":")
-    name = "echo" if provider == "echo" else "openai"
-    llm: LanguageModel = lookup("llms", name)(model if provider == "openai" else settings.llm_model, settings)
+    if provider not in names("llms"):
+        provider, model = "openai", settings.llm_model
+    llm: LanguageModel = lookup("llms", provider)(model, settings)
     return llm
 
 

