@@ -1,4 +1,4 @@
-"""The command line: `agentformer ingest | ask | search | list | remove | export | status | serve`.
+"""The command line: `agentformer ingest | ask | search | list | remove | export | reindex | status | serve`.
 
 Exit codes: 0 done; 1 done in part (a file without usable text); 2 a wrong argument; 3 the memory cannot be used.
 """
@@ -9,14 +9,14 @@ import functools
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from agentformer._version import __version__
-from agentformer.errors import AgentFormerError, InvalidInput, MissingExtra, NotFound
+from agentformer.errors import AgentFormerError, InvalidInput, MissingExtra, NotFound, SpaceMismatch
 from agentformer.factory import AgentFormer, connect
 from agentformer.registry import lookup
 from agentformer.settings import load_settings
@@ -46,7 +46,7 @@ def _common(command: Command) -> Command:
         click.option("--upload-dir", type=click.Path(path_type=Path), help="Folder of the originals [uploads]."),
         click.option("--embedder", help="auto, minilm, sbert:MODEL_OR_FOLDER or hashing [auto]."),
         click.option("--namespace", default=DEFAULT_NAMESPACE, show_default=True, help="Whose memories."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     ):
         run = option(run)
     return run
@@ -70,11 +70,14 @@ def main() -> None:
 @_common
 def ingest(paths: tuple[str, ...], password: str | None, namespace: str, as_json: bool, **options: Any) -> None:
     """Bring documents in: files, and folders with all files below them."""
-    files = [file for path in paths for file in _files(Path(path))]
-    results = []
+    files = [item for path in paths for item in _files(Path(path))]
+    if not files:
+        raise InvalidInput("PATH", "holds no files to ingest")
+    named = [(file, _name(file, root, files)) for file, root in files]
     with connect(**options) as af:
-        for number, file in enumerate(files, 1):
-            result = _ingest_one(af, file, namespace, password, f"{number}/{len(files)}")
+        results = []
+        for number, (file, name) in enumerate(named, 1):
+            result = _ingest_one(af, file, name, namespace, password, f"{number}/{len(files)}")
             results.append(result)
             if not as_json:
                 click.echo(_line(result))
@@ -145,7 +148,7 @@ def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) 
 @click.option("--text", is_flag=True, required=True, help="The stored text of every document, page by page.")
 @_common
 def export(text: bool, namespace: str, as_json: bool, **options: Any) -> None:
-    """Print what is stored; citations' offsets refer to this text."""
+    """Print what is stored; citations' offsets refer to this text. With --json, one object a line."""
     with connect(**options) as af:
         for document in af.rag.documents(namespace=namespace):
             pages = af.rag.pages(document.id)
@@ -156,6 +159,20 @@ def export(text: bool, namespace: str, as_json: bool, **options: Any) -> None:
             for page in pages:
                 click.echo(f"=== {document.name}, page {page.number} ({page.label or page.status})")
                 click.echo(page.text)
+
+
+@main.command()
+@_common
+def reindex(namespace: str, as_json: bool, **options: Any) -> None:
+    """Embed what could not be embedded when it was stored."""
+    with connect(**options) as af:
+        waiting = af.memory.reindex()
+    if as_json:
+        _print_json({"pending": waiting})
+    else:
+        click.echo(f"{waiting} entries still wait for an embedder" if waiting else "everything is embedded")
+    if waiting:
+        sys.exit(1)
 
 
 @main.command()
@@ -186,17 +203,37 @@ def serve(host: str | None, port: int | None, namespace: str, as_json: bool, **o
     run(load_settings({**options, "host": host, "port": port}), started=lambda url: click.echo(f"serving on {url}"))
 
 
-def _files(path: Path) -> Iterator[Path]:
-    """The path itself, or all files below a folder but hidden ones, in order of name."""
-    if not path.is_dir():
-        yield path
+def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
+    """The path itself, or all files below a folder but hidden ones, in order of name, with that folder.
+
+    Linked folders are not entered: they may lead back. A folder that may not be read is given as it is, and
+    reading it will say so.
+    """
+    try:
+        children = sorted(path.iterdir()) if path.is_dir() and not (root and path.is_symlink()) else None
+    except OSError:
+        children = None
+    if children is None:
+        if not (root and path.is_symlink() and path.is_dir()):
+            yield path, root
         return
-    for child in sorted(path.iterdir()):
+    for child in children:
         if not child.name.startswith("."):
-            yield from _files(child)
+            yield from _files(child, root or path)
 
 
-def _ingest_one(af: AgentFormer, file: Path, namespace: str, password: str | None, which: str) -> dict[str, Any]:
+def _name(file: Path, root: Path | None, files: Sequence[tuple[Path, Path | None]]) -> str:
+    """What a document is called: its place below the folder given, or its file's name where no other file of
+    this call has it too."""
+    if root is not None:
+        return file.relative_to(root).as_posix()
+    alone = sum(other.name == file.name for other, _ in files) == 1
+    return file.name if alone else file.as_posix()
+
+
+def _ingest_one(
+    af: AgentFormer, file: Path, name: str, namespace: str, password: str | None, which: str
+) -> dict[str, Any]:
     """One file's outcome, with a progress bar on a terminal; what is wrong with it does not stop the others."""
     with click.progressbar(
         length=1, label=f"{which} {file.name[:40]}", file=sys.stderr, hidden=not sys.stderr.isatty()
@@ -207,8 +244,10 @@ def _ingest_one(af: AgentFormer, file: Path, namespace: str, password: str | Non
             bar.update(done - bar.pos)
 
         try:
-            document = af.rag.upload(file, namespace=namespace, password=password, progress=progress)
-        except InvalidInput as error:
+            document = af.rag.upload(file, name=name, namespace=namespace, password=password, progress=progress)
+        except SpaceMismatch:
+            raise  # no file of this call can be stored
+        except AgentFormerError as error:
             return {"name": str(file), "status": "failed", "reason": str(error), "id": "", "pages": 0, "chunks": 0}
         bar.finish()
     return document_json(document)

@@ -124,7 +124,8 @@ def build_rag(settings: Settings, backend: MemoryBackend, embedder: Embedder) ->
 
 def _automatic(settings: Settings) -> Embedder:
     """The store's own embedder if it has vectors; else the multilingual model; else the packaged one."""
-    space = lookup("stored_spaces", settings.backend)(settings.index_dir)
+    known = settings.backend in names("stored_spaces")
+    space = lookup("stored_spaces", settings.backend)(settings.index_dir) if known else None
     if space is not None:
         return _load(space.provider, space.model, settings)
     name = settings.multilingual_model

@@ -1,8 +1,9 @@
 """Names of parts: the whole extension surface on one page.
 
 A part of this package is named here as "module:Class". A third party adds one with an entry point of the
-group `agentformer.embedders`, `agentformer.backends` or `agentformer.llms`, whose value is a callable that
-takes the model name and the `Settings`.
+group `agentformer.embedders` or `agentformer.llms`, a callable `(model: str, settings: Settings)`; or of
+`agentformer.backends`, a callable `(index_dir: Path, embedder: Embedder, *, fanout: int, rrf_k: int)`, and of
+`agentformer.stored_spaces`, under the same name, one `(index_dir: Path) -> EmbeddingSpace | None`.
 """
 
 from __future__ import annotations

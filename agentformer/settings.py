@@ -7,6 +7,7 @@ default below. Defaults carry their reason.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,10 +67,12 @@ class Settings:
         object.__setattr__(self, "index_dir", Path(self.index_dir).expanduser())
         object.__setattr__(self, "upload_dir", Path(self.upload_dir).expanduser())
         for name in _POSITIVE:
-            if getattr(self, name) < 1:
+            if not 1 <= getattr(self, name) < math.inf:
                 raise InvalidInput(name, f"must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.chunk_overlap < self.chunk_tokens:
             raise InvalidInput("chunk_overlap", f"must be in 0..{self.chunk_tokens - 1}, got {self.chunk_overlap}")
+        if self.llm_retries < 0:
+            raise InvalidInput("llm_retries", f"must be at least 0, got {self.llm_retries}")
         if not 0 <= self.port <= 65535:
             raise InvalidInput("port", f"must be in 0..65535, got {self.port}")
         if not 0 <= self.temperature <= 2:
@@ -118,8 +121,10 @@ def _convert(name: str, value: Any) -> Any:
     if isinstance(value, wanted):
         return value
     try:
+        if issubclass(wanted, int) and isinstance(value, float) and not value.is_integer():
+            raise ValueError(value)
         if issubclass(wanted, Path):
             return Path(value)
         return wanted(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInput(name, f"must be {wanted.__name__}, got {value!r}") from None

@@ -1,5 +1,12 @@
 """The HTTP edge: a Flask application, and an extension for an application that exists already."""
 
+from agentformer.errors import MissingExtra
+
+try:
+    import flask as _flask  # noqa: F401
+except ModuleNotFoundError:
+    raise MissingExtra("server", "the HTTP API") from None
+
 from agentformer.api.app import create_app, init_app
 
 __all__ = ["create_app", "init_app"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
 from flask import Blueprint, Flask, Response, json, jsonify, request
@@ -23,18 +24,21 @@ def create_app(settings: Settings) -> Flask:
     app = Flask("agentformer")
     app.config["MAX_CONTENT_LENGTH"] = settings.max_file_bytes + _FORM_BYTES
     init_app(app, AgentFormer(settings))
+    handle_errors(app)  # unknown paths too: this application is all ours
     return app
 
 
 def init_app(app: Flask, memory: AgentFormer, *, url_prefix: str = "") -> None:
-    """Mount the endpoints on an application that exists already, below `url_prefix`."""
-    blueprint = Blueprint("agentformer", __name__, url_prefix=url_prefix or None)
+    """Mount the endpoints on an application that exists already, below `url_prefix`. The application's own
+    pages and error handlers stay as they are."""
+    name = "agentformer" + url_prefix.replace("/", "_").replace(".", "_")
+    blueprint = Blueprint(name, __name__, url_prefix=url_prefix or None)
     blueprint.add_url_rule("/api/rag/upload", view_func=_upload(memory), methods=["POST"])
     blueprint.add_url_rule("/api/rag/query", view_func=_query(memory), methods=["POST"])
     blueprint.add_url_rule("/healthz", view_func=_healthz)
+    handle_errors(blueprint)
     app.register_blueprint(blueprint)
     app.extensions["agentformer"] = memory
-    handle_errors(app, url_prefix or "/")
 
 
 def _upload(memory: AgentFormer) -> Any:
@@ -58,8 +62,9 @@ def _upload_one(
 ) -> dict[str, Any]:
     """One file's outcome; what is wrong with it does not stop the others."""
     try:
+        name = PurePosixPath((file.filename or "").replace("\\", "/")).name
         document = memory.rag.upload(
-            file.stream.read(), name=file.filename or "", namespace=namespace, metadata=metadata, password=password
+            file.stream.read(), name=name, namespace=namespace, metadata=metadata, password=password
         )
     except InvalidInput as error:
         return {"name": file.filename, "status": "failed", "reason": str(error), "field": error.field}
@@ -69,17 +74,14 @@ def _upload_one(
 def _query(memory: AgentFormer) -> Any:
     def query() -> Response:
         """JSON `{question, top_k, namespace, filters}`."""
-        body = request.get_json(silent=True)
+        body = _json()
         if not isinstance(body, dict):
             raise InvalidInput("body", 'must be a JSON object such as {"question": "..."}')
         if unknown := sorted(set(body) - _QUERY_FIELDS):
             raise InvalidInput(unknown[0], f"is not known here; fields are {', '.join(sorted(_QUERY_FIELDS))}")
-        top_k = body.get("top_k")
-        if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or not 1 <= top_k <= 100):
-            raise InvalidInput("top_k", f"must be a whole number in 1..100, got {top_k!r}")
         namespace = body.get("namespace", DEFAULT_NAMESPACE)
         answer = memory.rag.query(
-            body.get("question", ""), top_k=top_k, namespace=namespace, filters=body.get("filters")
+            body.get("question", ""), top_k=body.get("top_k"), namespace=namespace, filters=body.get("filters")
         )
         return jsonify(answer_json(answer))
 
@@ -90,12 +92,19 @@ def _healthz() -> Response:
     return jsonify({"status": "ok"})
 
 
+def _json() -> Any:
+    try:
+        return request.get_json(silent=True)
+    except RecursionError:
+        return None
+
+
 def _object(field: str, text: str | None) -> dict[str, Any]:
     if not text:
         return {}
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise InvalidInput(field, "must be a JSON object")

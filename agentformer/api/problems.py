@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from flask import Flask, Response, json
+from flask import Blueprint, Flask, Response, json, request
 from werkzeug.exceptions import HTTPException
 
 from agentformer.errors import (
@@ -52,28 +52,26 @@ def problem(status: int, kind: str, detail: str = "", **more: str) -> Response:
     return Response(json.dumps(body), status, content_type="application/problem+json")
 
 
-def handle_errors(app: Flask, prefix: str) -> None:
-    """Answer every error below `prefix` of `app` with a problem document."""
-    from flask import request
+def handle_errors(target: Flask | Blueprint) -> None:
+    """Answer every error of an application of ours, or of a blueprint's own views, with a problem document."""
+    target.register_error_handler(AgentFormerError, _ours)
+    target.register_error_handler(HTTPException, _http)
+    target.register_error_handler(Exception, _unforeseen)
 
-    def ours(error: AgentFormerError) -> Response:
-        status, kind = next((s, k) for cls, s, k in _STATUS if isinstance(error, cls))
-        if status >= 500:
-            log.error("%s %s: %s", request.method, request.path, error)
-        more = {"field": error.field} if isinstance(error, InvalidInput) else {}
-        return problem(status, kind, str(error) if status in _TOLD else "", **more)
 
-    def http(error: HTTPException) -> Response | HTTPException:
-        if not request.path.startswith(prefix):
-            return error  # the host application's own pages keep their errors
-        return problem(error.code or 500, (error.name or "error").lower().replace(" ", "-"), error.description or "")
+def _ours(error: AgentFormerError) -> Response:
+    status, kind = next((s, k) for cls, s, k in _STATUS if isinstance(error, cls))
+    if status >= 500:
+        log.error("%s %s: %s", request.method, request.path, error)
+    more = {"field": error.field} if isinstance(error, InvalidInput) else {}
+    return problem(status, kind, str(error) if status in _TOLD else "", **more)
 
-    def unforeseen(error: Exception) -> Response:
-        if not request.path.startswith(prefix):
-            raise error
-        log.exception("%s %s", request.method, request.path)
-        return problem(500, "internal")
 
-    app.register_error_handler(AgentFormerError, ours)
-    app.register_error_handler(HTTPException, http)
-    app.register_error_handler(Exception, unforeseen)
+def _http(error: HTTPException) -> Response:
+    kind = (error.name or "error").lower().replace(" ", "-")
+    return problem(error.code or 500, kind, error.description or "")
+
+
+def _unforeseen(error: Exception) -> Response:
+    log.exception("%s %s", request.method, request.path)
+    return problem(500, "internal")

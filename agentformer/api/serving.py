@@ -46,7 +46,8 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    started(f"http://{host}:{server.effective_port}")
+    shown = f"[{host}]" if ":" in host else host
+    started(f"http://{shown}:{server.effective_port}")
     try:
         while not stopping.is_set():
             _turn(server)

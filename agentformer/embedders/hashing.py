@@ -26,8 +26,8 @@ class HashingEmbedder:
     """`hashing` or `hashing:DIMENSION` (default 256)."""
 
     def __init__(self, dimension: int = 256) -> None:
-        if dimension < 8:
-            raise InvalidInput("embedder", f"hashing needs a dimension of at least 8, got {dimension}")
+        if not 8 <= dimension <= 65_536:
+            raise InvalidInput("embedder", f"hashing needs a dimension in 8..65536, got {dimension}")
         self._space = EmbeddingSpace("hashing", str(dimension), dimension, _MAX_TOKENS, languages="*")
 
     @classmethod

@@ -56,8 +56,8 @@ class SbertEmbedder:
         name = model or settings.multilingual_model
         folder = Path(name).expanduser()
         if folder.is_dir():
-            # A folder's path differs between machines, and the fingerprint tells two models of one name apart.
-            return cls(str(folder), name=folder.name, device=settings.device, batch_tokens=settings.batch_tokens)
+            # The full path, so that `auto` finds it again; the fingerprint knows the model in another place.
+            name = str(folder.resolve())
         return cls(name, device=settings.device, batch_tokens=settings.batch_tokens)
 
     @classmethod

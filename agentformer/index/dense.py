@@ -37,6 +37,7 @@ class DenseIndex:
         self._index: VectorIndex | None = None
         self._space = 0
         self._applied = 0
+        self._point = ""  # the history's token at `_applied`
         self._saved_seq = -1
         self._unsaved = 0  # entries changed since the last snapshot
 
@@ -67,19 +68,25 @@ class DenseIndex:
             if len(self._index) > _SMALL and self._unsaved < len(self._index) * _SNAPSHOT_SHARE:
                 return
             snapshots.save(
-                self._folder, self._index.snapshot(), store_id=self._store_id, space=self._space, seq=self._applied
+                self._folder,
+                self._index.snapshot(),
+                store_id=self._store_id,
+                space=self._space,
+                seq=self._applied,
+                point=self._point,
             )
             self._saved_seq, self._unsaved = self._applied, 0
 
     def _begin(self, connection: sqlite3.Connection, space: int, dimension: int) -> None:
         self._space = space
         saved = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
-        if saved is None or saved.seq > records.last_change(connection):
+        if saved is None or saved.point != records.point(connection, saved.seq):
             self._index, self._applied = VectorIndex(dimension), 0
             return
         rows = connection.execute("SELECT id, entry FROM windows WHERE space = ?", [space])
         entry_of = {row[0]: row[1] for row in rows}
         self._index, self._applied = VectorIndex.restored(saved.index, entry_of), saved.seq
+        self._point = saved.point
         self._saved_seq = saved.seq
 
     def _follow(self, connection: sqlite3.Connection, newest: int) -> None:
@@ -97,7 +104,7 @@ class DenseIndex:
                     {"space": self._space, "seq": self._applied},
                 )
             )
-        self._applied = newest
+        self._applied, self._point = newest, records.point(connection, newest)
         self._unsaved += len(changed)
 
     def _add(self, rows: sqlite3.Cursor) -> None:

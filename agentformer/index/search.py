@@ -25,10 +25,11 @@ from agentformer.index.words import Match, WordIndex
 from agentformer.records import entries as records
 from agentformer.records import scopes
 from agentformer.records.database import Database
-from agentformer.records.vectors import active_space, check_same
+from agentformer.records.vectors import active_space, check_same, pending_count
 from agentformer.types import Embedder, Hit, Hits, Query, Scope, Span, Vector
 
 WORDS_FOLDER = "words"
+MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
 _CACHED_SCOPES = 32
 _WITNESSES = 3  # passages looked at to tell the language at hand; a query alone may be mostly names
 _EXCERPT = 600  # code points of each
@@ -63,11 +64,17 @@ class HybridSearch:
         if query.mode != "lexical":
             try:
                 found = self._nearest(query, allowed)
+                warnings = self._waiting(query)
             except SpaceMismatch:
                 raise
             except EmbedderError as error:
                 warnings = (f"searched by words alone: {error}",)
         return Hits(self._hits(query, found, matches), warnings)
+
+    def _waiting(self, query: Query) -> tuple[str, ...]:
+        with self._database.reading() as connection:
+            waiting = pending_count(connection, query.scope) if pending_count(connection) else 0
+        return (f"{waiting} entries have no vectors yet; `agentformer reindex` embeds them",) if waiting else ()
 
     def refresh(self) -> None:
         """Bring both indexes up to date now instead of at the next search."""
@@ -79,7 +86,7 @@ class HybridSearch:
         self._dense.save()
 
     def _candidates(self, query: Query) -> int:
-        return max(self._fanout, query.limit)
+        return min(max(self._fanout, query.limit), MAX_LIMIT)
 
     def _nearest(self, query: Query, allowed: NDArray[np.bool_]) -> list[Found]:
         """The dense side, with exact cosines."""

@@ -22,19 +22,21 @@ META_FILE = "rag_faiss_meta.json"
 
 
 class Snapshot(NamedTuple):
-    """An index with window ids, and the `seq` of the change feed that it has followed."""
+    """An index with window ids, and the `seq` of the change feed that it has followed, with its token."""
 
     index: Any
     seq: int
+    point: str
 
 
-def save(folder: Path, index: Any, *, store_id: str, space: int, seq: int) -> None:
+def save(folder: Path, index: Any, *, store_id: str, space: int, seq: int, point: str) -> None:
     """Write a snapshot of `index`; the description goes last, so a torn pair is noticed."""
     data = faiss.serialize_index(index).tobytes()
     meta = {
         "store": store_id,
         "space": space,
         "seq": seq,
+        "point": point,
         "count": index.ntotal,
         "dimension": index.d,
         "sha256": hashlib.sha256(data).hexdigest(),
@@ -58,7 +60,7 @@ def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot
     if not (believed and ours):
         _set_aside(folder)
         return None
-    return Snapshot(faiss.deserialize_index(np.frombuffer(data, np.uint8)), int(meta["seq"]))
+    return Snapshot(faiss.deserialize_index(np.frombuffer(data, np.uint8)), int(meta["seq"]), str(meta["point"]))
 
 
 def _checksum(meta: dict[str, Any]) -> str:

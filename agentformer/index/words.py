@@ -22,6 +22,7 @@ import tantivy
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from agentformer.errors import StoreFull
 from agentformer.index import checksums
 from agentformer.records import entries as records
 from agentformer.records.database import Database
@@ -54,6 +55,7 @@ class WordIndex:
         self._lock = threading.RLock()
         self._index: Any = None
         self._applied = -1
+        self._point = ""  # the history's token at `_applied`
         self._languages: tuple[str, ...] = ()
 
     def refresh(self, database: Database) -> None:
@@ -68,7 +70,8 @@ class WordIndex:
                 self._open()
                 with database.reading() as connection:
                     newest = records.last_change(connection)
-                if self._applied > newest:  # the records are an older copy, put back in place
+                    known = records.point(connection, self._applied)
+                if self._applied and known != self._point:  # the records are another copy, put back in place
                     self._begin_anew()
                 if self._applied < newest:
                     self._follow(database)
@@ -83,7 +86,7 @@ class WordIndex:
         if query is None:
             return []
         searcher = index.searcher()
-        wanted = limit
+        wanted = limit = min(limit, int(allowed.sum()))
         while True:
             hits = searcher.search(query, limit=wanted, count=False).hits
             nums = searcher.fast_field_values("num", [address for _, address in hits])
@@ -127,6 +130,7 @@ class WordIndex:
             self._index.reload()
             self._read_state()
         except BaseException as error:
+            _raise_if_full(error)
             # Tantivy answers some damage with a Rust panic, which is no `Exception`.
             if not isinstance(error, (ValueError, OSError, KeyError)) and type(error).__name__ != "PanicException":
                 raise
@@ -138,17 +142,17 @@ class WordIndex:
         self._set_aside()
         self._folder.mkdir(parents=True)
         self._index = tantivy.Index(_schema(), path=str(self._folder))
-        self._applied = 0
+        self._applied, self._point = 0, ""
 
     def _read_state(self) -> None:
         searcher = self._index.searcher()
         found = searcher.search(_term(self._index.schema, "role", _META), 1).hits
-        state: dict[str, Any] = (
-            json.loads(searcher.doc(found[0][1]).get_first("state")) if found else {**self._identity, "seq": 0}
-        )
+        state: dict[str, Any] = {**self._identity, "seq": 0, "point": ""}
+        if found:
+            state = json.loads(searcher.doc(found[0][1]).get_first("state"))
         if {key: state.get(key) for key in self._identity} != self._identity:
             raise ValueError("the word index is of another store or of another analysis")
-        self._applied = int(state["seq"])
+        self._applied, self._point = int(state["seq"]), str(state["point"])
         self._languages = tuple(
             "" if name == _UNKNOWN else name for name, _ in searcher.terms_with_prefix("language", "")
         )
@@ -164,17 +168,18 @@ class WordIndex:
         try:
             with database.reading() as connection:
                 newest = records.last_change(connection)
+                state = {**self._identity, "seq": newest, "point": records.point(connection, newest)}
                 changed = records.changed_since(connection, self._applied)
                 for i in range(0, len(changed), _GROUP):
                     group = changed[i : i + _GROUP]
                     found = records.by_num(connection, group)
                     self._write(writer, group, found.get)
             writer.delete_documents_by_term("role", _META)
-            writer.add_document(_state_document({**self._identity, "seq": newest}))
+            writer.add_document(_state_document(state))
             writer.commit()
             writer.wait_merging_threads()
-        except BaseException:
-            writer.rollback()
+        except BaseException as error:
+            _raise_if_full(error)
             raise
         checksums.record(self._folder)
         self._index.reload()
@@ -187,6 +192,12 @@ class WordIndex:
             entry = find(num)
             if entry is not None and entry.kind not in UNSEARCHED_KINDS:
                 writer.add_document(_document(num, entry))
+
+
+def _raise_if_full(error: BaseException) -> None:
+    """Tantivy tells every failure as a `ValueError`; one for lack of room is no damage and must not cost the index."""
+    if any(text in str(error) for text in ("No space left", "Read-only file system", "Permission denied")):
+        raise StoreFull(f"the word index cannot be written ({error}); free space or check permissions") from error
 
 
 def _term(schema: Any, field: str, term: str) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.records import fields
 from agentformer.records.ids import new_id
-from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntry, Query, Scope, Tier
+from agentformer.types import DEFAULT_NAMESPACE, UNSEARCHED_KINDS, Hits, MemoryBackend, MemoryEntry, Query, Scope, Tier
 
+MAX_TITLE = 300  # code points
 _STORE_FIELDS = ("content", "tier", "kind", "namespace", "session_id", "title", "metadata", "occurred_at", "salience")
 
 
@@ -59,7 +60,7 @@ class MemoryManager:
         An item is a content or a mapping of `store`'s arguments; `common` gives arguments for all of them.
         Returns the entries in the order of `items`.
         """
-        entries = [_entry({**common, **({"content": item} if isinstance(item, str) else item)}) for item in items]
+        entries = [_entry({**common, **(item if isinstance(item, Mapping) else {"content": item})}) for item in items]
         return list(self._backend.store(entries)) if entries else []
 
     def search(
@@ -84,20 +85,20 @@ class MemoryManager:
         if not isinstance(text, str):
             raise InvalidInput("text", f"must be a string, got {type(text).__name__}")
         fields.encodable("text", text)
-        if limit < 1:
-            raise InvalidInput("limit", f"must be at least 1, got {limit}")
+        if not isinstance(min_score, (int, float)):
+            raise InvalidInput("min_score", f"must be a number, got {min_score!r}")
         if mode not in ("hybrid", "dense", "lexical"):
             raise InvalidInput("mode", f"must be hybrid, dense or lexical, got {mode!r}")
         scope = Scope(
             namespace=fields.name("namespace", namespace),
-            tiers=tuple(fields.tier(tier) for tier in tiers),
-            kinds=tuple(kinds),
-            session_id=session_id,
+            tiers=tuple(fields.tier(tier) for tier in _listed("tiers", tiers)),
+            kinds=tuple(fields.name("kinds", kind) for kind in _listed("kinds", kinds)),
+            session_id=None if session_id is None else fields.name("session_id", session_id),
             metadata=fields.metadata(metadata),
             occurred_from=fields.moment("occurred_from", occurred_from),
             occurred_to=fields.moment("occurred_to", occurred_to),
         )
-        return self._backend.search(Query(text, scope, limit, min_score, mode))  # type: ignore[arg-type]
+        return self._backend.search(Query(text, scope, fields.limit("limit", limit), min_score, mode))  # type: ignore[arg-type]
 
     def get(self, entry_id: str) -> MemoryEntry:
         """The entry of this id, archived or not. Raises `NotFound`."""
@@ -107,13 +108,26 @@ class MemoryManager:
         return found[0]
 
     def remove(self, entry_id: str) -> None:
-        """Delete an entry and its parts, with vectors, terms and history. Raises `NotFound`."""
+        """Delete an entry and its parts, with vectors, terms and history. Raises `NotFound`, and `InvalidInput`
+        for a document, whose original would stay: that is `rag.remove`."""
+        if self.get(entry_id).kind in UNSEARCHED_KINDS:
+            raise InvalidInput("entry_id", f"{entry_id} is an uploaded document; remove it with rag.remove")
         if not self._backend.remove([entry_id]):
             raise NotFound(f"there is no entry {entry_id}")
+
+    def reindex(self) -> int:
+        """Embed what could not be embedded when it was stored. Returns how many entries still wait."""
+        return self._backend.embed_pending()
 
     def status(self) -> dict[str, Any]:
         """Counts and state of the backend, as JSON values."""
         return dict(self._backend.status())
+
+
+def _listed(field: str, values: Sequence[Any]) -> Sequence[Any]:
+    if isinstance(values, str):
+        raise InvalidInput(field, f"must be a list, such as [{values!r}]")
+    return values
 
 
 def _entry(values: Mapping[str, Any]) -> MemoryEntry:
@@ -124,10 +138,10 @@ def _entry(values: Mapping[str, Any]) -> MemoryEntry:
         id=new_id(),
         content=fields.content(values.get("content")),
         tier=fields.tier(values.get("tier", "semantic")),
-        kind=fields.name("kind", values.get("kind", "fact")),
+        kind=fields.kind(values.get("kind", "fact")),
         namespace=fields.name("namespace", values.get("namespace", DEFAULT_NAMESPACE)),
         session_id=None if session_id is None else fields.name("session_id", session_id),
-        title=str(values.get("title") or ""),
+        title=fields.encodable("title", str(values.get("title") or ""))[:MAX_TITLE],
         metadata=fields.metadata(values.get("metadata")),
         occurred_at=fields.moment("occurred_at", values.get("occurred_at")),
         salience=fields.salience(values.get("salience", 1.0)),

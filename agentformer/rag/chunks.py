@@ -13,7 +13,7 @@ CountTokens = Callable[[str], list[Span]]
 
 SEPARATOR = " › "  # between the title and the headings of a context line
 CARRIED = " … "  # before the part of a sentence that stands on the page before
-_LONGEST_TITLE = 100
+_LONGEST_TITLE = 100  # code points of a first line that may be a title
 _CARRY = 200  # code points of a sentence that a page border cuts, given to the chunk on the other side
 _ENDS = frozenset('.!?…:;。！？"”»)]')
 
@@ -36,7 +36,7 @@ class PageChunk:
 def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overlap: int) -> Iterator[PageChunk]:
     """Chunks of every page with usable text, in order. A chunk lies on one page, inside the page's body."""
     readable = [page for page in document.pages if page.status == "text"]
-    title = document.title or _first_line(readable) or PurePath(name).stem
+    title = document.title[: 3 * _LONGEST_TITLE] or _first_line(readable) or PurePath(name).stem
     path: list[Heading] = []
     for n, page in enumerate(readable):
         before = _carried(readable[n - 1], page) if n else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -27,6 +28,8 @@ from agentformer.types import (
 
 Progress = Callable[[int, int], None]  # windows embedded, windows in all
 
+_UNUSABLE: tuple[DocumentStatus, ...] = ("failed", "encrypted", "no_text", "garbled")
+_LONGEST_TITLE = 300  # code points; a title is repeated beside every chunk
 _LANGUAGE_SAMPLE = 20_000  # code points of a document that tell its language
 
 
@@ -91,33 +94,33 @@ class Ingest:
             return self._refuse(document, text.status, text.reason, text)
 
         entries = self._entries(document, text)
-        self._originals.put(data)
-        same = [
-            Scope(namespace, kinds=("document",), metadata={"name": name}, include_archived=True),
-            Scope(namespace, kinds=("document",), metadata={"sha256": sha256}, include_archived=True),
-        ]
-        self._backend.store(entries, replacing=same, progress=progress)
-        self._originals.put(data)  # a former document with the same bytes may just have been removed with its file
+        same = [_documents(namespace, name=name), _documents(namespace, sha256=sha256)]
+        former = {entry.metadata["sha256"] for scope in same for entry in self._backend.list(scope)}
+        try:
+            self._originals.put(data)
+            self._backend.store(entries, replacing=same, progress=progress)
+            self._originals.keep(data)
+        finally:  # of a former version, or of this one if it could not be stored
+            for digest in former | {sha256}:
+                self._originals.discard(digest, self.in_use)
         return describe(entries[0])
+
+    def in_use(self, sha256: str) -> bool:
+        """Does a document of any namespace have these bytes?"""
+        return any(self._backend.count(_documents(space, sha256=sha256)) for space in self._backend.namespaces())
 
     def _refuse(
         self, document: Document, status: DocumentStatus, reason: str, text: DocumentText | None = None
     ) -> Document:
         """Record that the file has no usable text, unless a usable one of its name is there."""
-        same_name = Scope(document.namespace, kinds=("document",), metadata={"name": document.name})
-        if any(entry.metadata.get("status") == "ready" for entry in self._backend.list(same_name)):
-            return Document(
-                document.name,
-                document.namespace,
-                status,
-                f"{reason} (the former version of this name stays)",
-                sha256=document.sha256,
-                bytes=document.bytes,
-                metadata=document.metadata,
-            )
+        unusable = [_documents(document.namespace, name=document.name, status=status) for status in _UNUSABLE]
         entry = _document_entry(document, text, status, reason, chunks=0)
-        self._backend.store([entry], replacing=[same_name])
-        return describe(entry)
+        self._backend.store([entry], replacing=unusable)
+        if not self._backend.count(_documents(document.namespace, name=document.name, status="ready")):
+            return describe(entry)
+        # Looked up after the store, so that a good version which came meanwhile is seen, and stays.
+        self._backend.remove([entry.id])
+        return dataclasses.replace(document, status=status, reason=f"{reason} (the former version of this name stays)")
 
     def _entries(self, document: Document, text: DocumentText) -> list[MemoryEntry]:
         """The document, its pages, and its chunks."""
@@ -160,6 +163,10 @@ class Ingest:
             return estimated_spans(text)
 
 
+def _documents(namespace: str, **metadata: str) -> Scope:
+    return Scope(namespace, kinds=("document",), metadata=metadata)
+
+
 def describe(entry: MemoryEntry) -> Document:
     """The document that a document entry records."""
     data = entry.metadata
@@ -192,7 +199,7 @@ def _document_entry(
         content=document.name,
         kind="document",
         namespace=document.namespace,
-        title=text.title if text else "",
+        title=text.title[:_LONGEST_TITLE] if text else "",
         metadata={
             "name": document.name,
             "sha256": document.sha256,

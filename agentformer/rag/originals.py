@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+
+from filelock import FileLock
 
 from agentformer.errors import NotFound, StoreFull
 from agentformer.records.files import write_atomically
@@ -38,9 +41,25 @@ class Originals:
         except FileNotFoundError:
             raise NotFound(f"the original {digest[:12]} is not in {self._folder}") from None
 
-    def remove(self, digest: str) -> None:
-        """Delete an original; one that is not there is no error."""
-        self._path(digest).unlink(missing_ok=True)
+    def discard(self, digest: str, in_use: Callable[[str], bool]) -> None:
+        """Delete an original unless it is `in_use`; one that is not there is no error.
+
+        Asking and deleting are one step to `keep`: an upload that has just stored the same bytes again
+        either is seen by `in_use`, or puts the file back.
+        """
+        if not digest or not self._path(digest).exists():
+            return
+        with self._guard():
+            if not in_use(digest):
+                self._path(digest).unlink(missing_ok=True)
+
+    def keep(self, data: bytes) -> None:
+        """`put` for a document that is stored already: whoever discards meanwhile comes before or after."""
+        with self._guard():
+            self.put(data)
+
+    def _guard(self) -> FileLock:
+        return FileLock(str(self._folder / ".lock"))
 
     def _path(self, digest: str) -> Path:
         # Two characters of folder keep directories small; the name holds nothing that an uploader chose.

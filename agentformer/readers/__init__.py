@@ -1,7 +1,7 @@
 """Files to text: `read` gives a document's pages of clean text, or says what is wrong and what to do.
 
 Importing this is cheap. Parsers are imported by their adapters, and those only in the child process, except
-for plain text and Markdown, which need none.
+for plain text, which needs none.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument,
 from agentformer.readers.dispatch import ADAPTERS, SUPPORTED, adapter_for
 from agentformer.readers.limits import ReadLimits, ReadOptions
 from agentformer.readers.sandbox import read_isolated
-from agentformer.readers.sniffing import BINARY, MARKDOWN, PDF, PLAIN, sniff
+from agentformer.readers.sniffing import BINARY, PDF, PLAIN, sniff
 from agentformer.types import DocumentText
 
 __all__ = ["ReadLimits", "read", "sniff"]
 
-_WITHOUT_PARSER = frozenset({PLAIN, MARKDOWN})
+_WITHOUT_PARSER = frozenset({PLAIN})
 
 
 def read(

@@ -20,7 +20,8 @@ _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 _NOT_A_TITLE = re.compile(r"\s*(?:[-*+>|]|\d+[.)]\s|$)")
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE | re.IGNORECASE)
-_MARKUP = re.compile(r"[*_`]{1,3}(?=\S)|(?<=\S)[*_`]{1,3}|!?\[([^\]]*)\]\([^)]*\)")
+_LONGEST_TITLE = 300
+_MARKUP = re.compile(r"[*_`]{1,3}(?=\S)|(?<=\S)[*_`]{1,3}|!?\[([^\[\]]*+)\]\([^()]*+\)")
 
 
 @dataclass(slots=True)
@@ -92,4 +93,5 @@ def _heading(line: str, following: str) -> tuple[int, str] | None:
 
 
 def plain_title(markup: str) -> str:
-    return " ".join(_MARKUP.sub(lambda m: m.group(1) or "", markup).split())
+    """The heading as a person reads it, of bounded length: a label is shown beside every citation."""
+    return " ".join(_MARKUP.sub(lambda m: m.group(1) or "", markup[:_LONGEST_TITLE]).split())

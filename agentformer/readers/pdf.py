@@ -203,7 +203,7 @@ def _recognised(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions)
 
 def _document(drafts: list[_Draft], fast: PdfiumDocument | None, options: ReadOptions) -> DocumentText:
     usable = [d.raw if d.quality.verdict in ("good", "doubtful") else "" for d in drafts]
-    texts = normalize_pages(usable)
+    texts = normalize_pages(usable, bodies)
     spans = bodies(texts)
     pages = [_page(number, draft, texts[number], spans[number], fast, options) for number, draft in enumerate(drafts)]
     pages = page_headings(pages, fast.outline() if fast is not None else ())

@@ -44,6 +44,9 @@ def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> li
 def announce(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
     """Move entries to the end of the change feed."""
     connection.executemany("INSERT OR REPLACE INTO changes (entry) VALUES (?)", ((num,) for num in nums))
+    connection.execute(
+        "INSERT OR REPLACE INTO points SELECT seq, randomblob(8) FROM sqlite_sequence WHERE name = 'changes'"
+    )
 
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:
@@ -132,7 +135,13 @@ def count(connection: sqlite3.Connection, scope: Scope) -> int:
 
 def last_change(connection: sqlite3.Connection) -> int:
     """The newest `seq` of the change feed; 0 for an empty store."""
-    return int(connection.execute("SELECT coalesce(max(seq), 0) FROM changes").fetchone()[0])
+    return int(connection.execute("SELECT coalesce(max(seq), 0) FROM points").fetchone()[0])
+
+
+def point(connection: sqlite3.Connection, seq: int) -> str:
+    """The token of the history at `seq`, which must have been a `last_change`; "" where there is none."""
+    row = connection.execute("SELECT hex(token) FROM points WHERE seq = ?", [seq]).fetchone()
+    return str(row[0]) if row else ""
 
 
 def changed_since(connection: sqlite3.Connection, seq: int) -> list[int]:

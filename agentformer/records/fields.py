@@ -9,9 +9,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.errors import InvalidInput
-from agentformer.types import TIERS, Tier
+from agentformer.types import TIERS, UNSEARCHED_KINDS, Tier
 
 MAX_CONTENT = 1_000_000  # code points of one entry; longer texts are documents, and belong to `rag.upload`
+MAX_LIMIT = 10_000  # hits of one search
+_MAX_DEPTH = 100
+_MAX_KEYS = 100  # of metadata; each key of a filter is a condition of its own
 _MAX_NAME = 200  # code points of a namespace, kind or session id
 
 
@@ -33,10 +36,22 @@ def encodable(field: str, text: str) -> str:
     return text
 
 
+def kind(value: Any) -> str:
+    if value in UNSEARCHED_KINDS:
+        raise InvalidInput("kind", f"{value!r} is kept for uploaded documents; use rag.upload, or another kind")
+    return name("kind", value)
+
+
 def name(field: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > _MAX_NAME:
         raise InvalidInput(field, f"must be a text of 1 to {_MAX_NAME} characters, got {str(value)[:80]!r}")
     return encodable(field, value)
+
+
+def limit(field: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
+        raise InvalidInput(field, f"must be a whole number in 1..{MAX_LIMIT}, got {value!r:.80}")
+    return value
 
 
 def tier(value: Any) -> Tier:
@@ -51,11 +66,25 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInput(field, "must be a mapping with strings as keys")
+    if len(value) > _MAX_KEYS:
+        raise InvalidInput(field, f"has {len(value)} keys, over {_MAX_KEYS}")
     try:
-        json.dumps(dict(value), allow_nan=False, ensure_ascii=False).encode("utf-8")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(field, f"must be JSON values: {error}") from None
+        text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False)
+        text.encode("utf-8")
+        # Numbers beyond a double's range and nesting beyond SQLite's are JSON, but cannot be kept or compared.
+        _bounded(value, _MAX_DEPTH)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise InvalidInput(field, f"must be JSON values: {str(error)[:120]}") from None
     return dict(value)
+
+
+def _bounded(value: Any, depth: int) -> None:
+    if depth == 0:
+        raise ValueError(f"nested more than {_MAX_DEPTH} deep")
+    if isinstance(value, int):
+        float(value)
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ():
+        _bounded(inner, depth - 1)
 
 
 def moment(field: str, value: Any) -> datetime | None:
@@ -68,7 +97,10 @@ def moment(field: str, value: Any) -> datetime | None:
             raise InvalidInput(field, f"must be ISO 8601 such as 2026-11-20T09:30:00+00:00, got {value!r}") from None
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidInput(field, "must have a time zone, such as 2026-11-20T09:30:00+00:00")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise InvalidInput(field, f"is out of range: {value}") from None
 
 
 def salience(value: Any) -> float:

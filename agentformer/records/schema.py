@@ -49,6 +49,9 @@ MIGRATIONS: tuple[str, ...] = (
 
     -- One row per entry, moved to the end at each change: followers read what lies above the seq they know.
     CREATE TABLE changes (seq INTEGER PRIMARY KEY AUTOINCREMENT, entry INTEGER NOT NULL UNIQUE);
+    -- A random token for the newest seq of each write. Records put back from a backup go on with the same
+    -- numbers and other tokens, so a follower sees that it has followed another history.
+    CREATE TABLE points (seq INTEGER PRIMARY KEY, token BLOB NOT NULL);
 
     CREATE TABLE spaces (id INTEGER PRIMARY KEY, description TEXT NOT NULL, active INTEGER NOT NULL);
 

@@ -22,6 +22,7 @@ from agentformer.types import EmbeddingSpace, Matrix, Scope, Span
 
 # Two loads of one model on different hardware agree far better than this; two models do not come near it.
 _SAME_MODEL_COSINE = 0.99
+_MOVED_MODEL_COSINE = 0.9999  # under another name a model must agree to the last bits that hardware leaves alone
 
 
 class Window(NamedTuple):
@@ -60,17 +61,24 @@ def claim_space(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
 
 def check_same(stored: EmbeddingSpace, given: EmbeddingSpace) -> None:
     """Raises `SpaceMismatch` unless vectors of both may be compared."""
-    if dataclasses.replace(stored, fingerprint="") != dataclasses.replace(given, fingerprint=""):
+    told = bool(stored.fingerprint and given.fingerprint)
+    if dataclasses.replace(stored, fingerprint="") == dataclasses.replace(given, fingerprint=""):
+        if told and _cosine(stored, given) < _SAME_MODEL_COSINE:
+            raise SpaceMismatch(
+                f"another model is now installed under the name of {_name(stored)}: it embeds the probe text "
+                "differently; put the former one back, or ingest into a new --index-dir"
+            )
+    elif _unnamed(stored) != _unnamed(given) or not told or _cosine(stored, given) < _MOVED_MODEL_COSINE:
         raise SpaceMismatch(
             f"this store's vectors are of {_name(stored)}, and the embedder is {_name(given)}; "
             f"use the store's own embedder (--embedder {stored.provider}:{stored.model}), "
             "or ingest into a new --index-dir"
         )
-    if stored.fingerprint and given.fingerprint and _cosine(stored, given) < _SAME_MODEL_COSINE:
-        raise SpaceMismatch(
-            f"another model is now installed under the name of {_name(stored)}: it embeds the probe text "
-            "differently; put the former one back, or ingest into a new --index-dir"
-        )
+
+
+def _unnamed(space: EmbeddingSpace) -> EmbeddingSpace:
+    """What must agree for a model that has moved to another folder or provider."""
+    return dataclasses.replace(space, provider="", model="", revision="", fingerprint="")
 
 
 def known_hashes(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> set[bytes]:
@@ -161,5 +169,6 @@ def _name(space: EmbeddingSpace) -> str:
 
 
 def _cosine(one: EmbeddingSpace, other: EmbeddingSpace) -> float:
+    """Of the two fingerprints; -1.0 where they cannot be compared."""
     a, b = (np.frombuffer(base64.b64decode(s.fingerprint), "<f2").astype(np.float32) for s in (one, other))
     return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12)) if len(a) == len(b) else -1.0

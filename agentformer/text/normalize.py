@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agentformer.text.accents import accent_style, repair_accents
+from agentformer.types import Span
+
+FindBodies = Callable[[Sequence[str]], Sequence[Span | None]]
 
 LINE_HYPHEN = "\ufffe"  # pdfium puts it where a hyphen ends a line, and drops the line's end
 
@@ -107,15 +110,24 @@ def _compatible(text: str) -> str:
     return unicodedata.normalize("NFC", "".join(parts))
 
 
-def normalize_pages(texts: Sequence[str]) -> list[str]:
-    """Clean every page and join torn words, each decision taken with the whole document in view."""
+def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> list[str]:
+    """Clean every page and join torn words, each decision taken with the whole document in view.
+
+    `running` gives each page's body without running header and footer, or None for all of it: a word torn at
+    the body's end goes on overleaf, and not in the footer.
+    """
     style = accent_style(texts)
     pages = [clean(text, accents=style) for text in texts]
     if not any("-\n" in page for page in pages):
         return pages
     words = vocabulary(pages)
     english = looks_english(pages)
-    return [join_hyphens(page, words, english=english) for page in pages]
+    spans = running(pages) if running else [None] * len(pages)
+    bodies = [span or Span(0, len(page)) for page, span in zip(pages, spans, strict=True)]
+    return [
+        page[:start] + join_hyphens(page[start:end], words, english=english) + page[end:]
+        for page, (start, end) in zip(pages, bodies, strict=True)
+    ]
 
 
 def vocabulary(texts: Sequence[str]) -> Counter[str]:

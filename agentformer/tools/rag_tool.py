@@ -17,6 +17,7 @@ from agentformer.rag.originals import Originals
 from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, Answer, MemoryBackend, MemoryEntry, Page, Query, Scope
 
+_WAITING = "no embedder was at hand: found by words, and by vectors after `agentformer reindex`"
 _PAGE = 500  # entries listed at a time
 _MAX_NAME = 255  # code points; the limit of common file systems
 
@@ -55,7 +56,8 @@ class RAGTool:
     ) -> Document:
         """Bring a document in: a path, its bytes, or an open binary file.
 
-        The same bytes twice are one document (`unchanged`). The same name with other bytes replaces the
+        `name` may have folders before it; without one, it is the file's own. The same bytes twice are one
+        document (`unchanged`), which keeps its first name and metadata. The same name with other bytes replaces the
         former version in one step, when the new one is complete. What is wrong with the content is told by
         the document's `status` and `reason`; `InvalidInput` is raised for a path that is no readable file.
         """
@@ -65,8 +67,10 @@ class RAGTool:
         name = _safe_name(name or found_name)
         digest = hashlib.sha256(data).hexdigest()
         if same := self._same_bytes(namespace, digest):
-            return dataclasses.replace(same, unchanged=True)
-        return self._ingest(
+            if self._backend.pending(Scope(namespace, document_id=same.id)):
+                self._backend.embed_pending()
+            return dataclasses.replace(self._with_state(same), unchanged=True)
+        document = self._ingest(
             data,
             name,
             namespace=namespace,
@@ -75,6 +79,7 @@ class RAGTool:
             password=password,
             progress=progress,
         )
+        return self._with_state(document)
 
     def query(
         self,
@@ -89,9 +94,7 @@ class RAGTool:
         `filters` is equality over metadata given at upload. Raises `InvalidInput` for an empty question.
         """
         self._check_question(question)
-        limit = self._top_k if top_k is None else top_k
-        if limit < 1:
-            raise InvalidInput("top_k", f"must be at least 1, got {limit}")
+        limit = fields.limit("top_k", self._top_k if top_k is None else top_k)
         chunks = Scope(
             fields.name("namespace", namespace), kinds=("chunk",), metadata=fields.metadata(filters, "filters")
         )
@@ -113,15 +116,14 @@ class RAGTool:
 
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
         """Every document of the namespace, oldest first. `pending` ones are found by words already."""
-        return [self._with_state(entry) for entry in self._all(Scope(namespace, kinds=("document",)))]
+        scope = Scope(fields.name("namespace", namespace), kinds=("document",))
+        return [self._with_state(describe(entry)) for entry in self._all(scope)]
 
     def remove(self, document_id: str, *, namespace: str | None = None) -> None:
         """Delete a document with everything made from it, and its original. Raises `NotFound`."""
         entry = self._document(document_id, namespace)
         self._backend.remove([document_id])
-        digest = entry.metadata["sha256"]
-        if not any(self._same_bytes(other, digest) for other in self._backend.namespaces()):
-            self._originals.remove(digest)
+        self._originals.discard(entry.metadata["sha256"], self._ingest.in_use)
 
     def pages(self, document_id: str, *, namespace: str | None = None) -> list[Page]:
         """The stored text of each page; citations' offsets refer to it. Raises `NotFound`."""
@@ -136,13 +138,16 @@ class RAGTool:
         return found[0]
 
     def _bytes(self, file: str | os.PathLike[str] | bytes | BinaryIO) -> tuple[bytes, str]:
-        if isinstance(file, bytes):
-            return self._limited(file), ""
+        if isinstance(file, (bytes, bytearray, memoryview)):
+            return self._limited(bytes(file)), ""
         if isinstance(file, (str, os.PathLike)):
             return self._limited(_read_path(Path(file), self._max_file_bytes)), Path(file).name
-        data = file.read(self._max_file_bytes + 1)
+        try:
+            data: Any = file.read(self._max_file_bytes + 1)
+        except (AttributeError, UnicodeDecodeError):
+            data = None
         if not isinstance(data, bytes):
-            raise InvalidInput("file", "must be opened in binary mode ('rb')")
+            raise InvalidInput("file", "must be a path, bytes, or a file opened in binary mode ('rb')")
         given = getattr(file, "name", "")
         return self._limited(data), Path(given).name if isinstance(given, str) else ""
 
@@ -163,11 +168,11 @@ class RAGTool:
         found = self._backend.list(scope, limit=1)
         return describe(found[0]) if found and found[0].metadata["status"] == "ready" else None
 
-    def _with_state(self, entry: MemoryEntry) -> Document:
-        document = describe(entry)
-        if document.status == "ready" and self._backend.pending(Scope(entry.namespace, document_id=entry.id)):
-            return dataclasses.replace(document, status="pending", reason="waiting for the embedder; found by words")
-        return document
+    def _with_state(self, document: Document) -> Document:
+        """`pending` while a part of it waits for the embedder."""
+        if document.status != "ready" or not self._backend.pending(Scope(document.namespace, document_id=document.id)):
+            return document
+        return dataclasses.replace(document, status="pending", reason=_WAITING)
 
     def _all(self, scope: Scope) -> Iterator[MemoryEntry]:
         after = ""
@@ -177,26 +182,32 @@ class RAGTool:
 
 
 def _read_path(path: Path, limit: int) -> bytes:
-    if path.is_dir():
-        raise InvalidInput("file", f"{path} is a folder; give its files (`agentformer ingest` takes folders)")
     try:
+        if path.is_dir():
+            raise InvalidInput("file", f"{path} is a folder; give its files (`agentformer ingest` takes folders)")
+        if path.exists() and not path.is_file():
+            raise InvalidInput("file", f"{path} is a device or a pipe; give a regular file")
         with path.open("rb") as file:
             return file.read(limit + 1)
     except FileNotFoundError:
         raise InvalidInput("file", f"{path} does not exist") from None
     except PermissionError:
         raise InvalidInput("file", f"{path} may not be read; check its permissions") from None
+    except InvalidInput:
+        raise
     except (OSError, ValueError) as error:
         raise InvalidInput("file", f"{str(path)[:200]!r} cannot be read: {error}") from None
 
 
 def _safe_name(name: str) -> str:
-    """The last part of a name as an uploader gave it, without what could hurt a terminal or a path."""
-    last = name.replace("\\", "/").rsplit("/", 1)[-1]
-    cleaned = "".join(ch for ch in last if ch.isprintable()).encode("utf-8", "ignore").decode().strip()
-    if cleaned in ("", ".", ".."):
+    """A name as an uploader gave it, without what could hurt a terminal. It is never a path of ours."""
+    if not isinstance(name, str):
+        raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
+    printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable()).encode("utf-8", "ignore").decode()
+    parts = [part.strip() for part in printable.split("/") if part.strip() not in ("", ".", "..")]
+    if not parts:
         raise InvalidInput("name", "give the document a name, such as report.pdf")
-    return cleaned[:_MAX_NAME]
+    return "/".join(parts)[-_MAX_NAME:]
 
 
 def _page(entry: MemoryEntry) -> Page:

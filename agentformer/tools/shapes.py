@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from agentformer.rag.ingest import Document
-from agentformer.types import Answer, Citation, Hit, MemoryEntry
+from agentformer.types import Answer, Citation, Hit
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
@@ -53,20 +53,6 @@ def document_json(document: Document) -> dict[str, Any]:
     values = dataclasses.asdict(document)
     values["metadata"] = dict(document.metadata)
     return values
-
-
-def entry_json(entry: MemoryEntry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "content": entry.content,
-        "tier": entry.tier,
-        "kind": entry.kind,
-        "namespace": entry.namespace,
-        "session_id": entry.session_id,
-        "metadata": dict(entry.metadata),
-        "occurred_at": entry.occurred_at.isoformat() if entry.occurred_at else None,
-        "created_at": entry.created_at.isoformat() if entry.created_at else None,
-    }
 
 
 def _rounded(score: float | None) -> float | None:

@@ -51,7 +51,7 @@ def documents(tmp_path: Path) -> Path:
 def test_ingest_ask_search_list_export_status_and_remove(run: Run, documents: Path) -> None:
     ingested = json.loads(run("ingest", str(documents), "--json").stdout)["documents"]
     assert [(d["name"], d["status"], d["pages"]) for d in ingested] == [
-        ("muistio.txt", "ready", 1),
+        ("below/muistio.txt", "ready", 1),
         ("rules.pdf", "ready", 2),
     ]
 
@@ -73,7 +73,7 @@ def test_ingest_ask_search_list_export_status_and_remove(run: Run, documents: Pa
         "dense_score",
         "lexical_score",
     }
-    assert (hits[0]["document"], hits[0]["page"]) == ("muistio.txt", 1)
+    assert (hits[0]["document"], hits[0]["page"]) == ("below/muistio.txt", 1)
 
     listed = json.loads(run("list", "--json").stdout)["documents"]
     assert [{k: d[k] for k in ("id", "name", "pages", "chunks", "status")} for d in listed] == [
@@ -142,6 +142,29 @@ def test_a_store_of_another_embedder_is_not_searched(run: Run, documents: Path, 
     assert "hashing:256" in done.stderr and "--index-dir" in done.stderr
 
 
+def test_files_of_one_name_in_different_folders_are_all_kept(run: Run, tmp_path: Path) -> None:
+    for year in (2023, 2024):
+        (tmp_path / "fees" / str(year)).mkdir(parents=True)
+        (tmp_path / "fees" / str(year) / "fee.txt").write_text(f"In {year} the fee was {year - 2000} euros.")
+    (tmp_path / "fees" / "loop").symlink_to(tmp_path / "fees")
+    os.mkfifo(tmp_path / "fees" / "pipe")
+    done = run("ingest", str(tmp_path / "fees"), "--json")
+    states = {d["name"]: d["status"] for d in json.loads(done.stdout)["documents"]}
+    assert states == {"2023/fee.txt": "ready", "2024/fee.txt": "ready", f"{tmp_path}/fees/pipe": "failed"}
+    assert "23 euros" in run("ask", "What was the fee in 2023?").stdout
+
+
+def test_reindex_embeds_what_waited(run: Run, documents: Path, tmp_path: Path) -> None:
+    where = ("--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u")
+    absent = ("--embedder", f"sbert:{tmp_path}/no-model", *where)
+    pending = json.loads(run("ingest", str(documents), "--json", *absent, folders=False).stdout)["documents"]
+    assert {d["status"] for d in pending} == {"pending"}
+    assert run("reindex", *absent, folders=False).returncode == 1
+    assert "reindex" in run("ask", "Who keeps the keys?").stderr
+    assert json.loads(run("reindex", "--json").stdout) == {"pending": 0}
+    assert {d["status"] for d in json.loads(run("list", "--json").stdout)["documents"]} == {"ready"}
+
+
 def test_auto_takes_the_embedder_of_the_store(run: Run, documents: Path, tmp_path: Path) -> None:
     run("ingest", str(documents))
     where = ("--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u")
@@ -150,7 +173,9 @@ def test_auto_takes_the_embedder_of_the_store(run: Run, documents: Path, tmp_pat
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("command", ["ingest", "ask", "search", "list", "remove", "export", "status", "serve"])
+@pytest.mark.parametrize(
+    "command", ["ingest", "ask", "search", "list", "remove", "export", "reindex", "status", "serve"]
+)
 def test_every_command_explains_itself(run: Run, command: str) -> None:
     shown = run(command, "--help", folders=False).stdout
     assert all(option in shown for option in ("--index-dir", "--upload-dir", "--namespace", "--json"))

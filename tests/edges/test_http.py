@@ -79,6 +79,9 @@ def test_namespace_and_metadata_come_from_the_form(client: Any) -> None:
         (b'{"question": "x", "namespace": 1}', "namespace"),
         (b'{"question": "' + b"x" * 9000 + b'"}', "question"),
         (b'{"question": "\\ud800"}', "question"),
+        (b'{"question": "x", "filters": {"a": ' + b"9" * 400 + b"}}", "filters"),
+        (b'{"question": "x", "filters": {"a": ' + b"[" * 500 + b"]" * 500 + b"}}", "filters"),
+        (b'{"question": "x", "filters": ' + b'{"a":' * 20000 + b"1" + b"}" * 20000 + b"}", "body"),
     ],
 )
 def test_a_wrong_query_is_a_problem_document_that_names_the_field(client: Any, body: bytes, field: str) -> None:
@@ -135,3 +138,16 @@ def test_an_application_that_exists_mounts_it_under_a_prefix(tmp_path: Path) -> 
         assert asked.json["citations"][0]["document"] == "keys.txt"
         assert client.get("/").text == "the host's own page"
         assert client.get("/nowhere").content_type.startswith("text/html")
+        wrong = client.post("/memory/api/rag/query", json={})
+        assert (wrong.status_code, wrong.content_type) == (400, "application/problem+json")
+
+
+def test_the_hosts_own_error_pages_stay(tmp_path: Path) -> None:
+    app = flask.Flask("host")
+    app.register_error_handler(404, lambda error: ("the host's own 404", 404))
+    with agentformer.connect(index_dir=tmp_path / "i", embedder="hashing") as memory:
+        init_app(app, memory, url_prefix="/memory")
+        init_app(app, memory, url_prefix="/other")
+        client = app.test_client()
+        assert client.get("/memoryland").text == "the host's own 404"
+        assert client.get("/other/healthz").json == {"status": "ok"}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.embedders.lazy import LazyEmbedder
 from agentformer.embedders.sbert import SbertEmbedder
@@ -104,7 +106,7 @@ def load(folder: Path) -> Embedder:
 
 def test_a_folder_is_loaded_with_its_own_shape(own_model: Path) -> None:
     space = load(own_model).space
-    assert (space.provider, space.model, space.dimension, space.max_tokens) == ("sbert", "model", 768, 126)
+    assert (space.provider, space.model, space.dimension, space.max_tokens) == ("sbert", str(own_model), 768, 126)
     assert space.normalised and space.fingerprint
     assert load(own_model).space == space
 
@@ -167,10 +169,13 @@ def test_weights_that_are_not_numbers_are_refused(own_model: Path) -> None:
 
 
 def test_another_model_under_the_same_name_is_noticed(own_model: Path, swapped_model: Path, tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, load(own_model))
+    place = Path(shutil.copytree(own_model, tmp_path / "model"))
+    backend = FaissMemoryBackend(tmp_path, load(place))
     backend.store([make_entry("the keys of the harbour")])
     backend.close()
-    swapped = FaissMemoryBackend(tmp_path, load(swapped_model))
+    shutil.rmtree(place)
+    shutil.copytree(swapped_model, place)
+    swapped = FaissMemoryBackend(tmp_path, load(place))
     with pytest.raises(SpaceMismatch, match="another model"):
         swapped.store([make_entry("the teapot")])
     with pytest.raises(SpaceMismatch, match="another model"):
@@ -179,14 +184,30 @@ def test_another_model_under_the_same_name_is_noticed(own_model: Path, swapped_m
     swapped.close()
 
 
+def test_a_model_that_was_moved_is_still_the_same(own_model: Path, tmp_path: Path) -> None:
+    backend = FaissMemoryBackend(tmp_path / "store", load(own_model))
+    backend.store([make_entry("the keys of the harbour")])
+    backend.close()
+    moved = FaissMemoryBackend(tmp_path / "store", load(Path(shutil.copytree(own_model, tmp_path / "elsewhere"))))
+    assert [hit.dense_rank for hit in moved.search(Query("the keys"))] == [1]
+    moved.close()
+
+
+def test_auto_finds_the_folder_that_a_store_was_made_with(own_model: Path, tmp_path: Path) -> None:
+    with agentformer.connect(index_dir=tmp_path, embedder=f"sbert:{own_model}") as af:
+        af.memory.store("the keys of the harbour")
+    with agentformer.connect(index_dir=tmp_path, embedder="auto") as af:
+        assert af.memory.search("keys", mode="dense")[0].entry.content == "the keys of the harbour"
+
+
 def test_another_models_vectors_are_never_compared(own_model: Path, tmp_path: Path) -> None:
     backend = FaissMemoryBackend(tmp_path, load(own_model))
     (entry,) = backend.store([make_entry("the keys of the harbour")])
     backend.close()
     other = FaissMemoryBackend(tmp_path, HashingEmbedder(768))
-    with pytest.raises(SpaceMismatch, match="sbert:model"):
+    with pytest.raises(SpaceMismatch, match=r"sbert:.*model"):
         other.store([make_entry("the teapot")])
-    with pytest.raises(SpaceMismatch, match="sbert:model"):
+    with pytest.raises(SpaceMismatch, match=r"sbert:.*model"):
         other.update(entry.id, {"content": "the teapot"})
     assert [e.content for e in other.list(Scope())] == ["the keys of the harbour"]
     other.close()

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def af(tmp_path: Path) -> Iterator[agentformer.AgentFormer]:
 
 
 def originals(af: agentformer.AgentFormer) -> list[str]:
-    return sorted(path.stem for path in af.settings.upload_dir.rglob("*") if path.is_file())
+    return sorted(path.stem for path in af.settings.upload_dir.rglob("*.bin"))
 
 
 def test_an_answer_cites_the_page_and_the_exact_span(af: agentformer.AgentFormer) -> None:
@@ -67,6 +68,48 @@ def test_the_same_name_with_new_bytes_replaces_the_old_version(af: agentformer.A
     assert [document.id for document in af.rag.documents()] == [new.id]
     assert not [hit for hit in af.rag.query("keys cupboard caretaker").hits if "cupboard" in hit.entry.content]
     assert af.backend.get([old.id]) == []
+
+
+def test_the_original_of_a_replaced_version_goes_with_it(af: agentformer.AgentFormer) -> None:
+    af.rag.upload(KEYS.encode(), name="rules.txt")
+    new = af.rag.upload(BOATS.encode(), name="rules.txt")
+    assert originals(af) == [new.sha256]
+    af.rag.remove(new.id)
+    assert originals(af) == []
+
+
+def test_an_upload_that_fails_to_be_stored_leaves_no_original(
+    af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise StoreFull("no room")
+
+    monkeypatch.setattr(af.backend, "store", full)
+    with pytest.raises(StoreFull):
+        af.rag.upload(KEYS.encode(), name="keys.txt")
+    assert originals(af) == []
+
+
+def test_names_in_different_folders_are_different_documents(af: agentformer.AgentFormer) -> None:
+    af.rag.upload(KEYS.encode(), name="2024/rules.txt")
+    af.rag.upload(BOATS.encode(), name="2025/rules.txt")
+    assert [document.name for document in af.rag.documents()] == ["2024/rules.txt", "2025/rules.txt"]
+
+
+def test_a_bad_upload_beside_a_good_one_never_removes_it(
+    af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = af.backend.store
+
+    def while_a_good_one_comes(entries: Any, **options: Any) -> Any:
+        monkeypatch.setattr(af.backend, "store", store)
+        af.rag.upload(KEYS.encode(), name="keys.txt")
+        return store(entries, **options)
+
+    monkeypatch.setattr(af.backend, "store", while_a_good_one_comes)
+    bad = af.rag.upload(b"\x00\x01" * 500, name="keys.txt")
+    assert bad.status == "failed"
+    assert [(d.name, d.status) for d in af.rag.documents()] == [("keys.txt", "ready")]
 
 
 def test_the_old_version_answers_until_the_new_one_is_complete(af: agentformer.AgentFormer) -> None:
@@ -189,7 +232,7 @@ def test_a_path_that_is_no_readable_file_is_refused(af: agentformer.AgentFormer,
 
 def test_an_upload_cannot_choose_a_path(af: agentformer.AgentFormer) -> None:
     document = af.rag.upload(KEYS.encode(), name="..\\../../etc/\x1b[31mpasswd\n.txt")
-    assert document.name == "[31mpasswd.txt"
+    assert document.name == "etc/[31mpasswd.txt"
     assert originals(af) == [document.sha256]
 
 
@@ -242,12 +285,13 @@ def test_without_an_embedder_everything_is_kept_and_found_by_words(tmp_path: Pat
     with agentformer.connect(**folders, embedder=f"sbert:{tmp_path / 'no-such-model'}") as af:
         document = af.rag.upload(KEYS.encode(), name="keys.txt")
         answer = af.rag.query("Who keeps the keys?")
-        assert document.status == "ready"
+        assert (document.status, "reindex" in document.reason) == ("pending", True)
         assert [d.status for d in af.rag.documents()] == ["pending"]
         assert "blue cupboard" in answer.citations[0].quote
         assert "words alone" in answer.warnings[0]
     with agentformer.connect(**folders, embedder="hashing") as af:
-        assert af.backend.embed_pending() == 0
+        assert "have no vectors yet" in af.rag.query("Who keeps the keys?").warnings[0]
+        assert af.memory.reindex() == 0
         assert [d.status for d in af.rag.documents()] == ["ready"]
         assert af.memory.search("keys", mode="dense")[0].entry.content == KEYS
 
@@ -260,6 +304,33 @@ def test_memory_and_documents_share_one_store(af: agentformer.AgentFormer) -> No
     af.memory.remove(kept.id)
     with pytest.raises(NotFound):
         af.memory.get(kept.id)
+
+
+def test_containers_of_documents_are_not_memories_kinds(af: agentformer.AgentFormer) -> None:
+    with pytest.raises(InvalidInput, match=r"rag\.upload"):
+        af.memory.store("x", kind="document")
+    document = af.rag.upload(KEYS.encode(), name="keys.txt")
+    with pytest.raises(InvalidInput, match=r"rag\.remove"):
+        af.memory.remove(document.id)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2**31, "3", 3.0, True, None])
+def test_a_limit_is_a_whole_number_in_bounds(af: agentformer.AgentFormer, wrong: Any) -> None:
+    af.memory.store("The keys hang in the cupboard.")
+    with pytest.raises(InvalidInput, match="limit"):
+        af.memory.search("keys", limit=wrong)
+    if wrong is not None:
+        with pytest.raises(InvalidInput, match="top_k"):
+            af.rag.query("keys", top_k=wrong)
+
+
+def test_a_torn_word_is_not_joined_to_the_footer(af: agentformer.AgentFormer) -> None:
+    pages = [
+        [f"{name} speaks of boats that are lifted in spring.", "The crane then works automa-", "", f"Harbour rules {n}"]
+        for n, name in enumerate(("Anna", "Bertil", "Cecilia", "David", "Erik"), 1)
+    ]
+    document = af.rag.upload(make_pdf(pages), name="rules.pdf")
+    assert all("automa-\n" in page.text and "automaHarbour" not in page.text for page in af.rag.pages(document.id))
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")

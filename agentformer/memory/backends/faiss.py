@@ -49,7 +49,16 @@ class FaissMemoryBackend:
             nums = records.insert(connection, entries)
             self._index(connection, nums, entries, prepared)
             records.remove(connection, sorted(doomed))  # last, so that vectors of text that stays are kept
+        if isinstance(prepared, Prepared):
+            self._catch_up()
         return entries
+
+    def _catch_up(self) -> None:
+        """The embedder has just worked: embed what waited for it."""
+        with self._database.reading() as connection:
+            waiting = stored_vectors.pending_count(connection)
+        if waiting:
+            self._embedding.catch_up()
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         if wrong := sorted(set(changes) - _CHANGEABLE):
