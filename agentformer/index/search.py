@@ -31,6 +31,7 @@ from agentformer.types import Embedder, Hit, Hits, Query, Scope, Span, Vector
 WORDS_FOLDER = "words"
 MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
 _CACHED_SCOPES = 32
+_SMALL = 20_000  # changes of a store whose indexes are brought up to date when it is closed
 _WITNESSES = 3  # passages looked at to tell the language at hand; a query alone may be mostly names
 _EXCERPT = 600  # code points of each
 
@@ -47,6 +48,8 @@ class HybridSearch:
         self._fanout = fanout
         self._rrf_k = rrf_k
         self._scopes = _ScopeCache()
+        with database.reading() as connection:
+            self._opened_at = records.last_change(connection)
 
     def search(self, query: Query) -> Hits:
         """Best first. With no embedder at hand the words alone decide, and a warning says so."""
@@ -80,6 +83,12 @@ class HybridSearch:
         """Bring both indexes up to date now instead of at the next search."""
         self._words.refresh(self._database)
         self._dense.refresh(self._database)
+
+    def is_small(self) -> bool:
+        """Is following the newest changes a matter of moments, and has anything changed since it was opened?"""
+        with self._database.reading() as connection:
+            changes = records.last_change(connection)
+            return changes != self._opened_at and changes <= _SMALL
 
     def save(self) -> None:
         """Write a snapshot of the vector index where that is worth it."""

@@ -32,11 +32,17 @@ _MARKUP = " \t#*_>-=|"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A sentence of a hit. `span` is in the hit's entry content; `score` is in 0..1, higher is better."""
+    """A sentence of a hit. `span` is in the hit's entry content; scores are in 0..1, higher is better.
+
+    `score` ranks within one question; `coverage` (the share of the question's terms that the sentence holds)
+    and `nearness` (cosine to the question; None where no embedder judged) can be compared between questions.
+    """
 
     hit: Hit
     span: Span
     score: float
+    coverage: float = 1.0
+    nearness: float | None = None
 
     @property
     def quote(self) -> str:
@@ -49,12 +55,18 @@ def rank_evidence(question: str, hits: Sequence[Hit], embedder: Embedder | None 
     if not sentences:
         return []
     best = max(hit.score for hit in hits) or 1.0
-    words = _word_scores(question, sentences)
+    words, coverage = _word_scores(question, sentences)
     plain = [_WORDS * score + _PASSAGE * hit.score / best for score, (hit, _) in zip(words, sentences, strict=True)]
     near = _nearness(question, sentences, plain, embedder)
     total = _WORDS * (1 + _NEIGHBOUR) + _PASSAGE + (_NEARNESS if near else 0.0)
     scored = [
-        Evidence(hit, _shortened(hit.entry.content, span), (plain[i] + _NEARNESS * near.get(i, 0.0)) / total)
+        Evidence(
+            hit,
+            _shortened(hit.entry.content, span),
+            (plain[i] + _NEARNESS * near.get(i, 0.0)) / total,
+            coverage[i],
+            near.get(i),
+        )
         for i, (hit, span) in enumerate(sentences)
     ]
     return sorted(scored, key=lambda evidence: -evidence.score)
@@ -71,19 +83,23 @@ def _is_heading(hit: Hit, span: Span) -> bool:
     return not text or text in hit.entry.context.split(CARRIED)[0].split(SEPARATOR)
 
 
-def _word_scores(question: str, sentences: Sequence[tuple[Hit, Span]]) -> list[float]:
-    """Per sentence, the share of the question's terms that it holds, by rarity; 0..1."""
-    terms, wanted = [], set()
+def _word_scores(question: str, sentences: Sequence[tuple[Hit, Span]]) -> tuple[list[float], list[float]]:
+    """Per sentence, the share of the question's terms that it holds: by rarity among those that any holds, with
+    something for its neighbours; and plainly, of all terms."""
+    terms, coverage, wanted = [], [], set()
     for hit, span in sentences:
         prior = hit.entry.metadata.get("language")
         language = detect_language(hit.entry.content, prior if isinstance(prior, str) else "")
-        terms.append(set(text_terms(hit.entry.content[span.start : span.end], language).stems))
-        wanted |= set(query_terms(question, [language]).stems)
+        found = set(text_terms(hit.entry.content[span.start : span.end], language).stems)
+        asked = set(query_terms(question, [language]).stems)
+        terms.append(found)
+        coverage.append(len(asked & found) / len(asked) if asked else 1.0)
+        wanted |= asked
     seen = Counter(term for found in terms for term in found)
     rarity = {term: math.log(1 + len(sentences) / (0.5 + seen[term])) for term in wanted if seen[term]}
     most = sum(rarity.values()) or 1.0
     own = [sum(rarity.get(term, 0.0) for term in found) / most for found in terms]
-    return [score + _NEIGHBOUR * _around(sentences, own, i) for i, score in enumerate(own)]
+    return [score + _NEIGHBOUR * _around(sentences, own, i) for i, score in enumerate(own)], coverage
 
 
 def _around(sentences: Sequence[tuple[Hit, Span]], own: Sequence[float], i: int) -> float:

@@ -23,7 +23,7 @@ START_SECONDS = 60
 
 
 def main() -> int:
-    questions = json.loads((HERE / "documents" / "questions.json").read_text(encoding="utf-8"))
+    questions = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="agentformer-demo-") as folder:
         server = subprocess.Popen(
             [
@@ -43,11 +43,12 @@ def main() -> int:
             url = started.split()[-1]
             print(f"A server is running on {url}, with its memory in a temporary folder.\n")
             upload(url)
-            right = sum(ask(url, question) for question in questions)
+            outcomes = [ask(url, question) for question in questions]
         finally:
             server.terminate()
             server.wait(START_SECONDS)
-    print(f"{right} of {len(questions)} answers cite the page on which the answer stands.")
+    cited, quoted = (sum(outcome) for outcome in zip(*outcomes, strict=True))
+    print(f"{cited} of {len(questions)} answers cite the page on which the answer stands; {quoted} quote it.")
     print("\nTo go on with documents of your own:")
     print("  make serve                                   the HTTP API, on http://127.0.0.1:8808")
     print("  .venv/bin/agentformer ingest PATH...         files and folders")
@@ -72,8 +73,8 @@ def upload(url: str) -> None:
     print()
 
 
-def ask(url: str, question: dict[str, Any]) -> bool:
-    """One question; whether a citation names the page where the answer stands."""
+def ask(url: str, question: dict[str, Any]) -> tuple[bool, bool]:
+    """One question; whether a citation names the page where the answer stands, and whether one quotes it."""
     body = json.dumps({"question": question["question"]}).encode()
     result = post(f"{url}/api/rag/query", body, "application/json")
     print(f"Q: {question['question']}")
@@ -83,7 +84,8 @@ def ask(url: str, question: dict[str, Any]) -> bool:
         print(f"   [{citation['number']}] {citation['document']}, page {citation['page']}" + printed_as(printed))
     print()
     wanted = (question["document"], question["page"])
-    return any((c["document"], c["page"] if wanted[1] else None) == wanted for c in result["citations"])
+    cited = [c for c in result["citations"] if (c["document"], c["page"] if wanted[1] else None) == wanted]
+    return bool(cited), any(question["answer"] in " ".join(c["quote"].split()) for c in cited)
 
 
 def printed_as(label: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import EmbedderError, InvalidInput, NotFound, SpaceMismatch
+from agentformer.errors import EmbedderError, InvalidInput, NotFound, SpaceMismatch, StoreError
 from agentformer.index.embedding import Embedding, Prepared, Progress
 from agentformer.index.search import HybridSearch
 from agentformer.records import entries as records
@@ -35,6 +35,7 @@ class FaissMemoryBackend:
     def __init__(self, folder: Path, embedder: Embedder, *, fanout: int = 100, rrf_k: int = 60) -> None:
         self._database = Database(folder / DATABASE_FILE)
         self._embedding = Embedding(self._database, embedder)
+        self._closed = False
         self._search = HybridSearch(folder, self._database, embedder, fanout=fanout, rrf_k=rrf_k)
 
     def store(
@@ -142,10 +143,15 @@ class FaissMemoryBackend:
         self._search.refresh()
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         try:
+            if self._search.is_small():  # then the next start finds both indexes ready; else it catches up
+                self._search.refresh()
             self._search.save()
-        except OSError as error:  # a snapshot only spares time: the records have everything
-            log.warning("the vector index was not saved, and is rebuilt at the next start: %s", error)
+        except (OSError, StoreError) as error:  # a snapshot only spares time: the records have everything
+            log.warning("the indexes were not saved, and catch up at the next start: %s", error)
         finally:
             self._database.close()
 

@@ -1,0 +1,52 @@
+"""No room: each file gets its own outcome, nothing is half-stored, and what was there stays usable."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+resource = pytest.importorskip("resource", reason="this system has no limit on the size of files")
+
+ROOM = 300_000  # bytes that any one file may have
+
+
+def run(folder: Path, *arguments: str, limited: bool) -> Any:
+    where = ("--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u", "--embedder", "hashing", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "agentformer.cli", *arguments, *where],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))) if limited else None,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_file_too_many_is_refused_alone(tmp_path: Path) -> None:
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "a.txt").write_text("The keys hang in the blue cupboard.")
+    (documents / "b.txt").write_text("\n\n".join(f"Paragraph {n} speaks of boats. " * 8 for n in range(1000)))
+    (documents / "c.txt").write_text("Tea is served at four.")
+
+    first = run(tmp_path, "ingest", str(documents), limited=True)["documents"]
+    assert [(d["name"].rsplit("/")[-1], d["status"]) for d in first] == [
+        ("a.txt", "ready"),
+        ("b.txt", "failed"),
+        ("c.txt", "ready"),
+    ]
+    assert "free space" in first[1]["reason"] or "cannot" in first[1]["reason"]
+    assert "blue cupboard" in run(tmp_path, "ask", "Where are the keys?", limited=True)["answer"]
+    assert len(list((tmp_path / "u").rglob("*.bin"))) == 2
+
+    again = run(tmp_path, "ingest", str(documents), limited=False)["documents"]
+    assert [(d["status"], d["unchanged"]) for d in again] == [("ready", True), ("ready", False), ("ready", True)]
+    assert "four" in run(tmp_path, "ask", "When is tea served?", limited=False)["answer"]
