@@ -1,14 +1,13 @@
 """The word index: tantivy (BM25) over our own terms, a follower of the change feed on disk.
 
-Terms come analysed from `text.analysis`; tantivy only splits at spaces and scores. The `seq` up to which
-the index has followed lies in the index itself, as a document of the same commit, so the two cannot
-disagree. Any process brings the index up to date under one lock; an index that cannot be read, or is of
-another store or another analysis, is set aside and rebuilt from the records.
+Terms come analysed from `text.analysis`; tantivy only splits at spaces and scores. A manifest beside the
+index says up to which `seq` it has followed. Any process brings the index up to date under one lock; an index
+that cannot be read, does not fit its manifest, or is of another store or another analysis, is set aside and
+rebuilt from the records.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import threading
@@ -23,7 +22,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from agentformer.errors import StoreFull
-from agentformer.index import checksums
+from agentformer.index import manifest
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.text.analysis import query_terms, text_terms
@@ -34,8 +33,8 @@ log = logging.getLogger("agentformer")
 
 _HEAP = 64_000_000  # bytes that a writer gathers before it writes a segment
 _GROUP = 2_000  # entries read from the records at a time
+_TIES = 50  # times the limit that are looked at to put equals in order; more equals say nothing to order them by
 _ANALYSIS = 1  # raised whenever the terms change: an index of other terms is rebuilt
-_META = "meta"
 _UNKNOWN = "und"  # ISO 639's code for a language not known
 # How much a match counts in each field; chosen on development halves, see docs/BENCHMARKS.md.
 BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
@@ -86,7 +85,8 @@ class WordIndex:
         if query is None:
             return []
         searcher = index.searcher()
-        wanted = limit = min(limit, int(allowed.sum()))
+        limit = min(limit, int(allowed.sum()))
+        wanted = limit + 1
         while True:
             hits = searcher.search(query, limit=wanted, count=False).hits
             nums = searcher.fast_field_values("num", [address for _, address in hits])
@@ -95,9 +95,12 @@ class WordIndex:
                 for (score, _), num in zip(hits, nums, strict=True)
                 if num < len(allowed) and allowed[num]
             ]
-            if len(found) >= limit or len(hits) < wanted:
-                return found[:limit]
-            wanted *= 4  # entries outside the scope filled the list
+            # Entries outside the scope may have filled the list, and equals may have been cut from its end:
+            # tantivy orders equals by segment, which differs between two stores of the same entries.
+            complete = len(found) > limit and (found[-1].score < found[limit - 1].score or wanted > limit * _TIES)
+            if complete or len(hits) < wanted:
+                return sorted(found, key=lambda match: (-match.score, match.entry))[:limit]
+            wanted *= 4
 
     def _query(self, schema: Any, text: str, languages: Sequence[str], namespace: str) -> Any:
         terms = query_terms(text, languages)
@@ -122,13 +125,15 @@ class WordIndex:
     def _open(self) -> None:
         """Open or reload what is on disk, or begin anew when it is not ours or cannot be read."""
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            state = manifest.read(self._folder, verify=self._index is None)
             if self._index is None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                if not checksums.verify(self._folder):
-                    raise ValueError("a file of the word index is damaged")
                 self._index = tantivy.Index(_schema(), path=str(self._folder))
             self._index.reload()
-            self._read_state()
+            self._adopt(state or {**self._identity, "seq": 0, "point": ""})
+        except manifest.Unfinished:
+            shutil.rmtree(self._folder)
+            self._begin_anew()
         except BaseException as error:
             _raise_if_full(error)
             # Tantivy answers some damage with a Rust panic, which is no `Exception`.
@@ -144,18 +149,12 @@ class WordIndex:
         self._index = tantivy.Index(_schema(), path=str(self._folder))
         self._applied, self._point = 0, ""
 
-    def _read_state(self) -> None:
-        searcher = self._index.searcher()
-        found = searcher.search(_term(self._index.schema, "role", _META), 1).hits
-        state: dict[str, Any] = {**self._identity, "seq": 0, "point": ""}
-        if found:
-            state = json.loads(searcher.doc(found[0][1]).get_first("state"))
+    def _adopt(self, state: Mapping[str, Any]) -> None:
         if {key: state.get(key) for key in self._identity} != self._identity:
             raise ValueError("the word index is of another store or of another analysis")
         self._applied, self._point = int(state["seq"]), str(state["point"])
-        self._languages = tuple(
-            "" if name == _UNKNOWN else name for name, _ in searcher.terms_with_prefix("language", "")
-        )
+        names = (name for name, _ in self._index.searcher().terms_with_prefix("language", ""))
+        self._languages = tuple("" if name == _UNKNOWN else name for name in names)
 
     def _set_aside(self) -> None:
         if self._folder.exists():
@@ -174,16 +173,14 @@ class WordIndex:
                     group = changed[i : i + _GROUP]
                     found = records.by_num(connection, group)
                     self._write(writer, group, found.get)
-            writer.delete_documents_by_term("role", _META)
-            writer.add_document(_state_document(state))
             writer.commit()
             writer.wait_merging_threads()
         except BaseException as error:
             _raise_if_full(error)
             raise
-        checksums.record(self._folder)
+        manifest.write(self._folder, state)
         self._index.reload()
-        self._read_state()
+        self._adopt(state)
 
     def _write(self, writer: Any, nums: Sequence[int], find: Callable[[int], MemoryEntry | None]) -> None:
         for num in nums:
@@ -207,20 +204,11 @@ def _term(schema: Any, field: str, term: str) -> Any:
 def _schema() -> Any:
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("num", indexed=True, fast=True)
-    for name in ("namespace", "role", "language"):
+    for name in ("namespace", "language"):
         builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
-    builder.add_text_field("state", stored=True, tokenizer_name="raw", index_option="basic")
     for name in BOOSTS:
         builder.add_text_field(name, tokenizer_name="whitespace", index_option="freq")
     return builder.build()
-
-
-def _state_document(state: Mapping[str, Any]) -> Any:
-    document = tantivy.Document()
-    document.add_text("role", _META)
-    document.add_text("state", json.dumps(state))
-    document.add_unsigned("num", 0)  # the fast field has a value in every document; no entry has number 0
-    return document
 
 
 def _document(num: int, entry: MemoryEntry) -> Any:
