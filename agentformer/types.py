@@ -20,9 +20,8 @@ Matrix = NDArray[np.float32]  # (rows, dimension)
 Tier = Literal["core", "semantic", "episodic", "working"]
 TIERS: tuple[Tier, ...] = ("core", "semantic", "episodic", "working")
 
-# Kinds are open: a host application may add its own. These are the ones that the package itself writes.
-KINDS = ("document", "page", "chunk", "message", "event", "decision", "error", "fact", "summary", "code")
-# Containers: kept and cited, but never search results themselves; their chunks are.
+# Kinds are open ("fact", "message", "chunk", a host application's own), but for these two: containers, kept and
+# cited, and never search results themselves; their chunks are.
 UNSEARCHED_KINDS = frozenset({"document", "page"})
 
 DEFAULT_NAMESPACE = "default"
