@@ -138,10 +138,6 @@ class FaissMemoryBackend:
                 "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
             }
 
-    def refresh(self) -> None:
-        """Bring both indexes up to date now instead of at the next search."""
-        self._search.refresh()
-
     def close(self) -> None:
         if self._closed:
             return
