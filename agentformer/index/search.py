@@ -84,7 +84,7 @@ class HybridSearch:
         self._words.refresh(self._database)
         self._dense.refresh(self._database)
 
-    def is_small(self) -> bool:
+    def catches_up_soon(self) -> bool:
         """Is following the newest changes a matter of moments, and has anything changed since it was opened?"""
         with self._database.reading() as connection:
             changes = records.last_change(connection)

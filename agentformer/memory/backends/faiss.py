@@ -143,7 +143,7 @@ class FaissMemoryBackend:
             return
         self._closed = True
         try:
-            if self._search.is_small():  # then the next start finds both indexes ready; else it catches up
+            if self._search.catches_up_soon():  # then the next start finds both indexes ready; else it catches up
                 self._search.refresh()
             self._search.save()
         except (OSError, StoreError) as error:  # a snapshot only spares time: the records have everything
