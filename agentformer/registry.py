@@ -3,7 +3,8 @@
 A part of this package is named here as "module:Class". A third party adds one with an entry point of the
 group `agentformer.embedders` or `agentformer.llms`, a callable `(model: str, settings: Settings)`; or of
 `agentformer.backends`, a callable `(index_dir: Path, embedder: Embedder, *, fanout: int, rrf_k: int)`, and of
-`agentformer.stored_spaces`, under the same name, one `(index_dir: Path) -> EmbeddingSpace | None`.
+`agentformer.stored_spaces`, under the same name, one `(index_dir: Path) -> EmbeddingSpace | None`, and of
+`agentformer.present` one `(index_dir: Path) -> bool`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "backends": {
         "faiss": "agentformer.memory.backends.faiss:FaissMemoryBackend",
+        "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend",
     },
     # How `auto` learns which embedder made the vectors that a backend's folder holds.
     "stored_spaces": {
         "faiss": "agentformer.memory.backends.faiss:stored_space",
+    },
+    # Whether a folder holds a store of this backend, so that nobody takes it for empty with other settings.
+    "present": {
+        "faiss": "agentformer.memory.backends.faiss:present",
+        "local_json": "agentformer.memory.backends.local_json:present",
     },
     "servers": {
         "waitress": "agentformer.api.serving:serve",

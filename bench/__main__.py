@@ -12,6 +12,9 @@ PARTS = (
     ("bench.retrieval", "--sample", "300"),
     ("bench.answers", "--sample", "300"),
     ("bench.pages",),
+    ("bench.precision",),
+    ("bench.cleaning",),
+    ("bench.memory",),
 )
 
 

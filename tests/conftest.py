@@ -6,8 +6,10 @@ import os
 
 import pytest
 
+KEPT = ("AGENTFORMER_KILLS", "AGENTFORMER_KILLS_SEED", "AGENTFORMER_SECONDS", "AGENTFORMER_DATA")
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-for name in [name for name in os.environ if name.startswith("AGENTFORMER_") and name != "AGENTFORMER_KILLS"]:
+for name in [name for name in os.environ if name.startswith("AGENTFORMER_") and name not in KEPT]:
     del os.environ[name]  # a developer's own settings must not decide a test
 pytest.register_assert_rewrite("agentformer.testing")
 

@@ -1,4 +1,4 @@
-"""The Flask application: upload documents, ask questions, and tell whether the process is alive."""
+"""The Flask application: documents, questions, the upkeep of memories, and whether the process is alive."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from flask import Blueprint, Flask, Response, json, jsonify, request
 from werkzeug.datastructures import FileStorage
 
+from agentformer.api.bodies import json_object
+from agentformer.api.memory import add_memory_routes
 from agentformer.api.problems import handle_errors
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
@@ -35,6 +37,7 @@ def init_app(app: Flask, memory: AgentFormer, *, url_prefix: str = "") -> None:
     blueprint = Blueprint(name, __name__, url_prefix=url_prefix or None)
     blueprint.add_url_rule("/api/rag/upload", view_func=_upload(memory), methods=["POST"])
     blueprint.add_url_rule("/api/rag/query", view_func=_query(memory), methods=["POST"])
+    add_memory_routes(blueprint, memory)
     blueprint.add_url_rule("/healthz", view_func=_healthz)
     handle_errors(blueprint)
     app.register_blueprint(blueprint)
@@ -74,11 +77,7 @@ def _upload_one(
 def _query(memory: AgentFormer) -> Any:
     def query() -> Response:
         """JSON `{question, top_k, namespace, filters}`."""
-        body = _json()
-        if not isinstance(body, dict):
-            raise InvalidInput("body", 'must be a JSON object such as {"question": "..."}')
-        if unknown := sorted(set(body) - _QUERY_FIELDS):
-            raise InvalidInput(unknown[0], f"is not known here; fields are {', '.join(sorted(_QUERY_FIELDS))}")
+        body = json_object(_QUERY_FIELDS, '{"question": "..."}')
         namespace = body.get("namespace", DEFAULT_NAMESPACE)
         answer = memory.rag.query(
             body.get("question", ""), top_k=body.get("top_k"), namespace=namespace, filters=body.get("filters")
@@ -90,13 +89,6 @@ def _query(memory: AgentFormer) -> Any:
 
 def _healthz() -> Response:
     return jsonify({"status": "ok"})
-
-
-def _json() -> Any:
-    try:
-        return request.get_json(silent=True)
-    except RecursionError:
-        return None
 
 
 def _object(field: str, text: str | None) -> dict[str, Any]:

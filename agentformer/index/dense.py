@@ -77,6 +77,12 @@ class DenseIndex:
             )
             self._saved_seq, self._unsaved = self._applied, 0
 
+    def discard(self) -> None:
+        """Delete the snapshot: it holds what was in the index once."""
+        with self._lock:
+            snapshots.discard(self._folder)
+            self._saved_seq = -1
+
     def _begin(self, connection: sqlite3.Connection, space: int, dimension: int) -> None:
         self._space = space
         saved = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)

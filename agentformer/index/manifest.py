@@ -32,9 +32,18 @@ def write(folder: Path, state: Mapping[str, Any]) -> None:
     write_atomically(folder / FILE, json.dumps({"state": dict(state), "files": files}).encode())
 
 
+def clear(folder: Path) -> None:
+    """Delete files that the manifest does not list: a writer that was killed before its commit left them, and the
+    next commit would stumble over their names. Only for who has the lock, and after `read`."""
+    listed = _load(folder).get("files", {})
+    for path in _files(folder) if listed else ():
+        if path.name not in listed:
+            path.unlink(missing_ok=True)
+
+
 def read(folder: Path, *, verify: bool) -> dict[str, Any]:
     """The state; empty for an empty folder. Raises `ValueError` where it does not fit the files, of which all
-    are read if `verify`, and otherwise only tantivy's list. Segments that no commit lists do no harm."""
+    are read if `verify`, and otherwise only tantivy's list."""
     manifest = _load(folder)
     files = manifest.get("files", {})
     present = {path.name for path in _files(folder)}

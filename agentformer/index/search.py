@@ -94,6 +94,11 @@ class HybridSearch:
         """Write a snapshot of the vector index where that is worth it."""
         self._dense.save()
 
+    def discard(self) -> None:
+        """Delete what the indexes keep on disk, for the sake of what must not be found there any more."""
+        self._words.discard()
+        self._dense.discard()
+
     def _candidates(self, query: Query) -> int:
         return min(max(self._fanout, query.limit), MAX_LIMIT)
 
@@ -120,11 +125,11 @@ class HybridSearch:
         return self._knowledge.dense_weight([query.text, *(entry.content[:_EXCERPT] for entry in entries.values())])
 
     def _hits(self, query: Query, found: Sequence[Found], matches: Sequence[Match]) -> list[Hit]:
-        weight = self._dense_weight(query, matches) if found and matches else 1.0
+        weight = self._dense_weight(query, matches) if found and matches else float(bool(found))
         # A side without a vote is left out wholly: its ranks would only look like evidence.
         dense = {item.entry: (rank, item) for rank, item in enumerate(found if weight else (), 1)}
         words = {item.entry: (rank, item) for rank, item in enumerate(matches, 1)}
-        ranked = merge([list(dense), list(words)], weights=[weight, 1.0], k=self._rrf_k)
+        ranked = merge([list(dense), list(words)], weights=[weight, float(bool(matches))], k=self._rrf_k)
         # All that tie with the last one asked for: ties are settled by id before the list is cut.
         least = ranked[min(query.limit, len(ranked)) - 1][1] if ranked else 0.0
         best = [(num, score) for num, score in ranked if score >= max(least, query.min_score)]
@@ -160,16 +165,19 @@ class _ScopeCache:
     def mask(self, database: Database, scope: Scope) -> NDArray[np.bool_]:
         """By entry number: may a search in this scope return it?"""
         key = repr(scope)
+        fading = scope.min_salience > 0  # what decay leaves changes with time and use, of which the feed knows nothing
         with database.reading() as connection:
             seq = records.last_change(connection)
             with self._lock:
-                known = self._masks.get(key)
+                known = None if fading else self._masks.get(key)
                 if known and known[0] == seq:
                     self._masks.move_to_end(key)
                     return known[1]
             nums = scopes.searchable(connection, scope)
         mask = np.zeros(int(nums[-1]) + 1 if len(nums) else 0, np.bool_)
         mask[nums] = True
+        if fading:
+            return mask
         with self._lock:
             self._masks[key] = (seq, mask)
             if len(self._masks) > _CACHED_SCOPES:

@@ -19,6 +19,7 @@ from agentformer.records.files import write_atomically
 
 INDEX_FILE = "rag_faiss_index.bin"
 META_FILE = "rag_faiss_meta.json"
+_ASIDE = ".damaged"
 
 
 class Snapshot(NamedTuple):
@@ -63,6 +64,13 @@ def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot
     return Snapshot(faiss.deserialize_index(np.frombuffer(data, np.uint8)), int(meta["seq"]), str(meta["point"]))
 
 
+def discard(folder: Path) -> None:
+    """Delete the snapshot, and what was set aside."""
+    for name in (META_FILE, INDEX_FILE):
+        (folder / name).unlink(missing_ok=True)
+        (folder / (name + _ASIDE)).unlink(missing_ok=True)
+
+
 def _checksum(meta: dict[str, Any]) -> str:
     """Of the description itself: a flipped digit in `seq` would hide changes for ever."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
@@ -72,4 +80,4 @@ def _set_aside(folder: Path) -> None:
     for name in (INDEX_FILE, META_FILE):
         path = folder / name
         if path.exists():
-            os.replace(path, path.with_name(name + ".damaged"))
+            os.replace(path, path.with_name(name + _ASIDE))

@@ -75,6 +75,14 @@ class WordIndex:
                 if self._applied < newest:
                     self._follow(database)
 
+    def discard(self) -> None:
+        """Delete the index: what was removed from it stays readable in its segments until they are merged. The
+        next search builds it anew from the records."""
+        with self._lock, FileLock(str(self._folder) + ".lock"):
+            self._index, self._applied, self._point = None, -1, ""
+            for folder in (self._folder, self._aside()):
+                shutil.rmtree(folder, ignore_errors=True)
+
     def search(self, text: str, namespace: str, limit: int, allowed: NDArray[np.bool_]) -> list[Match]:
         """The best `limit` entries of `namespace` among `allowed` (a mask by entry number), best first."""
         with self._lock:
@@ -158,11 +166,15 @@ class WordIndex:
 
     def _set_aside(self) -> None:
         if self._folder.exists():
-            aside = self._folder.with_name(self._folder.name + ".damaged")
+            aside = self._aside()
             shutil.rmtree(aside, ignore_errors=True)
             self._folder.rename(aside)
 
+    def _aside(self) -> Path:
+        return self._folder.with_name(self._folder.name + ".damaged")
+
     def _follow(self, database: Database) -> None:
+        manifest.clear(self._folder)
         writer = self._index.writer(heap_size=_HEAP, num_threads=1)
         try:
             with database.reading() as connection:

@@ -43,6 +43,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def happened_at(entry: MemoryEntry) -> datetime:
+    """When it happened, or, where that is not known, when it was stored."""
+    return entry.occurred_at or entry.created_at or _EPOCH
+
+
 def to_row(entry: MemoryEntry) -> dict[str, Any]:
     """Column name to value. Raises `InvalidInput` for metadata that is not JSON."""
     row: dict[str, Any] = {name: getattr(entry, name) for name in _PLAIN}

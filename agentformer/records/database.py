@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
+from agentformer.records.salience import decayed
 from agentformer.records.schema import migrate
 
 BUSY_SECONDS = 60.0  # a writer waits this long for another one; no writer embeds or calls a model meanwhile
@@ -62,6 +64,16 @@ class Database:
                     connection.execute("ROLLBACK")
                 raise
 
+    def clear_log(self) -> None:
+        """Empty the write-ahead log, in which what was deleted would stay readable. Waits for nobody: where a
+        reader still needs it, a later call or the last one to close the store clears it."""
+        with self._translated(), self._borrowed() as connection:
+            connection.execute("PRAGMA busy_timeout = 0")
+            try:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+
     def close(self) -> None:
         """Close idle connections; one that is in use is closed when it comes back."""
         with self._lock:
@@ -92,14 +104,15 @@ class Database:
             self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         connection.row_factory = sqlite3.Row
+        _keep_a_log(connection)
         for pragma in (
-            "journal_mode = WAL",
             "synchronous = FULL",
             "foreign_keys = ON",
             "secure_delete = ON",  # what is forgotten does not stay readable in free pages
             "cache_size = -32768",
         ):
             connection.execute(f"PRAGMA {pragma}")
+        connection.create_function("decayed", 3, decayed, deterministic=True)
         return connection
 
     @contextmanager
@@ -113,3 +126,17 @@ class Database:
             if any(word in text for word in _FULL):
                 raise StoreFull(f"{self.path} cannot be written ({error}); free space or check permissions") from error
             raise StoreError(f"{self.path}: {error}") from error
+
+
+def _keep_a_log(connection: sqlite3.Connection) -> None:
+    """Write-ahead logging, for good. Only the first opener of a new file changes the mode, and while it does, SQLite
+    refuses the others at once instead of letting them wait `busy_timeout`; so they wait here."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from agentformer.errors import Conflict, NotFound
+from agentformer.errors import Conflict
 from agentformer.records.codec import COLUMNS, from_json, from_row, to_json, to_micros, to_row
+from agentformer.records.duplicates import KEPT_EACH_TIME, same
 from agentformer.records.scopes import where
 from agentformer.records.vectors import forget
-from agentformer.types import MemoryEntry, Scope
+from agentformer.types import MemoryEntry, Scope, Use
 
 _VARIABLES = 500  # ids per statement; well below every SQLite's limit of bound variables
 _INSERT = f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)})"
+# The kinds stand here as they stand in the index, and IS instead of `=` for the content, or SQLite would not use it.
+_SAME_BEGINNING = (
+    "SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) AND content IS ? "
+    f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(KEPT_EACH_TIME))}) "
+    "AND archived_at IS NULL AND superseded_by IS NULL ORDER BY id"
+)
 _PARTS = """
     WITH RECURSIVE doomed (num, id) AS (
         SELECT num, id FROM entries WHERE num IN (SELECT value FROM json_each(?))
@@ -42,11 +48,45 @@ def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> li
 
 
 def announce(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
-    """Move entries to the end of the change feed."""
+    """Move entries to the end of the change feed. Without entries nothing changes, least of all the end's token."""
+    nums = list(nums)
+    if not nums:
+        return
     connection.executemany("INSERT OR REPLACE INTO changes (entry) VALUES (?)", ((num,) for num in nums))
     connection.execute(
         "INSERT OR REPLACE INTO points SELECT seq, randomblob(8) FROM sqlite_sequence WHERE name = 'changes'"
     )
+
+
+def insert_unique(
+    connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
+) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
+    """Insert those entries that say something new. Returns the new ones' numbers, the new ones, and for each of
+    `entries` the one that now stands for it. Entries numbered in `ignoring` are as good as gone."""
+    nums: list[int] = []
+    fresh: list[MemoryEntry] = []
+    standing = []
+    for entry in entries:
+        known = _known(connection, entry, ignoring)
+        if known is None:
+            nums += insert(connection, [entry])
+            fresh.append(entry)
+            standing.append(entry)
+            continue
+        connection.execute(
+            "UPDATE entries SET repeat_count = repeat_count + 1, access_count = access_count + 1, "
+            "last_accessed = max(coalesce(last_accessed, ?1), ?1) WHERE num = ?2",
+            [to_micros(entry.created_at), known],
+        )
+        standing.append(by_num(connection, [known])[known])
+    return nums, fresh, standing
+
+
+def _known(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: Collection[int]) -> int | None:
+    """The number of the oldest entry that says what `entry` says."""
+    rows = connection.execute(_SAME_BEGINNING, [entry.namespace, entry.content, entry.content])
+    candidates = ((row["num"], from_row(row)) for row in rows if row["num"] not in ignoring)
+    return next((num for num, stored in candidates if same(entry, stored)), None)
 
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:
@@ -81,32 +121,15 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
     return len(nums)
 
 
-def replace(connection: sqlite3.Connection, changed: MemoryEntry, expected_version: int | None) -> int:
-    """Put `changed` over the entry of its id and keep the former state; returns its number.
-
-    Raises `NotFound`, or `Conflict` when `expected_version` is not the stored one.
-    """
+def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
+    """Put `changed` over the entry of its id, which is there, and keep the former state; returns its number."""
     row = connection.execute("SELECT * FROM entries WHERE id = ?", [changed.id]).fetchone()
-    if row is None:
-        raise NotFound(f"there is no entry {changed.id}")
-    if expected_version is not None and row["version"] != expected_version:
-        raise Conflict(f"entry {changed.id} is at version {row['version']}, not {expected_version}; read it again")
     former = json.dumps(to_json(from_row(row)), ensure_ascii=False)
     connection.execute("INSERT INTO history VALUES (?, ?, ?)", [row["num"], row["version"], former])
     assignments = ",".join(f"{column} = :{column}" for column in COLUMNS if column != "id")
     connection.execute(f"UPDATE entries SET {assignments} WHERE id = :id", to_row(changed))
     announce(connection, [row["num"]])
     return int(row["num"])
-
-
-def archive(connection: sqlite3.Connection, ids: Sequence[str], at: datetime) -> None:
-    """Archive live entries. Raises `Conflict` when one is missing, archived or superseded."""
-    rows = _rows_by(connection, "id", ids)
-    live = [row["num"] for row in rows if row["archived_at"] is None and row["superseded_by"] is None]
-    if len(live) != len(set(ids)):
-        raise Conflict("some of the entries to archive are gone, archived or superseded; select again")
-    connection.executemany("UPDATE entries SET archived_at = ? WHERE num = ?", ((to_micros(at), n) for n in live))
-    announce(connection, live)
 
 
 def history(connection: sqlite3.Connection, entry_id: str) -> list[MemoryEntry]:
@@ -126,6 +149,26 @@ def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -
         f"SELECT * FROM entries WHERE {condition} AND id > ? ORDER BY id LIMIT ?", [*values, after, limit]
     )
     return [from_row(row) for row in rows]
+
+
+def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[MemoryEntry]:
+    """The newest entries of the scope, newest first."""
+    condition, values = where(scope)
+    rows = connection.execute(
+        f"SELECT * FROM entries WHERE {condition} ORDER BY coalesce(occurred_at, created_at) DESC, id DESC LIMIT ?",
+        [*values, limit],
+    )
+    return [from_row(row) for row in rows]
+
+
+def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
+    """Add to counts. No change in the sense of the feed: no index knows counts."""
+    connection.executemany(
+        "UPDATE entries SET match_count = match_count + ?1, read_count = read_count + ?2, "
+        "access_count = access_count + ?1 + ?2 + ?3, last_accessed = max(coalesce(last_accessed, ?4), ?4) "
+        "WHERE id = ?5",
+        ((use.matches, use.reads, use.others, to_micros(use.at), use.id) for use in uses),
+    )
 
 
 def count(connection: sqlite3.Connection, scope: Scope) -> int:

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.errors import InvalidInput
-from agentformer.types import TIERS, UNSEARCHED_KINDS, Tier
+from agentformer.types import TIERS, UNSEARCHED_KINDS, MemoryEntry, Tier
 
 MAX_CONTENT = 1_000_000  # code points of one entry; longer texts are documents, and belong to `rag.upload`
 MAX_LIMIT = 10_000  # hits of one search
 _MAX_DEPTH = 100
 _MAX_KEYS = 100  # of metadata; each key of a filter is a condition of its own
-_MAX_NAME = 200  # code points of a namespace, kind or session id
+MAX_NAME = 200  # code points of a namespace, kind or session id
+
+# What the store itself keeps, and no update changes.
+_FIXED = frozenset(
+    {
+        "id",
+        "created_at",
+        "updated_at",
+        "version",
+        "archived_by",
+        "access_count",
+        "match_count",
+        "read_count",
+        "repeat_count",
+    }
+)
+_CHANGEABLE = frozenset(field.name for field in dataclasses.fields(MemoryEntry)) - _FIXED
+
+
+def check_changeable(names: Iterable[str]) -> None:
+    """Raises `InvalidInput` for a field that no update may change."""
+    if wrong := sorted(set(names) - _CHANGEABLE):
+        raise InvalidInput(wrong[0], f"cannot be changed; these can: {', '.join(sorted(_CHANGEABLE))}")
 
 
 def content(content: Any) -> str:
@@ -28,6 +50,15 @@ def content(content: Any) -> str:
     return encodable("content", content)
 
 
+def text(field: str, value: Any, most: int = MAX_CONTENT) -> str:
+    """A text that may be empty."""
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"must be a string, got {type(value).__name__}")
+    if len(value) > most:
+        raise InvalidInput(field, f"has {len(value)} characters, over {most}")
+    return encodable(field, value)
+
+
 def encodable(field: str, text: str) -> str:
     try:
         text.encode("utf-8")
@@ -37,15 +68,32 @@ def encodable(field: str, text: str) -> str:
 
 
 def kind(value: Any) -> str:
-    if value in UNSEARCHED_KINDS:
+    if isinstance(value, str) and value in UNSEARCHED_KINDS:
         raise InvalidInput("kind", f"{value!r} is kept for uploaded documents; use rag.upload, or another kind")
     return name("kind", value)
 
 
 def name(field: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > _MAX_NAME:
-        raise InvalidInput(field, f"must be a text of 1 to {_MAX_NAME} characters, got {str(value)[:80]!r}")
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME:
+        raise InvalidInput(field, f"must be a text of 1 to {MAX_NAME} characters, got {str(value)[:80]!r}")
     return encodable(field, value)
+
+
+def optional_name(field: str, value: Any) -> str | None:
+    return None if value is None else name(field, value)
+
+
+def flag(field: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(field, f"must be true or false, got {value!r:.80}")
+    return value
+
+
+def names(field: str, values: Any) -> tuple[str, ...]:
+    """A list of names; a single text is refused, since it would be read as its letters."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidInput(field, f"must be a list, such as [{str(values)[:80]!r}]")
+    return tuple(name(field, value) for value in values)
 
 
 def limit(field: str, value: Any) -> int:
@@ -103,7 +151,7 @@ def moment(field: str, value: Any) -> datetime | None:
         raise InvalidInput(field, f"is out of range: {value}") from None
 
 
-def salience(value: Any) -> float:
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 <= value <= 1:
-        raise InvalidInput("salience", f"must be a number in 0..1, got {value!r}")
+def salience(value: Any, field: str = "salience") -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise InvalidInput(field, f"must be a number in 0..1, got {value!r:.80}")
     return float(value)

@@ -79,6 +79,36 @@ MIGRATIONS: tuple[str, ...] = (
         last_error TEXT NOT NULL
     );
     """,
+    # 2: whose an entry is and what it refers to, messages as they were said, categories, which summary stands for
+    # an entry, and leases. A column that `history` does not know yet has its default there.
+    """
+    ALTER TABLE entries ADD COLUMN agent_id TEXT;
+    ALTER TABLE entries ADD COLUMN user_id TEXT;
+    ALTER TABLE entries ADD COLUMN project TEXT;
+    ALTER TABLE entries ADD COLUMN source_type TEXT;
+    ALTER TABLE entries ADD COLUMN source_id TEXT;
+    ALTER TABLE entries ADD COLUMN role TEXT NOT NULL DEFAULT '';
+    ALTER TABLE entries ADD COLUMN speaker TEXT NOT NULL DEFAULT '';
+    ALTER TABLE entries ADD COLUMN raw TEXT;
+    ALTER TABLE entries ADD COLUMN category TEXT NOT NULL DEFAULT '';
+    ALTER TABLE entries ADD COLUMN repeat_count INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE entries ADD COLUMN archived_by TEXT;
+    CREATE INDEX entries_by_time ON entries (namespace, coalesce(occurred_at, created_at), id);
+    CREATE INDEX entries_by_user ON entries (namespace, user_id) WHERE user_id IS NOT NULL;
+    CREATE INDEX entries_by_reference ON entries (namespace, source_type, source_id) WHERE source_id IS NOT NULL;
+    CREATE INDEX entries_by_summary ON entries (archived_by) WHERE archived_by IS NOT NULL;
+    CREATE INDEX entries_restored ON entries (namespace) WHERE kind = 'summary' AND archived_at IS NOT NULL;
+    -- The beginning finds nearly all that is equal; chunks and messages, the bulk of a store, are never asked for.
+    CREATE INDEX entries_by_beginning ON entries (namespace, substr(content, 1, 100))
+        WHERE kind NOT IN ('chunk', 'document', 'message', 'page');
+
+    CREATE TABLE leases (
+        name TEXT PRIMARY KEY,
+        holder TEXT NOT NULL,
+        ends_at INTEGER NOT NULL,               -- microseconds, UTC
+        micros INTEGER NOT NULL                 -- how long it was taken for
+    ) WITHOUT ROWID;
+    """,
 )
 
 

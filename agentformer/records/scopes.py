@@ -9,8 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.records.codec import to_micros
+from agentformer.records.codec import now, to_micros
 from agentformer.types import UNSEARCHED_KINDS, Scope
+
+_EQUAL = (
+    "session_id",
+    "agent_id",
+    "user_id",
+    "project",
+    "parent_id",
+    "document_id",
+    "source_type",
+    "source_id",
+)
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
@@ -30,9 +41,9 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
 
     among("tier", scope.tiers)
     among("kind", scope.kinds)
-    equal("session_id", scope.session_id)
-    equal("parent_id", scope.parent_id)
-    equal("document_id", scope.document_id)
+    among("category", scope.categories)
+    for column in _EQUAL:
+        equal(column, getattr(scope, column))
     if scope.occurred_from is not None:
         parts.append("occurred_at >= ?")
         values.append(to_micros(scope.occurred_from))
@@ -43,11 +54,27 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
         parts.append("EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND " + _json_equal(value) + ")")
         values += [key, *_json_values(value)]
     if scope.min_salience > 0:
-        parts.append("salience >= ?")
+        parts.append("salience >= ?")  # decay only takes away
         values.append(scope.min_salience)
+        if scope.decay.rates:
+            condition, more = _still_salient(scope)
+            parts.append(condition)
+            values += more
     if not scope.include_archived:
         parts.append("archived_at IS NULL AND superseded_by IS NULL")
     return " AND ".join(parts), values
+
+
+def _still_salient(scope: Scope) -> tuple[str, list[Any]]:
+    """The condition that decay has left enough, by the same function that tells an entry's effective salience."""
+    rates = sorted(scope.decay.rates.items())
+    rate = f"CASE category {' '.join('WHEN ? THEN ?' for _ in rates)} ELSE 1.0 END"
+    values: list[Any] = [value for pair in rates for value in pair]
+    moment = to_micros(scope.decay.at or now())
+    return (
+        f"decayed(salience, {rate}, ? - coalesce(last_accessed, created_at)) >= ?",
+        [*values, moment, scope.min_salience],
+    )
 
 
 def searchable(connection: sqlite3.Connection, scope: Scope) -> NDArray[np.int64]:

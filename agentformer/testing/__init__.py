@@ -10,14 +10,18 @@ pytest runs the inherited tests; `pytest.register_assert_rewrite("agentformer.te
 failures tell the values. Every expectation is computed by `Reference`, a dictionary and NumPy.
 """
 
+from agentformer.testing.case import by_words, raises
 from agentformer.testing.changing import Changing
 from agentformer.testing.embedder import EmbedderConformance
 from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder
+from agentformer.testing.leasing import Leasing
 from agentformer.testing.queueing import Queueing
-from agentformer.testing.reference import Reference, make_entry
+from agentformer.testing.reference import Reference, admits, make_entry
 from agentformer.testing.scoping import Scoping
 from agentformer.testing.searching import Searching
 from agentformer.testing.storing import Storing
+from agentformer.testing.summarising import Summarising
+from agentformer.testing.using import Using
 
 __all__ = [
     "BackendConformance",
@@ -25,9 +29,13 @@ __all__ = [
     "EmbedderConformance",
     "FlakyEmbedder",
     "Reference",
+    "admits",
+    "by_words",
     "make_entry",
+    "raises",
 ]
 
 
-class BackendConformance(Storing, Changing, Scoping, Searching, Queueing):
-    """Every sentence of `MemoryBackend`, as tests. Subclasses give `open(folder, embedder)`."""
+class BackendConformance(Storing, Changing, Summarising, Using, Leasing, Scoping, Searching, Queueing):
+    """Every sentence of `MemoryBackend`, as tests. Subclasses give `open(folder, embedder)`, and those of a backend
+    without vectors say `vectors = False`."""

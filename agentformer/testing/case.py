@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import unittest
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.types import Embedder, Hits, MemoryBackend, Query, Scope
 
+Mode = Literal["hybrid", "dense", "lexical"]
 EVERYTHING = Scope(include_archived=True)
 
 
 class BackendCase:
-    """One test's backends. Each test opens its own in its own folder, and all are closed at its end."""
+    """One test's backends. Each test opens its own in its own folder, and all are closed at its end.
 
+    A backend that keeps no vectors says so with `vectors = False`: what only vectors can do is then skipped, and
+    the rest is checked by words alone.
+    """
+
+    vectors = True
     _opened: list[MemoryBackend]
 
     def open(self, folder: Path, embedder: Embedder) -> MemoryBackend:
@@ -33,6 +41,23 @@ class BackendCase:
         self._opened.append(backend)
         return backend
 
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The ways to search in which this backend finds anything."""
+        return ("hybrid", "dense", "lexical") if self.vectors else ("hybrid", "lexical")
+
+    def needs_vectors(self) -> None:
+        """Skips the test on a backend without vectors."""
+        if not self.vectors:
+            raise unittest.SkipTest("this backend keeps no vectors")
+
+    def by_vectors(self, backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
+        """Ids that the vectors find, sorted: all in the scope. Without vectors, those that the words find."""
+        if not self.vectors:
+            return by_words(backend, text, scope)
+        hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="dense"))
+        return sorted(hit.entry.id for hit in hits)
+
 
 def found(hits: Hits) -> list[str]:
     """Contents, best first."""
@@ -42,12 +67,6 @@ def found(hits: Hits) -> list[str]:
 def by_words(backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
     """Ids that the words find, sorted."""
     hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="lexical"))
-    return sorted(hit.entry.id for hit in hits)
-
-
-def by_vectors(backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
-    """Ids that the vectors find, sorted."""
-    hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="dense"))
     return sorted(hit.entry.id for hit in hits)
 
 

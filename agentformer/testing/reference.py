@@ -9,6 +9,7 @@ import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.records.ids import new_id
+from agentformer.records.salience import effective_salience
 from agentformer.text.chunking import windows
 from agentformer.types import UNSEARCHED_KINDS, Embedder, Hit, MemoryEntry, Query, Scope
 
@@ -38,13 +39,19 @@ def admits(scope: Scope, entry: MemoryEntry) -> bool:
         entry.namespace == scope.namespace
         and (not scope.tiers or entry.tier in scope.tiers)
         and (not scope.kinds or entry.kind in scope.kinds)
+        and (not scope.categories or entry.category in scope.categories)
         and scope.session_id in (None, entry.session_id)
+        and scope.agent_id in (None, entry.agent_id)
+        and scope.user_id in (None, entry.user_id)
+        and scope.project in (None, entry.project)
         and scope.parent_id in (None, entry.parent_id)
+        and scope.source_type in (None, entry.source_type)
+        and scope.source_id in (None, entry.source_id)
         and scope.document_id in (None, entry.source.document_id if entry.source else None)
         and (scope.occurred_from is None or (at is not None and at >= scope.occurred_from))
         and (scope.occurred_to is None or (at is not None and at < scope.occurred_to))
         and all(key in entry.metadata and json_equal(entry.metadata[key], v) for key, v in scope.metadata.items())
-        and entry.salience >= scope.min_salience
+        and effective_salience(entry, scope.decay) >= scope.min_salience
         and (scope.include_archived or (entry.archived_at is None and entry.superseded_by is None))
     )
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from agentformer.errors import Conflict
-from agentformer.testing.case import EVERYTHING, BackendCase, by_vectors, by_words, raises, state
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, raises, state
 from agentformer.testing.reference import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source
 
@@ -21,13 +21,22 @@ def _full() -> MemoryEntry:
         kind="our own kind",
         namespace="käyttäjä/1",
         session_id="s-1",
+        agent_id="agentti",
+        user_id="käyttäjä",
+        project="hanke",
         title="otsikko",
         context="esittely",
         metadata={"a": [1, {"b": None}], "true": True, "one": 1, "half": 0.5, "text": "ä", "": {}},
         source=Source("document", "nimi.pdf", 3, "iii", 10, 20),
+        source_type="ticket",
+        source_id="T-1",
         parent_id="parent",
         pair_id="pair",
         derived_from=(Link("one"), Link("two", "contradicts")),
+        role="assistant",
+        speaker="Äänekäs",
+        raw="  Työkalu 🛠\u202e on\r\nlaatikossa\u0000. ",
+        category="decisions",
         occurred_at=_MOMENT,
         created_at=_MOMENT + timedelta(microseconds=1),
         updated_at=_MOMENT + timedelta(seconds=1),
@@ -35,8 +44,10 @@ def _full() -> MemoryEntry:
         access_count=3,
         match_count=2,
         read_count=1,
+        repeat_count=4,
         salience=0.25,
         archived_at=_MOMENT + timedelta(days=1),
+        archived_by="summary",
         superseded_by="newer",
         version=7,
     )
@@ -48,6 +59,22 @@ class Storing(BackendCase):
         stored = self.start(tmp_path).store([entry])
         assert list(stored) == [entry]
         assert list(self.start(tmp_path).get([entry.id])) == [entry]
+
+    def test_a_message_comes_back_as_it_was_said(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        said = [
+            ("user", "Matti", None),
+            ("assistant", "", ""),
+            ("tool", "日本語", "a\tb\x00\u2028\ufeff"),
+            ("", "x", " "),
+        ]
+        messages = [
+            make_entry("a normalised message", tier="episodic", kind="message", role=role, speaker=speaker, raw=raw)
+            for role, speaker, raw in said
+        ]
+        backend.store(messages)
+        again = self.start(tmp_path).get([message.id for message in messages])
+        assert [(entry.role, entry.speaker, entry.raw) for entry in again] == said
 
     def test_storing_gives_times_to_entries_without(self, tmp_path: Path) -> None:
         backend = self.start(tmp_path)
@@ -75,7 +102,7 @@ class Storing(BackendCase):
             backend.store(fresh, replacing=[Scope(session_id="s")])
         assert state(backend, [old.id]) == before
         assert by_words(backend, "newcomer usurper") == []
-        assert by_words(backend, "owner bystander") == by_vectors(backend, "owner bystander")
+        assert by_words(backend, "owner bystander") == self.by_vectors(backend, "owner bystander")
         assert len(by_words(backend, "owner bystander")) == 2
 
     def test_one_id_twice_in_a_batch_stores_nothing(self, tmp_path: Path) -> None:
@@ -98,7 +125,7 @@ class Storing(BackendCase):
         backend.store([new, chunk], replacing=[Scope(kinds=("document",), metadata={"name": "a.txt"})])
         assert [e.id for e in backend.list(EVERYTHING)] == sorted([other.id, kept.id, new.id, chunk.id])
         assert by_words(backend, "chunk") == sorted([kept.id, chunk.id])
-        assert by_vectors(backend, "chunk") == sorted([kept.id, chunk.id])
+        assert self.by_vectors(backend, "chunk") == sorted([kept.id, chunk.id])
 
     def test_replacing_spares_the_new_batch(self, tmp_path: Path) -> None:
         backend = self.start(tmp_path)
@@ -112,8 +139,7 @@ class Storing(BackendCase):
         backend.store([make_entry("a sentence that stays the same")])
         (new,) = backend.store([make_entry("a sentence that stays the same")], replacing=[Scope()])
         assert backend.pending(Scope()) == 0
-        hits = backend.search(Query("a sentence that stays the same", mode="dense"))
-        assert [(hit.entry.id, round(hit.dense_score or 0, 5)) for hit in hits] == [(new.id, 1.0)]
+        assert self.by_vectors(backend, "a sentence that stays the same") == [new.id]
 
     def test_get_keeps_the_order_asked_for_and_leaves_missing_out(self, tmp_path: Path) -> None:
         backend = self.start(tmp_path)
@@ -161,7 +187,7 @@ class Storing(BackendCase):
         assert backend.remove([whole.id, part.id, "missing"]) == 3
         assert backend.remove([whole.id]) == 0
         assert [entry.id for entry in backend.list(EVERYTHING)] == [other.id]
-        assert by_words(backend, "wombat") == [other.id] == by_vectors(backend, "wombat")
+        assert by_words(backend, "wombat") == [other.id] == self.by_vectors(backend, "wombat")
 
     def test_remove_by_scope_takes_archived_ones_and_nothing_outside(self, tmp_path: Path) -> None:
         backend = self.start(tmp_path)
@@ -198,14 +224,14 @@ class Storing(BackendCase):
 
     def test_another_opening_sees_each_acknowledged_write(self, tmp_path: Path) -> None:
         one, other = self.start(tmp_path), self.start(tmp_path)
-        assert by_words(other, "kakapo") == [] == by_vectors(other, "kakapo")
+        assert by_words(other, "kakapo") == [] == self.by_vectors(other, "kakapo")
         (entry,) = one.store([make_entry("a kakapo")])
         assert list(other.get([entry.id])) == [entry]
-        assert by_words(other, "kakapo") == [entry.id] == by_vectors(other, "kakapo")
+        assert by_words(other, "kakapo") == [entry.id] == self.by_vectors(other, "kakapo")
         other.update(entry.id, {"content": "a takahe"})
         assert by_words(one, "kakapo") == [] and by_words(one, "takahe") == [entry.id]
         one.remove([entry.id])
-        assert by_vectors(other, "takahe") == [] == by_words(other, "takahe")
+        assert self.by_vectors(other, "takahe") == [] == by_words(other, "takahe")
 
     def test_closing_twice_does_no_harm(self, tmp_path: Path) -> None:
         backend = self.start(tmp_path)

@@ -6,11 +6,12 @@ import dataclasses
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from agentformer.errors import InvalidInput, NotFound
+from agentformer.memory.usage import UsageCounter
 from agentformer.rag.answer import Answerer
 from agentformer.rag.ingest import Document, Ingest, Progress, describe
 from agentformer.rag.originals import Originals
@@ -31,6 +32,7 @@ class RAGTool:
         ingest: Ingest,
         answerer: Answerer,
         originals: Originals,
+        usage: UsageCounter,
         *,
         top_k: int = 3,
         max_file_bytes: int = 256 * 1024 * 1024,
@@ -40,6 +42,7 @@ class RAGTool:
         self._ingest = ingest
         self._answerer = answerer
         self._originals = originals
+        self._usage = usage
         self._top_k = top_k
         self._max_file_bytes = max_file_bytes
         self._max_question_chars = max_question_chars
@@ -69,6 +72,7 @@ class RAGTool:
         if same := self._same_bytes(namespace, digest):
             if self._backend.pending(Scope(namespace, document_id=same.id)):
                 self._backend.embed_pending()
+            self._usage.asked([same.id])
             return dataclasses.replace(self._with_state(same), unchanged=True)
         document = self._ingest(
             data,
@@ -103,6 +107,9 @@ class RAGTool:
         found = time.perf_counter()
         answer = self._answerer.answer(question, hits)
         done = time.perf_counter()
+        self._usage.matched(hit.entry.id for hit in hits)
+        if answer.mode == "llm":
+            self._usage.read(hit.entry.id for hit in hits)
         return dataclasses.replace(
             answer,
             hits=tuple(hits),
@@ -124,6 +131,11 @@ class RAGTool:
         entry = self._document(document_id, namespace)
         self._backend.remove([document_id])
         self._originals.discard(entry.metadata["sha256"], self._ingest.in_use)
+
+    def released(self, digests: Iterable[str]) -> None:
+        """Delete the originals of documents that were forgotten with a whole scope, unless another has the same."""
+        for digest in digests:
+            self._originals.discard(digest, self._ingest.in_use)
 
     def pages(self, document_id: str, *, namespace: str | None = None) -> list[Page]:
         """The stored text of each page; citations' offsets refer to it. Raises `NotFound`."""

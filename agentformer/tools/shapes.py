@@ -1,12 +1,17 @@
-"""How answers, hits and documents look as JSON: one shape for the command line, HTTP and tools."""
+"""How answers, hits, documents and memories look as JSON: one shape for the command line, HTTP and tools."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
+from agentformer.memory.context_plan import Context
 from agentformer.rag.ingest import Document
-from agentformer.types import Answer, Citation, Hit
+from agentformer.types import Answer, Citation, Hit, MemoryEntry, Reference
+
+_ENTRY_FIELDS = tuple(field.name for field in dataclasses.fields(MemoryEntry))
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
@@ -40,6 +45,46 @@ def hit_json(hit: Hit) -> dict[str, Any]:
         "kind": hit.entry.kind,
         "tier": hit.entry.tier,
         "metadata": dict(hit.entry.metadata),
+        **_scores(hit),
+    }
+
+
+def entry_json(entry: MemoryEntry) -> dict[str, Any]:
+    """Every field under its own name; null or empty where it is not known, so that the keys are always the same."""
+    return {name: _plain(getattr(entry, name)) for name in _ENTRY_FIELDS}
+
+
+def memory_hit_json(hit: Hit) -> dict[str, Any]:
+    """The entry's fields beside its scores."""
+    return {**entry_json(hit.entry), **_scores(hit)}
+
+
+def reference_json(reference: Reference) -> dict[str, Any]:
+    values: dict[str, Any] = _plain(reference)
+    values["score"] = round(reference.score, 6)
+    return values
+
+
+def context_json(context: Context) -> dict[str, Any]:
+    """`messages` as chat servers take them, and `report`."""
+    messages = [{"role": message.role, "content": message.content} for message in context.messages]
+    return {"messages": messages, "report": _plain(context.report)}
+
+
+def report_json(report: Any) -> dict[str, Any]:
+    """A report of the audit or the cleaner: any dataclass, by its fields."""
+    values: dict[str, Any] = _plain(report)
+    return values
+
+
+def document_json(document: Document) -> dict[str, Any]:
+    values = dataclasses.asdict(document)
+    values["metadata"] = dict(document.metadata)
+    return values
+
+
+def _scores(hit: Hit) -> dict[str, Any]:
+    return {
         "score": round(hit.score, 6),
         "dense_score": _rounded(hit.dense_score),
         "lexical_score": _rounded(hit.lexical_score),
@@ -49,10 +94,15 @@ def hit_json(hit: Hit) -> dict[str, Any]:
     }
 
 
-def document_json(document: Document) -> dict[str, Any]:
-    values = dataclasses.asdict(document)
-    values["metadata"] = dict(document.metadata)
-    return values
+def _plain(value: Any) -> Any:
+    """JSON values of records: dataclasses by their fields, times in ISO 8601."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(each) for each in value]
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _rounded(score: float | None) -> float | None:

@@ -164,3 +164,20 @@ def test_many_changes_of_one_entry_do_not_swell_the_index(tmp_path: Path) -> Non
     assert hit.entry.content == "numbat 11"
     backend.close()
     database.close()
+
+
+def test_what_a_killed_writer_left_does_not_stop_the_next(tmp_path: Path) -> None:
+    """A deletion's file is named by segment and operation; a writer killed before its commit leaves that name taken."""
+    backend = open_store(tmp_path)
+    entries = backend.store([make_entry(f"numbat {n}") for n in range(400)])
+    assert len(found(backend, "numbat")) == 400
+    backend.close()
+    words = tmp_path / "words"
+    (segment,) = [path.stem for path in words.glob("*.idx")]
+    for operation in range(1000):
+        (words / f"{segment}.{operation}.del").write_bytes(b"left by a writer that was killed")
+    backend = open_store(tmp_path)
+    backend.remove([entries[0].id])
+    assert len(found(backend, "numbat")) == 399
+    assert len(list(words.glob("*.del"))) == 1
+    backend.close()

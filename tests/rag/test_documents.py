@@ -299,7 +299,7 @@ def test_without_an_embedder_everything_is_kept_and_found_by_words(tmp_path: Pat
 def test_memory_and_documents_share_one_store(af: agentformer.AgentFormer) -> None:
     kept = af.memory.store("Aino prefers tea.", kind="fact", metadata={"about": "Aino"})
     af.rag.upload(KEYS.encode(), name="keys.txt")
-    assert af.memory.search("What does Aino prefer?", limit=1)[0].entry == af.memory.get(kept.id)
+    assert af.memory.search("What does Aino prefer?", limit=1)[0].entry == kept
     assert all(hit.entry.kind == "chunk" for hit in af.rag.query("What does Aino prefer?").hits)
     af.memory.remove(kept.id)
     with pytest.raises(NotFound):

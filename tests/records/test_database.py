@@ -141,20 +141,21 @@ def test_the_store_has_one_identity_for_life(tmp_path: Path) -> None:
         database.close()
 
 
-def test_many_openers_of_a_new_store_agree(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attempt", range(20))
+def test_many_openers_of_a_new_store_agree(attempt: int, tmp_path: Path) -> None:
     opened: list[Database] = []
-    start = threading.Barrier(6)
+    start = threading.Barrier(12)
 
     def run() -> None:
         start.wait()
         opened.append(Database(tmp_path / "m.sqlite3"))
 
-    threads = [threading.Thread(target=run) for _ in range(6)]
+    threads = [threading.Thread(target=run) for _ in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(opened) == 6
+    assert len(opened) == 12
     assert len({database.store_id for database in opened}) == 1
     for database in opened:
         database.close()

@@ -13,20 +13,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import EmbedderError, InvalidInput, NotFound, SpaceMismatch, StoreError
+from agentformer.errors import Conflict, EmbedderError, NotFound, SpaceMismatch, StoreError
 from agentformer.index.embedding import Embedding, Prepared, Progress
 from agentformer.index.search import HybridSearch
+from agentformer.records import consolidation, fields, leases
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, Hits, MemoryEntry, Query, Scope
+from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, Hits, MemoryEntry, Query, Scope, Use
 
 log = logging.getLogger("agentformer")
 
 DATABASE_FILE = "memory.sqlite3"
-_FIXED = frozenset({"id", "created_at", "updated_at", "version"})
-_CHANGEABLE = frozenset(field.name for field in dataclasses.fields(MemoryEntry)) - _FIXED
 
 
 class FaissMemoryBackend:
@@ -39,7 +38,12 @@ class FaissMemoryBackend:
         self._search = HybridSearch(folder, self._database, embedder, fanout=fanout, rrf_k=rrf_k)
 
     def store(
-        self, entries: Sequence[MemoryEntry], *, replacing: Sequence[Scope] = (), progress: Progress | None = None
+        self,
+        entries: Sequence[MemoryEntry],
+        *,
+        replacing: Sequence[Scope] = (),
+        unique: bool = False,
+        progress: Progress | None = None,
     ) -> list[MemoryEntry]:
         entries = [_completed(entry) for entry in entries]
         prepared = self._prepared(entries, progress)
@@ -47,12 +51,17 @@ class FaissMemoryBackend:
             doomed: set[int] = set()
             for scope in replacing:
                 doomed.update(records.with_parts(connection, records.numbers(connection, scope)))
-            nums = records.insert(connection, entries)
-            self._index(connection, nums, entries, prepared)
-            records.remove(connection, sorted(doomed))  # last, so that vectors of text that stays are kept
+            fresh, standing = entries, entries
+            if unique:
+                doomed = consolidation.with_telling(connection, sorted(doomed))
+                nums, fresh, standing = records.insert_unique(connection, entries, doomed)
+            else:
+                nums = records.insert(connection, entries)
+            self._index(connection, nums, fresh, _only(prepared, entries, fresh))
+            consolidation.remove(connection, sorted(doomed))  # last, so that vectors of text that stays are kept
         if isinstance(prepared, Prepared):
             self._catch_up()
-        return entries
+        return standing
 
     def _catch_up(self) -> None:
         """The embedder has just worked: embed what waited for it."""
@@ -62,36 +71,62 @@ class FaissMemoryBackend:
             self._embedding.catch_up()
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        if wrong := sorted(set(changes) - _CHANGEABLE):
-            raise InvalidInput(wrong[0], f"cannot be changed; these can: {', '.join(sorted(_CHANGEABLE))}")
+        fields.check_changeable(changes)
         while True:
             found = self.get([entry_id])
             if not found:
                 raise NotFound(f"there is no entry {entry_id}")
-            former = found[0]
-            changed = dataclasses.replace(former, **changes, version=former.version + 1, updated_at=now())
+            _check_version(found[0], expected_version)
+            changed = _changed(found[0], changes)
             prepared = self._prepared([changed], None)
             with self._database.writing() as connection:
-                current = records.get(connection, [entry_id])
-                if expected_version is None and current and current[0].version != former.version:
-                    continue  # somebody was faster; apply the same changes to what is there now
-                num = records.replace(connection, changed, expected_version)
-                self._index(connection, [num], [changed], prepared)
+                current = next(iter(records.get(connection, [entry_id])), None)
+                if current is None or current.version != found[0].version:
+                    continue  # somebody was faster; look again, and apply the same changes to what is there now
+                if "archived_at" in changes:
+                    consolidation.check_free(connection, current)
+                # Counts and consolidations leave the version, so what was read above may be behind by them.
+                changed = _changed(current, changes)
+                self._index(connection, [records.replace(connection, changed)], [changed], prepared)
             return changed
+
+    def touch(self, uses: Sequence[Use]) -> None:
+        with self._database.writing() as connection:
+            records.touch(connection, uses)
 
     def remove(self, what: Scope | Sequence[str]) -> int:
         if isinstance(what, Scope):
             what = dataclasses.replace(what, include_archived=True)
         with self._database.writing() as connection:
-            return records.remove(connection, records.with_parts(connection, records.numbers(connection, what)))
+            doomed = records.with_parts(connection, records.numbers(connection, what))
+            gone = consolidation.remove(connection, doomed)
+        if gone:
+            self._database.clear_log()
+        if gone and isinstance(what, Scope):  # somebody is to be forgotten: nothing may stay in a file
+            self._search.discard()
+        return gone
 
-    def consolidate(self, summary: MemoryEntry, archive_ids: Sequence[str]) -> MemoryEntry:
+    def consolidate(
+        self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
+    ) -> MemoryEntry:
         summary = _completed(summary)
         prepared = self._prepared([summary], None)
         with self._database.writing() as connection:
-            records.archive(connection, archive_ids, now())
+            consolidation.archive(connection, summary.id, archive_ids, now(), versions or {})
             self._index(connection, records.insert(connection, [summary]), [summary], prepared)
         return summary
+
+    def restore(self, summary_id: str) -> list[MemoryEntry]:
+        with self._database.writing() as connection:
+            return consolidation.restore(connection, summary_id, now())
+
+    def lease(self, name: str, holder: str, seconds: float) -> bool:
+        with self._database.writing() as connection:
+            return leases.take(connection, name, holder, seconds)
+
+    def release(self, name: str, holder: str) -> None:
+        with self._database.writing() as connection:
+            leases.give_up(connection, name, holder)
 
     def embed_pending(self, progress: Progress | None = None) -> int:
         return self._embedding.catch_up(progress)
@@ -122,6 +157,10 @@ class FaissMemoryBackend:
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
         with self._database.reading() as connection:
             return records.page(connection, scope, after, limit)
+
+    def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
+        with self._database.reading() as connection:
+            return records.latest(connection, scope, limit)
 
     def status(self) -> dict[str, Any]:
         with self._database.reading() as connection:
@@ -174,15 +213,39 @@ class FaissMemoryBackend:
         stored_vectors.put_pending(connection, searched, prepared)
 
 
+def _only(prepared: Prepared | str, entries: Sequence[MemoryEntry], kept: Sequence[MemoryEntry]) -> Prepared | str:
+    """What was prepared for `entries`, for those of them that were kept."""
+    if not isinstance(prepared, Prepared) or len(kept) == len(entries):
+        return prepared
+    these = set(map(id, kept))  # the objects: one entry may stand twice in a batch, and be kept once
+    return prepared._replace(
+        windows=[cut for entry, cut in zip(entries, prepared.windows, strict=True) if id(entry) in these]
+    )
+
+
+def _check_version(entry: MemoryEntry, expected: int | None) -> None:
+    if expected is not None and entry.version != expected:
+        raise Conflict(f"entry {entry.id} is at version {entry.version}, not {expected}; read it again")
+
+
+def _changed(former: MemoryEntry, changes: Mapping[str, Any]) -> MemoryEntry:
+    return dataclasses.replace(former, **changes, version=former.version + 1, updated_at=now())
+
+
 def _completed(entry: MemoryEntry) -> MemoryEntry:
     """With the times of its storing, where the caller gave none."""
     moment = now()
     return dataclasses.replace(entry, created_at=entry.created_at or moment, updated_at=entry.updated_at or moment)
 
 
+def present(folder: Path) -> bool:
+    """Does the folder hold a store of this kind?"""
+    return (folder / DATABASE_FILE).exists()
+
+
 def stored_space(folder: Path) -> EmbeddingSpace | None:
     """The space of the vectors that the folder's store holds; None where there is no store or no vector yet."""
-    if not (folder / DATABASE_FILE).exists():
+    if not present(folder):
         return None
     database = Database(folder / DATABASE_FILE)
     try:

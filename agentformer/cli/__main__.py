@@ -1,0 +1,5 @@
+"""`python -m agentformer.cli`."""
+
+from agentformer.cli import main
+
+main()

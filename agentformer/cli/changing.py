@@ -1,0 +1,134 @@
+"""Commands that change memories: update, supersede, forget; and history, which tells what was changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from agentformer.cli.group import common, entry_in, in_place, main
+from agentformer.cli.inputs import confirm, object_of, text_of
+from agentformer.cli.output import entry_line, print_json, say
+from agentformer.errors import InvalidInput, NotFound
+from agentformer.factory import AgentFormer, connect
+from agentformer.tools.shapes import entry_json
+from agentformer.types import UNSEARCHED_KINDS, Scope
+
+_NEW_VERSION = "bring a new version of it in with: agentformer ingest FILE"
+_CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
+
+
+@main.command()
+@click.argument("entry_id", metavar="ID")
+@click.option("--content", metavar="TEXT|-", help="What it says now; `-` reads it from standard input.")
+@click.option("--title", help="A short name. A core block keeps its own.")
+@click.option("--metadata", help="A JSON object, in place of the one that is there.")
+@click.option("--category", help="Decides how it fades: decisions, summaries, context, or your own.")
+@click.option("--salience", type=float, help="How much it matters, 0 to 1.")
+@click.option("--kind", help="What it is: fact, decision, error, milestone, or your own word.")
+@click.option("--expected-version", type=click.IntRange(1), help="Change nothing if the entry has another version.")
+@common
+def update(
+    entry_id: str, metadata: str | None, expected_version: int | None, namespace: str, as_json: bool, **given: Any
+) -> None:
+    """Change what is given of a memory; `history` shows its former versions."""
+    changes = {name: given.pop(name) for name in _CHANGED if name in given}
+    changes |= {"metadata": None if metadata is None else object_of(metadata)}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if not changes:
+        raise InvalidInput("--content", f"or another option is needed: {', '.join(f'--{name}' for name in _CHANGED)}")
+    if "content" in changes:
+        changes["content"] = text_of(changes["content"], "--content")
+    with connect(**given) as af:
+        _own_entry(af, entry_id, namespace, _NEW_VERSION)
+        entry = af.memory.update(entry_id, expected_version=expected_version, **changes)
+    if as_json:
+        print_json(entry_json(entry))
+    else:
+        say(f"version {entry.version}  {entry_line(entry)}")
+
+
+@main.command()
+@click.argument("old_id", metavar="OLD")
+@click.argument("new_id", metavar="NEW")
+@common
+def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options: Any) -> None:
+    """Let the memory with the id NEW take the place of OLD, which leaves the results and stays in reach."""
+    with connect(**options) as af:
+        for entry_id in (old_id, new_id):
+            _own_entry(af, entry_id, namespace, _NEW_VERSION)
+        old = af.memory.supersede(old_id, new_id)
+    if as_json:
+        print_json(entry_json(old))
+    else:
+        say(f"superseded  {old_id}  by {new_id}")
+
+
+@main.command()
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--namespace-all", is_flag=True, help="All that the namespace holds, documents too.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common
+@in_place
+def forget(
+    ids: tuple[str, ...], namespace_all: bool, yes: bool, place: Mapping[str, Any], as_json: bool, **options: Any
+) -> None:
+    """Delete memories for good: by id, or all of a --session, --user, --agent or --project.
+
+    Vectors, terms, history and the summaries made from them go too.
+    """
+    narrowed = any(value is not None for name, value in place.items() if name != "namespace")
+    if [bool(ids), narrowed, namespace_all].count(True) != 1:
+        raise InvalidInput("ID", "give ids, or --session, --user, --agent or --project, or --namespace-all")
+    with connect(**options) as af:
+        gone = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place), yes)
+    if as_json:
+        print_json({"forgotten": gone})
+    else:
+        say(f"entries forgotten: {gone}")
+
+
+@main.command()
+@click.argument("entry_id", metavar="ID")
+@common
+def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> None:
+    """Show the former versions of an entry, oldest first, and what it is now."""
+    with connect(**options) as af:
+        entry = entry_in(af, entry_id, namespace)
+        former = af.memory.history(entry_id)
+    if as_json:
+        print_json({"versions": [entry_json(version) for version in former], "current": entry_json(entry)})
+        return
+    for version in (*former, entry):
+        say(f"version {version.version}  {entry_line(version)}")
+
+
+def _forget_ids(af: AgentFormer, ids: Sequence[str], namespace: str) -> int:
+    """Forget entries: all of them, or none where one is not there or is not to be forgotten in this way."""
+    for entry_id in ids:
+        _own_entry(af, entry_id, namespace, "remove that with: agentformer remove ID")
+    gone = 0
+    for entry_id in ids:
+        with suppress(NotFound):  # it went with another one, as a part of it or as a summary of it
+            gone += af.memory.remove(entry_id)
+    return gone
+
+
+def _forget_scope(af: AgentFormer, scope: Scope, yes: bool) -> int:
+    """Forget a scope, once somebody has said yes to the number of entries. Returns how many went."""
+    count = af.backend.count(dataclasses.replace(scope, include_archived=True))
+    if count and not yes:
+        confirm(f"{count} entries")
+    return af.memory.remove(scope)
+
+
+def _own_entry(af: AgentFormer, entry_id: str, namespace: str, instead: str) -> None:
+    """Raises `InvalidInput` that says what to do `instead`, if the entry is a document or a part of one."""
+    entry = entry_in(af, entry_id, namespace)
+    if entry.source is not None:
+        raise InvalidInput("ID", f"{entry_id} is a part of the document {entry.source.document_id}; {instead}")
+    if entry.kind in UNSEARCHED_KINDS:
+        raise InvalidInput("ID", f"{entry_id} is a document; {instead}")

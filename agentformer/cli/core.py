@@ -1,0 +1,161 @@
+"""Commands about core blocks: `core show`, `append`, `replace` and `remove`."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from agentformer.cli.group import Command, common, main
+from agentformer.cli.inputs import confirm, text_of
+from agentformer.cli.output import print_json, say
+from agentformer.errors import NotFound
+from agentformer.factory import AgentFormer, connect
+from agentformer.tools.shapes import entry_json
+from agentformer.types import MemoryEntry, Scope
+
+_OWNERS = (("--namespace", "namespace"), ("--agent", "agent_id"), ("--user", "user_id"))
+
+
+@main.group()
+def core() -> None:
+    """The named blocks that are always in context, such as `persona`: small, and edited in place."""
+
+
+def owned(command: Command) -> Command:
+    """The options that say whose blocks are meant, given to the command as one mapping `owner`."""
+
+    @functools.wraps(command)
+    def run(*, namespace: str, agent_id: str | None, user_id: str | None, **options: Any) -> None:
+        command(owner={"namespace": namespace, "agent_id": agent_id, "user_id": user_id}, **options)
+
+    for option in (
+        click.option("--user", "user_id", help="The block of this user."),
+        click.option("--agent", "agent_id", help="The block of this agent."),
+    ):
+        run = option(run)
+    return run
+
+
+@core.command()
+@click.argument("name", required=False)
+@common
+@owned
+def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
+    """Show one block, or all of them.
+
+    Those of everybody, and with --agent and --user those of that agent and user too.
+    """
+    with connect(**options) as af:
+        if name is None:
+            blocks = af.memory.core.blocks(**owner)
+        else:
+            with _names_told(af, owner):
+                blocks = [af.memory.core.get(name, **owner)]
+        others = not blocks and af.backend.count(Scope(owner["namespace"], tiers=("core",)))
+    if as_json:
+        print_json({"blocks": [entry_json(block) for block in blocks]})
+        return
+    for block in blocks:
+        _print_block(block)
+    if others:
+        say("no core blocks but those of other agents or users; --agent and --user show theirs")
+    elif not blocks:
+        say("no core blocks; begin one with: agentformer core append NAME TEXT")
+
+
+@core.command()
+@click.argument("name")
+@click.argument("text", metavar="TEXT|-")
+@common
+@owned
+def append(name: str, text: str, owner: Any, as_json: bool, **options: Any) -> None:
+    """Add a line to a block, or begin it.
+
+    A line that the block has already is not added again.
+    """
+    said = text_of(text)
+    with connect(**options) as af:
+        block = af.memory.core.append(name, said, **owner)
+    _tell(block, as_json)
+
+
+@core.command()
+@click.argument("name")
+@click.argument("old")
+@click.argument("new")
+@common
+@owned
+def replace(name: str, old: str, new: str, owner: Any, as_json: bool, **options: Any) -> None:
+    """Put NEW where a block says OLD.
+
+    OLD must occur exactly once, letter for letter. An empty NEW takes it out.
+    """
+    with connect(**options) as af, _names_told(af, owner):
+        block = af.memory.core.replace(name, old, new, **owner)
+    _tell(block, as_json)
+
+
+@core.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common
+@owned
+def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> None:
+    """Delete a block for good, with its history."""
+    with connect(**options) as af, _names_told(af, owner):
+        block = af.memory.core.get(name, **owner)
+        if not yes:
+            confirm(f"core block {name!r}")
+        af.memory.core.remove(name, **owner)
+    if as_json:
+        print_json({"removed": [block.id]})
+    else:
+        say("removed 1")
+
+
+def edit_hint(name: str, place: Mapping[str, Any]) -> str:
+    """What to do about a block that is there already."""
+    options = _options(place, ("default", None))
+    quoted = shlex.quote(name)
+    return (
+        f"core block {name!r} is there already, with another text; look at it with: agentformer core show "
+        f"{quoted}{options}, and edit it with: agentformer core append {quoted} TEXT{options}, or core replace "
+        f"{quoted} OLD NEW{options}"
+    )
+
+
+@contextmanager
+def _names_told(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
+    """Say which blocks there are, where one of another name or owner was asked for."""
+    try:
+        yield
+    except NotFound as error:
+        names = [_name(block) for block in af.memory.core.blocks(**owner) if block.title]
+        raise NotFound(f"{error}. There are: {', '.join(names)}" if names else str(error)) from None
+
+
+def _name(block: MemoryEntry) -> str:
+    """A block's name, with the options that lead to it."""
+    owner = {"agent_id": block.agent_id, "user_id": block.user_id}
+    return f"{block.title or block.id}{_options(owner, (None,))}"
+
+
+def _options(place: Mapping[str, Any], usual: tuple[str | None, ...]) -> str:
+    given = ((option, place.get(name)) for option, name in _OWNERS)
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value not in usual and value)
+
+
+def _tell(block: MemoryEntry, as_json: bool) -> None:
+    if as_json:
+        print_json(entry_json(block))
+    else:
+        _print_block(block)
+
+
+def _print_block(block: MemoryEntry) -> None:
+    say(f"[{_name(block)}]\n{block.content}")

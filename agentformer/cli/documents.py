@@ -1,0 +1,151 @@
+"""Commands about documents: ingest, ask, list, remove, export."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentformer.cli.group import common, main
+from agentformer.cli.output import document_line, print_answer, print_json, say
+from agentformer.errors import AgentFormerError, InvalidInput, SpaceMismatch
+from agentformer.factory import AgentFormer, connect
+from agentformer.tools.shapes import answer_json, document_json
+
+_USABLE = ("ready", "pending")
+
+
+@main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--password", help="Password of encrypted files.")
+@common
+def ingest(paths: tuple[str, ...], password: str | None, namespace: str, as_json: bool, **options: Any) -> None:
+    """Bring documents in: files, and folders with all files below them."""
+    files = [item for path in paths for item in _files(Path(path))]
+    if not files:
+        raise InvalidInput("PATH", "holds no files to ingest")
+    named = [(file, _name(file, root, files)) for file, root in files]
+    with connect(**options) as af:
+        results = []
+        for number, (file, name) in enumerate(named, 1):
+            result = _ingest_one(af, file, name, namespace, password, f"{number}/{len(files)}")
+            results.append(result)
+            if not as_json:
+                say(document_line(result))
+    if as_json:
+        print_json({"documents": results})
+    if any(result["status"] not in _USABLE for result in results):
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("question")
+@click.option("--top-k", type=click.IntRange(1, 100), help="Passages to answer from [3].")
+@common
+def ask(question: str, top_k: int | None, namespace: str, as_json: bool, **options: Any) -> None:
+    """Answer a question from the documents, with citations."""
+    with connect(**options) as af:
+        answer = af.rag.query(question, top_k=top_k, namespace=namespace)
+    if as_json:
+        print_json(answer_json(answer))
+    else:
+        print_answer(answer)
+
+
+@main.command("list")
+@common
+def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
+    """List the documents. (`memories` lists what was remembered.)"""
+    with connect(**options) as af:
+        documents = [document_json(document) for document in af.rag.documents(namespace=namespace)]
+    if as_json:
+        print_json({"documents": documents})
+        return
+    for document in documents:
+        say(f"{document['id']}  {document_line(document)}")
+    if not documents:
+        say("no documents; bring some in with: agentformer ingest PATH...")
+
+
+@main.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@common
+def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) -> None:
+    """Remove documents with everything made from them, by the ids that `list` shows."""
+    with connect(**options) as af:
+        for document_id in ids:
+            af.rag.remove(document_id, namespace=namespace)
+    if as_json:
+        print_json({"removed": list(ids)})
+    else:
+        say(f"removed {len(ids)}")
+
+
+@main.command()
+@click.option("--text", is_flag=True, required=True, help="The stored text of every document, page by page.")
+@common
+def export(text: bool, namespace: str, as_json: bool, **options: Any) -> None:
+    """Print what is stored; citations' offsets refer to this text. With --json, one object a line."""
+    with connect(**options) as af:
+        for document in af.rag.documents(namespace=namespace):
+            pages = af.rag.pages(document.id)
+            if as_json:
+                shapes = [{"number": p.number, "label": p.label, "status": p.status, "text": p.text} for p in pages]
+                print_json({"id": document.id, "name": document.name, "pages": shapes}, indent=None)
+                continue
+            for page in pages:
+                say(f"=== {document.name}, page {page.number} ({page.label or page.status})")
+                say(page.text)
+
+
+def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
+    """The path itself, or all files below a folder but hidden ones, in order of name, with that folder.
+
+    Linked folders are not entered: they may lead back. A folder that may not be read is given as it is, and
+    reading it will say so.
+    """
+    try:
+        children = sorted(path.iterdir()) if path.is_dir() and not (root and path.is_symlink()) else None
+    except OSError:
+        children = None
+    if children is None:
+        if not (root and path.is_symlink() and path.is_dir()):
+            yield path, root
+        return
+    for child in children:
+        if not child.name.startswith("."):
+            yield from _files(child, root or path)
+
+
+def _name(file: Path, root: Path | None, files: Sequence[tuple[Path, Path | None]]) -> str:
+    """What a document is called: its place below the folder given, or its file's name where no other file of
+    this call has it too."""
+    if root is not None:
+        return file.relative_to(root).as_posix()
+    alone = sum(other.name == file.name for other, _ in files) == 1
+    return file.name if alone else file.as_posix()
+
+
+def _ingest_one(
+    af: AgentFormer, file: Path, name: str, namespace: str, password: str | None, which: str
+) -> dict[str, Any]:
+    """One file's outcome, with a progress bar on a terminal; what is wrong with it does not stop the others."""
+    with click.progressbar(
+        length=1, label=f"{which} {file.name[:40]}", file=sys.stderr, hidden=not sys.stderr.isatty()
+    ) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        try:
+            document = af.rag.upload(file, name=name, namespace=namespace, password=password, progress=progress)
+        except SpaceMismatch:
+            raise  # no file of this call can be stored
+        except AgentFormerError as error:
+            return {"name": str(file), "status": "failed", "reason": str(error), "id": "", "pages": 0, "chunks": 0}
+        bar.finish()
+    return document_json(document)

@@ -1,0 +1,97 @@
+"""How the command line shows things: JSON for programs, short lines for people, errors in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+import click
+
+from agentformer.types import Answer, Hit, Hits, MemoryEntry
+
+EXCERPT = 300  # code points of a text shown to a person
+# What could move a terminal's cursor, change its colours, or make a line read otherwise than it is stored.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """JSON, in ASCII where the output cannot carry more."""
+    wide = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "").startswith("utf")
+    click.echo(json.dumps(value, ensure_ascii=not wide, indent=indent))
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """A line for a person; stored text in it cannot play tricks with the terminal."""
+    click.echo(_UNSAFE.sub("", text), err=err)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    say(f"error: {message}", err=True)
+    sys.exit(code)
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        say(f"note: {warning}", err=True)
+
+
+def excerpt(text: str) -> str:
+    """The beginning of a text on one line."""
+    text = " ".join(text[: 4 * EXCERPT].split())
+    return f"{text[:EXCERPT]}…" if len(text) > EXCERPT else text
+
+
+def document_line(document: Mapping[str, Any]) -> str:
+    state = "unchanged" if document.get("unchanged") else document["status"]
+    line = f"{state:9}  {document['name']}  {document['pages']} pages, {document['chunks']} chunks"
+    return f"{line}  ({document['reason']})" if document["reason"] else line
+
+
+def print_answer(answer: Answer) -> None:
+    print_warnings(answer.warnings)
+    say(answer.text)
+    if answer.citations:
+        say(f"\n({answer.mode})")
+    for citation in answer.citations:
+        place = f", page {citation.page}" if citation.page else ""
+        printed = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
+        say(f"[{citation.number}] {citation.document}{place}{printed}: {' '.join(citation.quote.split())}")
+
+
+def print_hits(hits: Hits, nothing: str = "nothing found") -> None:
+    """Hits, best first, or `nothing` where there are none."""
+    print_warnings(hits.warnings)
+    for hit in hits:
+        say(f"{hit.score:.3f}  {_origin(hit)}\n       {excerpt(hit.entry.content)}")
+    if not hits:
+        say(nothing)
+
+
+def print_entries(entries: Iterable[MemoryEntry]) -> None:
+    for entry in entries:
+        say(entry_line(entry))
+
+
+def entry_line(entry: MemoryEntry) -> str:
+    """Id, what it is, when, who said it, and how it begins."""
+    moment = entry.occurred_at or entry.created_at
+    when = f"{moment:%Y-%m-%d %H:%M}" if moment else " " * 16
+    said = f"{entry.speaker or entry.role}: " if entry.speaker or entry.role else ""
+    title = f"[{entry.title}] " if entry.title else ""
+    return f"{entry.id}  {entry.tier}/{entry.kind}{_state(entry)}  {when}  {title}{said}{excerpt(entry.content)}"
+
+
+def _state(entry: MemoryEntry) -> str:
+    if entry.archived_at:
+        return " archived"
+    return " superseded" if entry.superseded_by else ""
+
+
+def _origin(hit: Hit) -> str:
+    source = hit.entry.source
+    if source is None:
+        return hit.entry.id
+    return f"{source.name}, page {source.page}"

@@ -1,0 +1,64 @@
+"""The keyword arguments that the memory's calls share, each group with its types, for editors and type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from agentformer.types import Tier
+
+
+class Place(TypedDict, total=False):
+    """Whose a memory is. What is not given is not asked for; `namespace` is "default"."""
+
+    namespace: str
+    session_id: str | None
+    agent_id: str | None
+    user_id: str | None
+    project: str | None
+
+
+class _Common(TypedDict, total=False):
+    metadata: Mapping[str, Any] | None  # JSON; a list under `aliases` holds other names that the entry is found by
+    occurred_at: datetime | str | None  # aware, or ISO 8601 with a zone
+    speaker: str | None
+    source_type: str | None  # a record of the host application: what it is,
+    source_id: str | None  # and its id there
+    pair_id: str | None
+    parent_id: str | None
+
+
+class MessageFields(_Common, total=False):
+    """Of `add_message`, beside session, role and content."""
+
+    namespace: str
+    agent_id: str | None
+    user_id: str | None
+    project: str | None
+
+
+class StoredFields(Place, _Common, total=False):
+    """Of `store`, beside the content."""
+
+    tier: Tier
+    kind: str
+    title: str
+    category: str
+    salience: float  # 0..1
+
+
+class ScopeFields(Place, total=False):
+    """Which entries a call may see."""
+
+    tiers: Sequence[str]
+    kinds: Sequence[str]
+    categories: Sequence[str]
+    metadata: Mapping[str, Any] | None  # equality of these keys
+    occurred_from: datetime | str | None  # inclusive
+    occurred_to: datetime | str | None  # exclusive
+    source_type: str | None
+    source_id: str | None
+    parent_id: str | None
+    min_salience: float  # 0..1, after decay
+    include_archived: bool

@@ -1,0 +1,169 @@
+"""Which backend keeps an entry, and several backends as one.
+
+A write goes where the first fitting route says. A read asks every backend, so that nothing is lost from sight
+when a route changes. With one backend, nothing of this stands in between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from heapq import merge as merge_sorted
+from typing import Any
+
+from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.index.fusion import merge
+from agentformer.records.codec import happened_at
+from agentformer.settings import Route
+from agentformer.types import Hit, Hits, MemoryBackend, MemoryEntry, Query, Scope, Use
+
+
+def fits(route: Route, entry: MemoryEntry) -> bool:
+    """Does an entry of this tier, kind and namespace take this route?"""
+    return (
+        (not route.tiers or entry.tier in route.tiers)
+        and (not route.kinds or entry.kind in route.kinds)
+        and (not route.namespaces or entry.namespace in route.namespaces)
+    )
+
+
+class RoutedBackend:
+    """`MemoryBackend` over several. `backends` maps a target's name to its backend; `default` names the one that
+    keeps what no route fits, and the leases.
+
+    One call is one transaction in each backend. Where it concerns several, a failure in one takes the others'
+    part back, but a crash just between two commits may leave the part of the first. A summary is kept beside
+    its originals, wherever semantic entries go, so that consolidation is always one transaction.
+    """
+
+    def __init__(
+        self, routes: Sequence[Route], backends: Mapping[str, MemoryBackend], default: str, *, rrf_k: int = 60
+    ) -> None:
+        for route in routes:
+            if route.target not in backends:
+                raise InvalidInput("routes", f"{route.target!r} is no target; they are {', '.join(sorted(backends))}")
+        self._routes = tuple(routes)
+        self._names = dict(backends)
+        self._default = backends[default]
+        self._all = list({id(backend): backend for backend in (self._default, *backends.values())}.values())
+        self._rrf_k = rrf_k
+
+    def store(
+        self,
+        entries: Sequence[MemoryEntry],
+        *,
+        replacing: Sequence[Scope] = (),
+        unique: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Sequence[MemoryEntry]:
+        parts: dict[int, list[MemoryEntry]] = {}
+        for entry in entries:
+            parts.setdefault(self._all.index(self._home(entry)), []).append(entry)
+        stored: dict[str, MemoryEntry] = {}
+        try:
+            for which, part in parts.items():
+                kept = self._all[which].store(part, replacing=replacing, unique=unique, progress=progress)
+                stored.update({given.id: entry for given, entry in zip(part, kept, strict=True)})
+        except BaseException:
+            self.remove([given for given, entry in stored.items() if entry.id == given])
+            raise
+        for which, backend in enumerate(self._all):
+            if which not in parts:
+                for scope in replacing:
+                    if backend.count(dataclasses.replace(scope, include_archived=True)):
+                        backend.remove(scope)
+        return [stored[entry.id] for entry in entries]
+
+    def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
+        found = {entry.id: entry for backend in reversed(self._all) for entry in backend.get(ids)}
+        return [found[i] for i in ids if i in found]
+
+    def search(self, query: Query) -> Hits:
+        lists = [backend.search(query) for backend in self._all]
+        warnings = tuple(dict.fromkeys(warning for hits in lists for warning in hits.warnings))
+        filled = [hits for hits in lists if hits]
+        if len(filled) < 2:
+            return Hits(filled[0] if filled else (), warnings)
+        return Hits(self._merged(filled, query), warnings)
+
+    def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
+        return self._owner(entry_id).update(entry_id, changes, expected_version)
+
+    def touch(self, uses: Sequence[Use]) -> None:
+        for backend in self._all:
+            backend.touch(uses)
+
+    def remove(self, what: Scope | Sequence[str]) -> int:
+        return sum(backend.remove(what) for backend in self._all)
+
+    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
+        pages = [backend.list(scope, after=after, limit=limit) for backend in self._all]
+        return [*merge_sorted(*pages, key=lambda entry: entry.id)][:limit]
+
+    def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
+        found = [entry for backend in self._all for entry in backend.latest(scope, limit=limit)]
+        return sorted(found, key=lambda entry: (happened_at(entry), entry.id), reverse=True)[:limit]
+
+    def count(self, scope: Scope) -> int:
+        return sum(backend.count(scope) for backend in self._all)
+
+    def namespaces(self) -> Sequence[str]:
+        return sorted({name for backend in self._all for name in backend.namespaces()})
+
+    def pending(self, scope: Scope) -> int:
+        return sum(backend.pending(scope) for backend in self._all)
+
+    def consolidate(
+        self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
+    ) -> MemoryEntry:
+        owners = {self._all.index(self._owner(entry_id, Conflict)) for entry_id in archive_ids}
+        if len(owners) != 1:
+            raise Conflict("these entries are kept in several backends, where no summary can stand for all of them")
+        return self._all[owners.pop()].consolidate(summary, archive_ids, versions=versions)
+
+    def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
+        return self._owner(summary_id).restore(summary_id)
+
+    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
+        return next((past for past in (backend.history(entry_id) for backend in self._all) if past), [])
+
+    def embed_pending(self) -> int:
+        return sum(backend.embed_pending() for backend in self._all)
+
+    def lease(self, name: str, holder: str, seconds: float) -> bool:
+        return self._default.lease(name, holder, seconds)
+
+    def release(self, name: str, holder: str) -> None:
+        self._default.release(name, holder)
+
+    def status(self) -> Mapping[str, Any]:
+        states = {name: dict(backend.status()) for name, backend in self._names.items()}
+        return {**self._default.status(), "backends": states}
+
+    def close(self) -> None:
+        for backend in self._all:
+            backend.close()
+
+    def _home(self, entry: MemoryEntry) -> MemoryBackend:
+        target = next((route.target for route in self._routes if fits(route, entry)), None)
+        return self._names[target] if target else self._default
+
+    def _owner(self, entry_id: str, missing: type[Exception] = NotFound) -> MemoryBackend:
+        for backend in self._all:
+            if backend.get([entry_id]):
+                return backend
+        raise missing(f"there is no entry {entry_id}")
+
+    def _merged(self, lists: Sequence[Sequence[Hit]], query: Query) -> Sequence[Hit]:
+        """By rank: scores of different backends have no common unit."""
+        best = {hit.entry.id: hit for hits in reversed(lists) for hit in hits}
+        ranked = merge([[hit.entry.id for hit in hits] for hits in lists], k=self._rrf_k)
+        top = ranked[0][1]
+        scored = sorted(((-score / top, entry_id) for entry_id, score in ranked))
+        return [
+            _scored(best[entry_id], -score) for score, entry_id in scored[: query.limit] if -score >= query.min_score
+        ]
+
+
+def _scored(hit: Hit, score: float) -> Hit:
+    return Hit(hit.entry, score, hit.dense_score, hit.lexical_score, hit.dense_rank, hit.lexical_rank, hit.span)

@@ -1,0 +1,124 @@
+"""`Summarizer`: a model's summary that was verified, or the extractive one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agentformer.errors import LanguageModelError
+from agentformer.memory.summaries import prompts
+from agentformer.memory.summaries.extractive import CountTokens, extract
+from agentformer.memory.summaries.lines import in_order
+from agentformer.memory.summaries.verification import unfaithful
+from agentformer.types import ChatMessage, LanguageModel, MemoryEntry, Reply
+
+Outcome = Literal["model", "model_retried", "extractive", "extractive_unfaithful", "extractive_unavailable"]
+OUTCOMES: tuple[Outcome, ...] = (
+    "model",
+    "model_retried",
+    "extractive",
+    "extractive_unfaithful",
+    "extractive_unavailable",
+)
+EXTRACTIVE = "extractive"  # the model's name in what no model wrote
+_SHOWN = 12_000  # tokens of originals that a model is given; longer ones are given in extracts
+_THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)  # of models that think aloud
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A text that stands for its originals; `problems` are those of the texts that were refused."""
+
+    text: str
+    model: str
+    prompt_version: str
+    outcome: Outcome
+    problems: tuple[str, ...] = ()
+
+
+class Summarizer:
+    """Summarises entries within `max_tokens`. `model` is None where none is configured."""
+
+    def __init__(
+        self,
+        model: LanguageModel | None,
+        count_tokens: CountTokens,
+        *,
+        max_tokens: int = 512,
+        temperature: float = 0.3,
+    ) -> None:
+        self._model = model
+        self._count_tokens = count_tokens
+        self._max_tokens = max_tokens
+        self._temperature = temperature
+
+    @property
+    def instant(self) -> bool:
+        """Is a summary a matter of milliseconds, since no model writes it?"""
+        return self._model is None
+
+    def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
+        """A faithful summary of the originals, which need not be in order.
+
+        What a model writes is held against them; a text that is too long, says what they do not, or holds nothing but
+        the model's thoughts is asked for once more, with what was wrong, and then the extractive summary takes its
+        place. It does so at once when the model raises `LanguageModelError`: it cannot be reached, or its adapter
+        takes an answer without any text for no answer. The text is empty only when `max_tokens` leave room for
+        nothing.
+        """
+        originals = in_order(originals)
+        if self._model is None:
+            return self._extractive(originals, "extractive")
+        asked = prompts.messages(originals, self._shown(originals), self._max_tokens)
+        problems: list[str] = []
+        try:
+            reply = self._ask(self._model, asked)
+            wrong = self._wrong(reply.text, originals)
+            if not wrong:
+                return self._written(reply, "model")
+            problems += wrong
+            reply = self._ask(self._model, prompts.again(asked, reply.text, wrong))
+            wrong = self._wrong(reply.text, originals)
+            if not wrong:
+                return self._written(reply, "model_retried", problems)
+            problems += wrong
+        except LanguageModelError as error:
+            return self._extractive(originals, "extractive_unavailable", (*problems, str(error)))
+        return self._extractive(originals, "extractive_unfaithful", problems)
+
+    def _ask(self, model: LanguageModel, asked: Sequence[ChatMessage]) -> Reply:
+        reply = model.complete(asked, temperature=self._temperature, max_tokens=self._max_tokens)
+        text = _THOUGHTS.sub("", _encodable(reply.text)).strip()
+        return Reply(text, _encodable(reply.model) or type(model).__name__)
+
+    def _wrong(self, text: str, originals: Sequence[MemoryEntry]) -> list[str]:
+        """What is wrong with a model's text, as it is told."""
+        if not text:
+            return [prompts.EMPTY]
+        if (tokens := self._count_tokens(text)) > self._max_tokens:
+            return [prompts.TOO_LONG.format(tokens=tokens, limit=self._max_tokens)]
+        return [prompts.UNCHECKED.format(problem=problem) for problem in unfaithful(text, originals)]
+
+    def _written(self, reply: Reply, outcome: Outcome, problems: Sequence[str] = ()) -> Summary:
+        return Summary(reply.text, reply.model, prompts.PROMPT_VERSION, outcome, tuple(problems))
+
+    def _extractive(self, originals: Sequence[MemoryEntry], outcome: Outcome, problems: Sequence[str] = ()) -> Summary:
+        text = extract(originals, self._max_tokens, self._count_tokens)
+        return Summary(text, EXTRACTIVE, prompts.PROMPT_VERSION, outcome, tuple(problems))
+
+    def _shown(self, originals: Sequence[MemoryEntry]) -> list[str]:
+        """The originals' contents, and of very long ones their own extracts, so that the model can read them all."""
+        share = max(1, _SHOWN // max(1, len(originals)))
+        return [
+            entry.content
+            if len(entry.content) <= share or self._count_tokens(entry.content) <= share
+            else extract([entry], share, self._count_tokens)
+            for entry in originals
+        ]
+
+
+def _encodable(text: str) -> str:
+    """The text without lone surrogates, which no store can write."""
+    return text.encode("utf-8", "ignore").decode("utf-8")

@@ -1,0 +1,78 @@
+"""Counting uses without writing at every search: uses are gathered, and written together.
+
+What is gathered is written with the next call that writes or looks at an entry, when it becomes much, and when
+the memory is closed. A process that is killed loses the counts of its last searches, and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Iterable
+
+from agentformer.errors import StoreError
+from agentformer.records.codec import now
+from agentformer.types import MemoryBackend, Use
+
+log = logging.getLogger("agentformer")
+
+_MOST = 256  # entries gathered before a search writes them: one transaction for some ten searches
+
+
+class UsageCounter:
+    """Gathers uses for a backend. Thread-safe."""
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        self._backend = backend
+        self._lock = threading.Lock()
+        self._gathered: dict[str, Use] = {}
+
+    def matched(self, ids: Iterable[str]) -> None:
+        """They were among the results of a search."""
+        self._add(ids, matches=1)
+
+    def read(self, ids: Iterable[str]) -> None:
+        """They were given to a model, or somebody says that they were read."""
+        self._add(ids, reads=1)
+
+    def asked(self, ids: Iterable[str]) -> None:
+        """They were asked for by id."""
+        self._add(ids, others=1)
+
+    def settle(self, ids: Iterable[str] | None = None) -> None:
+        """Write what has been gathered if it tells of results or reading, of these entries or of any: whoever
+        looks at counts next finds them right. Asking by id alone makes nobody a writer."""
+        with self._lock:
+            told = self._gathered.values() if ids is None else filter(None, map(self._gathered.get, ids))
+            due = any(use.matches or use.reads for use in told)
+        if due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has been gathered. A store that cannot be written now is told in the log: counts are no
+        reason to fail what was asked for."""
+        with self._lock:
+            uses, self._gathered = list(self._gathered.values()), {}
+        if not uses:
+            return
+        try:
+            self._backend.touch(uses)
+        except StoreError as error:
+            log.warning("uses of %d entries were not counted: %s", len(uses), error)
+
+    def _add(self, ids: Iterable[str], *, matches: int = 0, reads: int = 0, others: int = 0) -> None:
+        moment = now()
+        with self._lock:
+            for entry_id in ids:
+                former = self._gathered.get(entry_id) or Use(entry_id, moment)
+                self._gathered[entry_id] = dataclasses.replace(
+                    former,
+                    at=moment,
+                    matches=former.matches + matches,
+                    reads=former.reads + reads,
+                    others=former.others + others,
+                )
+            much = len(self._gathered) >= _MOST
+        if much:
+            self.flush()

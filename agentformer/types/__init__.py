@@ -1,0 +1,59 @@
+"""The floor: frozen records and protocols. Imports nothing of this package.
+
+Offsets are in Unicode code points, half-open `[start, end)`. Pages count from 1. Times are aware
+`datetime`s in UTC. Scores lie in 0..1, higher is better. Vectors are rows of unit length, float32.
+"""
+
+from agentformer.types.answers import Answer, Citation
+from agentformer.types.backend import MemoryBackend
+from agentformer.types.documents import DocumentStatus, DocumentText, Heading, Page, PageStatus, Span
+from agentformer.types.memory import (
+    DEFAULT_NAMESPACE,
+    TIERS,
+    UNSEARCHED_KINDS,
+    Decay,
+    Hit,
+    Hits,
+    Link,
+    MemoryEntry,
+    Query,
+    Reference,
+    Scope,
+    Source,
+    Tier,
+    Use,
+)
+from agentformer.types.models import ChatMessage, Embedder, EmbeddingSpace, LanguageModel, Matrix, Reply, Vector
+
+__all__ = [
+    "DEFAULT_NAMESPACE",
+    "TIERS",
+    "UNSEARCHED_KINDS",
+    "Answer",
+    "ChatMessage",
+    "Citation",
+    "Decay",
+    "DocumentStatus",
+    "DocumentText",
+    "Embedder",
+    "EmbeddingSpace",
+    "Heading",
+    "Hit",
+    "Hits",
+    "LanguageModel",
+    "Link",
+    "Matrix",
+    "MemoryBackend",
+    "MemoryEntry",
+    "Page",
+    "PageStatus",
+    "Query",
+    "Reference",
+    "Reply",
+    "Scope",
+    "Source",
+    "Span",
+    "Tier",
+    "Use",
+    "Vector",
+]

@@ -1,0 +1,37 @@
+"""What answers carry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentformer.types.memory import Hit
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """Evidence: `quote == stored page text[start:end]`."""
+
+    number: int  # the [n] in the answer
+    document: str
+    document_id: str
+    page: int | None
+    label: str
+    start: int
+    end: int
+    quote: str
+    score: float
+    entry_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer and what it stands on. `mode` is `llm`, `extractive` or `none` (nothing good enough found)."""
+
+    text: str
+    mode: Literal["llm", "extractive", "none"]
+    citations: tuple[Citation, ...] = ()
+    hits: tuple[Hit, ...] = ()
+    warnings: tuple[str, ...] = ()
+    timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds

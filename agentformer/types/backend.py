@@ -1,0 +1,127 @@
+"""What a backend owes its callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from agentformer.types.memory import Hits, MemoryEntry, Query, Scope, Use
+
+
+class MemoryBackend(Protocol):
+    """Keeps records and finds them.
+
+    Atomicity: each writing call is one transaction; it happens wholly or not at all, and has reached the
+    disk when the call returns. Visibility: an acknowledged write is seen by every later call of every
+    thread and process that has the same store open. Order: `list` goes by id, which is time-sorted.
+    A missing id is left out of `get`, is not counted by `remove`, and raises `NotFound` in `update`.
+    A store that cannot embed now still stores: such entries are found by words at once, and by vectors
+    once `embed_pending` has caught up.
+
+    A summary stands for its originals (`consolidate`): they are archived, with `archived_by` its id, and it is
+    live; or it is gone or archived, and they are live. No call of any kind leaves anything between.
+    """
+
+    def store(
+        self,
+        entries: Sequence[MemoryEntry],
+        *,
+        replacing: Sequence[Scope] = (),
+        unique: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Sequence[MemoryEntry]:
+        """Store all entries, and in the same transaction remove everything else that lies in a scope of
+        `replacing`, with its parts. An id that exists already raises `Conflict`. `progress` is told the
+        windows embedded and the windows in all.
+
+        With `unique`, an entry that says what a live one says already (`records.duplicates.same`) is not
+        stored: the one that is there comes back in its place, with its `repeat_count` one higher. That holds
+        among the entries of one call and against every other writer, but not for what `replacing` removes."""
+        ...
+
+    def get(self, ids: Sequence[str]) -> Sequence[MemoryEntry]:
+        """The entries of these ids, in the order asked for; archived ones too."""
+        ...
+
+    def search(self, query: Query) -> Hits:
+        """Best first; equal scores in order of id. Only entries inside `query.scope`. With no embedder at
+        hand the words alone decide, and a warning says so; a backend that keeps no vectors says so in the mode
+        `dense`."""
+        ...
+
+    def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
+        """Change fields; the former state goes to `history`. A stale `expected_version` raises `Conflict`.
+        What the store itself keeps (id, times of storing, version, counts, `archived_by`) cannot be changed, nor, while
+        a summary stands for its originals, the `archived_at` of either: that is what `restore` is for."""
+        ...
+
+    def touch(self, uses: Sequence[Use]) -> None:
+        """Add to the counts of entries and move their `last_accessed` forward, never back. This is no change of
+        the entry: version, history and `updated_at` stay. Missing ids are passed over."""
+        ...
+
+    def remove(self, what: Scope | Sequence[str]) -> int:
+        """Delete entries with their parts (entries whose `parent_id` they are), vectors, terms and history.
+        Returns how many entries went, parts and dissolved summaries included.
+
+        A summary of which an original goes is dissolved: it goes too, since it tells what was to be forgotten,
+        and its other originals come back. The originals of a summary that goes come back."""
+        ...
+
+    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
+        """Entries of the scope with an id above `after`, in order of id."""
+        ...
+
+    def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
+        """The newest entries of the scope, newest first, by when they happened (`occurred_at`, or `created_at`
+        where that is not known), then by id."""
+        ...
+
+    def count(self, scope: Scope) -> int: ...
+
+    def namespaces(self) -> Sequence[str]:
+        """Every namespace that holds an entry, sorted."""
+        ...
+
+    def pending(self, scope: Scope) -> int:
+        """How many entries of the scope still wait for their vectors."""
+        ...
+
+    def consolidate(
+        self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
+    ) -> MemoryEntry:
+        """Store `summary` and archive the originals, or raise `Conflict` and do neither, when one of them
+        is missing, archived, superseded, stands for others itself, or is not at the version that `versions`
+        gives for its id."""
+        ...
+
+    def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
+        """Undo a `consolidate`: the originals come back exactly as they were, and the summary is archived.
+        Returns the originals in order of id. Raises `NotFound`, `InvalidInput` for an entry that archived
+        nothing and is live, and `Conflict` for a summary that was restored already."""
+        ...
+
+    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
+        """Former versions, oldest first; empty for an entry never changed or not there."""
+        ...
+
+    def embed_pending(self) -> int:
+        """Embed what has no vector yet. Returns how many entries are still pending."""
+        ...
+
+    def lease(self, name: str, holder: str, seconds: float) -> bool:
+        """Take the lease `name` for `seconds`, or prolong it if `holder` has it; False when another holder has
+        it. A lease that its holder did not give up, because it died, is free again after its time."""
+        ...
+
+    def release(self, name: str, holder: str) -> None:
+        """Give a lease up. Nothing happens when `holder` does not have it."""
+        ...
+
+    def status(self) -> Mapping[str, Any]:
+        """Counts and state of the parts, as JSON values, for a person or a monitor."""
+        ...
+
+    def close(self) -> None:
+        """Write snapshots and release files. Idempotent."""
+        ...

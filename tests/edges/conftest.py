@@ -1,0 +1,45 @@
+"""The command line in this process, with a memory of its own for each test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from agentformer.cli import main
+
+Invoke = Callable[..., Result]
+Shown = Callable[..., Any]
+
+UNCLEANED = {"AGENTFORMER_CLEAN_EVERY": "0"}  # unless a test says so
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> tuple[str, ...]:
+    return ("--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing")
+
+
+@pytest.fixture
+def run(where: tuple[str, ...]) -> Invoke:
+    """A command, and for one of a group the command's name after it: `run("core show", "persona")`."""
+
+    def run(command: str, *arguments: str, said: bytes | str | None = None) -> Result:
+        return CliRunner(env=UNCLEANED).invoke(main, [*command.split(), *where, *arguments], input=said)
+
+    return run
+
+
+@pytest.fixture
+def shown(run: Invoke) -> Shown:
+    """What a command prints with --json; it must succeed."""
+
+    def shown(*arguments: str, said: bytes | str | None = None) -> Any:
+        done = run(*arguments, "--json", said=said)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    return shown

@@ -1,0 +1,355 @@
+"""The commands about memories: what a person sees, what a program gets, and what a wrong argument is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentformer
+from tests.edges.conftest import Invoke
+
+TEA = "Aino prefers tea."
+BOATS = ("Lokki", "Tiira", "Kuikka", "Haahka", "Merimetso", "Joutsen", "Sorsa", "Kajava", "Riskila", "Ruokki")
+COMMANDS = (
+    "remember", "recall", "search", "update", "supersede", "forget", "context", "memories", "history", "clean",
+    "restore", "audit", "core show", "core append", "core replace", "core remove",
+)  # fmt: skip
+
+
+def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **options.pop("env", {})}
+    return subprocess.run(
+        [sys.executable, "-m", "agentformer.cli", *arguments],
+        capture_output=True,
+        timeout=120,
+        env=environment,
+        **options,
+    )
+
+
+def conversation(shown: Callable[..., Any], count: int = 12, session: str = "s1") -> list[dict[str, Any]]:
+    return [
+        shown("remember", f"The boat number {n} is blue.", "--session", session, "--role", "user", "--speaker", "Aino")
+        for n in range(count)
+    ]
+
+
+def test_remember_keeps_every_detail_and_memories_lists_it(shown: Callable[..., Any]) -> None:
+    kept = shown(
+        "remember", TEA, "--kind", "decision", "--title", "Drinks", "--category", "decisions", "--salience", "0.5",
+        "--at", "2026-11-20T09:30:00+02:00", "--metadata", '{"cups": 2}', "--source", "note:a:1",
+        "--session", "s", "--agent", "a", "--user", "u", "--project", "p",
+    )  # fmt: skip
+    expected = {
+        "content": TEA, "tier": "semantic", "kind": "decision", "namespace": "default", "title": "Drinks",
+        "category": "decisions", "salience": 0.5, "occurred_at": "2026-11-20T07:30:00+00:00", "metadata": {"cups": 2},
+        "source_type": "note", "source_id": "a:1", "session_id": "s", "agent_id": "a", "user_id": "u", "project": "p",
+        "version": 1, "archived_at": None, "superseded_by": None, "derived_from": [],
+    }  # fmt: skip
+    assert {name: kept[name] for name in expected} == expected
+    assert shown("memories") == {"entries": [kept], "next": None}
+    assert shown("memories", "--user", "somebody else")["entries"] == []
+
+
+def test_the_same_fact_is_not_kept_twice(run: Invoke, shown: Callable[..., Any]) -> None:
+    first = shown("remember", TEA)
+    assert run("remember", TEA).stdout == f"already there  {first['id']}\n"
+    assert len(shown("memories")["entries"]) == 1
+
+
+def test_memories_are_listed_page_by_page_and_by_tier_and_kind(shown: Callable[..., Any]) -> None:
+    ids = [shown("remember", f"Fact {n}")["id"] for n in range(3)]
+    event = shown("remember", "The task is done.", "--tier", "episodic", "--kind", "task_complete")
+    page = shown("memories", "--limit", "2")
+    assert [entry["id"] for entry in page["entries"]] == ids[:2]
+    assert [entry["id"] for entry in shown("memories", "--after", page["next"])["entries"]] == [ids[2], event["id"]]
+    assert shown("memories", "--tier", "episodic")["entries"] == [event]
+    assert shown("memories", "--kind", "task_complete", "--kind", "error")["entries"] == [event]
+
+
+def test_an_empty_list_says_why(run: Invoke, shown: Callable[..., Any]) -> None:
+    nothing = "nothing remembered in namespace default; begin with: agentformer remember TEXT\n"
+    assert (run("memories").stdout, run("memories").stderr) == (nothing, "")
+    last = shown("remember", TEA)["id"]
+    assert run("memories", "--after", last).stdout == "no more entries\n"
+    assert run("memories", "--kind", "decision").stdout == "no entries like that\n"
+    newer = shown("remember", "Aino prefers coffee.", "--kind", "decision")["id"]
+    shown("supersede", last, newer)
+    assert "--archived" in run("memories", "--kind", "fact").stdout
+    assert TEA in run("memories", "--kind", "fact", "--archived").stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("memories",), ("recall", "tea"), ("recall", "tea", "--references"), ("search", "tea")]
+)
+def test_in_an_empty_namespace_the_others_are_named(run: Invoke, command: tuple[str, ...]) -> None:
+    assert "namespaces" not in run(*command).stderr  # there is none
+    for namespace in ("ours", "theirs"):
+        assert run("remember", TEA, "--namespace", namespace).exit_code == 0
+    note = "note: these namespaces hold something: ours, theirs\n"
+    for options in ((), ("--json",)):
+        done = run(*command, *options)
+        assert (done.exit_code, note in done.stderr, note in done.stdout) == (0, True, False)
+    assert "these namespaces" not in run(*command, "--namespace", "ours").stderr
+    assert "these namespaces" not in run("recall", "quantum", "--namespace", "ours").stderr
+
+
+def test_a_recall_that_finds_nothing_gives_the_hints_that_apply(
+    run: Invoke, shown: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = shown("remember", TEA), shown("remember", "The harbour opens in May.")
+    monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "1")  # cosines alone show nothing
+    assert run("recall", "quantum").stdout == "nothing found that bears on it\n"
+    assert run("recall", "quantum", "--all").stdout == "nothing found\n"
+    monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "-1")
+    assert run("recall", "quantum").stdout == "nothing found that bears on it; --all shows the nearest\n"
+    assert TEA in run("recall", "quantum", "--all").stdout
+    monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "1")
+    shown("supersede", old["id"], new["id"])
+    hint = "--archived what was archived or superseded\n"
+    assert run("recall", "tea").stdout == f"nothing found that bears on it; {hint}"
+    assert run("recall", "tea", "--all").stdout == f"nothing found; {hint}"
+    assert run("recall", "quantum", "--archived").stdout == "nothing found that bears on it\n"
+    former = shown("history", old["id"])["current"]
+    assert former["match_count"] == 1  # what was only looked at for a hint is not counted
+    assert TEA in run("recall", "tea", "--archived").stdout
+    assert "nothing found" in run("recall", "  ").stdout
+
+
+def test_a_recall_leads_to_what_summaries_stand_for(run: Invoke, shown: Callable[..., Any]) -> None:
+    for n, name in enumerate(BOATS):
+        shown("remember", f"The boat {name} lies at berth {n}.", "--session", "s1", "--role", "user")
+    shown("clean", "--session", "s1")
+    found = run("recall", "Lokki", "--kind", "message").stdout
+    assert found == "nothing found that bears on it; --archived what summaries stand for\n"
+    assert "Lokki lies at berth 0" in run("recall", "Lokki", "--kind", "message", "--archived").stdout
+
+
+def test_recall_gives_the_records_of_the_host_application(run: Invoke, shown: Callable[..., Any]) -> None:
+    kept = shown("remember", TEA, "--source", "ticket:4711")
+    (reference,) = shown("recall", "tea", "--references")["references"]
+    assert (reference["source_type"], reference["source_id"]) == ("ticket", "4711")
+    assert reference["entry_id"] == kept["id"]
+    assert "ticket:4711" in run("recall", "tea", "--references").stdout
+
+
+def test_salience_filters(shown: Callable[..., Any]) -> None:
+    shown("remember", TEA, "--salience", "0.2")
+    assert shown("recall", "tea", "--min-salience", "0.3")["hits"] == []
+    assert len(shown("recall", "tea", "--min-salience", "0.1")["hits"]) == 1
+
+
+def test_standard_input_is_kept(run: Invoke, shown: Callable[..., Any]) -> None:
+    text = "Kevätkokous pidetään huhtikuussa.\nSiellä on kahvia ☕"
+    assert shown("remember", "-", said=f"\ufeff{text}\n".encode())["content"] == text
+    assert run("remember", "-", said=b"caf\xe9").exit_code == 2
+    assert run("remember", "-", said=b"").exit_code == 2
+    over = run("remember", "-", said=b"x" * 4_000_001)
+    assert over.exit_code == 2 and "ingest" in over.stderr
+
+
+def test_forget_by_id(run: Invoke, shown: Callable[..., Any], tmp_path: Path) -> None:
+    gone, stays = shown("remember", TEA), shown("remember", "Matti prefers coffee.")
+    (tmp_path / "keys.txt").write_text("The caretaker keeps the keys.")
+    document = shown("ingest", str(tmp_path / "keys.txt"))["documents"][0]["id"]
+    assert "agentformer remove" in run("forget", gone["id"], document).stderr
+    run("remove", document)
+    assert run("forget", gone["id"], "no-such-id").exit_code == 2
+    assert len(shown("memories")["entries"]) == 2  # all or none
+    assert shown("forget", gone["id"], gone["id"]) == {"forgotten": 1}
+    assert [entry["id"] for entry in shown("memories")["entries"]] == [stays["id"]]
+    assert run("history", gone["id"]).exit_code == 2
+
+
+def test_forget_a_scope_asks_first_and_tells_how_many(run: Invoke, shown: Callable[..., Any]) -> None:
+    conversation(shown, 3)
+    kept = shown("remember", TEA, "--user", "aino")
+    asked = run("forget", "--session", "s1", said="n\n")
+    assert asked.exit_code == 2 and "3 entries" in asked.stderr
+    assert run("forget", "--session", "s1").exit_code == 2  # nobody there to answer
+    assert len(shown("memories")["entries"]) == 4
+    assert run("forget", "--session", "s1", said="y\n").stdout == "entries forgotten: 3\n"
+    assert shown("memories")["entries"] == [kept]
+    assert shown("forget", "--user", "aino", "--yes") == {"forgotten": 1}
+    assert shown("forget", "--user", "aino") == {"forgotten": 0}  # nothing to ask about
+
+
+def test_forgetting_a_namespace_takes_documents_and_leaves_other_namespaces(
+    run: Invoke, shown: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "keys.txt").write_text("The caretaker keeps the keys.")
+    shown("ingest", str(tmp_path / "keys.txt"))
+    shown("remember", TEA)
+    other = shown("remember", TEA, "--namespace", "other")
+    assert shown("forget", "--namespace-all", "--yes")["forgotten"] >= 3
+    assert (shown("memories")["entries"], shown("list")["documents"]) == ([], [])
+    assert list((tmp_path / "u").rglob("*.bin")) == []
+    assert shown("memories", "--namespace", "other")["entries"] == [other]
+
+
+def test_context_stays_within_its_tokens(run: Invoke, shown: Callable[..., Any]) -> None:
+    shown("remember", "You are the harbour's helper.", "--tier", "core", "--title", "persona")
+    shown("remember", TEA)
+    conversation(shown, 4)
+    built = shown("context", "What tea does Aino like?", "--session", "s1", "--max-tokens", "300")
+    texts = "\n".join(message["content"] for message in built["messages"])
+    assert "harbour's helper" in texts and TEA in texts and "boat number 3" in texts
+    assert built["messages"][-1] == {"role": "user", "content": "What tea does Aino like?"}
+    assert set(built["report"]) >= {"included", "left_out"}
+    assert "harbour's helper" in run("context", "-", said="What tea?").stdout
+    assert "max_tokens" in run("context", "What tea?", "--max-tokens", "1").stderr
+
+
+def test_context_tells_what_was_left_out_and_why(run: Invoke, shown: Callable[..., Any]) -> None:
+    conversation(shown, 12)
+    done = run("context", "What tea does Aino like?", "--session", "s1", "--max-tokens", "40")
+    report = shown("context", "What tea does Aino like?", "--session", "s1", "--max-tokens", "40")["report"]
+    assert done.exit_code == 0 and "does not fit into" not in done.stderr
+    assert "of 40 tokens" in done.stderr and f"; {len(report['left_out'])} left out\n" in done.stderr
+    lines = [line.split() for line in done.stderr.splitlines() if "left out (" in line]
+    assert sum(int(line[1]) for line in lines) == len(report["left_out"]) > 0
+    assert len(lines) == len({each["reason"].partition(":")[0] for each in report["left_out"]})
+
+
+@pytest.mark.parametrize("last", ["stored", "given"])
+def test_a_task_that_does_not_fit_is_told_first(run: Invoke, shown: Callable[..., Any], last: str) -> None:
+    task = "Write a long letter about the boats in the harbour, please. " * 3
+    if last == "stored":  # what the user said last in the session is the task
+        shown("remember", task, "--session", "s1", "--role", "user")
+    for options in ((), ("--json",)):
+        done = run("context", task, "--session", "s1", "--max-tokens", "12", *options)
+        note = "note: the task does not fit into 12 tokens; raise --max-tokens, or shorten it"
+        assert (done.exit_code, done.stderr.splitlines()[0]) == (1, note)
+        assert run("context", task, "--session", "s1", *options).exit_code == 0
+
+
+def test_clean_restore_and_history(run: Invoke, shown: Callable[..., Any]) -> None:
+    said = [entry["id"] for entry in conversation(shown, 10)]
+    report = shown("clean", "--session", "s1")
+    (summary,) = shown("memories", "--kind", "summary")["entries"]
+    assert (report["summaries"], report["archived"]) == ([summary["id"]], 5)
+    assert [link["id"] for link in summary["derived_from"]] == said[:5]
+    assert [entry["id"] for entry in shown("memories", "--kind", "message")["entries"]] == said[5:]
+    assert {entry["id"] for entry in shown("memories", "--archived")["entries"]} == {*said, summary["id"]}
+    restored = shown("restore", summary["id"])["entries"]
+    assert [(entry["id"], entry["archived_at"]) for entry in restored] == [(entry_id, None) for entry_id in said[:5]]
+    again = run("restore", summary["id"])
+    assert again.exit_code == 2 and "Traceback" not in again.stderr
+    assert run("clean", "--all-namespaces").stdout.startswith("entries archived: 5; new summaries: 1")
+    assert shown("clean", "--namespace", "other")["archived"] == 0
+
+
+def test_history_shows_former_versions(run: Invoke, shown: Callable[..., Any], where: tuple[str, ...]) -> None:
+    kept = shown("remember", TEA)
+    with agentformer.connect(index_dir=where[1], upload_dir=where[3], embedder="hashing") as af:
+        af.memory.update(kept["id"], content="Aino prefers coffee.")
+    versions = shown("history", kept["id"])
+    assert [entry["content"] for entry in versions["versions"]] == [TEA]
+    assert (versions["current"]["content"], versions["current"]["version"]) == ("Aino prefers coffee.", 2)
+    assert TEA in run("history", kept["id"]).stdout
+
+
+def test_audit_lists_and_merges_only_when_asked(run: Invoke, shown: Callable[..., Any], where: tuple[str, ...]) -> None:
+    kept = shown("remember", "The harbour opens at 9.", "--tier", "core", "--title", "hours")
+    shown("remember", "The harbour opens at 10.", "--tier", "core", "--title", "opening")
+    with agentformer.connect(index_dir=where[1], upload_dir=where[3], embedder="hashing") as af:
+        entry = af.memory.store(TEA)
+        twin = af.backend.store([_twin(entry)])[0]
+    report = shown("audit")
+    assert [group["ids"] for group in report["duplicates"]] == [[entry.id, twin.id]]
+    assert [found["about"] for found in report["contradictions"]] == ["number"]
+    assert (report["merged"], kept["id"] in report["contradictions"][0]["ids"]) == ([], True)
+    assert "contradiction (number)" in run("audit").stdout
+    assert shown("audit", "--merge")["merged"] == [twin.id]
+    assert shown("audit")["duplicates"] == []
+    assert len(shown("memories", "--archived")["entries"]) == 4
+
+
+def _twin(entry: agentformer.MemoryEntry) -> agentformer.MemoryEntry:
+    """The same once more, as an import without a look at what is there would store it."""
+    return agentformer.MemoryEntry(id=f"{entry.id[:-2]}zz", content=entry.content, context=entry.context)
+
+
+def test_nothing_crosses_a_namespace(run: Invoke, shown: Callable[..., Any]) -> None:
+    kept = shown("remember", TEA, "--namespace", "ours")
+    for command in ("history", "forget", "restore"):
+        done = run(command, kept["id"])
+        assert done.exit_code == 2 and "namespace default" in done.stderr, command
+    assert shown("recall", "tea")["hits"] == []
+    assert shown("history", kept["id"], "--namespace", "ours")["current"]["content"] == TEA
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("remember", "  "), "content"),
+        (("remember", "x", "--salience", "2"), "salience"),
+        (("remember", "x", "--at", "yesterday"), "occurred_at"),
+        (("remember", "x", "--at", "2026-11-20T09:30:00"), "time zone"),
+        (("remember", "x", "--metadata", "[1]"), "--metadata"),
+        (("remember", "x", "--metadata", "[" * 100_000), "--metadata"),
+        (("remember", "x", "--source", "4711"), "--source"),
+        (("remember", "x", "--tier", "eternal"), "--tier"),
+        (("remember", "x", "--kind", "document"), "kind"),
+        (("remember", "x", "--role", "user"), "--session"),
+        (("remember", "x", "--session", "s", "--speaker", "Aino"), "--role"),
+        (("remember", "x", "--session", "s", "--role", "boss"), "role"),
+        (("remember", "x", "--session", "s", "--role", "user", "--tier", "core"), "--tier"),
+        (("remember", "x", "--namespace", ""), "namespace"),
+        (("remember", "half \udcff"), "surrogate"),
+        (("recall", "x", "--min-salience", "7"), "min_salience"),
+        (("forget",), "--namespace-all"),
+        (("forget", "id", "--session", "s"), "--namespace-all"),
+        (("restore", "no-such-id"), "no-such-id"),
+        (("history", "no-such-id"), "no-such-id"),
+        (("clean", "--session", "s", "--all-namespaces"), "--session"),
+        (("context", "x", "--max-tokens", "0"), "max-tokens"),
+    ],
+)
+def test_a_wrong_argument_is_told_and_changes_nothing(
+    run: Invoke, shown: Callable[..., Any], arguments: tuple[str, ...], said: str
+) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert shown("memories")["entries"] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(run: Invoke, command: str) -> None:
+    text = run(command, "--help").stdout
+    assert all(option in text for option in ("--index-dir", "--upload-dir", "--namespace", "--json"))
+
+
+def test_stored_text_cannot_play_tricks_with_a_terminal(run: Invoke, shown: Callable[..., Any]) -> None:
+    shown("remember", "tea \x1b[2J\x07 \u202egnp.exe")
+    assert "tea [2J gnp.exe" in run("memories").stdout
+
+
+def test_a_terminal_without_these_letters_is_no_error(where: tuple[str, ...], tmp_path: Path) -> None:
+    poor = {"PYTHONIOENCODING": "iso-8859-1", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    text = "Kevätkokous ☕ 会議"
+    kept = process("remember", "-", "--json", *where, input=text.encode(), env=poor, cwd=tmp_path)
+    assert (kept.returncode, json.loads(kept.stdout)["content"]) == (0, text)
+    listed = process("memories", *where, env=poor, cwd=tmp_path)
+    assert (listed.returncode, listed.stderr) == (0, b"") and b"Kev\xe4tkokous \\u2615" in listed.stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error(
+    where: tuple[str, ...], shown: Callable[..., Any], tmp_path: Path
+) -> None:
+    for n in range(3):
+        shown("remember", f"Fact number {n} " + "is long " * 20_000)
+    command = [sys.executable, "-m", "agentformer.cli", "memories", "--json", *where]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as writer:
+        assert writer.stdout is not None and writer.stderr is not None
+        writer.stdout.readline()
+        writer.stdout.close()
+        assert writer.stderr.read() == b""

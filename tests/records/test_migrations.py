@@ -1,0 +1,62 @@
+"""A store of an older version opens, keeps everything, and takes the new fields."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
+from agentformer.records import entries, schema
+from agentformer.records.database import Database
+from agentformer.testing import make_entry
+from agentformer.types import Query, Scope
+
+_FIRST = """
+INSERT INTO meta VALUES ('store_id', 'first');
+INSERT INTO entries (id, namespace, tier, kind, content, title, context, metadata, derived_from, occurred_at,
+    created_at, updated_at, access_count, match_count, read_count, salience, version)
+VALUES ('e1', 'default', 'semantic', 'fact', 'the second text', '', '', '{"a": 1}', '[]', 5, 10, 20, 1, 2, 3, 0.5, 2);
+INSERT INTO history VALUES (1, 1,
+    '{"id": "e1", "content": "the first text", "created_at": "2024-01-01T00:00:00+00:00"}');
+INSERT INTO changes (entry) VALUES (1);
+INSERT INTO points VALUES (1, x'00');
+INSERT INTO pending VALUES (1, 1, 'no embedder');
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_store_of_the_first_version_is_brought_forward(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / DATABASE_FILE)
+    connection.executescript(schema.MIGRATIONS[0] + _FIRST)
+    connection.close()
+
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    (entry,) = backend.list(Scope())
+    assert (entry.content, entry.metadata, entry.salience, entry.version) == ("the second text", {"a": 1}, 0.5, 2)
+    assert (entry.match_count, entry.repeat_count, entry.category, entry.user_id, entry.archived_by) == (
+        2,
+        0,
+        "",
+        None,
+        None,
+    )
+    assert [former.content for former in backend.history("e1")] == ["the first text"]
+    assert backend.embed_pending() == 0
+    assert [hit.entry.id for hit in backend.search(Query("second", mode="dense"))] == ["e1"]
+
+    changed = backend.update("e1", {"category": "context", "user_id": "aino"})
+    assert [e.id for e in backend.list(Scope(user_id="aino", categories=("context",)))] == ["e1"]
+    assert changed.version == 3
+    summary = backend.consolidate(make_entry("in short", kind="summary"), ["e1"])
+    assert [e.id for e in backend.list(Scope())] == [summary.id]
+    backend.close()
+
+
+def test_the_lookup_of_equal_text_uses_its_index(tmp_path: Path) -> None:
+    """It is asked at every store, so it must not read the whole namespace."""
+    database = Database(tmp_path / "memory.sqlite3")
+    with database.reading() as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {entries._SAME_BEGINNING}", ["default", "x", "x"]).fetchall()
+    database.close()
+    assert "entries_by_beginning (namespace=? AND <expr>=?)" in plan[0][3]
