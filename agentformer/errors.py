@@ -16,7 +16,9 @@
     │   ├── TextTooLong         a text does not fit the model; nothing is ever cut silently
     │   └── SpaceMismatch       the store holds vectors of another embedding space
     ├── LanguageModelError
-    │   └── LanguageModelUnavailable
+    │   ├── LanguageModelUnavailable  no server answers now
+    │   ├── PromptTooLong       the conversation does not fit the model
+    │   └── InvalidReply        what the model said cannot be used, such as no valid JSON
     └── StoreError              the records could not be read or written
         ├── StoreFull           the disk is full or the folder cannot be written
         └── StoreDamaged        the system of record is unreadable; nothing was changed
@@ -101,6 +103,14 @@ class LanguageModelError(AgentFormerError):
 
 class LanguageModelUnavailable(LanguageModelError):
     """No language model can be reached now."""
+
+
+class PromptTooLong(LanguageModelError):
+    """The conversation has more tokens than the model reads."""
+
+
+class InvalidReply(LanguageModelError):
+    """The model answered, but not with what was asked for."""
 
 
 class StoreError(AgentFormerError):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from agentformer.embedders.lazy import LazyEmbedder
+from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.embedders.sbert import why_unavailable
 from agentformer.errors import EmbedderUnavailable
+from agentformer.index.following import FollowingEmbedder
+from agentformer.llms.guarded import GuardedModel
+from agentformer.memory.catching_up import CatchingUp
 from agentformer.memory.context import ContextBuilder
 from agentformer.memory.core import CoreMemory
 from agentformer.memory.hierarchical import HierarchicalMemory
@@ -19,6 +22,8 @@ from agentformer.memory.memory_manager import MemoryManager
 from agentformer.memory.routing import RoutedBackend
 from agentformer.memory.summaries.summarizer import Summarizer
 from agentformer.memory.usage import UsageCounter
+from agentformer.net.breaker import Breaker
+from agentformer.net.usage import Usage
 from agentformer.rag.answer import Answerer
 from agentformer.rag.ingest import Ingest
 from agentformer.rag.originals import Originals
@@ -27,7 +32,8 @@ from agentformer.registry import lookup, names
 from agentformer.settings import Settings, load_settings
 from agentformer.text.tokens import estimated_spans
 from agentformer.tools.rag_tool import RAGTool
-from agentformer.types import Embedder, LanguageModel, MemoryBackend
+from agentformer.tools.shapes import space_json
+from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, Reembedding
 
 log = logging.getLogger("agentformer")
 
@@ -43,18 +49,48 @@ class AgentFormer:
         self._closed = False
         self.settings = settings
         self.embedder = build_embedder(settings)
+        _refuse_another_space(settings, self.embedder)
         self.backend = build_backend(settings, self.embedder)
         usage = UsageCounter(self.backend)
-        self.rag = build_rag(settings, self.backend, self.embedder, usage)
-        self.cleaner = build_cleaner(settings, self.backend, self.embedder)
+        self._model_usage = Usage()
+        model = build_model(settings, self._model_usage)
+        self.rag = build_rag(settings, self.backend, self.embedder, model, usage)
+        self.cleaner = build_cleaner(settings, self.backend, self.embedder, model)
         self.memory = build_memory(settings, self.backend, self.embedder, self.cleaner, usage, self.rag.released)
+        self._catching_up = CatchingUp(self.backend, settings.embed_retry_seconds)
         self.cleaner.start()
+        self._catching_up.start()
+
+    def reembed(
+        self, to: str, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
+    ) -> Reembedding:
+        """Move the store to the space of the embedder `to`, such as `minilm:` or `ollama:nomic-embed-text`, while
+        everybody goes on working with it; see `MemoryBackend.reembed`."""
+        target = named_embedder(to, self.settings)
+        self.embedder.use(target)  # before: searches need it from the moment of the switch
+        return self.backend.reembed(target, queries=queries, progress=progress)
+
+    def usage(self) -> dict[str, dict[str, Any]]:
+        """What each provider was asked in this process and what it cost, by `role provider:model`."""
+        used = {}
+        for embedder in self.embedder.everyone():
+            spec = embedder.known_space.spec if embedder.known_space else self.settings.embedder
+            used[f"embedder {spec}"] = embedder.usage.snapshot()
+        if self.settings.llm_model:
+            used[f"llm {':'.join(_model_spec(self.settings))}"] = self._model_usage.snapshot()
+        return used
+
+    def status(self) -> dict[str, Any]:
+        """Counts and state of all parts, as JSON values."""
+        spaces = [space_json(state) for state in self.backend.spaces()]
+        return {**self.memory.status(), "spaces": spaces, "providers": self.usage()}
 
     def close(self) -> None:
         """Finish the cleaning that was begun, write counts and snapshots, release files. Idempotent."""
         if self._closed:
             return
         self._closed = True
+        self._catching_up.close()
         self.cleaner.close()
         self.memory.close()
         self.backend.close()
@@ -109,10 +145,12 @@ def _backend_names(settings: Settings) -> list[str]:
     return list(dict.fromkeys([settings.backend, *(own if name == "hierarchical" else name for name in routed)]))
 
 
-def build_cleaner(settings: Settings, backend: MemoryBackend, embedder: Embedder) -> MemoryCleaner:
-    """The cleaner, with the configured language model where there is one."""
+def build_cleaner(
+    settings: Settings, backend: MemoryBackend, embedder: Embedder, model: LanguageModel | None
+) -> MemoryCleaner:
+    """The cleaner, with a language model where there is one."""
     summarizer = Summarizer(
-        build_model(settings),
+        model,
         token_counter(embedder),
         max_tokens=settings.summary_tokens,
         temperature=settings.temperature,
@@ -165,31 +203,54 @@ def token_counter(embedder: Embedder) -> Callable[[str], int]:
     return count
 
 
-def build_embedder(settings: Settings) -> LazyEmbedder:
-    """The configured embedder, loaded at its first use. Raises `InvalidInput` for an unknown provider."""
-    if settings.embedder != "auto":
-        provider, _, model = settings.embedder.partition(":")
-        build = lookup("embedders", provider)
-        return LazyEmbedder(lambda: build(model, settings))
-    return LazyEmbedder(lambda: _automatic(settings))
+def build_embedder(settings: Settings) -> FollowingEmbedder:
+    """The configured embedder, loaded at its first use, and after it those of the spaces that the store moves to.
+    Raises `InvalidInput` for an unknown provider."""
+    automatic = settings.embedder == "auto"
+    first = (
+        GuardedEmbedder(lambda: _automatic(settings), seconds=settings.breaker_seconds)
+        if automatic
+        else named_embedder(settings.embedder, settings)
+    )
+    return FollowingEmbedder(
+        first,
+        lambda space: named_embedder(space.spec, settings),
+        follows=automatic,
+        seconds=settings.breaker_seconds,
+    )
 
 
-def build_model(settings: Settings) -> LanguageModel | None:
-    """The configured language model; None when none is, and then answers are extractive.
+def named_embedder(spec: str, settings: Settings) -> GuardedEmbedder:
+    """The embedder `provider:model`, loaded at its first use. Raises `InvalidInput` for an unknown provider."""
+    provider, _, model = spec.partition(":")
+    build = lookup("embedders", provider)
+    return GuardedEmbedder(lambda: build(model, settings), seconds=settings.breaker_seconds)
 
-    `provider:model` for a registered provider; any other name, colons and all, is one that an
-    OpenAI-compatible server knows.
-    """
+
+def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel | None:
+    """The configured language model behind its breaker, counted by `usage`; None when none is, and then answers are
+    extractive."""
     if not settings.llm_model:
         return None
-    provider, _, model = settings.llm_model.partition(":")
-    if provider not in names("llms"):
-        provider, model = "openai", settings.llm_model
+    provider, model = _model_spec(settings)
     llm: LanguageModel = lookup("llms", provider)(model, settings)
-    return llm
+    return GuardedModel(llm, breaker=Breaker(settings.breaker_seconds), usage=usage or Usage())
 
 
-def build_rag(settings: Settings, backend: MemoryBackend, embedder: Embedder, usage: UsageCounter) -> RAGTool:
+def _model_spec(settings: Settings) -> tuple[str, str]:
+    """`provider:model` for a registered provider; any other name, colons and all, is one that an OpenAI-compatible
+    server knows."""
+    provider, _, model = settings.llm_model.partition(":")
+    return (provider, model) if provider in names("llms") else ("openai", settings.llm_model)
+
+
+def build_rag(
+    settings: Settings,
+    backend: MemoryBackend,
+    embedder: Embedder,
+    model: LanguageModel | None,
+    usage: UsageCounter,
+) -> RAGTool:
     """The document tool over a backend."""
     originals = Originals(settings.upload_dir)
     ingest = Ingest(
@@ -202,9 +263,7 @@ def build_rag(settings: Settings, backend: MemoryBackend, embedder: Embedder, us
             max_bytes=settings.max_file_bytes, max_pages=settings.max_pages, wall_seconds=settings.read_seconds
         ),
     )
-    answerer = Answerer(
-        build_model(settings), embedder, temperature=settings.temperature, max_tokens=settings.answer_tokens
-    )
+    answerer = Answerer(model, embedder, temperature=settings.temperature, max_tokens=settings.answer_tokens)
     return RAGTool(
         backend,
         ingest,
@@ -219,19 +278,34 @@ def build_rag(settings: Settings, backend: MemoryBackend, embedder: Embedder, us
 
 def _automatic(settings: Settings) -> Embedder:
     """The store's own embedder if it has vectors; else the multilingual model; else the packaged one."""
-    known = [name for name in _backend_names(settings) if name in names("stored_spaces")]
-    spaces = (lookup("stored_spaces", name)(settings.index_dir) for name in known)
-    space = next((space for space in spaces if space is not None), None)
-    if space is not None:
+    if space := _stored_space(settings):
         return _load(space.provider, space.model, settings)
     name = settings.multilingual_model
     reason = why_unavailable(name)
     if not reason:
-        log.info("embedder: %s", name)
+        log.warning("embedder of this new memory: sbert:%s (multilingual): it is cached, or the hub has it", name)
         return _load("sbert", name, settings)
     embedder = _load("minilm", "", settings)
-    log.warning("embedder: the packaged all-MiniLM-L6-v2 (English), because %s: %s", name, reason)
+    log.warning("embedder of this new memory: minilm (packaged, English), because %s: %s", name, reason)
     return embedder
+
+
+def _stored_space(settings: Settings) -> EmbeddingSpace | None:
+    known = [name for name in _backend_names(settings) if name in names("stored_spaces")]
+    spaces = (lookup("stored_spaces", name)(settings.index_dir) for name in known)
+    return next((space for space in spaces if space is not None), None)
+
+
+def _refuse_another_space(settings: Settings, embedder: FollowingEmbedder) -> None:
+    """A store in another space than that of the embedder asked for is not opened. One that cannot be loaded now is
+    held against the store when it can. Raises `SpaceMismatch`."""
+    space = _stored_space(settings)
+    if space is None or settings.embedder in ("auto", space.provider, space.spec):
+        return
+    try:
+        embedder.at(space)
+    except EmbedderUnavailable as error:
+        log.warning("the embedder %s cannot be used now: %s", settings.embedder, error)
 
 
 def _load(provider: str, model: str, settings: Settings) -> Embedder:

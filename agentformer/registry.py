@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from agentformer.errors import InvalidInput
@@ -21,6 +21,8 @@ PARTS: dict[str, dict[str, str]] = {
         "sbert": "agentformer.embedders.sbert:SbertEmbedder.from_settings",
         "minilm": "agentformer.embedders.sbert:SbertEmbedder.packaged",
         "hashing": "agentformer.embedders.hashing:HashingEmbedder.from_settings",
+        "ollama": "agentformer.embedders.ollama:OllamaEmbedder.from_settings",
+        "openai": "agentformer.embedders.openai:OpenAIEmbedder.from_settings",
     },
     "backends": {
         "faiss": "agentformer.memory.backends.faiss:FaissMemoryBackend",
@@ -52,13 +54,27 @@ def names(group: str) -> list[str]:
 
 
 def lookup(group: str, name: str) -> Callable[..., Any]:
-    """The callable that builds the part `name`. Raises `InvalidInput` that lists the known names."""
+    """The callable that builds the part `name`. Raises `InvalidInput` that lists the known names, or names the plugin
+    that cannot be loaded."""
     if target := PARTS[group].get(name):
         return _load(target)
     for point in entry_points(group=f"agentformer.{group}", name=name):
-        loaded: Callable[..., Any] = point.load()
-        return loaded
+        return _load_plugin(group, point)
     raise InvalidInput(group, f"there is no {name!r}; known are {', '.join(names(group))}")
+
+
+def _load_plugin(group: str, point: EntryPoint) -> Callable[..., Any]:
+    whose = f" of the package {point.dist.name} {point.dist.version}" if point.dist else ""
+    try:
+        loaded: Callable[..., Any] = point.load()
+        if not callable(loaded):
+            raise TypeError(f"{point.value} is not callable")
+    except Exception as error:  # importing somebody else's code can raise anything
+        reason = f"{type(error).__name__}: {error}"[:200]
+        raise InvalidInput(
+            group, f"{point.name!r}{whose} cannot be loaded ({reason}); update or uninstall that package"
+        ) from error
+    return loaded
 
 
 def _load(target: str) -> Callable[..., Any]:

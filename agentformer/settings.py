@@ -1,12 +1,16 @@
 """Every setting, typed and frozen; the only module that reads the environment.
 
-A setting comes from the argument given, else from `AGENTFORMER_<NAME>` in the environment, else from the
-default below. Defaults carry their reason.
+A setting comes from the argument given, else from `AGENTFORMER_<NAME>` in the file `.env` of the current folder,
+else from the environment, else from the default below. Defaults carry their reason. The providers' own variables
+(`OPENAI_API_KEY`, ...) go by the name that every tool knows. Keys, and credentials in addresses, are in no `repr`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -14,10 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dotenv import dotenv_values
+
 from agentformer.errors import InvalidInput
+from agentformer.net.address import checked, shown
 from agentformer.types import TIERS
 
+log = logging.getLogger("agentformer")
+
 ENV_PREFIX = "AGENTFORMER_"
+ENV_FILE = ".env"
+SBERT_BACKENDS = ("torch", "onnx", "openvino")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +74,20 @@ class Settings:
     summary_tokens: int = 512
     lease_seconds: float = 300.0  # after which a cleaner that died gives way; longer than a model takes for one summary
 
-    # Embedding. `auto`: the multilingual model if it can be had, else the packaged one.
+    # Embedding: `provider:model`, or `auto`: the multilingual model if it can be had, else the packaged one.
     embedder: str = "auto"
     multilingual_model: str = "paraphrase-multilingual-mpnet-base-v2"
+    sbert_backend: str = "torch"  # torch, onnx or openvino, as sentence-transformers offers them
     device: str = ""  # "": the model's own choice
     batch_tokens: int = 8192  # per forward pass; a batch of 32 full MiniLM windows, bounded memory on long texts
+    embed_base_url: str = ""  # of an embedder over HTTP; "": the provider's own address
+    embed_api_key: str = field(default="", repr=False)
+    embed_timeout: float = 60.0  # seconds for one batch; a server on a CPU takes its time
+    embed_retries: int = 2
+    embed_batch: int = 64  # texts of one request; what an interruption can cost
+    embed_keep_alive: str = "5m"  # how long Ollama keeps the model loaded
+    embed_retry_seconds: float = 5.0  # until what waits for its vectors is tried again, then longer; 0: only when asked
+    breaker_seconds: float = 30.0  # for which a server that did not answer is left alone, then longer
 
     # Chunks are what a reader sees and what is cited.
     chunk_tokens: int = 500
@@ -89,8 +109,16 @@ class Settings:
     llm_api_key: str = field(default="", repr=False)
     llm_timeout: float = 30.0  # seconds
     llm_retries: int = 2
+    llm_stream_seconds: float = 300.0  # for one streamed answer as a whole
     temperature: float = 0.3
     answer_tokens: int = 512
+
+    # The providers' own variables, without our prefix. A model that is not OpenAI's is asked for at the first of
+    # these addresses that answers; a key goes to its own address only.
+    openai_api_key: str = field(default="", repr=False)
+    openai_base_url: str = ""
+    lmstudio_base_url: str = ""
+    ollama_base_url: str = "http://127.0.0.1:11434"
 
     # Serving.
     host: str = "127.0.0.1"  # loopback: there is no access control yet
@@ -101,23 +129,30 @@ class Settings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "index_dir", Path(self.index_dir).expanduser())
         object.__setattr__(self, "upload_dir", Path(self.upload_dir).expanduser())
-        for name in _POSITIVE:
-            if not 1 <= getattr(self, name) < math.inf:
-                raise InvalidInput(name, f"must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.chunk_overlap < self.chunk_tokens:
-            raise InvalidInput("chunk_overlap", f"must be in 0..{self.chunk_tokens - 1}, got {self.chunk_overlap}")
-        for name in _NOT_NEGATIVE:
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InvalidInput(name, f"must be at least 0, got {getattr(self, name)}")
+        for names, least in ((_POSITIVE, 1), (_NOT_NEGATIVE, 0)):
+            for name in names:
+                if not least <= getattr(self, name) < math.inf:
+                    raise InvalidInput(name, f"must be at least {least}, got {getattr(self, name)}")
+        ranges = {**_RANGES, "chunk_overlap": (0, self.chunk_tokens - 1)}
+        for name, (low, high) in ranges.items():
+            if not low <= getattr(self, name) <= high:
+                raise InvalidInput(name, f"must be in {low}..{high}, got {getattr(self, name)}")
+        for name in _ADDRESSES:
+            if url := getattr(self, name):
+                object.__setattr__(self, name, checked(name, url))
+        for name in _KEYS:
+            object.__setattr__(self, name, _checked_key(name, getattr(self, name)))
+        if self.sbert_backend not in SBERT_BACKENDS:
+            raise InvalidInput("sbert_backend", f"must be {', '.join(SBERT_BACKENDS)}, got {self.sbert_backend!r}")
         for category, rate in self.decay_rates.items():
             if not 0 < rate <= 1:
                 raise InvalidInput("decay_rates", f"must be in 0..1 and above 0, got {rate} for {category!r}")
-        if not -1 <= self.noise_floor <= 1:
-            raise InvalidInput("noise_floor", f"must be in -1..1, got {self.noise_floor}")
-        if not 0 <= self.port <= 65535:
-            raise InvalidInput("port", f"must be in 0..65535, got {self.port}")
-        if not 0 <= self.temperature <= 2:
-            raise InvalidInput("temperature", f"must be in 0..2, got {self.temperature}")
+
+    def __repr__(self) -> str:
+        """Every setting but the keys; addresses without user, password and query."""
+        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.repr}
+        told |= {name: shown(told[name]) for name in _ADDRESSES if told[name]}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
 
 _POSITIVE = (
@@ -139,8 +174,32 @@ _POSITIVE = (
     "clean_batch",
     "summary_tokens",
     "lease_seconds",
+    "embed_timeout",
+    "embed_batch",
+    "breaker_seconds",
+    "llm_stream_seconds",
 )
-_NOT_NEGATIVE = ("llm_retries", "clean_every", "clean_keep_recent", "cleanup_interval")
+_NOT_NEGATIVE = (
+    "llm_retries",
+    "clean_every",
+    "clean_keep_recent",
+    "cleanup_interval",
+    "embed_retries",
+    "embed_retry_seconds",
+)
+_RANGES = {"noise_floor": (-1, 1), "port": (0, 65535), "temperature": (0, 2)}
+_ADDRESSES = ("llm_base_url", "embed_base_url", "openai_base_url", "lmstudio_base_url", "ollama_base_url")
+_KEYS = ("llm_api_key", "embed_api_key", "openai_api_key")
+_PLAIN = {name: name.upper() for name in ("openai_api_key", "openai_base_url", "lmstudio_base_url", "ollama_base_url")}
+
+
+def _checked_key(name: str, key: str) -> str:
+    """The key without the line break it was copied with. What no HTTP header can carry is refused here, because the
+    libraries below would quote it in their error."""
+    key = key.strip()
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise InvalidInput(name, "holds a space, a line break or a letter outside ASCII, as no key does; copy it again")
+    return key
 
 
 def parse_routes(text: str) -> tuple[Route, ...]:
@@ -171,24 +230,51 @@ def _parse_rates(text: str) -> dict[str, float]:
 
 _PARSED: dict[str, Callable[[str], Any]] = {"routes": parse_routes, "decay_rates": _parse_rates}
 _BY_NAME = {f.name: f for f in dataclasses.fields(Settings)}
+_VARIABLES = {name: _PLAIN.get(name, ENV_PREFIX + name.upper()) for name in _BY_NAME}
 
 
 def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Settings from arguments, then the environment, then defaults. `None` values in `given` count as not given.
+    """Settings from arguments, then `.env` and the environment (or `environ` in their place), then defaults.
+    `None` values in `given` and empty variables count as not given. A variable with our prefix that is no setting
+    is warned about, once.
 
     Raises `InvalidInput` for a name that is not a setting or a value of the wrong type.
     """
-    environ = os.environ if environ is None else environ
+    environ = {**os.environ, **_env_file(Path(ENV_FILE))} if environ is None else environ
     values: dict[str, Any] = {}
-    for name in _BY_NAME:
-        if raw := environ.get(ENV_PREFIX + name.upper()):
+    for name, variable in _VARIABLES.items():
+        if raw := environ.get(variable):
             values[name] = raw
+    for variable in environ:
+        if variable.startswith(ENV_PREFIX) and variable not in _VARIABLES.values():
+            _warn_unknown(variable)
     for name, value in (given or {}).items():
         if name not in _BY_NAME:
             raise InvalidInput(name, f"is not a setting; settings are {', '.join(sorted(_BY_NAME))}")
         if value is not None:
             values[name] = value
     return Settings(**{name: _convert(name, value) for name, value in values.items()})
+
+
+def _env_file(path: Path) -> dict[str, str]:
+    """What the file sets to something, as it is written: a `$` in a key stands for itself. Nothing where there is no
+    file. Raises `InvalidInput` for one that cannot be read or is no UTF-8."""
+    try:
+        if not path.is_file():  # a folder of this name is a virtual environment
+            return {}
+        found = dotenv_values(path, interpolate=False, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = "is not UTF-8 text" if isinstance(error, ValueError) else f"cannot be read ({type(error).__name__})"
+        raise InvalidInput(ENV_FILE, f"{path.resolve()} {reason}; mend it or take it away") from None
+    return {name: value for name, value in found.items() if value}
+
+
+@functools.cache
+def _warn_unknown(variable: str) -> None:
+    """Say what the variable was meant to be called; once for a process, and never its value."""
+    bare = variable.removeprefix(ENV_PREFIX)
+    near = [bare] if bare in _PLAIN.values() else difflib.get_close_matches(variable, _VARIABLES.values(), 1)
+    log.warning("%s is not a setting and has no effect%s", variable, f"; did you mean {near[0]}?" if near else "")
 
 
 def _convert(name: str, value: Any) -> Any:

@@ -15,6 +15,7 @@ PARTS = (
     ("bench.precision",),
     ("bench.cleaning",),
     ("bench.memory",),
+    ("bench.moving",),
 )
 
 

@@ -6,18 +6,22 @@ import os
 
 import pytest
 
-KEPT = ("AGENTFORMER_KILLS", "AGENTFORMER_KILLS_SEED", "AGENTFORMER_SECONDS", "AGENTFORMER_DATA")
+KEPT = {f"AGENTFORMER_{name}" for name in ("KILLS", "KILLS_SEED", "SECONDS", "DATA", "PASSAGES", "REEMBED")}
+PROVIDERS = ("OPENAI_", "LMSTUDIO_", "OLLAMA_")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-for name in [name for name in os.environ if name.startswith("AGENTFORMER_") and name not in KEPT]:
+for name in [name for name in os.environ if name.startswith(("AGENTFORMER_", *PROVIDERS)) and name not in KEPT]:
     del os.environ[name]  # a developer's own settings must not decide a test
 pytest.register_assert_rewrite("agentformer.testing")
 
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+import agentformer.settings  # noqa: E402
 from agentformer.embedders.sbert import SbertEmbedder  # noqa: E402
 from agentformer.settings import Settings  # noqa: E402
 from agentformer.types import Embedder  # noqa: E402
+
+agentformer.settings.ENV_FILE = os.devnull  # nor must the `.env` of the folder that the tests run in
 
 # Two slow cores must not fail a test by time, and the same run must find the same examples.
 settings.register_profile(

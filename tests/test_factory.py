@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.embedders.lazy import LazyEmbedder
+from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.factory import build_embedder, build_model
 from agentformer.llms.echo import EchoModel
@@ -42,18 +42,23 @@ def test_a_key_is_not_shown() -> None:
 
 
 def test_an_unknown_part_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="hashing, minilm, sbert"):
+    with pytest.raises(InvalidInput, match="hashing, minilm, ollama, openai, sbert"):
         build_embedder(Settings(embedder="word2vec"))
     with pytest.raises(InvalidInput, match="known are faiss"):
         agentformer.connect(index_dir=tmp_path, backend="redis", embedder="hashing")
 
 
+def inside(model: object) -> object:
+    """What the breaker stands in front of."""
+    return getattr(model, "_inner", None)
+
+
 def test_a_models_own_colons_are_kept() -> None:
     pytest.importorskip("openai", reason="the extra `llm` is not installed")
     assert build_model(Settings()) is None
-    assert isinstance(build_model(Settings(llm_model="echo")), EchoModel)
+    assert isinstance(inside(build_model(Settings(llm_model="echo"))), EchoModel)
     for spec, name in (("gemma3:4b", "gemma3:4b"), ("openai:gpt-4o", "gpt-4o"), ("tiny", "tiny")):
-        assert getattr(build_model(Settings(llm_model=spec)), "_model", None) == name
+        assert getattr(inside(build_model(Settings(llm_model=spec))), "_model", None) == name
 
 
 def test_an_embedder_that_failed_to_load_is_not_loaded_for_every_call() -> None:
@@ -63,7 +68,7 @@ def test_an_embedder_that_failed_to_load_is_not_loaded_for_every_call() -> None:
         loads.append(1)
         raise EmbedderUnavailable("no model")
 
-    embedder = LazyEmbedder(load)  # type: ignore[arg-type]
+    embedder = GuardedEmbedder(load)  # type: ignore[arg-type]
     for _ in range(3):
         with pytest.raises(EmbedderUnavailable, match="no model"):
             embedder.embed_query("x")
@@ -77,8 +82,8 @@ def test_auto_takes_the_packaged_model_where_no_hub_answers(
     monkeypatch.setattr("agentformer.factory.why_unavailable", lambda name: "there is no network")
     with agentformer.connect(index_dir=tmp_path, embedder="auto") as af:
         assert af.embedder.space.model == "all-MiniLM-L6-v2"
-    assert [record.message for record in caplog.records if "MiniLM" in record.message] == [
-        "embedder: the packaged all-MiniLM-L6-v2 (English), because "
+    assert [record.message for record in caplog.records if "embedder" in record.message] == [
+        "embedder of this new memory: minilm (packaged, English), because "
         "paraphrase-multilingual-mpnet-base-v2: there is no network"
     ]
 

@@ -17,6 +17,7 @@ ROOT = Path(agentformer.__file__).parent
 # From the bottom up; a room may import lower floors only, and inside itself without a cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("types", "errors", "_version"),
+    ("net",),
     ("records", "text", "embedders", "settings", "registry"),
     ("index", "llms", "readers"),
     ("memory", "rag"),

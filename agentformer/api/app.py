@@ -1,4 +1,4 @@
-"""The Flask application: documents, questions, the upkeep of memories, and whether the process is alive."""
+"""The Flask application: documents, questions, the upkeep of memories, metrics, and whether the process is alive."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from flask import Blueprint, Flask, Response, json, jsonify, request
 from werkzeug.datastructures import FileStorage
 
-from agentformer.api.bodies import json_object
 from agentformer.api.memory import add_memory_routes
+from agentformer.api.metrics import add_metrics_route
 from agentformer.api.problems import handle_errors
+from agentformer.api.questions import add_question_routes
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.settings import Settings
-from agentformer.tools.shapes import answer_json, document_json
+from agentformer.tools.shapes import document_json
 from agentformer.types import DEFAULT_NAMESPACE
 
 _FORM_BYTES = 1024 * 1024  # of a multipart body beside its files: names, metadata, borders
-_QUERY_FIELDS = frozenset({"question", "top_k", "namespace", "filters"})
 
 
 def create_app(settings: Settings) -> Flask:
@@ -36,8 +36,9 @@ def init_app(app: Flask, memory: AgentFormer, *, url_prefix: str = "") -> None:
     name = "agentformer" + url_prefix.replace("/", "_").replace(".", "_")
     blueprint = Blueprint(name, __name__, url_prefix=url_prefix or None)
     blueprint.add_url_rule("/api/rag/upload", view_func=_upload(memory), methods=["POST"])
-    blueprint.add_url_rule("/api/rag/query", view_func=_query(memory), methods=["POST"])
+    add_question_routes(blueprint, memory)
     add_memory_routes(blueprint, memory)
+    add_metrics_route(blueprint, memory)
     blueprint.add_url_rule("/healthz", view_func=_healthz)
     handle_errors(blueprint)
     app.register_blueprint(blueprint)
@@ -72,19 +73,6 @@ def _upload_one(
     except InvalidInput as error:
         return {"name": file.filename, "status": "failed", "reason": str(error), "field": error.field}
     return document_json(document)
-
-
-def _query(memory: AgentFormer) -> Any:
-    def query() -> Response:
-        """JSON `{question, top_k, namespace, filters}`."""
-        body = json_object(_QUERY_FIELDS, '{"question": "..."}')
-        namespace = body.get("namespace", DEFAULT_NAMESPACE)
-        answer = memory.rag.query(
-            body.get("question", ""), top_k=body.get("top_k"), namespace=namespace, filters=body.get("filters")
-        )
-        return jsonify(answer_json(answer))
-
-    return query
 
 
 def _healthz() -> Response:

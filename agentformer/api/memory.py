@@ -1,21 +1,24 @@
-"""Endpoints that look after memories: clean and restore."""
+"""Endpoints that look after memories: clean, restore and reindex."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from flask import Blueprint, Response, jsonify
+from flask import Blueprint, Response, jsonify, request
 
 from agentformer.api.bodies import json_object, required
 from agentformer.factory import AgentFormer
 from agentformer.records import fields
 from agentformer.tools.shapes import entry_json, report_json
-from agentformer.types import DEFAULT_NAMESPACE
+from agentformer.types import DEFAULT_NAMESPACE, Scope
+
+_SHOWN = 100  # entries that wait, with why
 
 
 def add_memory_routes(blueprint: Blueprint, memory: AgentFormer) -> None:
     blueprint.add_url_rule("/api/memory/clean", view_func=_clean(memory), methods=["POST"])
     blueprint.add_url_rule("/api/memory/restore", view_func=_restore(memory), methods=["POST"])
+    blueprint.add_url_rule("/api/memory/reindex", view_func=_reindex(memory), methods=["POST"])
 
 
 def _clean(memory: AgentFormer) -> Any:
@@ -37,3 +40,17 @@ def _restore(memory: AgentFormer) -> Any:
         return jsonify({"entries": [entry_json(entry) for entry in memory.memory.restore(summary_id)]})
 
     return restore
+
+
+def _reindex(memory: AgentFormer) -> Any:
+    def reindex() -> Response:
+        """JSON `{namespace}`, optional: embed what waits, in every namespace, and tell what still waits in this one."""
+        body = json_object(("namespace",), '{"namespace": "..."}') if request.content_length else {}
+        namespace = fields.name("namespace", body.get("namespace", DEFAULT_NAMESPACE))
+        memory.memory.reindex()
+        waiting = memory.backend.waiting(Scope(namespace), limit=_SHOWN)
+        return jsonify(
+            {"pending": memory.backend.pending(Scope(namespace)), "waiting": [report_json(item) for item in waiting]}
+        )
+
+    return reindex

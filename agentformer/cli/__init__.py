@@ -4,7 +4,7 @@ Exit codes: 0 done; 1 done in part (a file without usable text, a task that did 
 argument, or one that does not fit what is stored; 3 the memory cannot be used.
 """
 
-from agentformer.cli import changing, core, documents, memory, upkeep
+from agentformer.cli import changing, core, documents, embedding, memory, upkeep
 from agentformer.cli.group import main
 
-__all__ = ["changing", "core", "documents", "main", "memory", "upkeep"]
+__all__ = ["changing", "core", "documents", "embedding", "main", "memory", "upkeep"]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
 from agentformer.cli.group import common, main
-from agentformer.cli.output import document_line, print_answer, print_json, say
+from agentformer.cli.output import document_line, print_answer, print_json, print_warnings, say
 from agentformer.errors import AgentFormerError, InvalidInput, SpaceMismatch
 from agentformer.factory import AgentFormer, connect
-from agentformer.tools.shapes import answer_json, document_json
+from agentformer.tools.shapes import answer_json, document_json, event_json
+from agentformer.types import Answer, AnswerEvent, AnswerPiece
 
 _USABLE = ("ready", "pending")
+_INTERRUPTED = 130  # what shells give for SIGINT
 
 
 @main.command()
@@ -44,10 +48,15 @@ def ingest(paths: tuple[str, ...], password: str | None, namespace: str, as_json
 @main.command()
 @click.argument("question")
 @click.option("--top-k", type=click.IntRange(1, 100), help="Passages to answer from [3].")
+@click.option("--stream", is_flag=True, help="Print the answer as it comes; with --json, one event a line.")
 @common
-def ask(question: str, top_k: int | None, namespace: str, as_json: bool, **options: Any) -> None:
+def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Answer a question from the documents, with citations."""
     with connect(**options) as af:
+        if stream:
+            with closing(af.rag.stream(question, top_k=top_k, namespace=namespace)) as events:
+                _print_stream(events, as_json)
+            return
         answer = af.rag.query(question, top_k=top_k, namespace=namespace)
     if as_json:
         print_json(answer_json(answer))
@@ -99,6 +108,33 @@ def export(text: bool, namespace: str, as_json: bool, **options: Any) -> None:
             for page in pages:
                 say(f"=== {document.name}, page {page.number} ({page.label or page.status})")
                 say(page.text)
+
+
+def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> None:
+    """An answer as it comes. Ctrl-C ends it after what was said, with the exit code of an interrupted command."""
+    try:
+        for event in events:
+            if as_json:
+                name, data = event_json(event)
+                print_json({"event": name, "data": data}, indent=None)
+            elif isinstance(event, AnswerPiece):
+                say(event.text, nl=False)
+            elif isinstance(event, Answer):
+                _print_end(event)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        if not as_json:
+            say()
+        say("note: stopped; the answer is not complete", err=True)
+        sys.exit(_INTERRUPTED)
+
+
+def _print_end(answer: Answer) -> None:
+    """What follows an answer whose text was printed as it came: notes and citations."""
+    if answer.warnings:
+        say()
+        print_warnings(answer.warnings)
+    print_answer(dataclasses.replace(answer, text="", warnings=()))  # its first line ends the text's own
 
 
 def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:

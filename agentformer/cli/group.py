@@ -52,7 +52,9 @@ def common(command: Command) -> Command:
     for option in (
         click.option("--index-dir", type=click.Path(path_type=Path), help="Folder of the memory [indexes]."),
         click.option("--upload-dir", type=click.Path(path_type=Path), help="Folder of the originals [uploads]."),
-        click.option("--embedder", help="auto, minilm, sbert:MODEL_OR_FOLDER or hashing [auto]."),
+        click.option(
+            "--embedder", help="auto, minilm, sbert:MODEL_OR_FOLDER, ollama:MODEL, openai:MODEL or hashing [auto]."
+        ),
         click.option("--namespace", default=DEFAULT_NAMESPACE, show_default=True, help="Whose memories."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     ):

@@ -23,9 +23,9 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
     click.echo(json.dumps(value, ensure_ascii=not wide, indent=indent))
 
 
-def say(text: str = "", *, err: bool = False) -> None:
-    """A line for a person; stored text in it cannot play tricks with the terminal."""
-    click.echo(_UNSAFE.sub("", text), err=err)
+def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """A line for a person, or with `nl=False` a piece of one; stored text cannot play tricks with the terminal."""
+    click.echo(_UNSAFE.sub("", text), err=err, nl=nl)
 
 
 def fail(message: str, code: int) -> NoReturn:

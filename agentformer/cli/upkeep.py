@@ -1,9 +1,8 @@
-"""Commands that look after a memory: clean, restore, audit, reindex, status, serve."""
+"""Commands that look after a memory: clean, restore, audit, status, serve."""
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import click
@@ -73,24 +72,10 @@ def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
 
 @main.command()
 @common
-def reindex(namespace: str, as_json: bool, **options: Any) -> None:
-    """Embed what could not be embedded when it was stored."""
-    with connect(**options) as af:
-        waiting = af.memory.reindex()
-    if as_json:
-        print_json({"pending": waiting})
-    else:
-        say(f"{waiting} entries still wait for an embedder" if waiting else "everything is embedded")
-    if waiting:
-        sys.exit(1)
-
-
-@main.command()
-@common
 def status(namespace: str, as_json: bool, **options: Any) -> None:
     """Show what is kept and in which state."""
     with connect(**options) as af:
-        state = af.memory.status()
+        state = af.status()
         documents = af.rag.documents(namespace=namespace)
     state["documents"] = {name: sum(d.status == name for d in documents) for name in {d.status for d in documents}}
     if as_json:

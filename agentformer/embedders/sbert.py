@@ -3,19 +3,25 @@
 Sentence-transformers cuts what is longer than `max_seq_length` without a word (128 tokens for the
 multilingual default, 256 for MiniLM). Here the length is counted first and a longer text is refused, so
 the caller has to window it; nothing is dropped unseen.
+
+The backends torch, ONNX and OpenVINO compute one and the same space: the same weights and tokenizer, and
+fingerprints that agree far above what tells two models apart.
 """
 
 from __future__ import annotations
 
 import base64
+import importlib.util
+import re
 import threading
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from agentformer.embedders.known import habits
 from agentformer.errors import EmbedderUnavailable, TextTooLong
 from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
@@ -28,6 +34,9 @@ PROBE = "The quick brown fox, 42 työkalua på svenska: 日本語."
 _PIECE = 64
 # Vocabularies made for many languages have 100,000 entries and more (mBERT 119k, XLM-R 250k); English ones 30k to 50k.
 _MULTILINGUAL_VOCABULARY = 100_000
+# Models that were trained with prefixes which their configuration does not name.
+_UNNAMED_PREFIXES = re.compile(r"(multilingual-)?e5-(small|base|large)(-v2)?")
+_NEEDED = {"torch": "torch", "onnx": "optimum.onnxruntime", "openvino": "optimum.intel.openvino"}
 _HUB_SECONDS = 3.0  # a hub that is there answers sooner, and a start must not wait long for one that is not
 
 
@@ -42,9 +51,10 @@ class SbertEmbedder:
         provider: str = "sbert",
         local_only: bool = False,
         device: str = "",
+        backend: str = "torch",
         batch_tokens: int = 8192,
     ) -> None:
-        self._model = _load(model, local_only=local_only, device=device)
+        self._model = _load(model, local_only=local_only, device=device, backend=backend)
         self._tokenizer: Any = self._model.tokenizer
         self._batch_tokens = batch_tokens
         self._lock = threading.Lock()  # fast tokenizers refuse to be borrowed twice at once
@@ -58,7 +68,7 @@ class SbertEmbedder:
         if folder.is_dir():
             # The full path, so that `auto` finds it again; the fingerprint knows the model in another place.
             name = str(folder.resolve())
-        return cls(name, device=settings.device, batch_tokens=settings.batch_tokens)
+        return cls(name, device=settings.device, backend=settings.sbert_backend, batch_tokens=settings.batch_tokens)
 
     @classmethod
     def packaged(cls, model: str, settings: Settings) -> SbertEmbedder:
@@ -75,6 +85,7 @@ class SbertEmbedder:
             provider="minilm",
             local_only=True,
             device=settings.device,
+            backend=settings.sbert_backend,
             batch_tokens=settings.batch_tokens,
         )
 
@@ -131,7 +142,12 @@ class SbertEmbedder:
     def _encode(self, texts: list[str]) -> Matrix:
         with self._lock:
             rows = self._model.encode(
-                texts, batch_size=len(texts), convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
+                texts,
+                prompt="",  # the prefix is there already; without this the model would add its default prompt
+                batch_size=len(texts),
+                convert_to_numpy=True,
+                normalize_embeddings=True,
+                show_progress_bar=False,
             )
         out = np.asarray(rows, dtype=np.float32)
         if not np.isfinite(out).all():
@@ -153,13 +169,12 @@ class SbertEmbedder:
         return spans
 
     def _describe(self, provider: str, name: str) -> EmbeddingSpace:
-        prompts: dict[str, str] = getattr(self._model, "prompts", None) or {}
         special = len(self._tokenizer("", add_special_tokens=True)["input_ids"])
-        prefix = prompts.get("document") or prompts.get("passage") or ""
-        query_prefix = prompts.get("query", "")
+        query_prefix, prefix = _prefixes(getattr(self._model, "prompts", None) or {}, name)
         prefix_tokens = max(len(self._raw_spans(p)) if p else 0 for p in (prefix, query_prefix))
         probe = np.asarray(
-            self._model.encode([PROBE], normalize_embeddings=True, show_progress_bar=False)[0], dtype=np.float32
+            self._model.encode([PROBE], prompt="", normalize_embeddings=True, show_progress_bar=False)[0],
+            dtype=np.float32,
         )
         longest = int(self._model.max_seq_length or self._tokenizer.model_max_length)
         return EmbeddingSpace(
@@ -174,20 +189,38 @@ class SbertEmbedder:
         )
 
 
-def _load(model: str, *, local_only: bool, device: str) -> SentenceTransformer:
+def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
+    """Of queries and of documents: what the model's configuration says, else what its card says."""
+    query, document = prompts.get("query") or "", prompts.get("document") or prompts.get("passage") or ""
+    if not any(prompts.values()) and _UNNAMED_PREFIXES.fullmatch(Path(name).name):
+        known = habits(Path(name).name)
+        return known.query_prefix, known.document_prefix
+    return query, document
+
+
+def _load(model: str, *, local_only: bool, device: str, backend: str) -> SentenceTransformer:
     try:
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging as transformers_logging
     except ImportError:
         raise EmbedderUnavailable("sentence-transformers is not installed: pip install 'agentformer[sbert]'") from None
+    if not _installed(_NEEDED[backend]):
+        raise EmbedderUnavailable(f"the {backend} backend is not installed: pip install 'agentformer[{backend}]'")
     transformers_logging.disable_progress_bar()  # loading takes a second, and our own output is what a user reads
     try:
-        return SentenceTransformer(model, local_files_only=local_only, device=device or None)
+        return SentenceTransformer(model, local_files_only=local_only, device=device or None, backend=backend)
     except Exception as error:  # the hub client, transformers and torch each raise their own kinds
         raise EmbedderUnavailable(
             f"the model {model!r} could not be loaded ({type(error).__name__}: {_first_line(error)}); "
             "give a folder that holds it, make it reachable, or use --embedder minilm"
         ) from error
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a package above it
+        return False
 
 
 def _first_line(error: Exception) -> str:

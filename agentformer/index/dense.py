@@ -14,7 +14,7 @@ from agentformer.index import snapshots
 from agentformer.index.vectors import Found, VectorIndex
 from agentformer.records import entries as records
 from agentformer.records.database import Database
-from agentformer.records.vectors import active_space
+from agentformer.records.spaces import active_space
 from agentformer.types import Vector
 
 _GROUP = 4_096  # windows read at a time
@@ -45,7 +45,7 @@ class DenseIndex:
         return len(self._index) if self._index else 0
 
     def refresh(self, database: Database) -> None:
-        """Follow the records up to the newest acknowledged change."""
+        """Follow the records up to the newest acknowledged change, in the space that is active now."""
         with self._lock, database.reading() as connection:
             newest = records.last_change(connection)
             space = active_space(connection)
@@ -55,10 +55,13 @@ class DenseIndex:
                 self._begin(connection, space[0], space[1].dimension)
             self._follow(connection, newest)
 
-    def search(self, query: Vector, limit: int, allowed: NDArray[np.bool_]) -> list[Found]:
-        """The best window of each of the best `limit` entries among `allowed` (a mask by entry number)."""
+    def search(self, space: int, query: Vector, limit: int, allowed: NDArray[np.bool_]) -> list[Found] | None:
+        """The best window of each of the best `limit` entries among `allowed` (a mask by entry number). None when the
+        index is not of the `space` that the query was embedded for."""
         with self._lock:
-            return self._index.search(query, limit, allowed) if self._index else []
+            if self._index is None or self._space != space:
+                return None
+            return self._index.search(query, limit, allowed)
 
     def save(self) -> None:
         """Write a snapshot if it would spare a later start enough work."""

@@ -3,8 +3,9 @@
 A model's vocabulary was made from the languages it was trained on: their words are one or two tokens. Words
 of another language fall into many small pieces, and the vectors of such texts mean little. So tokens per
 word (fertility) of the query and of the passages found tells how far the dense side may vote, with no list
-of languages to keep. A model that declares itself multilingual is believed. Rust et al. 2021, "How Good is
-Your Tokenizer?", show the same measure to predict how well a model does in a language.
+of languages to keep. A model that declares its languages is believed; one behind a server, whose tokenizer is not at
+hand, has to. Rust et al. 2021, "How Good is Your Tokenizer?", show the same measure to predict how well a model does
+in a language.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from agentformer.text.languages import detect_language
 from agentformer.types import Embedder
 
 _WORD = re.compile(r"[^\W\d_]{3,}")  # numbers and short function words say little about a language
@@ -29,8 +31,12 @@ class Knowledge:
 
     def dense_weight(self, texts: Sequence[str]) -> float:
         """1.0 for texts that the embedder reads well, 0.0 for ones it does not, between them in between."""
-        if self._embedder.space.languages == "*":
+        declared = self._embedder.space.languages
+        if declared == "*":
             return 1.0
+        if declared:
+            detected = detect_language(" \n".join(texts))
+            return float(not detected or detected in declared.split())
         fertility = self.fertility(" \n".join(texts))
         return min(1.0, max(0.0, (UNKNOWN - fertility) / (UNKNOWN - KNOWN)))
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from agentformer.errors import EmbedderError, SpaceMismatch
 from agentformer.index.dense import DenseIndex
+from agentformer.index.following import pinned
 from agentformer.index.fusion import merge
 from agentformer.index.knowledge import Knowledge
 from agentformer.index.vectors import Found
@@ -25,7 +26,8 @@ from agentformer.index.words import Match, WordIndex
 from agentformer.records import entries as records
 from agentformer.records import scopes
 from agentformer.records.database import Database
-from agentformer.records.vectors import active_space, check_same, pending_count
+from agentformer.records.spaces import active_space
+from agentformer.records.vectors import pending_count
 from agentformer.types import Embedder, Hit, Hits, Query, Scope, Span, Vector
 
 WORDS_FOLDER = "words"
@@ -33,6 +35,7 @@ MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
 _CACHED_SCOPES = 32
 _SMALL = 20_000  # changes of a store whose indexes are brought up to date when it is closed
 _WITNESSES = 3  # passages looked at to tell the language at hand; a query alone may be mostly names
+_WAITING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
 _EXCERPT = 600  # code points of each
 
 
@@ -77,7 +80,7 @@ class HybridSearch:
     def _waiting(self, query: Query) -> tuple[str, ...]:
         with self._database.reading() as connection:
             waiting = pending_count(connection, query.scope) if pending_count(connection) else 0
-        return (f"{waiting} entries have no vectors yet; `agentformer reindex` embeds them",) if waiting else ()
+        return (_WAITING.format(waiting),) if waiting else ()
 
     def refresh(self) -> None:
         """Bring both indexes up to date now instead of at the next search."""
@@ -103,16 +106,17 @@ class HybridSearch:
         return min(max(self._fanout, query.limit), MAX_LIMIT)
 
     def _nearest(self, query: Query, allowed: NDArray[np.bool_]) -> list[Found]:
-        """The dense side, with exact cosines."""
-        given = self._embedder.space
-        with self._database.reading() as connection:
-            stored = active_space(connection)
-        if stored is None:
-            return []
-        check_same(stored[1], given)
-        vector = self._embedder.embed_query(query.text)
-        self._dense.refresh(self._database)
-        found = self._dense.search(vector, self._candidates(query), allowed)
+        """The dense side, with exact cosines. Query and index are of one space, also while the store moves."""
+        while True:
+            with self._database.reading() as connection:
+                stored = active_space(connection)
+            if stored is None:
+                return []
+            vector = pinned(self._embedder, stored[1]).embed_query(query.text)
+            self._dense.refresh(self._database)
+            found = self._dense.search(stored[0], vector, self._candidates(query), allowed)
+            if found is not None:
+                break
         with self._database.reading() as connection:
             exact = _exact(connection, found, vector)
         return sorted(exact, key=lambda item: (-item.score, item.entry))

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from agentformer.errors import InvalidReply
+from agentformer.llms.structured import Mismatch, Schema
 from agentformer.settings import Settings
-from agentformer.types import ChatMessage, Reply
+from agentformer.types import ChatMessage, Reply, Tool
 
 
 class EchoModel:
-    """Answers with what it was asked, cut to `max_tokens` words."""
+    """Answers with what it was asked, cut to `max_tokens` words. It calls no tools; JSON it repeats like any text."""
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> EchoModel:
         return cls()
 
-    def complete(self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512) -> Reply:
+    def complete(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, Any] | None = None,
+        temperature: float = 0.3,
+        max_tokens: int = 512,
+    ) -> Reply:
+        """Raises `InvalidReply` where a schema is given and the message is no JSON that is valid under it."""
         asked = next((m.content for m in reversed(messages) if m.role == "user"), "")
         words = asked.split(" ")
-        return Reply(" ".join(words[:max_tokens]), "echo", len(words), min(len(words), max_tokens))
+        kept = words[:max_tokens]
+        cut = len(kept) < len(words)
+        reply = Reply(" ".join(kept), "echo", len(words), len(kept), "length" if cut else "stop")
+        if schema is None:
+            return reply
+        try:
+            text, data = Schema(schema).read(reply.text)
+        except Mismatch as mismatch:
+            raise InvalidReply(f"echo can only repeat, and the message is not valid: {mismatch}") from None
+        return replace(reply, text=text, data=data)
 
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
-    ) -> Iterator[str]:
-        for i, word in enumerate(self.complete(messages, max_tokens=max_tokens).text.split(" ")):
-            yield f" {word}" if i else word
+    ) -> Generator[str, None, Reply]:
+        reply = self.complete(messages, max_tokens=max_tokens)
+        for i, word in enumerate(reply.text.split(" ")):
+            if piece := f" {word}" if i else word:
+                yield piece
+        return reply

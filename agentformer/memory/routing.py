@@ -15,7 +15,19 @@ from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.index.fusion import merge
 from agentformer.records.codec import happened_at
 from agentformer.settings import Route
-from agentformer.types import Hit, Hits, MemoryBackend, MemoryEntry, Query, Scope, Use
+from agentformer.types import (
+    Embedder,
+    Hit,
+    Hits,
+    MemoryBackend,
+    MemoryEntry,
+    Query,
+    Reembedding,
+    Scope,
+    SpaceState,
+    Use,
+    Waiting,
+)
 
 
 def fits(route: Route, entry: MemoryEntry) -> bool:
@@ -130,6 +142,37 @@ class RoutedBackend:
     def embed_pending(self) -> int:
         return sum(backend.embed_pending() for backend in self._all)
 
+    def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
+        found = [item for backend in self._all for item in backend.waiting(what, limit=limit)]
+        return sorted(found, key=lambda item: item.entry_id)[:limit]
+
+    def spaces(self) -> Sequence[SpaceState]:
+        return [state for backend in self._all for state in backend.spaces()]
+
+    def reembed(
+        self,
+        target: Embedder,
+        *,
+        queries: Sequence[str] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Reembedding:
+        """Each backend by itself: a call that was interrupted between two goes on with the second."""
+        moved = []
+        for backend in self._all:
+            try:
+                moved.append(backend.reembed(target, queries=queries, progress=progress))
+            except InvalidInput:  # it keeps no vectors
+                continue
+        if not moved:
+            raise InvalidInput("backend", "none of these backends keeps vectors, so there is nothing to embed")
+        return _together(moved)
+
+    def abandon_reembedding(self) -> bool:
+        return sum(backend.abandon_reembedding() for backend in self._all) > 0  # every one, also after a True
+
+    def prune_spaces(self) -> int:
+        return sum(backend.prune_spaces() for backend in self._all)
+
     def lease(self, name: str, holder: str, seconds: float) -> bool:
         return self._default.lease(name, holder, seconds)
 
@@ -167,3 +210,17 @@ class RoutedBackend:
 
 def _scored(hit: Hit, score: float) -> Hit:
     return Hit(hit.entry, score, hit.dense_score, hit.lexical_score, hit.dense_rank, hit.lexical_rank, hit.span)
+
+
+def _together(moves: Sequence[Reembedding]) -> Reembedding:
+    """The moves of several backends as one; the overlap is the mean over all that was compared."""
+    counts = {
+        name: sum(getattr(move, name) for move in moves)
+        for name in ("entries", "embedded", "reused", "failed", "seconds", "sample")
+    }
+    compared = [(move.overlap, move.sample) for move in moves if move.overlap is not None]
+    return dataclasses.replace(
+        next((move for move in moves if move.switched), moves[0]),
+        overlap=sum(share * of for share, of in compared) / sum(of for _, of in compared) if compared else None,
+        **counts,
+    )

@@ -109,6 +109,18 @@ MIGRATIONS: tuple[str, ...] = (
         micros INTEGER NOT NULL                 -- how long it was taken for
     ) WITHOUT ROWID;
     """,
+    # 3: a move to another embedding space: the space that is being filled, and what it still lacks.
+    """
+    ALTER TABLE spaces ADD COLUMN building INTEGER NOT NULL DEFAULT 0;
+    CREATE UNIQUE INDEX one_active_space ON spaces (active) WHERE active = 1;
+    CREATE UNIQUE INDEX one_building_space ON spaces (building) WHERE building = 1;
+    -- Entries whose windows in the building space are missing or of a former text. Every writer adds to it.
+    CREATE TABLE moving (
+        entry INTEGER PRIMARY KEY REFERENCES entries (num) ON DELETE CASCADE,
+        attempts INTEGER NOT NULL,
+        last_error TEXT NOT NULL
+    );
+    """,
 )
 
 

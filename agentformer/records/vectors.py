@@ -1,4 +1,4 @@
-"""Embedding spaces, windows, vectors, and the queue of entries that have no vectors yet.
+"""Windows, vectors, and the queue of entries that have no vectors yet.
 
 A vector is kept once per space and text (SHA-256 of exactly what was embedded). Rows are float32,
 little-endian, finite and of unit length; anything else is refused.
@@ -6,8 +6,6 @@ little-endian, finite and of unit length; anything else is refused.
 
 from __future__ import annotations
 
-import base64
-import dataclasses
 import hashlib
 import json
 import sqlite3
@@ -16,13 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentformer.errors import EmbedderError, SpaceMismatch
+from agentformer.errors import EmbedderError
 from agentformer.records.scopes import where
-from agentformer.types import EmbeddingSpace, Matrix, Scope, Span
-
-# Two loads of one model on different hardware agree far better than this; two models do not come near it.
-_SAME_MODEL_COSINE = 0.99
-_MOVED_MODEL_COSINE = 0.9999  # under another name a model must agree to the last bits that hardware leaves alone
+from agentformer.types import Matrix, Scope, Span, Waiting
 
 
 class Window(NamedTuple):
@@ -42,45 +36,6 @@ def text_hash(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def active_space(connection: sqlite3.Connection) -> tuple[int, EmbeddingSpace] | None:
-    """The space that the store's vectors are in, with its number; None before the first vector."""
-    row = connection.execute("SELECT id, description FROM spaces WHERE active = 1").fetchone()
-    return (row["id"], EmbeddingSpace(**json.loads(row["description"]))) if row else None
-
-
-def claim_space(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
-    """The number of `space`, which becomes the store's if it has none. Raises `SpaceMismatch`."""
-    known = active_space(connection)
-    if known:
-        check_same(known[1], space)
-        return known[0]
-    description = json.dumps(dataclasses.asdict(space))
-    cursor = connection.execute("INSERT INTO spaces (description, active) VALUES (?, 1)", [description])
-    return int(cursor.lastrowid or 0)
-
-
-def check_same(stored: EmbeddingSpace, given: EmbeddingSpace) -> None:
-    """Raises `SpaceMismatch` unless vectors of both may be compared."""
-    told = bool(stored.fingerprint and given.fingerprint)
-    if dataclasses.replace(stored, fingerprint="") == dataclasses.replace(given, fingerprint=""):
-        if told and _cosine(stored, given) < _SAME_MODEL_COSINE:
-            raise SpaceMismatch(
-                f"another model is now installed under the name of {_name(stored)}: it embeds the probe text "
-                "differently; put the former one back, or ingest into a new --index-dir"
-            )
-    elif _unnamed(stored) != _unnamed(given) or not told or _cosine(stored, given) < _MOVED_MODEL_COSINE:
-        raise SpaceMismatch(
-            f"this store's vectors are of {_name(stored)}, and the embedder is {_name(given)}; "
-            f"use the store's own embedder (--embedder {stored.provider}:{stored.model}), "
-            "or ingest into a new --index-dir"
-        )
-
-
-def _unnamed(space: EmbeddingSpace) -> EmbeddingSpace:
-    """What must agree for a model that has moved to another folder or provider."""
-    return dataclasses.replace(space, provider="", model="", revision="", fingerprint="")
-
-
 def known_hashes(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> set[bytes]:
     """Which of these texts have a vector already."""
     query = "SELECT 1 FROM vectors WHERE space = ? AND hash = ?"
@@ -98,7 +53,7 @@ def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[byt
 
 
 def put_windows(connection: sqlite3.Connection, space: int, num: int, windows: Sequence[Window]) -> None:
-    """Set an entry's windows, whose vectors are stored already, and take it off the queue."""
+    """Set an entry's windows in a space, where their vectors are stored already."""
     former = _vectors_of(connection, [num])
     connection.execute("DELETE FROM windows WHERE entry = ? AND space = ?", [num, space])
     connection.executemany(
@@ -106,8 +61,12 @@ def put_windows(connection: sqlite3.Connection, space: int, num: int, windows: S
         "(?, ?, ?, ?, (SELECT id FROM vectors WHERE space = ? AND hash = ?))",
         ((space, num, w.span.start, w.span.end, space, w.hash) for w in windows),
     )
-    connection.execute("DELETE FROM pending WHERE entry = ?", [num])
     _drop_unused(connection, former)
+
+
+def put_embedded(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
+    """Take entries off the queue."""
+    connection.executemany("DELETE FROM pending WHERE entry = ?", ((num,) for num in nums))
 
 
 def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str) -> None:
@@ -147,6 +106,20 @@ def pending(connection: sqlite3.Connection, after: int, limit: int) -> list[Pend
     return [Pending(*row) for row in rows]
 
 
+def waiting(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: int) -> list[Waiting]:
+    """Queued entries of a scope, or those of these ids that are queued, in order of id."""
+    if isinstance(what, Scope):
+        condition, values = where(what)
+    else:
+        condition, values = "id IN (SELECT value FROM json_each(?))", [json.dumps(list(what))]
+    rows = connection.execute(
+        "SELECT id, attempts, last_error FROM pending JOIN entries ON entries.num = pending.entry "
+        f"WHERE {condition} ORDER BY id LIMIT ?",
+        [*values, limit],
+    )
+    return [Waiting(*row) for row in rows]
+
+
 def pending_count(connection: sqlite3.Connection, scope: Scope | None = None) -> int:
     """How many entries are queued, in all or within a scope."""
     if scope is None:
@@ -162,13 +135,3 @@ def check_rows(rows: Matrix, expected: int) -> None:
         raise EmbedderError(f"the embedder returned {rows.shape} for {expected} texts")
     if len(rows) and not (np.isfinite(rows).all() and np.allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-3)):
         raise EmbedderError("the embedder returned vectors that are not finite or not of unit length")
-
-
-def _name(space: EmbeddingSpace) -> str:
-    return f"{space.provider}:{space.model} ({space.dimension} dimensions)"
-
-
-def _cosine(one: EmbeddingSpace, other: EmbeddingSpace) -> float:
-    """Of the two fingerprints; -1.0 where they cannot be compared."""
-    a, b = (np.frombuffer(base64.b64decode(s.fingerprint), "<f2").astype(np.float32) for s in (one, other))
-    return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12)) if len(a) == len(b) else -1.0

@@ -1,4 +1,4 @@
-"""Suites that prove a backend or an embedder right, for plugin authors and for ourselves, and the fakes they use.
+"""Suites that prove a backend, an embedder or a language model right, for plugin authors and for ourselves; and fakes.
 
     from agentformer.testing import BackendConformance
 
@@ -14,7 +14,9 @@ from agentformer.testing.case import by_words, raises
 from agentformer.testing.changing import Changing
 from agentformer.testing.embedder import EmbedderConformance
 from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder
+from agentformer.testing.language_model import LanguageModelConformance
 from agentformer.testing.leasing import Leasing
+from agentformer.testing.moving import Moving
 from agentformer.testing.queueing import Queueing
 from agentformer.testing.reference import Reference, admits, make_entry
 from agentformer.testing.scoping import Scoping
@@ -28,6 +30,7 @@ __all__ = [
     "CountingEmbedder",
     "EmbedderConformance",
     "FlakyEmbedder",
+    "LanguageModelConformance",
     "Reference",
     "admits",
     "by_words",
@@ -36,6 +39,6 @@ __all__ = [
 ]
 
 
-class BackendConformance(Storing, Changing, Summarising, Using, Leasing, Scoping, Searching, Queueing):
+class BackendConformance(Storing, Changing, Summarising, Using, Leasing, Scoping, Searching, Queueing, Moving):
     """Every sentence of `MemoryBackend`, as tests. Subclasses give `open(folder, embedder)`, and those of a backend
     without vectors say `vectors = False`."""

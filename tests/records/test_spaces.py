@@ -13,7 +13,8 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderError, SpaceMismatch
 from agentformer.memory.backends.faiss import FaissMemoryBackend, stored_space
 from agentformer.records.database import Database
-from agentformer.records.vectors import check_rows, check_same, claim_space, known_hashes, put_vectors, text_hash
+from agentformer.records.spaces import check_same, claim_space
+from agentformer.records.vectors import check_rows, known_hashes, put_vectors, text_hash
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import EmbeddingSpace, Matrix, Query, Scope, Vector
 
@@ -33,12 +34,15 @@ def fingerprint(*values: float) -> str:
         {"revision": "2"},
         {"query_prefix": "q: "},
         {"document_prefix": "d: "},
-        {"max_tokens": 64},
     ],
 )
 def test_spaces_that_differ_in_what_makes_a_vector_do_not_compare(change: dict[str, object]) -> None:
     with pytest.raises(SpaceMismatch, match="maker:model"):
         check_same(SPACE, dataclasses.replace(SPACE, **change))  # type: ignore[arg-type]
+
+
+def test_how_much_a_model_reads_and_which_languages_makes_no_other_space() -> None:
+    check_same(SPACE, dataclasses.replace(SPACE, max_tokens=64, languages="en"))
 
 
 def test_the_fingerprint_tells_two_models_of_one_name() -> None:

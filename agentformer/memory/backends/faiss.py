@@ -8,20 +8,32 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict, EmbedderError, NotFound, SpaceMismatch, StoreError
-from agentformer.index.embedding import Embedding, Prepared, Progress
+from agentformer.index.cutting import Progress
+from agentformer.index.embedding import Embedding, Prepared
+from agentformer.index.moving import Move
 from agentformer.index.search import HybridSearch
-from agentformer.records import consolidation, fields, leases
+from agentformer.records import consolidation, fields, leases, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, Hits, MemoryEntry, Query, Scope, Use
+from agentformer.types import (
+    Embedder,
+    EmbeddingSpace,
+    Hits,
+    MemoryEntry,
+    Query,
+    Reembedding,
+    Scope,
+    SpaceState,
+    Use,
+    Waiting,
+)
 
 log = logging.getLogger("agentformer")
 
@@ -32,8 +44,10 @@ class FaissMemoryBackend:
     """`MemoryBackend` over a folder. Raises `StoreFull` or `StoreDamaged` when the folder cannot be used."""
 
     def __init__(self, folder: Path, embedder: Embedder, *, fanout: int = 100, rrf_k: int = 60) -> None:
+        self._folder = folder
         self._database = Database(folder / DATABASE_FILE)
-        self._embedding = Embedding(self._database, embedder)
+        self._embedder = embedder
+        self._embedding = Embedding(folder, self._database, embedder)
         self._closed = False
         self._search = HybridSearch(folder, self._database, embedder, fanout=fanout, rrf_k=rrf_k)
 
@@ -57,18 +71,11 @@ class FaissMemoryBackend:
                 nums, fresh, standing = records.insert_unique(connection, entries, doomed)
             else:
                 nums = records.insert(connection, entries)
-            self._index(connection, nums, fresh, _only(prepared, entries, fresh))
+            self._embedding.commit(connection, nums, fresh, _only(prepared, entries, fresh))
             consolidation.remove(connection, sorted(doomed))  # last, so that vectors of text that stays are kept
         if isinstance(prepared, Prepared):
-            self._catch_up()
+            self._embedding.follow_up()
         return standing
-
-    def _catch_up(self) -> None:
-        """The embedder has just worked: embed what waited for it."""
-        with self._database.reading() as connection:
-            waiting = stored_vectors.pending_count(connection)
-        if waiting:
-            self._embedding.catch_up()
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         fields.check_changeable(changes)
@@ -87,7 +94,7 @@ class FaissMemoryBackend:
                     consolidation.check_free(connection, current)
                 # Counts and consolidations leave the version, so what was read above may be behind by them.
                 changed = _changed(current, changes)
-                self._index(connection, [records.replace(connection, changed)], [changed], prepared)
+                self._embedding.commit(connection, [records.replace(connection, changed)], [changed], prepared)
             return changed
 
     def touch(self, uses: Sequence[Use]) -> None:
@@ -113,7 +120,7 @@ class FaissMemoryBackend:
         prepared = self._prepared([summary], None)
         with self._database.writing() as connection:
             consolidation.archive(connection, summary.id, archive_ids, now(), versions or {})
-            self._index(connection, records.insert(connection, [summary]), [summary], prepared)
+            self._embedding.commit(connection, records.insert(connection, [summary]), [summary], prepared)
         return summary
 
     def restore(self, summary_id: str) -> list[MemoryEntry]:
@@ -130,6 +137,31 @@ class FaissMemoryBackend:
 
     def embed_pending(self, progress: Progress | None = None) -> int:
         return self._embedding.catch_up(progress)
+
+    def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
+        with self._database.reading() as connection:
+            return stored_vectors.waiting(connection, what, limit)
+
+    def spaces(self) -> Sequence[SpaceState]:
+        with self._database.reading() as connection:
+            return spaces.all_spaces(connection)
+
+    def reembed(
+        self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
+    ) -> Reembedding:
+        return Move(self._folder, self._database, self._embedder, target).run(queries, progress)
+
+    def abandon_reembedding(self) -> bool:
+        with self._database.writing() as connection:
+            return spaces.abandon_move(connection)
+
+    def prune_spaces(self) -> int:
+        gone, done = 0, False
+        while not done:
+            with self._database.writing() as connection:
+                some, done = spaces.prune_some(connection)
+            gone += some
+        return gone
 
     def search(self, query: Query) -> Hits:
         return self._search.search(query)
@@ -164,7 +196,7 @@ class FaissMemoryBackend:
 
     def status(self) -> dict[str, Any]:
         with self._database.reading() as connection:
-            space = stored_vectors.active_space(connection)
+            space = spaces.active_space(connection)
             counts = {
                 table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
                 for table in ("entries", "windows", "vectors", "pending")
@@ -198,19 +230,6 @@ class FaissMemoryBackend:
             raise
         except EmbedderError as error:
             return str(error)
-
-    def _index(
-        self,
-        connection: sqlite3.Connection,
-        nums: Sequence[int],
-        entries: Sequence[MemoryEntry],
-        prepared: Prepared | str,
-    ) -> None:
-        if isinstance(prepared, Prepared):
-            self._embedding.commit(connection, nums, prepared)
-            return
-        searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
-        stored_vectors.put_pending(connection, searched, prepared)
 
 
 def _only(prepared: Prepared | str, entries: Sequence[MemoryEntry], kept: Sequence[MemoryEntry]) -> Prepared | str:
@@ -250,7 +269,7 @@ def stored_space(folder: Path) -> EmbeddingSpace | None:
     database = Database(folder / DATABASE_FILE)
     try:
         with database.reading() as connection:
-            known = stored_vectors.active_space(connection)
+            known = spaces.active_space(connection)
     finally:
         database.close()
     return known[1] if known else None

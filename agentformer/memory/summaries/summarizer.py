@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +11,7 @@ from agentformer.memory.summaries import prompts
 from agentformer.memory.summaries.extractive import CountTokens, extract
 from agentformer.memory.summaries.lines import in_order
 from agentformer.memory.summaries.verification import unfaithful
+from agentformer.text.thoughts import without_thoughts
 from agentformer.types import ChatMessage, LanguageModel, MemoryEntry, Reply
 
 Outcome = Literal["model", "model_retried", "extractive", "extractive_unfaithful", "extractive_unavailable"]
@@ -24,7 +24,6 @@ OUTCOMES: tuple[Outcome, ...] = (
 )
 EXTRACTIVE = "extractive"  # the model's name in what no model wrote
 _SHOWN = 12_000  # tokens of originals that a model is given; longer ones are given in extracts
-_THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)  # of models that think aloud
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,7 @@ class Summarizer:
 
     def _ask(self, model: LanguageModel, asked: Sequence[ChatMessage]) -> Reply:
         reply = model.complete(asked, temperature=self._temperature, max_tokens=self._max_tokens)
-        text = _THOUGHTS.sub("", _encodable(reply.text)).strip()
-        return Reply(text, _encodable(reply.model) or type(model).__name__)
+        return Reply(without_thoughts(_encodable(reply.text)), _encodable(reply.model) or type(model).__name__)
 
     def _wrong(self, text: str, originals: Sequence[MemoryEntry]) -> list[str]:
         """What is wrong with a model's text, as it is told."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import Conflict, NotFound
+from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.index.fusion import merge
 from agentformer.memory.backends.local_json import changes as changing
 from agentformer.memory.backends.local_json.folder import Folder
@@ -19,7 +19,18 @@ from agentformer.memory.backends.local_json.scope import filter_of
 from agentformer.memory.backends.local_json.words import ranked
 from agentformer.records import fields
 from agentformer.records.codec import from_micros, now
-from agentformer.types import Embedder, Hit, Hits, MemoryEntry, Query, Scope, Use
+from agentformer.types import (
+    Embedder,
+    Hit,
+    Hits,
+    MemoryEntry,
+    Query,
+    Reembedding,
+    Scope,
+    SpaceState,
+    Use,
+    Waiting,
+)
 
 _NO_VECTORS = "local_json keeps no vectors: search in the mode lexical or hybrid"
 
@@ -161,6 +172,27 @@ class LocalJsonMemoryBackend:
         return [handed_out(state) for state in snapshot.records[entry_id].former]
 
     def embed_pending(self) -> int:
+        return 0
+
+    def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
+        return []
+
+    def spaces(self) -> Sequence[SpaceState]:
+        return []
+
+    def reembed(
+        self,
+        target: Embedder,
+        *,
+        queries: Sequence[str] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Reembedding:
+        raise InvalidInput("backend", "local_json keeps no vectors, so there is nothing to embed")
+
+    def abandon_reembedding(self) -> bool:
+        return False
+
+    def prune_spaces(self) -> int:
         return 0
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:

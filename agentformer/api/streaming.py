@@ -1,0 +1,44 @@
+"""Server-sent events: an answer that is spoken, over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from flask import Response, json
+
+from agentformer.api.problems import problem
+from agentformer.tools.shapes import event_json
+from agentformer.types import AnswerEvent
+
+EVENT_STREAM = "text/event-stream"
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies pass each event on as it comes
+
+log = logging.getLogger("agentformer")
+
+
+def event_stream(events: Generator[AnswerEvent, None, None]) -> Response:
+    """The events `token` and `error` as they come, and last `answer`. A client that goes away ends the generator,
+    and with it the model's stream."""
+    return Response(_sent(events), content_type=f"{EVENT_STREAM}; charset=utf-8", headers=_HEADERS)
+
+
+def _sent(events: Generator[AnswerEvent, None, None]) -> Iterator[str]:
+    try:
+        with closing(events):
+            for event in events:
+                yield _event(*event_json(event))
+    except Exception:  # the status was sent already, so that an error can only be an event
+        log.exception("an answer broke off")
+        told = problem(500, "internal").get_json()
+        yield _event("error", {"type": told["type"], "title": told["title"], "detail": _BROKE_OFF})
+
+
+def _event(name: str, data: Mapping[str, Any]) -> str:
+    """JSON in ASCII has no line break, and carries half a character that a model may send."""
+    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=True)}\n\n"
+
+
+_BROKE_OFF = "The answer broke off by an error of this server; what came before it is valid. Ask again."

@@ -1,0 +1,167 @@
+"""Conversations in the OpenAI chat protocol, and replies out of it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentformer.errors import InvalidReply
+from agentformer.types import ChatMessage, Reply, Tool, ToolCall
+
+Finish = Literal["stop", "length", "tool_calls", "filtered", ""]
+_FINISH: Mapping[str, Finish] = {
+    "stop": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "filtered",
+}
+_CHARS_PER_TOKEN = 40  # no tokenizer averages a fifth of it
+_LONGEST_TOKEN = 1000
+
+
+def messages_out(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    return [_message_out(message) for message in messages]
+
+
+def _message_out(message: ChatMessage) -> dict[str, Any]:
+    sent: dict[str, Any] = {"role": message.role, "content": clean(message.content)}
+    if message.tool_calls:
+        sent["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+            }
+            for call in message.tool_calls
+        ]
+    if message.role == "tool":
+        sent["tool_call_id"] = message.tool_call_id
+    return sent
+
+
+def tools_out(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
+        }
+        for tool in tools
+    ]
+
+
+def clean(text: str) -> str:
+    """`text` without halves of surrogate pairs, which JSON can carry and no file can."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def finish_in(reason: object) -> Finish:
+    return _FINISH.get(reason, "") if isinstance(reason, str) else ""
+
+
+def usage_in(usage: Any) -> tuple[int, int]:
+    """Tokens read and written; 0 where the server does not say, or says nonsense."""
+    counts = (getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0))
+    read, written = (count if type(count) is int and count >= 0 else 0 for count in counts)
+    return read, written
+
+
+def reply_in(done: Any, who: str, model: str, max_tokens: int) -> Reply:
+    """The reply of a whole completion. Raises `InvalidReply` for one that says nothing or far too much, and
+    `AttributeError`, `TypeError` and the like for what is no completion."""
+    choice = done.choices[0]
+    content = choice.message.content
+    if content is not None and not isinstance(content, str):
+        raise TypeError("content is no text")
+    calls = calls_in(choice.message.tool_calls or (), who)
+    finish = finish_in(choice.finish_reason)
+    text = clean(content or "")
+    check_length(len(text), max_tokens, who)
+    if not calls:
+        check_said(text, finish, who)
+    read, written = usage_in(done.usage)
+    return Reply(text, model, read, written, "tool_calls" if calls else finish, calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One event of a stream. `tokens`: read and written, where it tells them."""
+
+    text: str
+    finish: Finish
+    tokens: tuple[int, int] | None
+
+
+def piece_in(chunk: Any) -> Piece | None:
+    """An event of a stream; None after the last one. Raises as `reply_in` does."""
+    if chunk is None:
+        return None
+    usage = getattr(chunk, "usage", None)
+    tokens = usage_in(usage) if usage else None
+    if not chunk.choices:
+        return Piece("", "", tokens)
+    choice = chunk.choices[0]
+    text = choice.delta.content if choice.delta else None
+    if text is not None and not isinstance(text, str):
+        raise TypeError("content is no text")
+    return Piece(clean(text or ""), finish_in(choice.finish_reason), tokens)
+
+
+def check_length(chars: int, max_tokens: int, who: str) -> None:
+    """Raises `InvalidReply` for more text than `max_tokens` can be: the server does not keep to it, or to any end."""
+    if chars > max_tokens * _CHARS_PER_TOKEN + _LONGEST_TOKEN:
+        raise InvalidReply(f"{who} does not stop at max_tokens; use another server or model")
+
+
+def check_said(text: str, finish: Finish, who: str) -> None:
+    """Raises `InvalidReply` for a text without any words, with what to do about it."""
+    if text.strip():
+        return
+    if finish == "length":
+        raise InvalidReply(f"{who} spent all its tokens before it said anything; raise max_tokens")
+    if finish == "filtered":
+        raise InvalidReply(f"{who}: the provider's filter withheld the answer; rephrase the question")
+    raise InvalidReply(f"{who} said nothing; ask again, or another model")
+
+
+def calls_in(calls: Any, who: str) -> tuple[ToolCall, ...]:
+    """Tool calls with ids that differ. Raises `InvalidReply` for arguments that are no JSON object."""
+    found: dict[str, ToolCall] = {}
+    for call in calls:
+        name = call.function.name
+        if not isinstance(name, str) or not name:
+            raise InvalidReply(f"{who} called a tool without a name")
+        given = call.id if isinstance(call.id, str) else ""
+        one = given if given and given not in found else f"call_{uuid.uuid4().hex}"
+        found[one] = ToolCall(one, name, _arguments_in(call.function.arguments, name, who))
+    return tuple(found.values())
+
+
+def _arguments_in(arguments: Any, name: str, who: str) -> Mapping[str, Any]:
+    """Some servers send the object itself, some nothing for a tool without parameters."""
+    if isinstance(arguments, str) and arguments.strip():
+        try:
+            arguments = loads(arguments)
+        except ValueError:
+            raise InvalidReply(f"{who} called {name!r:.80} with arguments that are not JSON") from None
+    if arguments is None or arguments == "":
+        return {}
+    if not isinstance(arguments, Mapping):
+        raise InvalidReply(f"{who} called {name!r:.80} with arguments that are not a JSON object")
+    return dict(arguments)
+
+
+def loads(text: str) -> Any:
+    """A JSON value as the standard has it. Raises `ValueError`, also for NaN and for nesting without end."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

@@ -1,0 +1,96 @@
+"""From a model's text to citations: which numbers it gives, which of them exist, and the sentence behind each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentformer.rag.evidence import Evidence, rank_evidence
+from agentformer.types import Citation, Hit
+
+# [1], [^1], [1, 2], [1-3], [passage 1], 【1】 and 【1†source】, with the space before; or code, which is left alone.
+_CODE = r"(?P<code>```.*?(?:```|\Z)|`[^`\n]*`)"
+_NUMBERS = r"\^?\d{1,3}(?:\s*[,;、，–-]\s*\^?\d{1,3})*"
+_SPACE = r"(?P<space>(?<![ \t])[ \t]*)"
+_MARK = re.compile(
+    rf"{_CODE}|{_SPACE}[\[【［]\s*(?:passages?\s+)?(?P<numbers>{_NUMBERS})(?:†[^\]】\n]{{0,80}})?\s*[\]】］]",
+    re.DOTALL | re.IGNORECASE,
+)
+_CITED = re.compile(r"\[(\d{1,3})\]")
+_UNFINISHED = re.compile(r"(?<![ \t])[ \t]*[\[【［]\^?[\d,;\s]*\Z")
+# A sentence with the citations that follow its end.
+_CLAIM = re.compile(r".+?(?:(?:[。！？]|[.!?](?=[\s\[]|\Z))(?:[ \t]*\[\d{1,3}\])*|\n|\Z)", re.DOTALL)
+_WIDEST = 20  # passages of one range
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """A text whose every `[n]` outside of code is a citation; `strays` are numbers of no passage, taken out."""
+
+    text: str
+    citations: tuple[Citation, ...]
+    strays: tuple[int, ...]
+
+
+def cite(text: str, hits: Sequence[Hit]) -> Cited:
+    """The citations in a model's text, in the order of their first mention; all spellings become `[n]`.
+
+    `hits` are the passages that the model was given, in the order of their numbers from 1.
+    """
+    strays: set[int] = set()
+
+    def spelled(mark: re.Match[str]) -> str:
+        if mark["code"] is not None:
+            return mark[0]
+        numbers = _numbers(mark["numbers"])
+        strays.update(n for n in numbers if not 1 <= n <= len(hits))
+        kept = "".join(f"[{n}]" for n in numbers if 1 <= n <= len(hits))
+        return mark["space"] + kept if kept else ""
+
+    text = _MARK.sub(spelled, text).strip()
+    ranked = ((number, rank_evidence(claim, [hits[number - 1]])) for number, claim in _claims(text).items())
+    citations = tuple(citation(number, evidence[0]) for number, evidence in ranked if evidence)
+    return Cited(text, citations, tuple(sorted(strays)))
+
+
+def without_unfinished(text: str) -> str:
+    """A text that was cut, without the beginning of a citation at its end."""
+    return _UNFINISHED.sub("", text)
+
+
+def citation(number: int, evidence: Evidence) -> Citation:
+    """Where in its document a sentence stands."""
+    entry = evidence.hit.entry
+    offset = entry.source.start if entry.source else 0
+    return Citation(
+        number=number,
+        document=entry.source.name if entry.source else "",
+        document_id=entry.source.document_id if entry.source else "",
+        page=entry.source.page if entry.source else None,
+        label=entry.source.label if entry.source else "",
+        start=offset + evidence.span.start,
+        end=offset + evidence.span.end,
+        quote=evidence.quote,
+        score=evidence.score,
+        entry_id=entry.id,
+    )
+
+
+def _numbers(text: str) -> list[int]:
+    """The numbers of one mark in order; a range counts as all of it."""
+    numbers: list[int] = []
+    for part in re.split(r"[,;、，]", text):
+        first, _, last = part.replace("^", "").replace("–", "-").partition("-")
+        low, high = int(first), int(last or first)
+        numbers += range(low, high + 1) if low <= high < low + _WIDEST else (low, high)
+    return list(dict.fromkeys(numbers))
+
+
+def _claims(text: str) -> dict[int, str]:
+    """Number -> the sentences that cite it, without their marks."""
+    said: dict[int, list[str]] = {}
+    for sentence in _CLAIM.findall(_MARK.sub(lambda mark: "" if mark["code"] is not None else mark[0], text)):
+        for number in dict.fromkeys(map(int, _CITED.findall(sentence))):
+            said.setdefault(number, []).append(_CITED.sub("", sentence).strip())
+    return {number: " ".join(sentences) for number, sentences in said.items()}

@@ -1,0 +1,116 @@
+"""`agentformer ask --stream`: pieces as they come, citations after them, and a clean end when somebody stops it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openai", reason="the extra `llm` is not installed")
+
+from tests.edges.talking import BOUND, Step, Talker
+
+KEYS = "The office opens at nine. The caretaker keeps the keys in the blue cupboard."
+WHO = "Who keeps the keys?"
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def talker() -> Iterator[Talker]:
+    talker = Talker()
+    yield talker
+    talker.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path, talker: Talker) -> Iterator[Start]:
+    """A command as a process; all of them are ended with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agentformer.cli", *arguments, "--embedder", "hashing"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, **talker.settings, "PYTHONUTF8": "1"},
+        )
+        started.append(process)
+        return process
+
+    (tmp_path / "keys.txt").write_text(KEYS)
+    assert start("ingest", "keys.txt").wait(BOUND * 2) == 0
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def say(talker: Talker, *steps: Step) -> None:
+    talker.script = lambda: iter(steps)
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    output, errors = process.communicate(timeout=BOUND * 2)
+    return process.returncode, output, errors
+
+
+def test_pieces_are_printed_as_they_come_and_then_the_citations(start: Start, talker: Talker) -> None:
+    heard = threading.Event()
+    say(talker, "The care", heard, "taker\x1b[31m keeps them [1].")
+    process = start("ask", WHO, "--stream")
+    assert process.stdout is not None
+    assert process.stdout.read(8) == "The care"
+    heard.set()  # only now does the model go on
+    code, output, errors = finished(process)
+    assert (code, errors) == (0, "")
+    assert output == (
+        "taker[31m keeps them [1].\n\n(llm)\n[1] keys.txt, page 1: The caretaker keeps the keys in the blue cupboard.\n"
+    )
+
+
+def test_ctrl_c_ends_with_what_was_said(start: Start, talker: Talker) -> None:
+    say(talker, "The care", threading.Event())
+    process = start("ask", WHO, "--stream")
+    assert process.stdout is not None
+    assert process.stdout.read(8) == "The care"
+    process.send_signal(signal.SIGINT)
+    code, output, errors = finished(process)
+    assert (code, output) == (130, "\n")
+    assert errors == "note: stopped; the answer is not complete\n"
+
+
+def test_with_json_each_event_is_a_line(start: Start, talker: Talker) -> None:
+    say(talker, "The caretaker [1]. ", "The", None)
+    code, output, _ = finished(start("ask", WHO, "--stream", "--json"))
+    events: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
+    assert code == 0
+    assert [event["event"] for event in events] == ["token", "token", "error", "answer"]
+    assert all(set(event) == {"event", "data"} for event in events)
+    answer = events[-1]["data"]
+    assert (answer["answer"], answer["complete"]) == ("The caretaker [1]. The", False)
+    assert answer["citations"][0]["page"] == 1
+
+
+def test_a_model_that_is_lost_leaves_what_it_said_with_a_note(start: Start, talker: Talker) -> None:
+    say(talker, "The caretaker [1]. ", "The", None)
+    code, output, errors = finished(start("ask", WHO, "--stream"))
+    assert code == 0
+    assert output.startswith("The caretaker [1]. The\n")
+    assert "[1] keys.txt, page 1" in output
+    assert "note: the model broke off" in errors
+
+
+def test_an_empty_question_is_told_as_without_stream(start: Start, talker: Talker) -> None:
+    code, output, errors = finished(start("ask", " ", "--stream"))
+    assert (code, output) == (2, "")
+    assert errors == "error: question: is empty; ask something\n"

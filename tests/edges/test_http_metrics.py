@@ -1,0 +1,142 @@
+"""`GET /metrics`: counters of providers and gauges of stores, as a Prometheus server reads them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
+parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metrics` is not installed")
+
+from agentformer.api import create_app  # noqa: E402
+from agentformer.api.metrics import add_metrics_route  # noqa: E402
+from agentformer.settings import Settings, load_settings  # noqa: E402
+
+
+class Memory:
+    """What `/metrics` reads of an opened memory."""
+
+    def __init__(self, usage: Mapping[str, Mapping[str, Any]], status: Mapping[str, Any]) -> None:
+        self.settings = Settings()
+        self.backend = self
+        self._usage = usage
+        self._status = status
+
+    def usage(self) -> Mapping[str, Mapping[str, Any]]:
+        return self._usage
+
+    def status(self) -> Mapping[str, Any]:
+        return self._status
+
+
+def used(calls: int = 0, **more: Any) -> dict[str, Any]:
+    nothing = {"errors": {}, "last_error": "", "tokens_in": 0, "tokens_out": 0, "seconds": 0.0}
+    return {"calls": calls, **nothing, "mean_ms": 0.0, "slowest_ms": 0.0, **more}
+
+
+def page(memory: Memory) -> Any:
+    app = flask.Flask("test")
+    blueprint = flask.Blueprint("b", __name__)
+    add_metrics_route(blueprint, memory)
+    app.register_blueprint(blueprint)
+    return app.test_client().get("/metrics")
+
+
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families = parser.text_string_to_metric_families(text)
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    return samples(text)[f"agentformer_{name}", frozenset(labels.items())]
+
+
+ENTRIES = {"entries": 7, "pending": 2, "windows": 9}
+
+
+def test_each_provider_has_its_counters() -> None:
+    usage = {
+        "llm openai:gpt-4o https://api.openai.com/v1": used(
+            5, errors={"LanguageModelUnavailable": 2}, tokens_in=100, tokens_out=30, seconds=1.5, slowest_ms=900.0
+        ),
+        "embedder hashing": used(3),
+    }
+    text = page(Memory(usage, ENTRIES)).text
+    gpt = {"role": "llm", "provider": "openai", "model": "gpt-4o"}
+    assert value(text, "provider_calls_total", **gpt) == 5
+    assert value(text, "provider_errors_total", **gpt, kind="LanguageModelUnavailable") == 2
+    assert value(text, "provider_tokens_total", **gpt, direction="in") == 100
+    assert value(text, "provider_tokens_total", **gpt, direction="out") == 30
+    assert value(text, "provider_seconds_total", **gpt) == 1.5
+    assert value(text, "provider_slowest_seconds", **gpt) == 0.9
+    assert value(text, "provider_calls_total", role="embedder", provider="hashing", model="") == 3
+    assert (value(text, "entries", backend="faiss"), value(text, "pending", backend="faiss")) == (7, 2)
+
+
+def test_one_model_at_two_addresses_is_one_line() -> None:
+    usage = {
+        "llm openai:qwen3:4b http://127.0.0.1:1/v1": used(1, errors={"A": 1}, slowest_ms=10.0, seconds=1.0),
+        "llm openai:qwen3:4b http://127.0.0.1:2/v1": used(2, errors={"A": 1, "B": 4}, slowest_ms=5.0, seconds=2.0),
+    }
+    text = page(Memory(usage, ENTRIES)).text
+    qwen = {"role": "llm", "provider": "openai", "model": "qwen3:4b"}
+    assert value(text, "provider_calls_total", **qwen) == 3
+    assert value(text, "provider_errors_total", **qwen, kind="A") == 2
+    assert value(text, "provider_errors_total", **qwen, kind="B") == 4
+    assert value(text, "provider_slowest_seconds", **qwen) == 0.01
+    assert value(text, "provider_seconds_total", **qwen) == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "model"),
+    [
+        ("embedder sbert:/home/someone/my models/tiny/", "tiny"),
+        ("embedder sbert:C:\\Users\\someone\\tiny", "tiny"),
+        ("embedder sbert:sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
+        ('embedder sbert:odd"name\n', 'odd"name\n'),
+    ],
+)
+def test_labels_tell_no_path_and_no_address(key: str, model: str) -> None:
+    text = page(Memory({key: used(1)}, ENTRIES)).text
+    assert value(text, "provider_calls_total", role="embedder", provider="sbert", model=model) == 1
+    assert "someone" not in text
+
+
+def test_each_backend_is_told_once() -> None:
+    one, two = {"entries": 7, "pending": 2}, {"entries": 1}
+    status = {**one, "backends": {"faiss": one, "local_json": two, "hierarchical": one}}
+    found = {
+        (dict(labels)["backend"], name): number
+        for (name, labels), number in samples(page(Memory({}, status)).text).items()
+    }
+    assert found == {
+        ("faiss", "agentformer_entries"): 7,
+        ("faiss", "agentformer_pending"): 2,
+        ("local_json", "agentformer_entries"): 1,
+    }
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    answer = page(Memory({}, ENTRIES))
+    assert (answer.status_code, answer.content_type) == (501, "application/problem+json")
+    assert answer.json["type"] == "urn:agentformer:problem:missing-extra"
+    assert "agentformer[metrics]" in answer.json["detail"]
+
+
+def test_a_memory_tells_what_it_did(tmp_path: Path) -> None:
+    app = create_app(load_settings({"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}))
+    client = app.test_client()
+    client.post("/api/rag/upload", data={"file": (io.BytesIO(b"Tea is served at four."), "tea.txt")})
+    answer = client.get("/metrics")
+    app.extensions["agentformer"].close()
+    assert answer.content_type.startswith("text/plain")
+    assert value(answer.text, "entries", backend="faiss") == 3  # document, page, chunk
+    calls = [n for (name, labels), n in samples(answer.text).items() if name == "agentformer_provider_calls_total"]
+    assert calls and sum(calls) >= 1
+    assert str(tmp_path) not in answer.text

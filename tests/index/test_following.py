@@ -1,0 +1,105 @@
+"""Processes that have a store open follow it into its new space; a store opened wrongly is refused."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import agentformer
+from agentformer.embedders.guarded import GuardedEmbedder
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import EmbedderUnavailable, SpaceMismatch
+from agentformer.index.following import FollowingEmbedder
+from agentformer.types import EmbeddingSpace, Query, Scope
+
+
+def opened(folder: Path, embedder: str = "auto") -> agentformer.AgentFormer:
+    return agentformer.connect(
+        index_dir=folder / "i", upload_dir=folder / "u", embedder=embedder, embed_retry_seconds=0
+    )
+
+
+def test_a_process_that_has_the_store_open_follows_it(tmp_path: Path) -> None:
+    with opened(tmp_path, "hashing:64") as here, opened(tmp_path, "hashing:64") as there:
+        entry = here.memory.store("The marmot whistles at noon.")
+        assert [hit.entry.id for hit in there.memory.search("marmot")] == [entry.id]
+        there.reembed("hashing:128")
+        hits = here.backend.search(Query("marmot whistles", mode="dense"))
+        assert [hit.entry.id for hit in hits] == [entry.id] and not hits.warnings
+        assert here.embedder.space.dimension == 128
+        other = here.memory.store("A stoat in the snow.")
+        assert here.backend.pending(Scope()) == 0
+        assert [hit.entry.id for hit in there.memory.search("stoat snow", mode="dense")][:1] == [other.id]
+
+
+def test_an_entry_embedded_for_the_former_space_is_embedded_for_the_new_one(tmp_path: Path) -> None:
+    """A writer that had embedded before the switch, and commits after it."""
+    with opened(tmp_path, "hashing:64") as here, opened(tmp_path, "hashing:64") as there:
+        here.memory.store("The marmot whistles at noon.")
+        embedder = here.embedder.current
+        inner = embedder.embed_documents
+        moved = threading.Event()
+
+        def slow(texts):  # type: ignore[no-untyped-def]
+            rows = inner(texts)
+            if not moved.is_set():
+                moved.set()
+                there.reembed("hashing:128")
+            return rows
+
+        embedder.embed_documents = slow  # type: ignore[method-assign]
+        entry = here.memory.store("A stoat in the snow.")
+        assert moved.is_set()
+        assert here.backend.pending(Scope()) == 0
+        assert here.backend.status()["vectors"] == 2 + 1  # one of them in the former space
+        assert [hit.entry.id for hit in here.memory.search("stoat snow", mode="dense")][:1] == [entry.id]
+
+
+def test_opening_with_an_embedder_of_another_space_is_refused_with_the_ways_on(tmp_path: Path) -> None:
+    with opened(tmp_path, "hashing:64") as memory:
+        memory.memory.store("The marmot whistles at noon.")
+    with pytest.raises(SpaceMismatch) as caught:
+        opened(tmp_path, "hashing:128")
+    for part in ("hashing:64 (64", "hashing:128 (128", "--embedder hashing:64", "reembed --to hashing:128"):
+        assert part in str(caught.value)
+    with opened(tmp_path) as memory:
+        assert memory.embedder.space.dimension == 64
+
+
+def test_auto_takes_the_space_that_another_process_made_first(tmp_path: Path) -> None:
+    """Both open an empty store; the other one stores first."""
+    with opened(tmp_path, "auto") as here, opened(tmp_path, "hashing:64") as there:
+        there.memory.store("The marmot whistles at noon.")
+        assert here.memory.search("marmot", mode="dense")
+        assert here.embedder.space == there.embedder.space
+
+
+def test_the_embedder_of_a_new_space_that_cannot_be_had_is_no_error_and_not_asked_for_each_call() -> None:
+    asked: list[EmbeddingSpace] = []
+
+    def resolve(space: EmbeddingSpace) -> GuardedEmbedder:
+        asked.append(space)
+        raise EmbedderUnavailable("no server")
+
+    following = FollowingEmbedder(GuardedEmbedder(lambda: HashingEmbedder(64)), resolve, seconds=1000)
+    assert following.at(HashingEmbedder(64).space) is following.current
+    for _ in range(3):
+        with pytest.raises(EmbedderUnavailable, match="no server"):
+            following.at(HashingEmbedder(128).space)
+    assert len(asked) == 1
+    assert following.at(HashingEmbedder(64).space).space.dimension == 64
+    following.retry_now()
+    with pytest.raises(EmbedderUnavailable):
+        following.at(HashingEmbedder(128).space)
+    assert len(asked) == 2
+
+
+def test_a_store_that_moved_while_its_former_embedder_was_dead_is_followed() -> None:
+    first = GuardedEmbedder(lambda: HashingEmbedder(64))
+    following = FollowingEmbedder(first, lambda space: GuardedEmbedder(lambda: HashingEmbedder(space.dimension)))
+    following.at(HashingEmbedder(64).space)
+    first._loaded = None  # what a failed call leaves behind
+    first._breaker.failed("the server is gone")
+    assert following.at(HashingEmbedder(128).space).embed_query("a").shape == (128,)

@@ -1,0 +1,126 @@
+"""The guard around a model: when it asks, and what it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
+from agentformer.llms.guarded import GuardedModel
+from agentformer.net.breaker import Breaker
+from agentformer.net.usage import Usage
+from agentformer.types import ChatMessage, Reply
+
+ASK = [ChatMessage("user", "hello")]
+
+
+class Scripted:
+    """Does what the next item of its script says: raises it, or says it word by word with 5 tokens in and 2 out."""
+
+    def __init__(self, *script: Exception | str) -> None:
+        self.script = list(script)
+        self.calls = 0
+
+    def complete(self, messages: Any, **options: Any) -> Reply:
+        self.calls += 1
+        item = self.script.pop(0)
+        if isinstance(item, Exception):
+            raise item
+        return Reply(item, "scripted", 5, 2)
+
+    def stream(self, messages: Any, **options: Any) -> Generator[str, None, Reply]:
+        self.calls += 1
+        for item in self.script:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+        return Reply("".join(map(str, self.script)), "scripted", 5, 2)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def guarded(inner: Scripted, clock: Clock | None = None) -> tuple[GuardedModel, Usage]:
+    usage = Usage()
+    return GuardedModel(inner, breaker=Breaker(30, clock=clock or Clock()), usage=usage), usage
+
+
+def test_a_dead_server_is_asked_once_and_again_after_the_wait() -> None:
+    clock = Clock()
+    inner = Scripted(LanguageModelUnavailable("nobody there"), "hi", "ho")
+    model, usage = guarded(inner, clock)
+    with pytest.raises(LanguageModelUnavailable, match=r"^nobody there$"):
+        model.complete(ASK)
+    for _ in range(5):
+        with pytest.raises(LanguageModelUnavailable, match="nobody there; it is asked again in 30 s"):
+            model.complete(ASK)
+        with pytest.raises(LanguageModelUnavailable, match="asked again"):
+            list(model.stream(ASK))
+    assert inner.calls == 1
+    clock.now += 31
+    assert [model.complete(ASK).text, model.complete(ASK).text] == ["hi", "ho"]
+    counts = usage.snapshot()
+    assert (counts["calls"], counts["errors"]) == (3, {"LanguageModelUnavailable": 1})
+    assert (counts["tokens_in"], counts["tokens_out"]) == (10, 4)
+
+
+@pytest.mark.parametrize("error", [PromptTooLong("long"), InvalidReply("odd"), InvalidInput("schema", "none")])
+def test_a_server_that_answers_badly_is_asked_again_at_once(error: Exception) -> None:
+    model, usage = guarded(Scripted(error, "hi"))
+    with pytest.raises(type(error)):
+        model.complete(ASK)
+    assert model.complete(ASK).text == "hi"
+    assert usage.snapshot()["errors"] == {type(error).__name__: 1}
+
+
+def test_a_stream_is_one_call_from_the_first_piece_to_the_last() -> None:
+    model, usage = guarded(Scripted("blue ", "cupboard"))
+    stream = model.stream(ASK)
+    assert usage.snapshot()["calls"] == 0
+    assert [next(stream), next(stream)] == ["blue ", "cupboard"]
+    assert usage.snapshot()["calls"] == 0
+    with pytest.raises(StopIteration) as end:
+        next(stream)
+    assert end.value.value.text == "blue cupboard"
+    counts = usage.snapshot()
+    assert (counts["calls"], counts["tokens_in"], counts["tokens_out"], counts["errors"]) == (1, 5, 2, {})
+
+
+def test_an_error_in_the_middle_of_a_stream_counts_and_opens_the_breaker() -> None:
+    model, usage = guarded(Scripted("blue ", LanguageModelUnavailable("cut")))
+    stream = model.stream(ASK)
+    assert next(stream) == "blue "
+    with pytest.raises(LanguageModelUnavailable):
+        next(stream)
+    with pytest.raises(LanguageModelUnavailable, match="asked again"):
+        model.complete(ASK)
+    assert usage.snapshot()["errors"] == {"LanguageModelUnavailable": 1}
+
+
+def test_who_stops_listening_makes_no_error() -> None:
+    model, usage = guarded(Scripted("blue ", "cupboard"))
+    stream = model.stream(ASK)
+    next(stream)
+    stream.close()
+    counts = usage.snapshot()
+    assert (counts["calls"], counts["errors"], counts["tokens_out"]) == (1, {}, 0)
+    assert next(model.stream(ASK)) == "blue "
+
+
+def test_all_that_a_caller_says_is_passed_on() -> None:
+    seen: dict[str, Any] = {}
+
+    class Listening(Scripted):
+        def complete(self, messages: Any, **options: Any) -> Reply:
+            seen.update(options, messages=messages)
+            return super().complete(messages)
+
+    model, _ = guarded(Listening("hi"))
+    model.complete(ASK, tools=(), schema={"type": "object"}, temperature=0.9, max_tokens=3)
+    assert seen == {"messages": ASK, "tools": (), "schema": {"type": "object"}, "temperature": 0.9, "max_tokens": 3}

@@ -1,0 +1,80 @@
+"""Citations as models write them, and the sentences that they point to."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentformer.rag.citing import cite, without_unfinished
+from tests.rag.models import HITS
+
+KEEPS = "The caretaker keeps the keys in the blue cupboard."
+CRANE = "The crane costs 95 euros."
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "numbers"),
+    [
+        ("Keys [1]. Crane [2].", "Keys [1]. Crane [2].", [1, 2]),
+        ("Both [1, 2].", "Both [1][2].", [1, 2]),
+        ("Both [1][2].", "Both [1][2].", [1, 2]),
+        ("Both [1; 3] and [2-3].", "Both [1][3] and [2][3].", [1, 3, 2]),
+        ("Keys【1】.", "Keys[1].", [1]),
+        ("Keys 【1†source】.", "Keys [1].", [1]),
+        ("Keys [^1].", "Keys [1].", [1]),
+        ("Keys [Passage 1].", "Keys [1].", [1]),
+        ("鍵は戸棚にある［１］。", "鍵は戸棚にある[1]。", [1]),
+        ("No citation.", "No citation.", []),
+        ("In 2026 [sic] it was (1).", "In 2026 [sic] it was (1).", []),
+    ],
+)
+def test_every_spelling_becomes_one(said: str, text: str, numbers: list[int]) -> None:
+    cited = cite(said, HITS)
+    assert (cited.text, [c.number for c in cited.citations], cited.strays) == (text, numbers, ())
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "strays"),
+    [
+        ("In the cupboard [1][7].", "In the cupboard [1].", (7,)),
+        ("As Smith wrote [5], keys [1, 9].", "As Smith wrote, keys [1].", (5, 9)),
+        ("Nowhere [0].", "Nowhere.", (0,)),
+        ("All [2-5].", "All [2][3].", (4, 5)),
+        ("[100-900] is wide [1].", "is wide [1].", (100, 900)),
+    ],
+)
+def test_numbers_of_no_passage_are_taken_out_and_reported(said: str, text: str, strays: tuple[int, ...]) -> None:
+    cited = cite(said, HITS)
+    assert (cited.text, cited.strays) == (text, strays)
+
+
+def test_code_is_left_as_it_is() -> None:
+    said = "Take `names[0]` [1]:\n```\nprint(names[7])\n```"
+    cited = cite(said, HITS)
+    assert (cited.text, [c.number for c in cited.citations], cited.strays) == (said, [1], ())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "The caretaker has the keys [1]. The price of the crane is 95 euros [2].",
+        "The caretaker has the keys. [1] The price of the crane is 95 euros. [2]",
+        "- The caretaker has the keys [1]\n- The price of the crane is 95 euros [2]",
+    ],
+)
+def test_a_citation_points_to_the_sentence_that_bears_its_claim(said: str) -> None:
+    assert [(c.number, c.quote) for c in cite(said, HITS).citations] == [(1, KEEPS), (2, CRANE)]
+
+
+def test_a_passage_that_is_cited_twice_is_one_citation_for_both_claims() -> None:
+    cited = cite("Nine [1]. The caretaker keeps the keys in a cupboard that is blue [1].", HITS)
+    assert [(c.number, c.quote) for c in cited.citations] == [(1, KEEPS)]
+
+
+@pytest.mark.parametrize("end", [" [", " [1", " [1,", " 【2", " [^"])
+def test_the_beginning_of_a_citation_is_no_end_of_an_answer(end: str) -> None:
+    assert without_unfinished("The keys [1]" + end) == "The keys [1]"
+
+
+@pytest.mark.parametrize("said", ["[1", "[1†", " ", "[ ", "```", "1, "])
+def test_a_model_that_repeats_itself_cites_nothing(said: str) -> None:
+    assert cite(said * 100_000, HITS).citations == ()

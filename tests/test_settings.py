@@ -1,0 +1,210 @@
+"""Where settings come from: real `.env` files, the environment, and what is told about them without telling a key."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentformer.errors import InvalidInput
+from agentformer.settings import Settings, load_settings
+
+KEY = "sk-canary-5a1f"
+ENV_LINE = re.compile(r"# [A-Z_]+=")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, empty, and no provider's variable in the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("agentformer.settings.ENV_FILE", ".env")
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "LMSTUDIO_BASE_URL", "OLLAMA_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def env_file(folder: Path, content: str | bytes) -> None:
+    (folder / ".env").write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def test_an_argument_beats_the_file_and_that_beats_the_environment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("TOP_K", "5"), ("FANOUT", "50"), ("RRF_K", "20")):
+        monkeypatch.setenv(f"AGENTFORMER_{name}", value)
+    env_file(folder, "AGENTFORMER_TOP_K=6\nAGENTFORMER_FANOUT=60\n")
+    settings = load_settings({"top_k": 7})
+    assert (settings.top_k, settings.fanout, settings.rrf_k, settings.chunk_tokens) == (7, 60, 20, 500)
+
+
+def test_the_providers_own_variables_go_by_their_own_names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-environment")
+    monkeypatch.setenv("LMSTUDIO_BASE_URL", "http://127.0.0.1:1234/v1/")
+    env_file(folder, f"OPENAI_API_KEY={KEY}\nOLLAMA_BASE_URL=http://127.0.0.1:4000\n")
+    settings = load_settings()
+    assert (settings.openai_api_key, settings.openai_base_url) == (KEY, "")
+    assert (settings.lmstudio_base_url, settings.ollama_base_url) == (
+        "http://127.0.0.1:1234/v1",
+        "http://127.0.0.1:4000",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        (f"OPENAI_API_KEY={KEY}", KEY),
+        (f'OPENAI_API_KEY="{KEY}"', KEY),
+        (f"OPENAI_API_KEY='{KEY}'", KEY),
+        (f"  export OPENAI_API_KEY = {KEY}  # of the project", KEY),
+        (f"\ufeffOPENAI_API_KEY={KEY}", KEY),
+        (f"# the key\r\nOPENAI_API_KEY={KEY}\r\n", KEY),
+        ("OPENAI_API_KEY=a#b", "a#b"),
+        ("OPENAI_API_KEY=a$b", "a$b"),
+        ("OPENAI_API_KEY=a${HOME}b", "a${HOME}b"),
+        ("OPENAI_API_KEY='a${HOME}b'", "a${HOME}b"),
+        (f'OPENAI_API_KEY="{KEY}\\n"', KEY),
+        ("OPENAI_API_KEY=one\nOPENAI_API_KEY=two", "two"),
+        (f"this line is no assignment\nOPENAI_API_KEY={KEY}", KEY),
+    ],
+)
+def test_a_key_is_read_as_it_is_written(folder: Path, line: str, value: str) -> None:
+    env_file(folder, line)
+    assert load_settings().openai_api_key == value
+
+
+@pytest.mark.parametrize("line", ["", "OPENAI_API_KEY=", 'OPENAI_API_KEY=""', "OPENAI_API_KEY", "#OPENAI_API_KEY=x"])
+def test_an_empty_value_in_the_file_leaves_the_environment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    env_file(folder, line)
+    assert load_settings().openai_api_key == KEY
+
+
+def test_a_folder_of_that_name_is_no_settings_file(folder: Path) -> None:
+    (folder / ".env").mkdir()
+    assert load_settings() == Settings()
+
+
+def test_a_link_that_leads_nowhere_is_no_settings_file(folder: Path) -> None:
+    (folder / ".env").symlink_to(folder / "gone")
+    assert load_settings() == Settings()
+
+
+@pytest.mark.parametrize("content", [b"OPENAI_API_KEY=\xff\xfe\xfa", "OPENAI_API_KEY=x\n".encode("utf-16")])
+def test_a_file_that_is_no_utf8_is_refused_with_its_place(folder: Path, content: bytes) -> None:
+    env_file(folder, content)
+    with pytest.raises(InvalidInput, match=r"\.env: .*\.env is not UTF-8 text"):
+        load_settings()
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_refused_with_its_place(folder: Path) -> None:
+    env_file(folder, f"OPENAI_API_KEY={KEY}")
+    (folder / ".env").chmod(0)
+    with pytest.raises(InvalidInput, match=r"\.env cannot be read \(PermissionError\)"):
+        load_settings()
+
+
+def test_every_line_of_the_example_is_a_setting_of_a_right_value() -> None:
+    example = Path(__file__).resolve().parents[1] / ".env.example"
+    lines = [line.removeprefix("# ") for line in example.read_text("utf-8").splitlines() if ENV_LINE.match(line)]
+    assert len(lines) > 20
+    for line in lines:
+        name, value = line.split("=", 1)
+        setting = name.removeprefix("AGENTFORMER_").lower()
+        found = getattr(load_settings({}, {name: value or KEY}), setting)
+        assert found == type(found)(value or KEY), line
+
+
+def test_the_file_does_not_change_the_environment(folder: Path) -> None:
+    env_file(folder, f"OPENAI_API_KEY={KEY}")
+    load_settings()
+    assert "OPENAI_API_KEY" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        ("AGENTFORMER_TOPK_", "did you mean AGENTFORMER_TOP_K?"),
+        ("AGENTFORMER_LLM_APIKEY", "did you mean AGENTFORMER_LLM_API_KEY?"),
+        ("AGENTFORMER_OPENAI_API_KEY", "did you mean OPENAI_API_KEY?"),
+        ("AGENTFORMER_XYZZY_QUUX_42", "AGENTFORMER_XYZZY_QUUX_42 is not a setting and has no effect"),
+    ],
+)
+def test_a_misspelt_variable_is_told_once_without_its_value(
+    folder: Path, caplog: pytest.LogCaptureFixture, variable: str, told: str
+) -> None:
+    env_file(folder, f"{variable}={KEY}")
+    load_settings()
+    load_settings()
+    (record,) = (record for record in caplog.records if variable in record.getMessage())
+    assert (record.name, record.levelno) == ("agentformer", logging.WARNING)
+    assert told in record.getMessage()
+    assert KEY not in caplog.text
+
+
+def test_the_command_line_tells_a_misspelt_variable(folder: Path) -> None:
+    environ = {**os.environ, "AGENTFORMER_EMBEDDER": "hashing", "AGENTFORMER_INDEXDIR": "x"}
+    done = subprocess.run(
+        [sys.executable, "-m", "agentformer.cli", "list"],
+        env=environ,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert "AGENTFORMER_INDEXDIR is not a setting and has no effect; did you mean AGENTFORMER_INDEX_DIR?" in done.stderr
+
+
+def test_what_is_shown_of_settings_holds_no_secret() -> None:
+    keys = {"llm_api_key": KEY, "embed_api_key": KEY, "openai_api_key": KEY}
+    urls = ("llm_base_url", "embed_base_url", "openai_base_url", "lmstudio_base_url", "ollama_base_url")
+    settings = load_settings({**keys, **dict.fromkeys(urls, f"http://user:{KEY}@host:1234/v1?token={KEY}")}, {})
+    for text in (repr(settings), str(settings), f"{settings}"):
+        assert KEY not in text and "user" not in text
+        assert text.startswith("Settings(index_dir=") and text.count("'http://host:1234/v1'") == len(urls)
+    assert settings.llm_base_url == f"http://user:{KEY}@host:1234/v1?token={KEY}"
+
+
+@pytest.mark.parametrize("name", ["llm_api_key", "embed_api_key", "openai_api_key"])
+@pytest.mark.parametrize("key", [f"{KEY} and more", f"{KEY}\nX-Header: 1", f"{KEY}\x00", f"{KEY}ä", f"“{KEY}”"])
+def test_a_key_that_no_header_can_carry_is_refused_without_quoting_it(name: str, key: str) -> None:
+    with pytest.raises(InvalidInput, match="copy it again") as caught:
+        load_settings({name: key}, {})
+    assert caught.value.field == name
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:11434", "ftp://host", "http://", "http://host:99999", "http://[::1", "x"])
+def test_an_address_that_is_none_is_refused_with_an_example_and_without_its_credentials(url: str) -> None:
+    with pytest.raises(InvalidInput, match=r"http://127\.0\.0\.1:11434") as caught:
+        load_settings({}, {"OLLAMA_BASE_URL": url.replace("//", f"//user:{KEY}@")})
+    assert caught.value.field == "ollama_base_url"
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sbert_backend", "tensorrt"),
+        ("embed_batch", "0"),
+        ("embed_retries", "-1"),
+        ("breaker_seconds", "nan"),
+        ("llm_timeout", "inf"),
+        ("noise_floor", "-1.5"),
+        ("temperature", "2.1"),
+        ("chunk_overlap", "500"),
+        ("embed_batch", "6.5"),
+    ],
+)
+def test_a_value_out_of_range_names_the_setting(name: str, value: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        load_settings({}, {f"AGENTFORMER_{name.upper()}": value})
+    assert caught.value.field == name
