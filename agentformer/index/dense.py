@@ -44,6 +44,11 @@ class DenseIndex:
     def __len__(self) -> int:
         return len(self._index) if self._index else 0
 
+    @property
+    def space(self) -> int:
+        """The number of the space that it holds; 0 before the first refresh."""
+        return self._space
+
     def refresh(self, database: Database) -> None:
         """Follow the records up to the newest acknowledged change, in the space that is active now."""
         with self._lock, database.reading() as connection:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from agentformer.embedders.guarded import GuardedEmbedder
-from agentformer.errors import EmbedderUnavailable, SpaceMismatch
+from agentformer.errors import AgentFormerError, EmbedderUnavailable, SpaceMismatch
 from agentformer.net.breaker import Breaker
 from agentformer.records.spaces import check_same, mismatch
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
@@ -31,7 +32,9 @@ class FollowingEmbedder:
         follows: bool = False,
         seconds: float = 30.0,
     ) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what is below, never held for long
+        self._loading = threading.Lock()
+        self._fetching: tuple[EmbeddingSpace, threading.Thread] | None = None
         self._current = first
         self._others: list[GuardedEmbedder] = []
         self._resolve = resolve
@@ -68,21 +71,38 @@ class FollowingEmbedder:
         Raises `SpaceMismatch` when the store was opened with another one, `EmbedderUnavailable` when it cannot be
         loaded now, or when the model behind a name that had agreed is another one now.
         """
-        with self._lock:
-            current = self._current
-            if stored is None:  # whoever writes first decides; this one has not been asked for in vain
-                self._follows = True
-                return current
-            given = current.known_space or current.space
-            difference = stored.difference(given)
-            if not difference:
-                self._follows = True
-                return current
-            if not self._follows:
-                raise SpaceMismatch(mismatch(stored, given, difference))
-            self._current = self._other(stored)
+        current = self.current
+        if stored is None:  # whoever writes first decides; this one has not been asked for in vain
+            self._follows = True
+            return current
+        given = current.known_space or current.space
+        difference = stored.difference(given)
+        if not difference:
+            self._follows = True
+            return current
+        if not self._follows:
+            raise SpaceMismatch(mismatch(stored, given, difference))
+        with self._loading:
+            made = self._other(stored)
+            with self._lock:
+                former, self._current = self._current, made
+        if former is not made:
             log.warning("this store is in the space of %s now, and so is its embedder", stored.spec)
-            return self._current
+        return made
+
+    def at_hand(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
+        """Like `at`, but the embedder of a space that the store has moved to is loaded in the background, and None is
+        returned until that has gone well or not."""
+        current = self.current
+        if not self._follows or not stored.difference(current.known_space or current.space) or self._known(stored):
+            return self.at(stored)
+        with self._lock:
+            if self._fetching is None or self._fetching[0] != stored:
+                thread = threading.Thread(target=self._fetch, args=(stored,), name="agentformer-embedder", daemon=True)
+                self._fetching = stored, thread
+                thread.start()
+            thread = self._fetching[1]
+        return None if thread.is_alive() else self.at(stored)
 
     def use(self, embedder: GuardedEmbedder) -> None:
         """An embedder that is at hand, for when the store moves to its space."""
@@ -95,10 +115,18 @@ class FollowingEmbedder:
         for embedder in self.everyone():
             embedder.retry_now()
 
+    def _fetch(self, stored: EmbeddingSpace) -> None:
+        with suppress(AgentFormerError):  # the next call of `at` tells
+            self.at(stored)
+
+    def _known(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
+        """One that was loaded before."""
+        fits = (e for e in self.everyone() if e.known_space and not stored.difference(e.known_space))
+        return next(fits, None)
+
     def _other(self, stored: EmbeddingSpace) -> GuardedEmbedder:
-        for known in (self._current, *self._others):
-            if known.known_space and not stored.difference(known.known_space):
-                return known
+        if known := self._known(stored):
+            return known
         if reason := self._breaker.blocked():
             raise EmbedderUnavailable(reason)
         try:
@@ -108,8 +136,13 @@ class FollowingEmbedder:
             self._breaker.failed(str(failure))
             raise EmbedderUnavailable(str(failure)) from failure
         self._breaker.succeeded()
-        self._others.append(made)
+        self.use(made)
         return made
+
+
+def at_hand(embedder: Embedder, stored: EmbeddingSpace) -> Embedder | None:
+    """Like `pinned`, but None while the embedder of a space that the store has moved to is being loaded."""
+    return embedder.at_hand(stored) if isinstance(embedder, FollowingEmbedder) else pinned(embedder, stored)
 
 
 def pinned(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from agentformer.errors import EmbedderError, SpaceMismatch
 from agentformer.index.dense import DenseIndex
-from agentformer.index.following import pinned
+from agentformer.index.following import at_hand, pinned, settled
 from agentformer.index.fusion import merge
 from agentformer.index.knowledge import Knowledge
 from agentformer.index.vectors import Found
@@ -26,7 +26,7 @@ from agentformer.index.words import Match, WordIndex
 from agentformer.records import entries as records
 from agentformer.records import scopes
 from agentformer.records.database import Database
-from agentformer.records.spaces import active_space
+from agentformer.records.spaces import active_space, space_of
 from agentformer.records.vectors import pending_count
 from agentformer.types import Embedder, Hit, Hits, Query, Scope, Span, Vector
 
@@ -36,6 +36,7 @@ _CACHED_SCOPES = 32
 _SMALL = 20_000  # changes of a store whose indexes are brought up to date when it is closed
 _WITNESSES = 3  # passages looked at to tell the language at hand; a query alone may be mostly names
 _WAITING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
+_MOVING = "answered from the former embedding space while the embedder {} is being loaded"
 _EXCERPT = 600  # code points of each
 
 
@@ -69,8 +70,7 @@ class HybridSearch:
             matches = self._words.search(query.text, query.scope.namespace, self._candidates(query), allowed)
         if query.mode != "lexical":
             try:
-                found = self._nearest(query, allowed)
-                warnings = self._waiting(query)
+                found, warnings = self._nearest(query, allowed)
             except SpaceMismatch:
                 raise
             except EmbedderError as error:
@@ -105,20 +105,40 @@ class HybridSearch:
     def _candidates(self, query: Query) -> int:
         return min(max(self._fanout, query.limit), MAX_LIMIT)
 
-    def _nearest(self, query: Query, allowed: NDArray[np.bool_]) -> list[Found]:
-        """The dense side, with exact cosines. Query and index are of one space, also while the store moves."""
+    def _nearest(self, query: Query, allowed: NDArray[np.bool_]) -> tuple[list[Found], tuple[str, ...]]:
+        """The dense side, with exact cosines, and warnings. Query and index are of one space, also while the store
+        moves."""
         while True:
             with self._database.reading() as connection:
                 stored = active_space(connection)
             if stored is None:
-                return []
-            vector = pinned(self._embedder, stored[1]).embed_query(query.text)
+                return [], self._waiting(query)
+            embedder = at_hand(self._embedder, stored[1])
+            if embedder is None:
+                former = self._nearest_of_former(query, allowed)
+                if former is not None:
+                    return former, (_MOVING.format(stored[1].spec),)
+                embedder = pinned(self._embedder, stored[1])
+            vector = embedder.embed_query(query.text)
             self._dense.refresh(self._database)
             found = self._dense.search(stored[0], vector, self._candidates(query), allowed)
             if found is not None:
-                break
+                return self._exact(found, vector), self._waiting(query)
+
+    def _nearest_of_former(self, query: Query, allowed: NDArray[np.bool_]) -> list[Found] | None:
+        """By the index and the embedder from before a move; None where they are not at hand or not of one space."""
+        embedder, number = settled(self._embedder), self._dense.space
         with self._database.reading() as connection:
-            exact = _exact(connection, found, vector)
+            former = space_of(connection, number)
+        if former is None or former.difference(embedder.space):
+            return None
+        vector = embedder.embed_query(query.text)
+        found = self._dense.search(number, vector, self._candidates(query), allowed)
+        return None if found is None else self._exact(found, vector)
+
+    def _exact(self, found: Sequence[Found], query: Vector) -> list[Found]:
+        with self._database.reading() as connection:
+            exact = _exact(connection, found, query)
         return sorted(exact, key=lambda item: (-item.score, item.entry))
 
     def _dense_weight(self, query: Query, matches: Sequence[Match]) -> float:

@@ -28,6 +28,12 @@ def building_space(connection: sqlite3.Connection) -> tuple[int, EmbeddingSpace]
     return _one(connection, "building = 1")
 
 
+def space_of(connection: sqlite3.Connection, number: int) -> EmbeddingSpace | None:
+    """The space of this number, as long as it was not pruned."""
+    row = connection.execute("SELECT description FROM spaces WHERE id = ?", [number]).fetchone()
+    return _described(row) if row else None
+
+
 def claim_space(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
     """The number of `space`, which becomes the store's if it has none. Raises `SpaceMismatch`."""
     known = active_space(connection)

@@ -103,3 +103,40 @@ def test_a_store_that_moved_while_its_former_embedder_was_dead_is_followed() -> 
     first._loaded = None  # what a failed call leaves behind
     first._breaker.failed("the server is gone")
     assert following.at(HashingEmbedder(128).space).embed_query("a").shape == (128,)
+
+
+def test_searches_answer_from_the_former_space_while_the_new_embedder_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, "hashing:64") as here, opened(tmp_path, "hashing:64") as there:
+        entry = here.memory.store("The marmot whistles at noon.")
+        query = Query("the marmot whistles", mode="dense")
+        (before,) = here.backend.search(query)
+        there.reembed("hashing:128")
+
+        loading, loaded = threading.Event(), threading.Event()
+        inner = HashingEmbedder.__init__
+
+        def slow(self: HashingEmbedder, dimension: int = 256) -> None:
+            loading.set()
+            assert loaded.wait(30)
+            inner(self, dimension)
+
+        monkeypatch.setattr(HashingEmbedder, "__init__", slow)
+        for _ in range(3):
+            hits = here.backend.search(query)
+            assert [(hit.entry.id, hit.dense_score) for hit in hits] == [(entry.id, before.dense_score)]
+            assert len(hits.warnings) == 1 and "hashing:128 is being loaded" in hits.warnings[0]
+        assert loading.wait(30)
+        loaded.set()
+        assert here.embedder.at(HashingEmbedder(128).space).space.dimension == 128
+        (after,) = (hits := here.backend.search(query))
+        assert after.entry.id == entry.id and after.dense_score != before.dense_score and not hits.warnings
+
+
+def test_without_anything_of_the_former_space_a_search_waits_for_the_new_embedder(tmp_path: Path) -> None:
+    with opened(tmp_path, "hashing:64") as here, opened(tmp_path, "hashing:64") as there:
+        entry = here.memory.store("The marmot whistles at noon.")
+        there.reembed("hashing:128")
+        hits = here.backend.search(Query("the marmot whistles", mode="dense"))
+        assert [hit.entry.id for hit in hits] == [entry.id] and not hits.warnings
