@@ -11,6 +11,8 @@ PARTS = (
     ("bench.readers",),
     ("bench.retrieval", "--sample", "300"),
     ("bench.answers", "--sample", "300"),
+    ("bench.abstaining", "--sample", "150"),
+    ("bench.abstaining", "xquad/en", "xquad/de", "--sample", "150"),
     ("bench.pages",),
     ("bench.precision",),
     ("bench.cleaning",),

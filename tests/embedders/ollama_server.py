@@ -19,7 +19,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,9 @@ class OllamaServer:
         self.delay = delay
         self.context = dict(context)
         self.num_ctx = num_ctx
-        self.texts: list[str] = []
+        self._texts: list[str] = []
+        self._answering = 0
+        self._quiet = threading.Condition()
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.hanging = threading.Event()
         self._log = log
@@ -105,9 +108,27 @@ class OllamaServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def texts(self) -> list[str]:
+        """Once nothing is being answered: a client may have its answer a moment before this knows that it was sent."""
+        with self._quiet:
+            self._quiet.wait_for(lambda: not self._answering, timeout=10)
+        return self._texts
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        with self._quiet:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._quiet:
+                self._answering -= 1
+                self._quiet.notify_all()
+
     def sent(self, texts: list[str]) -> None:
         with self._lock:
-            self.texts += texts
+            self._texts += texts
             for text in texts:
                 self._log(text)
 
@@ -251,10 +272,12 @@ class _Handler(BaseHTTPRequestHandler):
         """No noise in the tests' output."""
 
     def do_GET(self) -> None:
-        self._answer("GET")
+        with self.server.owner.answering():
+            self._answer("GET")
 
     def do_POST(self) -> None:
-        self._answer("POST")
+        with self.server.owner.answering():
+            self._answer("POST")
 
     def _answer(self, method: str) -> None:
         owner = self.server.owner
