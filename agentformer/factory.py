@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.embedders.sbert import why_unavailable
-from agentformer.errors import EmbedderUnavailable
+from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.index.following import FollowingEmbedder
 from agentformer.llms.guarded import GuardedModel
 from agentformer.memory.catching_up import CatchingUp
@@ -49,7 +49,7 @@ class AgentFormer:
         self._closed = False
         self.settings = settings
         self.embedder = build_embedder(settings)
-        _refuse_another_space(settings, self.embedder)
+        _agree(settings, self.embedder)
         self.backend = build_backend(settings, self.embedder)
         usage = UsageCounter(self.backend)
         self._model_usage = Usage()
@@ -206,16 +206,16 @@ def token_counter(embedder: Embedder) -> Callable[[str], int]:
 def build_embedder(settings: Settings) -> FollowingEmbedder:
     """The configured embedder, loaded at its first use, and after it those of the spaces that the store moves to.
     Raises `InvalidInput` for an unknown provider."""
-    automatic = settings.embedder == "auto"
+    asked_for = "" if settings.embedder == "auto" else settings.embedder
     first = (
-        GuardedEmbedder(lambda: _automatic(settings), seconds=settings.breaker_seconds)
-        if automatic
-        else named_embedder(settings.embedder, settings)
+        named_embedder(asked_for, settings)
+        if asked_for
+        else GuardedEmbedder(lambda: _automatic(settings), seconds=settings.breaker_seconds)
     )
     return FollowingEmbedder(
         first,
-        lambda space: named_embedder(space.spec, settings),
-        follows=automatic,
+        lambda space: GuardedEmbedder(lambda: _stored(space.spec, settings), seconds=settings.breaker_seconds),
+        asked_for=asked_for,
         seconds=settings.breaker_seconds,
     )
 
@@ -277,30 +277,41 @@ def build_rag(
 
 
 def _automatic(settings: Settings) -> Embedder:
-    """The store's own embedder if it has vectors; else the multilingual model; else the packaged one."""
+    """The store's own embedder if it has vectors, or the one that it waits for; else the multilingual model; else the
+    packaged one."""
     if space := _stored_space(settings):
-        return _load(space.provider, space.model, settings)
+        return _stored(space.spec, settings)
+    if wanted := next(filter(None, _of_backends("wanted_embedders", settings)), ""):
+        log.warning("embedder of this memory: %s, for which its entries wait", wanted)
+        return _stored(wanted, settings)
     name = settings.multilingual_model
     reason = why_unavailable(name)
     if not reason:
         log.warning("embedder of this new memory: sbert:%s (multilingual): it is cached, or the hub has it", name)
-        return _load("sbert", name, settings)
-    embedder = _load("minilm", "", settings)
+        return _stored(f"sbert:{name}", settings)
+    embedder = _stored("minilm", settings)
     log.warning("embedder of this new memory: minilm (packaged, English), because %s: %s", name, reason)
     return embedder
 
 
+def _of_backends(group: str, settings: Settings) -> Iterator[Any]:
+    """What each configured backend tells about its folder."""
+    known = names(group)
+    return (lookup(group, name)(settings.index_dir) for name in _backend_names(settings) if name in known)
+
+
 def _stored_space(settings: Settings) -> EmbeddingSpace | None:
-    known = [name for name in _backend_names(settings) if name in names("stored_spaces")]
-    spaces = (lookup("stored_spaces", name)(settings.index_dir) for name in known)
-    return next((space for space in spaces if space is not None), None)
+    return next((space for space in _of_backends("stored_spaces", settings) if space is not None), None)
 
 
-def _refuse_another_space(settings: Settings, embedder: FollowingEmbedder) -> None:
+def _agree(settings: Settings, embedder: FollowingEmbedder) -> None:
     """A store in another space than that of the embedder asked for is not opened. One that cannot be loaded now is
     held against the store when it can. Raises `SpaceMismatch`."""
     space = _stored_space(settings)
-    if space is None or settings.embedder in ("auto", space.provider, space.spec):
+    if space is None or settings.embedder in ("auto", space.spec):
+        embedder.agree()
+        return
+    if settings.embedder == space.provider and settings.embedder != "hashing":  # its default model, most likely
         return
     try:
         embedder.at(space)
@@ -308,9 +319,14 @@ def _refuse_another_space(settings: Settings, embedder: FollowingEmbedder) -> No
         log.warning("the embedder %s cannot be used now: %s", settings.embedder, error)
 
 
-def _load(provider: str, model: str, settings: Settings) -> Embedder:
+def _stored(spec: str, settings: Settings) -> Embedder:
+    """The embedder of a space that is there, or of `auto`: nobody names it now, so what is wrong with it is no error
+    of the caller's. Raises `EmbedderUnavailable`."""
+    provider, _, model = spec.partition(":")
     try:
         embedder: Embedder = lookup("embedders", provider)(model, settings)
-    except EmbedderUnavailable as error:
-        raise EmbedderUnavailable(f"{error}. Until then, everything is kept and found by its words") from error
+    except (EmbedderUnavailable, InvalidInput, MissingExtra) as error:
+        raise EmbedderUnavailable(
+            f"the embedder {spec} cannot be had: {error}. Until then, everything is kept and found by its words"
+        ) from error
     return embedder

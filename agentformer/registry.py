@@ -3,8 +3,9 @@
 A part of this package is named here as "module:Class". A third party adds one with an entry point of the
 group `agentformer.embedders` or `agentformer.llms`, a callable `(model: str, settings: Settings)`; or of
 `agentformer.backends`, a callable `(index_dir: Path, embedder: Embedder, *, fanout: int, rrf_k: int)`, and of
-`agentformer.stored_spaces`, under the same name, one `(index_dir: Path) -> EmbeddingSpace | None`, and of
-`agentformer.present` one `(index_dir: Path) -> bool`.
+`agentformer.stored_spaces`, under the same name, one `(index_dir: Path) -> EmbeddingSpace | None`, of
+`agentformer.wanted_embedders` one `(index_dir: Path) -> str`, and of `agentformer.present` one
+`(index_dir: Path) -> bool`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ PARTS: dict[str, dict[str, str]] = {
     # How `auto` learns which embedder made the vectors that a backend's folder holds.
     "stored_spaces": {
         "faiss": "agentformer.memory.backends.faiss:stored_space",
+    },
+    # Which embedder was asked for while it could not be had, by a store that has no vectors yet.
+    "wanted_embedders": {
+        "faiss": "agentformer.memory.backends.faiss:wanted_embedder",
     },
     # Whether a folder holds a store of this backend, so that nobody takes it for empty with other settings.
     "present": {

@@ -13,12 +13,13 @@ import functools
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dotenv import dotenv_values
+from dotenv.parser import parse_stream
 
 from agentformer.errors import InvalidInput
 from agentformer.net.address import checked, shown
@@ -42,7 +43,7 @@ class Route:
 
     def __post_init__(self) -> None:
         if unknown := [tier for tier in self.tiers if tier not in TIERS]:
-            raise InvalidInput("routes", f"{unknown[0]!r} is no tier; they are {', '.join(TIERS)}")
+            raise _unusable("routes", f"must name tiers, which are {', '.join(TIERS)}", unknown[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Settings:
     embed_timeout: float = 60.0  # seconds for one batch; a server on a CPU takes its time
     embed_retries: int = 2
     embed_batch: int = 64  # texts of one request; what an interruption can cost
+    embed_languages: str = ""  # that a model over HTTP knows: "en fi", "*" for many; "": as known, or as measured
     embed_keep_alive: str = "5m"  # how long Ollama keeps the model loaded
     embed_retry_seconds: float = 5.0  # until what waits for its vectors is tried again, then longer; 0: only when asked
     breaker_seconds: float = 30.0  # for which a server that did not answer is left alone, then longer
@@ -127,26 +129,34 @@ class Settings:
     max_question_chars: int = 8_000
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "index_dir", Path(self.index_dir).expanduser())
-        object.__setattr__(self, "upload_dir", Path(self.upload_dir).expanduser())
-        for names, least in ((_POSITIVE, 1), (_NOT_NEGATIVE, 0)):
-            for name in names:
-                if not least <= getattr(self, name) < math.inf:
-                    raise InvalidInput(name, f"must be at least {least}, got {getattr(self, name)}")
-        ranges = {**_RANGES, "chunk_overlap": (0, self.chunk_tokens - 1)}
-        for name, (low, high) in ranges.items():
-            if not low <= getattr(self, name) <= high:
-                raise InvalidInput(name, f"must be in {low}..{high}, got {getattr(self, name)}")
+        for name in ("index_dir", "upload_dir"):
+            object.__setattr__(self, name, _checked_folder(name, getattr(self, name)))
+        for name in ("embedder", "llm_model"):
+            object.__setattr__(self, name, getattr(self, name).strip())
+        self._check_numbers()
         for name in _ADDRESSES:
             if url := getattr(self, name):
                 object.__setattr__(self, name, checked(name, url))
         for name in _KEYS:
             object.__setattr__(self, name, _checked_key(name, getattr(self, name)))
         if self.sbert_backend not in SBERT_BACKENDS:
-            raise InvalidInput("sbert_backend", f"must be {', '.join(SBERT_BACKENDS)}, got {self.sbert_backend!r}")
+            raise _unusable("sbert_backend", f"must be one of {', '.join(SBERT_BACKENDS)}", self.sbert_backend)
+        object.__setattr__(self, "embed_languages", _checked_languages(self.embed_languages))
         for category, rate in self.decay_rates.items():
             if not 0 < rate <= 1:
-                raise InvalidInput("decay_rates", f"must be in 0..1 and above 0, got {rate} for {category!r}")
+                raise _unusable("decay_rates", "must be in 0..1 and above 0", f"{category}={rate}")
+
+    def _check_numbers(self) -> None:
+        for names, least in ((_POSITIVE, 1), (_NOT_NEGATIVE, 0)):
+            for name in names:
+                value = getattr(self, name)
+                if not least <= value < math.inf:
+                    wanted = f"must be at least {least}"
+                    raise _unusable(name, wanted if math.isfinite(value) else f"{wanted} and have an end", value)
+        ranges = {**_RANGES, "chunk_overlap": (0, self.chunk_tokens - 1)}
+        for name, (low, high) in ranges.items():
+            if not low <= getattr(self, name) <= high:
+                raise _unusable(name, f"must be in {low}..{high}", getattr(self, name))
 
     def __repr__(self) -> str:
         """Every setting but the keys; addresses without user, password and query."""
@@ -193,6 +203,33 @@ _KEYS = ("llm_api_key", "embed_api_key", "openai_api_key")
 _PLAIN = {name: name.upper() for name in ("openai_api_key", "openai_base_url", "lmstudio_base_url", "ollama_base_url")}
 
 
+_KINDS = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
+_GOT = ", got "  # what stands behind it in a message is the value
+_TOLD = 20  # characters of a value that a message repeats; keys, which end up in wrong places, are longer
+_LANGUAGES = re.compile(r"\*|[a-z]{2,3}( [a-z]{2,3})*")
+
+
+def _unusable(name: str, wanted: str, value: object) -> InvalidInput:
+    shown_value = repr(value)
+    return InvalidInput(name, f"{wanted}{_GOT}{shown_value}" if len(shown_value) <= _TOLD + 2 else wanted)
+
+
+def _checked_folder(name: str, folder: str | Path) -> Path:
+    if "\0" in str(folder):
+        raise InvalidInput(name, "must be a path, and no path holds a NUL character")
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError:
+        raise InvalidInput(name, "begins with ~ and a user who has no home here; write the whole path") from None
+
+
+def _checked_languages(text: str) -> str:
+    languages = " ".join(text.replace(",", " ").lower().split())
+    if languages and not _LANGUAGES.fullmatch(languages):
+        raise _unusable("embed_languages", "must be codes of languages such as en fi, or * for many", text)
+    return languages
+
+
 def _checked_key(name: str, key: str) -> str:
     """The key without the line break it was copied with. What no HTTP header can carry is refused here, because the
     libraries below would quote it in their error."""
@@ -209,7 +246,7 @@ def parse_routes(text: str) -> tuple[Route, ...]:
         selector, _, target = (part.strip() for part in rule.partition("="))
         words = [word.strip() for word in selector.split(",") if word.strip()]
         if not words or not target:
-            raise InvalidInput("routes", f"must be SELECTOR=TARGET, such as core,working=hierarchical; got {rule!r}")
+            raise _unusable("routes", "must be SELECTOR=TARGET; ..., such as core,working=hierarchical", rule)
         routes.append(
             Route(
                 target,
@@ -219,7 +256,7 @@ def parse_routes(text: str) -> tuple[Route, ...]:
             )
         )
         if unknown := [w for w in words if ":" in w and w.split(":")[0] not in ("kind", "namespace")]:
-            raise InvalidInput("routes", f"{unknown[0]!r} is no selector; they are tiers, kind:NAME, namespace:NAME, *")
+            raise _unusable("routes", "must have selectors that are tiers, kind:NAME, namespace:NAME or *", unknown[0])
     return tuple(routes)
 
 
@@ -229,6 +266,7 @@ def _parse_rates(text: str) -> dict[str, float]:
 
 
 _PARSED: dict[str, Callable[[str], Any]] = {"routes": parse_routes, "decay_rates": _parse_rates}
+_EXAMPLES = {"routes": "SELECTOR=TARGET; ...", "decay_rates": "CATEGORY=RATE, ..., such as context=0.9"}
 _BY_NAME = {f.name: f for f in dataclasses.fields(Settings)}
 _VARIABLES = {name: _PLAIN.get(name, ENV_PREFIX + name.upper()) for name in _BY_NAME}
 
@@ -238,13 +276,17 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
     `None` values in `given` and empty variables count as not given. A variable with our prefix that is no setting
     is warned about, once.
 
-    Raises `InvalidInput` for a name that is not a setting or a value of the wrong type.
+    Raises `InvalidInput` for a name that is not a setting or a value that it cannot have. Of a variable the message
+    tells name and file, never the value: keys end up in wrong variables.
     """
-    environ = {**os.environ, **_env_file(Path(ENV_FILE))} if environ is None else environ
+    file = _env_file(Path(ENV_FILE)) if environ is None else {}
+    environ = {**os.environ, **file} if environ is None else environ
     values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
     for name, variable in _VARIABLES.items():
         if raw := environ.get(variable):
             values[name] = raw
+            origins[name] = f"{variable} in {Path(ENV_FILE).resolve()}" if variable in file else variable
     for variable in environ:
         if variable.startswith(ENV_PREFIX) and variable not in _VARIABLES.values():
             _warn_unknown(variable)
@@ -253,28 +295,51 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
             raise InvalidInput(name, f"is not a setting; settings are {', '.join(sorted(_BY_NAME))}")
         if value is not None:
             values[name] = value
-    return Settings(**{name: _convert(name, value) for name, value in values.items()})
+            origins.pop(name, None)
+    try:
+        return Settings(**{name: _convert(name, value) for name, value in values.items()})
+    except InvalidInput as error:
+        problem = error
+    if origin := origins.get(problem.field):
+        wanted = str(problem).removeprefix(f"{problem.field}: ").partition(_GOT)[0]
+        problem = InvalidInput(problem.field, f"{wanted} (set by {origin})")
+    raise problem  # out here, so that no traceback shows the value
 
 
 def _env_file(path: Path) -> dict[str, str]:
     """What the file sets to something, as it is written: a `$` in a key stands for itself. Nothing where there is no
-    file. Raises `InvalidInput` for one that cannot be read or is no UTF-8."""
+    file. Lines that are no assignment are warned about, once, by their number. Raises `InvalidInput` for a file that
+    cannot be read or is no UTF-8."""
     try:
+        if path.is_symlink() and not path.exists():
+            _warn(f"{path.absolute()} is a link to {path.readlink()}, which is not there; no setting is read from it")
         if not path.is_file():  # a folder of this name is a virtual environment
             return {}
-        found = dotenv_values(path, interpolate=False, encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as lines:
+            found = list(parse_stream(lines))
     except (OSError, ValueError) as error:
         reason = "is not UTF-8 text" if isinstance(error, ValueError) else f"cannot be read ({type(error).__name__})"
         raise InvalidInput(ENV_FILE, f"{path.resolve()} {reason}; mend it or take it away") from None
-    return {name: value for name, value in found.items() if value}
+    for line in found:
+        if line.error:
+            text = line.original.string
+            number = line.original.line + text[: len(text) - len(text.lstrip())].count("\n")
+            _warn(f"{path.resolve()}, line {number}: this is not NAME=value, and has no effect")
+    last = {line.key: line.value for line in found if line.key}
+    return {name: value for name, value in last.items() if value}
 
 
 @functools.cache
+def _warn(message: str) -> None:
+    """Once for a process."""
+    log.warning("%s", message)
+
+
 def _warn_unknown(variable: str) -> None:
-    """Say what the variable was meant to be called; once for a process, and never its value."""
+    """Say what the variable was meant to be called, and never its value."""
     bare = variable.removeprefix(ENV_PREFIX)
     near = [bare] if bare in _PLAIN.values() else difflib.get_close_matches(variable, _VARIABLES.values(), 1)
-    log.warning("%s is not a setting and has no effect%s", variable, f"; did you mean {near[0]}?" if near else "")
+    _warn(f"{variable} is not a setting and has no effect{f'; did you mean {near[0]}?' if near else ''}")
 
 
 def _convert(name: str, value: Any) -> Any:
@@ -291,7 +356,7 @@ def _convert(name: str, value: Any) -> Any:
             return Path(value)
         return wanted(value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInput(name, f"must be {wanted.__name__}, got {value!r}") from None
+        raise _unusable(name, f"must be {_KINDS[wanted]}", value) from None
 
 
 def _parsed(name: str, value: Any) -> Any:
@@ -307,4 +372,4 @@ def _parsed(name: str, value: Any) -> Any:
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise InvalidInput(name, f"cannot be understood: {value!r:.120}") from None
+        raise _unusable(name, f"must be {_EXAMPLES[name]}", value) from None

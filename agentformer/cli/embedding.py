@@ -66,7 +66,11 @@ def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, 
     # The present embedder is the store's own, whatever a setting asks for: that may be the new one already.
     with connect(**{**options, "embedder": "auto", "embed_retry_seconds": 0}) as af:
         if not to:
-            say("the move was given up" if af.backend.abandon_reembedding() else "no move was under way")
+            abandoned = af.backend.abandon_reembedding()
+            if as_json:
+                print_json({"abandoned": abandoned})
+            else:
+                say("the move was given up" if abandoned else "no move was under way")
             return
         asked = [line.strip() for line in _read(queries).splitlines() if line.strip()] if queries else []
         moved = _moved(af, to, asked)

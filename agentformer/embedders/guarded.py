@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from agentformer.errors import EmbedderUnavailable
+from agentformer.errors import AgentFormerError, EmbedderUnavailable, MissingExtra
 from agentformer.net.breaker import Breaker
 from agentformer.net.usage import Usage
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
@@ -18,20 +18,30 @@ from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 _UNIT = 1e-3  # how far from 1 the length of a row may be
 
 
+_WHOLE = 64  # texts at a time for an embedder that does not send them anywhere
+
+
 @runtime_checkable
-class CountsTokens(Protocol):
-    """An embedder whose provider says how many tokens it has read."""
+class Served(Protocol):
+    """An embedder behind a server. It makes sure by itself that the same model still answers there."""
 
     @property
-    def tokens_read(self) -> int: ...
+    def tokens_read(self) -> int:
+        """Tokens that the server says it has read, over all calls."""
+        ...
+
+    @property
+    def request_texts(self) -> int:
+        """How many texts one request holds now."""
+        ...
 
 
 class GuardedEmbedder:
     """Another embedder, made by `load` at its first use, so that listing or removing never waits for a model.
 
-    After an `EmbedderUnavailable` calls are refused for `seconds`, so that a dead server costs one timeout and not one
-    for each call; then it is made anew. A server that comes back with another model stays refused: this object's space
-    never changes. Thread-safe.
+    After a failure calls are refused for `seconds`, so that a dead server costs one timeout and not one for each call;
+    then one that is not `Served` is made anew. A model that comes back as another one stays refused: this object's
+    space never changes. Whatever else a plugin raises is an `EmbedderUnavailable` too. Thread-safe.
     """
 
     def __init__(self, load: Callable[[], Embedder], *, seconds: float = 30.0) -> None:
@@ -64,25 +74,36 @@ class GuardedEmbedder:
     def token_spans(self, text: str) -> list[Span]:
         return self._get().token_spans(text)
 
+    @property
+    def request_texts(self) -> int:
+        """How many texts are asked for at a time: what an interruption can cost."""
+        with self._lock:
+            return self._loaded.request_texts if isinstance(self._loaded, Served) else _WHOLE
+
     def retry_now(self) -> None:
         """Do not wait any longer: somebody asks for it."""
         self._breaker.reset()
 
     def _get(self) -> Embedder:
+        """The embedder. One that is there tells its space and its tokens also while its server is away."""
         with self._lock:
             if self._loaded is not None:
                 return self._loaded
-            if reason := self._breaker.blocked():
-                raise EmbedderUnavailable(reason)
+            self._pass_breaker()
             try:
-                loaded = self._load()
+                loaded = _loaded(self._load)
                 self._recognise(loaded.space)
             except EmbedderUnavailable as failure:
                 self._breaker.failed(str(failure))
+                self.usage.failed(failure)
                 raise
             self._loaded, self._tokens = loaded, 0
             self._breaker.succeeded()
             return loaded
+
+    def _pass_breaker(self) -> None:
+        if reason := self._breaker.blocked():
+            raise EmbedderUnavailable(reason)
 
     def _recognise(self, space: EmbeddingSpace) -> None:
         if self.known_space and self.known_space.difference(space):
@@ -96,19 +117,24 @@ class GuardedEmbedder:
     @contextmanager
     def _calling(self) -> Iterator[Embedder]:
         embedder = self._get()
+        self._pass_breaker()
         try:
-            with self.usage.call():
+            with self.usage.call(), _translated(embedder.space.spec):
                 yield embedder
         except EmbedderUnavailable as failure:
+            self._breaker.failed(str(failure))
             with self._lock:
-                if self._loaded is embedder:  # else another thread has seen it before
+                if self._loaded is embedder and not isinstance(embedder, Served):
                     self._loaded = None
-                    self._breaker.failed(str(failure))
             raise
+        except AgentFormerError:  # a text that it does not take: it is there
+            self._breaker.succeeded()
+            raise
+        self._breaker.succeeded()
         self._count(embedder)
 
     def _count(self, embedder: Embedder) -> None:
-        if not isinstance(embedder, CountsTokens):
+        if not isinstance(embedder, Served):
             return
         with self._lock:
             if self._loaded is embedder:
@@ -123,3 +149,23 @@ class GuardedEmbedder:
             raise EmbedderUnavailable(f"{space.spec} returned vectors of shape {found}, not {shape}; check the model")
         if not np.isfinite(rows).all() or np.abs(np.linalg.norm(rows, axis=-1) - 1.0).max() > _UNIT:
             raise EmbedderUnavailable(f"{space.spec} returned vectors that are not finite and of unit length")
+
+
+def _loaded(load: Callable[[], Embedder]) -> Embedder:
+    """What `load` makes. A missing package is no reason to lose a text, so it is told as an `EmbedderUnavailable`."""
+    try:
+        with _translated("the embedder"):
+            return load()
+    except MissingExtra as missing:
+        raise EmbedderUnavailable(str(missing)) from missing
+
+
+@contextmanager
+def _translated(name: str) -> Iterator[None]:
+    """Errors of a plugin's own kinds are `EmbedderUnavailable` to its callers."""
+    try:
+        yield
+    except AgentFormerError:
+        raise
+    except Exception as error:
+        raise EmbedderUnavailable(f"{name} failed ({type(error).__name__}: {str(error)[:200]})") from error

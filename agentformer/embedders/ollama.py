@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from agentformer.embedders.known import habits
-from agentformer.embedders.remote import Answer, RemoteEmbedder, overflows
+from agentformer.embedders.remote import PATIENCE, Answer, RemoteEmbedder, Slow, overflows
 from agentformer.errors import EmbedderUnavailable, TextTooLong
 from agentformer.net.http import HttpFailure, JsonClient
 from agentformer.settings import Settings
@@ -19,6 +19,7 @@ DEFAULT_MODEL = "nomic-embed-text"
 # What Ollama gives a model that is not told otherwise, in its older releases; windows have no use for more.
 _DEFAULT_CONTEXT = 2048
 _UNKNOWN_CONTEXT = 512  # of a model about which the server says nothing; embedding models below this are rare
+_GAVE_UP = (408, 504)  # a gateway's words for a model that took too long
 _NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d+)", re.MULTILINE)
 
 
@@ -37,12 +38,14 @@ class OllamaEmbedder(RemoteEmbedder):
         retries: int = 2,
         batch: int = 64,
         keep_alive: str = "5m",
+        languages: str = "",
     ) -> None:
         self._model = model
+        self._timeout = timeout
         self._client = JsonClient(base_url, key=key, timeout=timeout, retries=retries, final=overflows)
         self._keep_alive = int(keep_alive) if keep_alive.lstrip("-").isdecimal() else keep_alive
         self._has_embed: bool | None = None  # not known before the first answer, and settled by it
-        super().__init__(model, self._client.address, batch=batch)
+        super().__init__(model, self._client.address, batch=batch, timeout=timeout, languages=languages)
         self._space = self._describe(model, self._context(), habits(model), revision=self._digest())
 
     @classmethod
@@ -56,7 +59,12 @@ class OllamaEmbedder(RemoteEmbedder):
             retries=settings.embed_retries,
             batch=settings.embed_batch,
             keep_alive=settings.embed_keep_alive,
+            languages=settings.embed_languages,
         )
+
+    @property
+    def request_texts(self) -> int:
+        return 1 if self._has_embed is False else super().request_texts
 
     def _ask(self, texts: list[str]) -> Answer:
         if self._has_embed is False:
@@ -66,7 +74,7 @@ class OllamaEmbedder(RemoteEmbedder):
             answer = _answer(self._client.post("/api/embed", payload))
         except HttpFailure as failure:
             if self._has_embed or not _lacks_endpoint(failure):
-                raise self._translated(failure) from None
+                raise self._embedding(failure) from None
             answer = Answer([self._ask_older(text) for text in texts], 0)
             self._has_embed = False
         else:
@@ -78,7 +86,7 @@ class OllamaEmbedder(RemoteEmbedder):
         try:
             found = self._client.post("/api/embeddings", payload)
         except HttpFailure as failure:
-            raise self._translated(failure) from None
+            raise self._embedding(failure) from None
         return found.get("embedding") if isinstance(found, dict) else None
 
     def _context(self) -> int:
@@ -114,17 +122,29 @@ class OllamaEmbedder(RemoteEmbedder):
                 return str(model.get("digest") or "")
         return ""
 
-    def _translated(self, failure: HttpFailure) -> EmbedderUnavailable | TextTooLong:
+    def _embedding(self, failure: HttpFailure) -> EmbedderUnavailable | TextTooLong | Slow:
+        """What a failed request for vectors means."""
+        if failure.cause == "timeout" or failure.status in _GAVE_UP:
+            said = f"took too long for the gateway before it (status {failure.status})" if failure.status else ""
+            return Slow(said or f"did not answer within {self._timeout:g} s")
+        if overflows(failure.excerpt) or failure.status == 413:
+            said = failure.excerpt or f"status {failure.status}"
+            return TextTooLong(f"{self._who} refused a text as longer than the model reads: {said}")
+        return self._translated(failure)
+
+    def _translated(self, failure: HttpFailure) -> EmbedderUnavailable:
         name = f"{self.provider}:{self._model}"
-        if overflows(failure.excerpt):
-            return TextTooLong(f"{self._who} refused a text as longer than the model reads: {failure.excerpt}")
         if failure.status == 404 and not _lacks_endpoint(failure):
             advice = f"get the model with `ollama pull {self._model}`"
         elif failure.status in (401, 403):
             advice = "set AGENTFORMER_EMBED_API_KEY to a key that this server takes"
-        elif failure.status == 0:
+        elif failure.cause == "refused":
             advice = "start it with `ollama serve`, or set OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL"
-        elif failure.retryable:
+        elif failure.cause == "timeout":
+            advice = PATIENCE
+        elif failure.cause == "size":
+            advice = "set AGENTFORMER_EMBED_BATCH lower, and check that this is the address of an Ollama server"
+        elif failure.retryable and failure.cause != "host":
             advice = "try again later, and look into the server's log if it stays so"
         else:
             advice = "check that OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL is the address of an Ollama server"

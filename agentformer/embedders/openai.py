@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from agentformer.embedders.known import habits
-from agentformer.embedders.remote import Answer, RemoteEmbedder, overflows
+from agentformer.embedders.remote import Answer, RemoteEmbedder, Slow, overflows
 from agentformer.errors import EmbedderUnavailable, InvalidInput, TextTooLong
+from agentformer.net.bounded import OverLimit
 from agentformer.net.openai_client import Failure, explain, open_client
 from agentformer.net.servers import FirstThatAnswers, Server, candidates
 from agentformer.settings import Settings
@@ -18,6 +19,7 @@ _OPENAI_MODEL = re.compile(r"text-embedding-(3-small|3-large|ada-002)$")
 _OPENAI_CONTEXT = 8191
 _REQUEST_TOKENS = 300_000
 _UNKNOWN_CONTEXT = 512  # no server tells; embedding models that read less are rare
+_GAVE_UP = (408, 504)  # a gateway's words for a model that took too long
 
 
 class OpenAIEmbedder(RemoteEmbedder):
@@ -26,11 +28,22 @@ class OpenAIEmbedder(RemoteEmbedder):
 
     provider = "openai"
 
-    def __init__(self, model: str, server: Server, *, timeout: float = 60.0, retries: int = 2, batch: int = 64) -> None:
+    def __init__(
+        self,
+        model: str,
+        server: Server,
+        *,
+        timeout: float = 60.0,
+        retries: int = 2,
+        batch: int = 64,
+        languages: str = "",
+    ) -> None:
         self._model, self._dimensions = parsed(model)
         self._server = server
         self._client = open_client(server, timeout=timeout, retries=retries, seconds=timeout)
-        super().__init__(model, server.address, batch=batch, batch_tokens=_REQUEST_TOKENS)
+        super().__init__(
+            model, server.address, batch=batch, timeout=timeout, languages=languages, batch_tokens=_REQUEST_TOKENS
+        )
         context = _OPENAI_CONTEXT if _OPENAI_MODEL.match(self._model) else _UNKNOWN_CONTEXT
         self._space = self._describe(model, context, habits(self._model), dimension=self._dimensions)
 
@@ -60,6 +73,7 @@ class OpenAIEmbedder(RemoteEmbedder):
             timeout=settings.embed_timeout,
             retries=settings.embed_retries,
             batch=settings.embed_batch,
+            languages=settings.embed_languages,
         )
 
     def _ask(self, texts: list[str]) -> Answer:
@@ -67,9 +81,18 @@ class OpenAIEmbedder(RemoteEmbedder):
         if self._dimensions:
             body["dimensions"] = self._dimensions
         try:  # as plain JSON: the client's own type of this answer would take "1" and true for numbers
-            return _answer(self._client.post("/embeddings", cast_to=object, body=body))
+            found = self._client.post("/embeddings", cast_to=object, body=body)
         except Exception as error:  # noqa: BLE001 - the client and what parses its answer raise many kinds
+            slow = _slowness(error)
             failure = explain(error, self._server, self._model, settings="embed")
+        else:
+            if isinstance(found, str) and found.lstrip().startswith("<"):
+                raise EmbedderUnavailable(
+                    f"{self._who} answered with HTML; is this the right address (AGENTFORMER_EMBED_BASE_URL)?"
+                )
+            return _answer(found)
+        if slow:
+            raise Slow(slow)
         raise self._translated(failure)
 
     def _translated(self, failure: Failure) -> EmbedderUnavailable | TextTooLong:
@@ -88,6 +111,18 @@ def parsed(spec: str) -> tuple[str, int]:
     if not 1 <= int(dimensions[:9]) <= 65_536:
         raise InvalidInput("embedder", f"{spec} needs dimensions in 1..65536")
     return model, int(dimensions)
+
+
+def _slowness(error: BaseException) -> str:
+    """What to say of an error that fewer texts may mend; "" of another."""
+    if (status := getattr(error, "status_code", 0)) in _GAVE_UP:
+        return f"took too long for the gateway before it (status {status})"
+    cause: BaseException | None = error
+    for _ in range(8):  # the package's error, the HTTP library's and ours; and nobody's circle
+        if isinstance(cause, OverLimit) and "within" in str(cause):
+            return str(cause)
+        cause = cause.__cause__ if cause else None
+    return ""
 
 
 def _answer(body: Any) -> Answer:

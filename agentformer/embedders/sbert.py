@@ -185,8 +185,13 @@ class SbertEmbedder:
             query_prefix=query_prefix,
             document_prefix=prefix,
             languages="*" if len(self._tokenizer) >= _MULTILINGUAL_VOCABULARY else "",
-            fingerprint=base64.b64encode(probe.astype("<f2").tobytes()).decode(),
+            fingerprint=fingerprint(probe),
         )
+
+
+def fingerprint(probe: Vector) -> str:
+    """What a space keeps of the embedding of `PROBE`."""
+    return base64.b64encode(probe.astype("<f2").tobytes()).decode()
 
 
 def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:

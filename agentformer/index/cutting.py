@@ -7,11 +7,11 @@ passage from the middle of a document still knows whose it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from agentformer.errors import TextTooLong
+from agentformer.errors import EmbedderError, EmbedderUnavailable, TextTooLong
 from agentformer.records import vectors as store
 from agentformer.records.vectors import Window
 from agentformer.text.chunking import windows
@@ -39,6 +39,23 @@ def cut(entries: Sequence[MemoryEntry], embedder: Embedder, share: float = 1.0) 
     return Cut([_windows(entry, embedder, share, texts) for entry in entries], texts)
 
 
+class Refused(NamedTuple):
+    """In place of an entry's windows: why the model does not take it."""
+
+    reason: str
+
+
+Windows = list[Window] | Refused
+
+
+@runtime_checkable
+class AsksInBatches(Protocol):
+    """An embedder that sends its texts elsewhere, `request_texts` at a time."""
+
+    @property
+    def request_texts(self) -> int: ...
+
+
 class Vectorizer:
     """Embeds the windows of entries. `known` tells which texts have a vector already, `keep` keeps finished ones of
     long work at once."""
@@ -57,28 +74,34 @@ class Vectorizer:
         self.rows: Rows = {}
         self.reused = 0
 
-    def __call__(self, entries: Sequence[MemoryEntry]) -> list[list[Window]]:
-        """The entries' windows; `rows` holds the vectors of those texts that were not known. Raises `EmbedderError`,
-        `TextTooLong` when an entry fits in no way; what was finished before has been kept."""
+    def __call__(self, entries: Sequence[MemoryEntry]) -> list[Windows]:
+        """Each entry's windows; `rows` holds the vectors of those texts that were not known. An entry that the model
+        takes in no way is `Refused`, and holds up no other. Raises `EmbedderUnavailable`; what was finished before
+        has been kept."""
         whole = cut(entries, self._embedder)
         try:
             self._embed(whole.texts)
-        except TextTooLong:
-            return [self._narrower(entry) for entry in entries]
-        return whole.windows
+        except EmbedderUnavailable:
+            raise
+        except EmbedderError:
+            return [self._alone(entry) for entry in entries]
+        return list(whole.windows)
 
-    def _narrower(self, entry: MemoryEntry) -> list[Window]:
+    def _alone(self, entry: MemoryEntry) -> Windows:
         """One entry's windows, as wide as the model takes them."""
+        reason = ""
         for share in _SHARES:
             narrow = cut([entry], self._embedder, share)
             try:
                 self._embed(narrow.texts)
-            except TextTooLong:
-                if share == _SHARES[-1]:
-                    raise
-            else:
-                break
-        return narrow.windows[0]
+                return narrow.windows[0]
+            except TextTooLong as error:
+                reason = str(error)
+            except EmbedderUnavailable:
+                raise
+            except EmbedderError as error:
+                return Refused(str(error))
+        return Refused(reason)
 
     def _embed(self, texts: Mapping[bytes, str]) -> None:
         new = [key for key in texts if key not in self.rows]
@@ -86,11 +109,12 @@ class Vectorizer:
         self.reused += len(known)
         missing = sorted((key for key in new if key not in known), key=lambda key: len(texts[key]))
         done = 0
-        for group in _groups(missing):  # of like length, so that a batch is padded little
+        size = max(1, min(GROUP, self._embedder.request_texts)) if isinstance(self._embedder, AsksInBatches) else GROUP
+        for group in _groups(missing, size):  # of like length, so that a batch is padded little
             rows = self._embedder.embed_documents([texts[key] for key in group])
             store.check_rows(rows, len(group))
             finished = dict(zip(group, rows, strict=True))
-            if len(missing) > GROUP:
+            if len(missing) > size:
                 self._keep(finished)
             self.rows.update(finished)
             done += len(group)
@@ -122,6 +146,6 @@ def _context(entry: MemoryEntry, embedder: Embedder, limit: int) -> tuple[str, i
     return (line[: tokens[-1].end] + "\n", len(tokens) + 1) if tokens else ("", 0)
 
 
-def _groups(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for i in range(0, len(keys), GROUP):
-        yield keys[i : i + GROUP]
+def _groups(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
+    for i in range(0, len(keys), size):
+        yield keys[i : i + size]

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreFull
-from agentformer.index.cutting import Progress, Rows, Vectorizer
-from agentformer.index.following import pinned, retry_now
+from agentformer.errors import EmbedderUnavailable, SpaceMismatch, StoreFull
+from agentformer.index.cutting import Progress, Refused, Rows, Vectorizer, Windows
+from agentformer.index.following import FollowingEmbedder, pinned, retry_now
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.database import Database
-from agentformer.records.spaces import active_space, changed_while_moving, claim_space
+from agentformer.records.spaces import active_space, changed_while_moving, claim_space, want_embedder
 from agentformer.records.vectors import Window
 from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, Matrix, MemoryEntry
 
@@ -34,7 +34,7 @@ class Prepared(NamedTuple):
     """Embedded entries: windows per entry, and a row for each text that had none."""
 
     space: EmbeddingSpace
-    windows: list[list[Window]]
+    windows: list[Windows]
     vectors: Rows
 
 
@@ -86,47 +86,44 @@ class Embedding:
         """
         searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
         changed_while_moving(connection, searched)
+        known = active_space(connection)
         if isinstance(outcome, str):
             store.put_pending(connection, searched, outcome)
+            if known is None and isinstance(self._embedder, FollowingEmbedder) and self._embedder.asked_for:
+                want_embedder(connection, self._embedder.asked_for)
             return
-        known = active_space(connection)
         if known and known[1].difference(outcome.space):
             store.put_pending(connection, searched, _MOVED)
             return
         space = claim_space(connection, outcome.space)
         put_rows(connection, space, outcome.vectors)
-        whole, lost = complete(connection, space, nums, outcome.windows)
-        for num, windows in whole:
-            store.put_windows(connection, space, num, windows)
-        store.put_embedded(connection, [num for num, _ in whole])
-        store.put_pending(connection, lost, _REMOVED)
+        taken = []
+        for num, windows in zip(nums, outcome.windows, strict=True):
+            if isinstance(windows, Refused):
+                store.put_pending(connection, [num], windows.reason, refused=True)
+            else:
+                taken.append((num, windows))
+        put_complete(connection, space, taken)
 
     def follow_up(self) -> None:
         """The embedder has just worked: embed what waited for it, unless somebody is at that already."""
-        with self._database.reading() as connection:
-            waiting = store.pending_count(connection)
-        if waiting:
-            try:
-                self.catch_up(wait=False)
-            except SpaceMismatch:  # what was to be stored is stored; the next call is refused with this
-                return
+        with suppress(SpaceMismatch):  # what was to be stored is stored; the next call is refused with this
+            self.catch_up(wait=False, refused=False)
 
-    def catch_up(self, progress: Progress | None = None, *, wait: bool = True) -> int:
-        """Embed the queue; returns how many entries remain in it. Never raises for an embedder that is down.
+    def catch_up(self, progress: Progress | None = None, *, wait: bool = True, refused: bool = True) -> int:
+        """Embed the queue; returns how many entries remain in it. Never raises for an embedder that is down. Without
+        `refused`, what the model did not take is neither tried again nor counted.
 
         One process at a time does so, so that no text is embedded twice: with `wait`, the others wait for it and look
         again, else they leave it alone.
         """
         with self._database.reading() as connection:
-            if not store.pending_count(connection):
+            if not store.pending_count(connection, refused=refused):
                 return 0
-        try:
-            with self._alone(wait):
-                self._catch_up(progress)
-        except Timeout:
-            pass
+        with suppress(Timeout), self._alone(wait):
+            self._catch_up(progress, refused)
         with self._database.reading() as connection:
-            return store.pending_count(connection)
+            return store.pending_count(connection, refused=refused)
 
     def _alone(self, wait: bool) -> AbstractContextManager[object]:
         try:
@@ -136,12 +133,12 @@ class Embedding:
         except OSError as error:
             raise StoreFull(f"{self._folder} cannot be written ({error.strerror}); nothing was embedded") from error
 
-    def _catch_up(self, progress: Progress | None) -> None:
+    def _catch_up(self, progress: Progress | None, refused: bool) -> None:
         retry_now(self._embedder)
         after = 0
         while True:
             with self._database.reading() as connection:
-                queue = store.pending(connection, after, _ENTRIES)
+                queue = store.pending(connection, after, _ENTRIES, refused=refused)
                 found = records.by_num(connection, [item.num for item in queue])
             if not queue:
                 return
@@ -152,22 +149,13 @@ class Embedding:
                 return
 
     def _embed_queued(self, found: dict[int, MemoryEntry], progress: Progress | None) -> None:
-        """Embed a group; where the embedder refuses it, one by one, so that one text holds up no other."""
+        nums = list(found)
         try:
             prepared = self.prepare(list(found.values()), progress)
-        except SpaceMismatch:
-            raise
-        except EmbedderError as error:
-            if len(found) > 1 and not isinstance(error, EmbedderUnavailable):
-                for num, entry in found.items():
-                    self._embed_queued({num: entry}, progress)
-                return
+        except EmbedderUnavailable as error:
             with self._database.writing() as connection:
-                store.put_pending(connection, list(records.by_num(connection, list(found))), str(error))
-            if isinstance(error, EmbedderUnavailable):
-                raise
-            return
-        nums = list(found)
+                store.put_pending(connection, list(records.by_num(connection, nums)), str(error))
+            raise
         with self._database.writing() as connection:
             present = records.by_num(connection, nums)
             kept = [i for i, num in enumerate(nums) if present.get(num) == found[num]]
@@ -184,16 +172,21 @@ def put_rows(connection: sqlite3.Connection, space: int, rows: Rows) -> None:
         store.put_vectors(connection, space, list(rows), matrix)
 
 
+def put_complete(connection: sqlite3.Connection, space: int, cuts: Sequence[tuple[int, Sequence[Window]]]) -> None:
+    """Set the windows of entries in the active space; one of which a vector is gone waits instead."""
+    whole, lost = complete(connection, space, cuts)
+    for num, windows in whole:
+        store.put_windows(connection, space, num, windows)
+    store.put_embedded(connection, [num for num, _ in whole])
+    store.put_pending(connection, lost, _REMOVED)
+
+
 def complete(
-    connection: sqlite3.Connection, space: int, nums: Sequence[int], windows: Sequence[Sequence[Window]]
+    connection: sqlite3.Connection, space: int, cuts: Sequence[tuple[int, Sequence[Window]]]
 ) -> tuple[list[tuple[int, Sequence[Window]]], list[int]]:
     """The entries all of whose windows have a vector, with them, and the numbers of the others."""
-    needed = {window.hash for cut in windows for window in cut}
+    needed = {window.hash for _, windows in cuts for window in windows}
     gone = needed - store.known_hashes(connection, space, needed)
-    whole, lost = [], []
-    for num, cut in zip(nums, windows, strict=True):
-        if gone and any(window.hash in gone for window in cut):
-            lost.append(num)
-        else:
-            whole.append((num, cut))
-    return whole, lost
+    lost = [num for num, windows in cuts if any(window.hash in gone for window in windows)]
+    out = set(lost)
+    return [(num, windows) for num, windows in cuts if num not in out], lost

@@ -21,7 +21,7 @@ class FollowingEmbedder:
 
     A store that another thread or process has moved to another space is followed there: from then on its new space's
     embedder, which `resolve` makes, takes the place of the former one. A store that never agreed with the embedder
-    that was asked for is refused; unless `follows` says that any will do. Thread-safe.
+    `asked_for` is refused; "" asks for none. Thread-safe.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class FollowingEmbedder:
         first: GuardedEmbedder,
         resolve: Callable[[EmbeddingSpace], GuardedEmbedder],
         *,
-        follows: bool = False,
+        asked_for: str = "",
         seconds: float = 30.0,
     ) -> None:
         self._lock = threading.Lock()  # of what is below, never held for long
@@ -38,7 +38,8 @@ class FollowingEmbedder:
         self._current = first
         self._others: list[GuardedEmbedder] = []
         self._resolve = resolve
-        self._follows = follows
+        self.asked_for = asked_for
+        self._follows = not asked_for
         self._breaker = Breaker(seconds)  # of the embedder of a space that the store moved to
 
     @property
@@ -103,6 +104,10 @@ class FollowingEmbedder:
                 thread.start()
             thread = self._fetching[1]
         return None if thread.is_alive() else self.at(stored)
+
+    def agree(self) -> None:
+        """The store was found to be in this embedder's space, or to be empty: where it goes is followed from now on."""
+        self._follows = True
 
     def use(self, embedder: GuardedEmbedder) -> None:
         """An embedder that is at hand, for when the store moves to its space."""

@@ -8,21 +8,24 @@ nothing left to do.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from agentformer.errors import Conflict, EmbedderError, EmbedderUnavailable
+from agentformer.errors import Conflict, EmbedderError
 from agentformer.index.agreement import agreement, sample_agreement
-from agentformer.index.cutting import Rows, Vectorizer
+from agentformer.index.cutting import Refused, Rows, Vectorizer
 from agentformer.index.embedding import complete, put_rows
 from agentformer.index.following import pinned
 from agentformer.records import entries as records
 from agentformer.records import spaces
 from agentformer.records import vectors as store
 from agentformer.records.database import Database
+from agentformer.records.vectors import Window
 from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, Reembedding
 
 LOCK_FILE = "reembed.lock"
@@ -36,6 +39,16 @@ class _Counts:
     entries: int = 0
     embedded: int = 0
     reused: int = 0
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Nobody else moves the store meanwhile. Raises `Conflict` when somebody does."""
+    try:
+        with FileLock(folder / LOCK_FILE, timeout=0):
+            yield
+    except Timeout:
+        raise Conflict("this store is being re-embedded by a process; wait for it, or end it") from None
 
 
 class Move:
@@ -53,16 +66,17 @@ class Move:
         started = time.monotonic()
         space = self._target.space
         with self._database.reading() as connection:
-            active = spaces.active_space(connection)
+            active, under_way = spaces.active_space(connection), spaces.building_space(connection)
         former = active[1] if active else None
         if former and not former.difference(space):
+            if under_way:
+                raise Conflict(
+                    f"this store is in the space of {space.spec} still, and a move to {under_way[1].spec} was begun; "
+                    "give that up: agentformer reembed --abandon"
+                )
             return Reembedding(former, space, switched=False)
-        lock = FileLock(self._folder / LOCK_FILE, timeout=0)
-        try:
-            with lock:
-                result = self._run(former, space, queries, progress)
-        except Timeout:
-            raise Conflict("another process is re-embedding this store; wait for it, or end it") from None
+        with alone(self._folder):
+            result = self._run(former, space, queries, progress)
         return replace(result, seconds=round(time.monotonic() - started, 3))
 
     def _run(
@@ -78,7 +92,7 @@ class Move:
                 overlap = self._agreement(former, number, queries)
             with self._database.writing() as connection:
                 failed = spaces.lacking_count(connection)
-                if spaces.switch(connection):
+                if spaces.switch(connection, number):
                     break
         return Reembedding(
             former,
@@ -96,6 +110,7 @@ class Move:
         """Embed what the space lacks, until nothing is left that was not tried for."""
         while True:
             with self._database.reading() as connection:
+                spaces.check_building(connection, number)
                 nums = spaces.lacking(connection, _ENTRIES)
                 left = spaces.lacking_count(connection)
                 found = records.by_num(connection, nums)
@@ -106,32 +121,25 @@ class Move:
                 progress(self._counts.entries, self._counts.entries + max(0, left - len(found)))
 
     def _group(self, number: int, found: dict[int, MemoryEntry]) -> None:
-        """Embed a group; where the model refuses it, one by one, so that one text holds up no other."""
-        vectorizer = Vectorizer(
-            self._target, lambda texts: self._known(number, texts), lambda rows: self._keep(number, rows)
-        )
+        vectorizer = Vectorizer(self._target, partial(self._known, number), partial(self._keep, number))
         try:
             windows = vectorizer(list(found.values()))
-        except EmbedderUnavailable:
-            raise
-        except EmbedderError as error:
-            if len(found) > 1:
-                for num, entry in found.items():
-                    self._group(number, {num: entry})
-                return
-            with self._database.writing() as connection:
-                spaces.refused(connection, next(iter(found)), str(error))
-            return
         finally:
             self._counts.embedded += len(vectorizer.rows)
             self._counts.reused += vectorizer.reused
         with self._database.writing() as connection:
+            spaces.check_building(connection, number)
             put_rows(connection, number, vectorizer.rows)
             present = records.by_num(connection, list(found))
-            cuts = [(num, cut) for num, cut in zip(found, windows, strict=True) if present.get(num) == found[num]]
-            done, _ = complete(connection, number, [num for num, _ in cuts], [cut for _, cut in cuts])
-            for num, cut in done:
-                store.put_windows(connection, number, num, cut)
+            cuts: list[tuple[int, Sequence[Window]]] = []
+            for num, cut in zip(found, windows, strict=True):
+                if isinstance(cut, Refused):
+                    spaces.refused(connection, num, cut.reason)
+                elif present.get(num) == found[num]:
+                    cuts.append((num, cut))
+            done, _ = complete(connection, number, cuts)
+            for num, complete_cut in done:
+                store.put_windows(connection, number, num, complete_cut)
             spaces.moved(connection, [num for num, _ in done])
         self._counts.entries += len(done)
 
@@ -141,6 +149,7 @@ class Move:
 
     def _keep(self, number: int, rows: Rows) -> None:
         with self._database.writing() as connection:
+            spaces.check_building(connection, number)
             put_rows(connection, number, rows)
 
     def _agreement(

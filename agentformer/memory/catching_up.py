@@ -6,7 +6,6 @@ import logging
 import random
 import threading
 
-from agentformer.errors import AgentFormerError
 from agentformer.types import MemoryBackend
 
 log = logging.getLogger("agentformer")
@@ -44,8 +43,8 @@ class CatchingUp:
     def _try(self) -> int:
         """How many entries still wait."""
         try:
-            return self._backend.embed_pending()
-        except AgentFormerError as error:
+            return self._backend.embed_pending(refused=False)
+        except Exception as error:  # noqa: BLE001 - the thread goes on, whatever went wrong this time
             if not self._stopped.is_set():
                 log.warning("embedding what waits failed: %s", error)
             return 1

@@ -139,8 +139,8 @@ class RoutedBackend:
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
         return next((past for past in (backend.history(entry_id) for backend in self._all) if past), [])
 
-    def embed_pending(self) -> int:
-        return sum(backend.embed_pending() for backend in self._all)
+    def embed_pending(self, *, refused: bool = True) -> int:
+        return sum(backend.embed_pending(refused=refused) for backend in self._all)
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
         found = [item for backend in self._all for item in backend.waiting(what, limit=limit)]

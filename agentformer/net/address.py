@@ -8,7 +8,10 @@ from agentformer.errors import InvalidInput
 
 
 def checked(setting: str, url: str) -> str:
-    """`url` without a trailing slash. Raises `InvalidInput`, naming the setting, for one that is no HTTP address."""
+    """`url` without a trailing slash. Raises `InvalidInput`, naming the setting, for one that is no HTTP address, or
+    has more than a path: what follows it could not be kept where a path is added."""
+    if not url.strip().isprintable():
+        raise InvalidInput(setting, "holds a line break or another control character; write it again")
     try:
         parts = urlsplit(url.strip())
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -16,6 +19,12 @@ def checked(setting: str, url: str) -> str:
         usable = False
     if not usable:
         raise InvalidInput(setting, "must be an address such as http://127.0.0.1:11434")
+    if "?" in url or "#" in url:
+        raise InvalidInput(
+            setting,
+            "must end with its path, without ? and #; keys have settings of their own, and in a password "
+            "they are %3F and %23",
+        )
     return url.strip().rstrip("/")
 
 

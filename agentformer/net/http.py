@@ -18,7 +18,7 @@ import ssl
 import time
 from collections.abc import Callable
 from typing import Any, Literal, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from agentformer.errors import InvalidInput
 from agentformer.net.address import shown
@@ -29,12 +29,19 @@ _LONGEST_WAIT = 30.0  # seconds that a server may ask us to wait, where the dead
 _TRY_AGAIN = (429, 500, 502, 503, 504)
 
 
+Cause = Literal["refused", "timeout", "host", "size", ""]  # the connection, the time, no such host, too many bytes
+
+
 class HttpFailure(Exception):
     """A request failed. `status` is 0 where no whole answer came; `excerpt` is what the server said, cleaned and
-    without secrets; `retryable` tells whether the same request may succeed later."""
+    without secrets; `retryable` tells whether the same request may succeed later. `cause` is why no answer came, where
+    that decides what to do."""
 
-    def __init__(self, message: str, *, status: int = 0, excerpt: str = "", retryable: bool = False) -> None:
+    def __init__(
+        self, message: str, *, status: int = 0, excerpt: str = "", retryable: bool = False, cause: Cause = ""
+    ) -> None:
         super().__init__(message)
+        self.cause = cause
         self.status = status
         self.excerpt = excerpt
         self.retryable = retryable
@@ -65,7 +72,9 @@ class JsonClient:
         max_body: int = MAX_BODY,
         final: Callable[[str], bool] = lambda excerpt: False,
     ) -> None:
-        self._parts = urlsplit(base_url)
+        parts = urlsplit(base_url)
+        # Letters outside ASCII travel as %C3%A4; what is written so already stays.
+        self._parts = parts._replace(path=quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"))
         self.address = shown(base_url)
         self._headers, self._secrets = _credentials(base_url, key)
         self._timeout = timeout
@@ -107,17 +116,19 @@ class JsonClient:
     def _once(self, method: str, path: str, body: bytes | None, end: float) -> Any:
         try:
             with self._connected(end) as connection:
-                connection.request(method, self._parts.path.rstrip("/") + path, body, self._headers)
+                connection.request(method, self._parts.path + path, body, self._headers)
                 answer = connection.getresponse()
                 text = self._body(answer)
         except (TimeoutError, _TooSlow):
-            raise self._failure(f"did not answer within {self._timeout:g} s", retryable=True) from None
+            what = f"did not answer within {self._timeout:g} s"
+            raise self._failure(what, retryable=True, cause="timeout") from None
         except ssl.SSLCertVerificationError as error:
             raise self._failure(f"has a certificate that is not trusted ({error.verify_message})") from None
         except ConnectionRefusedError:
-            raise _Lost(f"{self.address} refused the connection", retryable=True) from None
+            raise _Lost(f"{self.address} refused the connection", retryable=True, cause="refused") from None
         except (socket.gaierror, UnicodeError):
-            raise self._failure("cannot be reached: there is no such host", retryable=True) from None
+            what = "cannot be reached: there is no such host"
+            raise self._failure(what, retryable=True, cause="host") from None
         except (OSError, http.client.HTTPException) as error:
             raise _Lost(f"{self.address} broke the connection ({type(error).__name__})", retryable=True) from None
         if answer.status != 200:
@@ -131,7 +142,7 @@ class JsonClient:
     def _body(self, answer: http.client.HTTPResponse) -> bytes:
         data = answer.read(self._max_body + 1)
         if len(data) > self._max_body:
-            raise self._failure(f"sent more than {self._max_body} bytes in one answer")
+            raise self._failure(f"sent more than {self._max_body} bytes in one answer", cause="size")
         if answer.length:  # bytes that were announced and never came
             raise ConnectionAbortedError
         return data
@@ -158,8 +169,10 @@ class JsonClient:
             kind = "HTML" if body.lstrip()[:1] == b"<" else "something that is not whole, valid JSON"
             raise self._failure(f"answered with {kind}; is this the right address?", status=200) from None
 
-    def _failure(self, what: str, *, status: int = 0, excerpt: str = "", retryable: bool = False) -> HttpFailure:
-        return HttpFailure(f"{self.address} {what}", status=status, excerpt=excerpt, retryable=retryable)
+    def _failure(
+        self, what: str, *, status: int = 0, excerpt: str = "", retryable: bool = False, cause: Cause = ""
+    ) -> HttpFailure:
+        return HttpFailure(f"{self.address} {what}", status=status, excerpt=excerpt, retryable=retryable, cause=cause)
 
 
 def cleaned(text: str, secrets: tuple[str, ...] = ()) -> str:

@@ -30,9 +30,7 @@ class Usage:
         try:
             yield
         except Exception as error:
-            with self._lock:
-                self._errors[type(error).__name__] += 1
-                self._last_error = str(error)
+            self.failed(error)
             raise
         finally:
             took = time.perf_counter() - started
@@ -40,6 +38,12 @@ class Usage:
                 self._calls += 1
                 self._seconds += took
                 self._slowest = max(self._slowest, took)
+
+    def failed(self, error: Exception) -> None:
+        """Count an error by its kind, such as one before the first call could be made."""
+        with self._lock:
+            self._errors[type(error).__name__] += 1
+            self._last_error = str(error)
 
     def tokens(self, read: int, written: int = 0) -> None:
         """Count tokens that the provider says it read and wrote."""

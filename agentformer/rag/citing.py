@@ -7,18 +7,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentformer.rag.evidence import Evidence, rank_evidence
+from agentformer.rag.prompts import CITING_WORDS
 from agentformer.types import Citation, Hit
 
-# [1], [^1], [1, 2], [1-3], [passage 1], 【1】 and 【1†source】, with the space before; or code, which is left alone.
+# [1], [^1], [1, 2], [1-3], [source 1], 【1】 and 【1†source】, with the space before; or code, which is left alone.
 _CODE = r"(?P<code>```.*?(?:```|\Z)|`[^`\n]*`)"
 _NUMBERS = r"\^?\d{1,3}(?:\s*[,;、，–-]\s*\^?\d{1,3})*"
 _SPACE = r"(?P<space>(?<![ \t])[ \t]*)"
 _MARK = re.compile(
-    rf"{_CODE}|{_SPACE}[\[【［]\s*(?:passages?\s+)?(?P<numbers>{_NUMBERS})(?:†[^\]】\n]{{0,80}})?\s*[\]】］]",
+    rf"{_CODE}|{_SPACE}[\[【［]\s*(?:{CITING_WORDS})?(?P<numbers>{_NUMBERS})(?:†[^\]】\n]{{0,80}})?\s*[\]】］]",
     re.DOTALL | re.IGNORECASE,
 )
 _CITED = re.compile(r"\[(\d{1,3})\]")
-_UNFINISHED = re.compile(r"(?<![ \t])[ \t]*[\[【［]\^?[\d,;\s]*\Z")
+_STRAY = "[0]"  # of a mark that points to no passage: no passage has this number
+# Neighbouring marks with what joins them to each other and to the words before.
+_JOINT = r"(?:[ \t]{0,3}(?:[,;&]|\b(?:and|or|och|eller|og|ja|tai|und|oder|et|ou|y|e|i|en)\b)){1,2}"
+_MARKS = re.compile(
+    rf"{_CODE}|(?P<joint>{_JOINT})?{_SPACE}(?P<marks>\[\d{{1,3}}\](?:(?:{_JOINT})?[ \t]{{0,3}}\[\d{{1,3}}\])*)"
+    r"(?P<last>(?=[ \t]{0,3}(?:[.!?,;:)。！？]|\n|\Z)))?",
+    re.DOTALL,
+)
+_UNFINISHED = re.compile(
+    rf"(?<![ \t])[ \t]*[\[【［][ \t]{{0,3}}(?:{CITING_WORDS})?\^?[\d,;\s]*\Z", re.IGNORECASE
+)
 # A sentence with the citations that follow its end.
 _CLAIM = re.compile(r".+?(?:(?:[。！？]|[.!?](?=[\s\[]|\Z))(?:[ \t]*\[\d{1,3}\])*|\n|\Z)", re.DOTALL)
 _WIDEST = 20  # passages of one range
@@ -46,9 +57,9 @@ def cite(text: str, hits: Sequence[Hit]) -> Cited:
         numbers = _numbers(mark["numbers"])
         strays.update(n for n in numbers if not 1 <= n <= len(hits))
         kept = "".join(f"[{n}]" for n in numbers if 1 <= n <= len(hits))
-        return mark["space"] + kept if kept else ""
+        return mark["space"] + (kept or _STRAY)
 
-    text = _MARK.sub(spelled, text).strip()
+    text = _MARKS.sub(_tidied, _MARK.sub(spelled, text)).strip()
     ranked = ((number, rank_evidence(claim, [hits[number - 1]])) for number, claim in _claims(text).items())
     citations = tuple(citation(number, evidence[0]) for number, evidence in ranked if evidence)
     return Cited(text, citations, tuple(sorted(strays)))
@@ -57,6 +68,22 @@ def cite(text: str, hits: Sequence[Hit]) -> Cited:
 def without_unfinished(text: str) -> str:
     """A text that was cut, without the beginning of a citation at its end."""
     return _UNFINISHED.sub("", text)
+
+
+def _tidied(run: re.Match[str]) -> str:
+    """A run of marks without the strays, and without an "and" or a comma that joined nothing but them."""
+    if run["code"] is not None or _STRAY not in run["marks"]:
+        return run[0]
+    kept = ""
+    before, *rest = re.split(r"(\[\d{1,3}\])", run["marks"])
+    for mark, after in zip(rest[::2], rest[1::2], strict=True):
+        if mark != _STRAY:
+            kept += (before if kept else "") + mark
+        before = after
+    joint = run["joint"] or ""
+    if not kept:
+        return "" if run["last"] is not None else joint
+    return joint + run["space"] + kept
 
 
 def citation(number: int, evidence: Evidence) -> Citation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agentformer.text.languages import detect_language
+from agentformer.text.languages import detect_language, likelier_of_alike
 from agentformer.types import ChatMessage, Hit
 
 NO_ANSWER = "NO_ANSWER"  # what a model is to say in place of an answer: no phrase of a language, so it can be told
@@ -57,13 +57,17 @@ NOTHING_FOUND = {
     "uk": "У документах не знайшлося відповіді на це.",
     "zh": "在文档中没有找到答案。",
 }
+# What a model may put before the number of a passage that it cites.
+CITING_WORDS = r"(?:passages?|sources?|doc(?:ument)?s?|ref(?:erence)?s?)\b[ \t.:#]{0,4}"
 # A passage's own references, such as those of a paper. An index of code (`names[1]`) is none.
-_REFERENCE = re.compile(r"(?<![A-Za-z0-9_\])])\[(\^?\d{1,3}(?:\s*[,;–-]\s*\d{1,3})*)\]")
+_REFERENCE = re.compile(
+    rf"(?<![A-Za-z0-9_\])])[\[【［]((?:{CITING_WORDS})?\^?\d{{1,3}}(?:\s*[,;–-]\s*\d{{1,3}})*)[\]】］]", re.IGNORECASE
+)
 
 
 def nothing_found(question: str) -> str:
     """That the documents do not answer, in the question's language; in English where we do not know it."""
-    return NOTHING_FOUND.get(detect_language(question), NOTHING_FOUND["en"])
+    return NOTHING_FOUND.get(detect_language(question) or likelier_of_alike(question), NOTHING_FOUND["en"])
 
 
 def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
@@ -78,6 +82,10 @@ def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
 def _passage(number: int, hit: Hit) -> str:
     source = hit.entry.source
     place = f"{source.name}, page {source.label or source.page}" if source else hit.entry.kind
-    # A passage must not be able to close its own frame, and its references must not pass for our numbers.
-    text = _REFERENCE.sub(r"⟦\1⟧", hit.entry.content.replace("<", "‹").replace(">", "›"))
-    return f'<passage number="{number}" source="{place.replace(chr(34), chr(39))}">\n{text}\n</passage>'
+    named = " ".join(_inert(place).replace('"', "'").split())  # a name is an uploader's choice, line breaks and all
+    return f'<passage number="{number}" source="{named}">\n{_inert(hit.entry.content)}\n</passage>'
+
+
+def _inert(text: str) -> str:
+    """Stored text must not be able to close its own frame, and its references must not pass for our numbers."""
+    return _REFERENCE.sub(r"⟦\1⟧", text.replace("<", "‹").replace(">", "›"))

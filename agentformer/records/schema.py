@@ -120,6 +120,8 @@ MIGRATIONS: tuple[str, ...] = (
         attempts INTEGER NOT NULL,
         last_error TEXT NOT NULL
     );
+    -- What a model does not take, whatever the server's state, is tried again only when somebody asks for it.
+    ALTER TABLE pending ADD COLUMN refused INTEGER NOT NULL DEFAULT 0;
     """,
 )
 

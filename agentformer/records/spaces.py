@@ -51,10 +51,10 @@ def check_same(stored: EmbeddingSpace, given: EmbeddingSpace) -> None:
 
 def mismatch(stored: EmbeddingSpace, given: EmbeddingSpace, difference: Literal["swapped", "other"]) -> str:
     """What is wrong, and the ways on."""
-    if difference == "swapped":
+    if difference == "swapped" or (stored.spec == given.spec and stored.revision and given.revision):
         return (
-            f"another model is now installed under the name of {_name(stored)}: it embeds the probe text "
-            f"differently; put the former one back, or move the store to it: agentformer reembed --to {given.spec}"
+            f"another model is now installed under the name of {_name(stored)}: its files, or what it makes of the "
+            f"probe text, differ; put the former one back, or move the store: agentformer reembed --to {given.spec}"
         )
     if stored.spec == given.spec:
         return (
@@ -72,12 +72,17 @@ def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
     before, it goes on. Raises `Conflict` while a move to another space is under way."""
     under_way = building_space(connection)
     if under_way:
-        if under_way[1].difference(space):
+        if not under_way[1].difference(space):
+            return under_way[0]
+        if under_way[1].spec == space.spec:
             raise Conflict(
-                f"a move to {_name(under_way[1])} is under way; finish it (agentformer reembed --to "
-                f"{under_way[1].spec}), or give it up (agentformer reembed --abandon)"
+                f"a move to another model of the name {_name(space)} was begun; give that up first: "
+                "agentformer reembed --abandon"
             )
-        return under_way[0]
+        raise Conflict(
+            f"a move to {_name(under_way[1])} is under way; finish it (agentformer reembed --to "
+            f"{under_way[1].spec}), or give it up (agentformer reembed --abandon)"
+        )
     rows = connection.execute("SELECT id, description FROM spaces WHERE active = 0 ORDER BY id DESC").fetchall()
     kept = next((row["id"] for row in rows if not _described(row).difference(space)), None)
     if kept is None:
@@ -123,16 +128,32 @@ def try_again(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE moving SET attempts = 0")
 
 
-def switch(connection: sqlite3.Connection) -> bool:
+def check_building(connection: sqlite3.Connection, number: int) -> None:
+    """Raises `Conflict` unless the space of this number is still being built."""
+    under_way = building_space(connection)
+    if under_way is None or under_way[0] != number:
+        raise Conflict("this move was given up by another process meanwhile; begin it again if it is wanted")
+
+
+def switch(connection: sqlite3.Connection, number: int) -> bool:
     """Make the building space the active one; False when it lacks entries that were not tried for. Those that its
-    model refuses wait in the queue from then on, and those that waited for the former model do not."""
+    model refuses wait in the queue from then on, and those that waited for the former model do not. Raises `Conflict`
+    when it is not being built any more."""
+    check_building(connection, number)
     if lacking(connection, 1):
         return False
     connection.execute("UPDATE spaces SET active = 0 WHERE active = 1")
-    connection.execute("UPDATE spaces SET active = 1, building = 0 WHERE building = 1")
+    connection.execute("UPDATE spaces SET active = 1, building = 0 WHERE id = ?", [number])
     connection.execute("DELETE FROM pending")
-    connection.execute("INSERT INTO pending SELECT entry, attempts, last_error FROM moving")
+    connection.execute("INSERT INTO pending SELECT entry, attempts, last_error, 1 FROM moving")
     connection.execute("DELETE FROM moving")
+    marks = ", ".join("?" * len(UNSEARCHED_KINDS))
+    connection.execute(  # none, unless something went wrong: then it is embedded again instead of not being found
+        "INSERT OR IGNORE INTO pending SELECT num, 0, 'it has no vectors in this space', 0 FROM entries "
+        f"WHERE kind NOT IN ({marks}) AND trim(content) != '' "
+        "AND NOT EXISTS (SELECT 1 FROM windows WHERE windows.entry = entries.num AND windows.space = ?)",
+        [*sorted(UNSEARCHED_KINDS), number],
+    )
     return True
 
 
@@ -184,15 +205,38 @@ def _described(row: sqlite3.Row) -> EmbeddingSpace:
 
 def _insert(connection: sqlite3.Connection, space: EmbeddingSpace, state: Literal["active", "building"]) -> int:
     description = json.dumps(dataclasses.asdict(space))
-    cursor = connection.execute(
-        "INSERT INTO spaces (description, active, building) VALUES (?, ?, ?)",
-        [description, int(state == "active"), int(state == "building")],
+    number = _fresh_number(connection)
+    connection.execute(
+        "INSERT INTO spaces (id, description, active, building) VALUES (?, ?, ?, ?)",
+        [number, description, int(state == "active"), int(state == "building")],
     )
-    return int(cursor.lastrowid or 0)
+    return number
+
+
+def _fresh_number(connection: sqlite3.Connection) -> int:
+    """A number that no space ever had: indexes and snapshots know a space by it, also after it was pruned."""
+    known = connection.execute(
+        "SELECT max(coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'last_space'), 0), "
+        "coalesce((SELECT max(id) FROM spaces), 0))"
+    )
+    number = int(known.fetchone()[0]) + 1
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('last_space', ?)", [str(number)])
+    return number
 
 
 def _name(space: EmbeddingSpace) -> str:
     return f"{space.spec} ({space.dimension} dimensions)"
+
+
+def wanted_embedder(connection: sqlite3.Connection) -> str:
+    """The embedder that a store without vectors was to be embedded with; "" where nobody named one."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'wanted_embedder'").fetchone()
+    return str(row[0]) if row else ""
+
+
+def want_embedder(connection: sqlite3.Connection, spec: str) -> None:
+    """Remember which embedder was asked for while it could not be had, so that no other takes its place unasked."""
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('wanted_embedder', ?)", [spec])
 
 
 def _changes(stored: EmbeddingSpace, given: EmbeddingSpace) -> str:

@@ -69,13 +69,22 @@ def put_embedded(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
     connection.executemany("DELETE FROM pending WHERE entry = ?", ((num,) for num in nums))
 
 
-def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str) -> None:
-    """Queue entries for embedding, or count another failed attempt. Windows of a former text go."""
-    forget(connection, nums)
+def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str, *, refused: bool = False) -> None:
+    """Queue entries for embedding, or count another failed attempt; `refused` when the model does not take them.
+
+    Their windows in the active space go: they may be of a former text. Those of a space that is being built stay;
+    `spaces.changed_while_moving` looks after them.
+    """
+    former = _vectors_of(connection, nums)
     connection.executemany(
-        "INSERT INTO pending VALUES (?, 1, ?) "
-        "ON CONFLICT (entry) DO UPDATE SET attempts = attempts + 1, last_error = excluded.last_error",
-        ((num, error) for num in nums),
+        "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)",
+        ((num,) for num in nums),
+    )
+    _drop_unused(connection, former)
+    connection.executemany(
+        "INSERT INTO pending VALUES (?, 1, ?, ?) ON CONFLICT (entry) DO UPDATE SET "
+        "attempts = attempts + 1, last_error = excluded.last_error, refused = excluded.refused",
+        ((num, error, int(refused)) for num in nums),
     )
 
 
@@ -98,10 +107,11 @@ def _drop_unused(connection: sqlite3.Connection, vectors: Iterable[int]) -> None
     )
 
 
-def pending(connection: sqlite3.Connection, after: int, limit: int) -> list[Pending]:
-    """Queued entries with a number above `after`."""
+def pending(connection: sqlite3.Connection, after: int, limit: int, *, refused: bool) -> list[Pending]:
+    """Queued entries with a number above `after`; with `refused`, also those that the model did not take."""
     rows = connection.execute(
-        "SELECT entry, attempts, last_error FROM pending WHERE entry > ? ORDER BY entry LIMIT ?", [after, limit]
+        "SELECT entry, attempts, last_error FROM pending WHERE entry > ? AND refused <= ? ORDER BY entry LIMIT ?",
+        [after, int(refused), limit],
     )
     return [Pending(*row) for row in rows]
 
@@ -120,10 +130,11 @@ def waiting(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: 
     return [Waiting(*row) for row in rows]
 
 
-def pending_count(connection: sqlite3.Connection, scope: Scope | None = None) -> int:
-    """How many entries are queued, in all or within a scope."""
+def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *, refused: bool = True) -> int:
+    """How many entries are queued, in all or within a scope; with `refused`, also those that the model did not take."""
     if scope is None:
-        return int(connection.execute("SELECT count(*) FROM pending").fetchone()[0])
+        rows = connection.execute("SELECT count(*) FROM pending WHERE refused <= ?", [int(refused)])
+        return int(rows.fetchone()[0])
     condition, values = where(scope)
     query = f"SELECT count(*) FROM pending JOIN entries ON entries.num = pending.entry WHERE {condition}"
     return int(connection.execute(query, values).fetchone()[0])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, SpaceMismatch
+from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, SpaceMismatch, TextTooLong
 from agentformer.testing.case import BackendCase, raises
 from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder
 from agentformer.testing.reference import Reference, make_entry
@@ -19,14 +19,27 @@ _TEXTS = [f"the marmot whistles {n} times at the {['stoat', 'heron', 'puffin'][n
 class _DiesAfter(CountingEmbedder):
     """An embedder whose server goes away after some batches."""
 
-    def __init__(self, batches: int) -> None:
+    def __init__(self, batches: int, request_texts: int = 64) -> None:
         super().__init__(HashingEmbedder(64))
         self.batches = batches
+        self.request_texts = request_texts
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
         if not self.batches:
             raise EmbedderUnavailable("the embedder was switched off by a test")
         self.batches -= 1
+        return super().embed_documents(texts)
+
+
+class _Picky(CountingEmbedder):
+    """Refuses what holds the word "bad"; counts how often it is asked."""
+
+    asked = 0
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        self.asked += 1
+        if any("bad" in text for text in texts):
+            raise TextTooLong("a text that this model does not take")
         return super().embed_documents(texts)
 
 
@@ -118,6 +131,89 @@ class Moving(BackendCase):
         assert backend.abandon_reembedding() and not backend.abandon_reembedding()
         assert backend.reembed(HashingEmbedder(32)).switched
         assert [state.state for state in backend.spaces()] == ["kept", "kept", "active"]
+
+    def test_a_move_that_is_given_up_while_it_runs_changes_nothing(self, tmp_path: Path) -> None:
+        backend, entries = self._filled(tmp_path)
+        there = self.start(tmp_path)
+        refusals: list[str] = []
+
+        class Abandoned(CountingEmbedder):
+            def embed_documents(self, texts: Sequence[str]) -> Matrix:
+                try:
+                    there.abandon_reembedding()
+                except Conflict as error:
+                    refusals.append(str(error))
+                return super().embed_documents(texts)
+
+        assert backend.reembed(Abandoned(HashingEmbedder(64))).switched and refusals
+        assert [state.state for state in backend.spaces()] == ["kept", "active"]
+        backend.close()
+        query = Query(_TEXTS[5], limit=10, mode="dense")
+        again = self.start(tmp_path, HashingEmbedder(64))
+        Reference(entries, HashingEmbedder(64)).check_dense(query, again.search(query))
+
+    def test_what_is_tried_for_in_vain_during_a_move_has_its_vectors_after_it(self, tmp_path: Path) -> None:
+        self.needs_vectors()
+        former = FlakyEmbedder()
+        backend = self.start(tmp_path, former)
+        stored = [*backend.store([make_entry(text) for text in _TEXTS[:80]])]
+        former.down = True
+        stored += backend.store([make_entry(text) for text in _TEXTS[80:]])
+
+        class Meanwhile(CountingEmbedder):
+            def embed_documents(self, texts: Sequence[str]) -> Matrix:
+                backend.embed_pending()
+                return super().embed_documents(texts)
+
+        assert backend.reembed(Meanwhile(HashingEmbedder(64))).switched
+        assert backend.pending(Scope()) == 0
+        backend.close()
+        again = self.start(tmp_path, HashingEmbedder(64))
+        assert self.by_vectors(again, "marmot") == sorted(entry.id for entry in stored)
+
+    def test_a_space_that_was_pruned_leaves_nothing_that_a_new_one_could_be_taken_for(self, tmp_path: Path) -> None:
+        backend, entries = self._filled(tmp_path)
+        backend.reembed(HashingEmbedder(64))
+        backend.close()
+        backend = self.start(tmp_path, HashingEmbedder(64))
+        backend.search(Query("heron", mode="dense"))
+        backend.close()  # with whatever it keeps of that space on disk
+        backend = self.start(tmp_path, HashingEmbedder(64))
+        backend.reembed(HashingEmbedder())
+        backend.prune_spaces()
+        backend.close()
+        backend = self.start(tmp_path)
+        backend.reembed(HashingEmbedder(72))
+        backend.close()
+        again = self.start(tmp_path, HashingEmbedder(72))
+        query = Query(_TEXTS[5], limit=10, mode="dense")
+        Reference(entries, HashingEmbedder(72)).check_dense(query, again.search(query))
+
+    def test_a_text_that_the_model_refuses_holds_up_no_other_and_is_tried_again_only_when_asked(
+        self, tmp_path: Path
+    ) -> None:
+        self.needs_vectors()
+        embedder = _Picky()
+        backend = self.start(tmp_path, embedder)
+        good, bad, other = backend.store([make_entry("a stoat"), make_entry("a bad heron"), make_entry("a puffin")])
+        assert [item.entry_id for item in backend.waiting(Scope())] == [bad.id]
+        embedder.asked = 0
+        for n in range(3):
+            backend.store([make_entry(f"stoat {n}")])
+        assert embedder.asked == 3
+        assert backend.embed_pending(refused=False) == 0 and embedder.asked == 3
+        assert backend.embed_pending() == 1 and embedder.asked > 3
+        assert {good.id, other.id} <= set(self.by_vectors(backend, "stoat"))
+
+    def test_what_is_finished_is_kept_by_the_request(self, tmp_path: Path) -> None:
+        self.needs_vectors()
+        dies = _DiesAfter(3, request_texts=4)
+        backend = self.start(tmp_path, dies)
+        backend.store([make_entry(text) for text in _TEXTS[:40]])
+        assert backend.pending(Scope()) == 40 and len(dies.documents) == 12
+        dies.batches = 1000
+        assert backend.embed_pending() == 0
+        assert Counter(dies.documents) == Counter(_TEXTS[:40])
 
     def test_a_move_to_the_present_space_does_nothing(self, tmp_path: Path) -> None:
         backend, _ = self._filled(tmp_path)

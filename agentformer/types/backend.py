@@ -107,8 +107,9 @@ class MemoryBackend(Protocol):
         """Former versions, oldest first; empty for an entry never changed or not there."""
         ...
 
-    def embed_pending(self) -> int:
-        """Embed what has no vector yet, at once, whoever failed before. Returns how many entries are still pending."""
+    def embed_pending(self, *, refused: bool = True) -> int:
+        """Embed what has no vector yet, at once, whoever failed before. Returns how many entries are still pending.
+        Without `refused`, entries that the embedder did not take are neither tried again nor counted."""
         ...
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:

@@ -11,8 +11,8 @@ import pytest
 
 from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import EmbedderUnavailable
-from agentformer.testing import CountingEmbedder, EmbedderConformance, FlakyEmbedder
+from agentformer.errors import EmbedderUnavailable, MissingExtra, TextTooLong
+from agentformer.testing import EmbedderConformance, FlakyEmbedder
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Vector
 
 
@@ -34,6 +34,20 @@ class Shaped(HashingEmbedder):
     def embed_query(self, text: str) -> Vector:
         row: Vector = self.rows[0]
         return row
+
+
+class Remote(FlakyEmbedder):
+    """As an embedder behind a server."""
+
+    request_texts = 2
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        return self.inner.space
+
+    @property
+    def tokens_read(self) -> int:
+        return 10 * len(self.documents)
 
 
 def test_a_dead_embedder_costs_one_call_until_the_wait_is_over() -> None:
@@ -123,12 +137,7 @@ def test_rows_that_no_index_may_hold_do_not_pass(rows: Matrix, wrong: str) -> No
 
 
 def test_calls_errors_and_tokens_are_counted() -> None:
-    class Counts(CountingEmbedder):
-        @property
-        def tokens_read(self) -> int:
-            return 10 * len(self.documents)
-
-    guarded = GuardedEmbedder(Counts)
+    guarded = GuardedEmbedder(Remote)
     guarded.embed_documents(["a", "b"])
     guarded.embed_documents(["c"])
     usage = guarded.usage.snapshot()
@@ -138,6 +147,52 @@ def test_calls_errors_and_tokens_are_counted() -> None:
         broken.embed_documents(["a"])
     usage = broken.usage.snapshot()
     assert usage["errors"] == {"EmbedderUnavailable": 1} and "unit length" in usage["last_error"]
+
+
+def test_one_behind_a_server_tells_its_space_while_the_server_is_away_and_is_not_made_anew() -> None:
+    made: list[Remote] = []
+
+    def load() -> Embedder:
+        made.append(Remote())
+        return made[0]
+
+    guarded = GuardedEmbedder(load, seconds=1000)
+    assert guarded.request_texts == 64
+    guarded.embed_query("a")
+    assert guarded.request_texts == 2
+    made[0].down = True
+    with pytest.raises(EmbedderUnavailable):
+        guarded.embed_query("a")
+    assert guarded.space.dimension == 256
+    with pytest.raises(EmbedderUnavailable, match="asked again in"):
+        guarded.embed_query("a")
+    made[0].down = False
+    guarded.retry_now()
+    assert guarded.embed_query("a").shape == (256,) and len(made) == 1
+
+
+def test_what_a_plugin_raises_and_what_is_not_installed_is_an_embedder_that_cannot_be_used_now() -> None:
+    class Broken(HashingEmbedder):
+        def embed_documents(self, texts: Sequence[str]) -> Matrix:
+            raise RuntimeError("a bug of the plugin")
+
+        def embed_query(self, text: str) -> Vector:
+            raise TextTooLong("longer than the model reads")
+
+    guarded = GuardedEmbedder(Broken)
+    with pytest.raises(EmbedderUnavailable, match=r"hashing:256 failed .RuntimeError: a bug of the plugin"):
+        guarded.embed_documents(["a"])
+    guarded.retry_now()
+    with pytest.raises(TextTooLong):
+        guarded.embed_query("a")
+
+    def missing() -> Embedder:
+        raise MissingExtra("llm", "an embedder")
+
+    absent = GuardedEmbedder(missing)
+    with pytest.raises(EmbedderUnavailable, match=r"agentformer\[llm\]"):
+        absent.embed_query("a")
+    assert absent.usage.snapshot()["errors"] == {"EmbedderUnavailable": 1}
 
 
 def test_nothing_is_loaded_before_it_is_needed(tmp_path: Path) -> None:

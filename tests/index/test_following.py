@@ -12,12 +12,17 @@ from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, SpaceMismatch
 from agentformer.index.following import FollowingEmbedder
+from agentformer.registry import PARTS
 from agentformer.types import EmbeddingSpace, Query, Scope
 
 
 def opened(folder: Path, embedder: str = "auto") -> agentformer.AgentFormer:
     return agentformer.connect(
-        index_dir=folder / "i", upload_dir=folder / "u", embedder=embedder, embed_retry_seconds=0
+        index_dir=folder / "i",
+        upload_dir=folder / "u",
+        embedder=embedder,
+        embed_retry_seconds=0,
+        embed_base_url="http://127.0.0.1:1",  # where nobody listens
     )
 
 
@@ -140,3 +145,50 @@ def test_without_anything_of_the_former_space_a_search_waits_for_the_new_embedde
         there.reembed("hashing:128")
         hits = here.backend.search(Query("the marmot whistles", mode="dense"))
         assert [hit.entry.id for hit in hits] == [entry.id] and not hits.warnings
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_memory_that_was_opened_but_not_used_follows_too_also_the_one_that_moves_it(
+    tmp_path: Path, empty: bool
+) -> None:
+    if not empty:
+        with opened(tmp_path, "hashing:64") as memory:
+            memory.memory.store("The marmot whistles at noon.")
+    with opened(tmp_path, "hashing:64") as mover, opened(tmp_path, "hashing:64") as idle:
+        mover.reembed("hashing:128")
+        for memory in (mover, idle):
+            kept = memory.memory.store(f"A stoat in the snow of {memory is idle}.")
+            assert kept.id in [hit.entry.id for hit in memory.memory.search("stoat snow", mode="dense", limit=5)]
+            assert memory.embedder.space.dimension == 128
+
+
+def test_a_new_memory_whose_embedder_was_away_is_not_taken_over_by_another_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path, "ollama:bge-m3") as memory:
+        memory.memory.store("boats")
+        assert memory.backend.pending(Scope()) == 1
+    with opened(tmp_path) as memory:
+        assert memory.memory.reindex() == 1
+        assert not memory.backend.spaces()
+        (waiting,) = memory.backend.waiting(Scope())
+        assert "ollama:bge-m3" in waiting.last_error
+    with opened(tmp_path, "hashing:64") as memory:  # who names another one gets it
+        assert memory.memory.reindex() == 0
+        assert memory.embedder.space.dimension == 64
+
+
+def test_a_store_whose_embedder_is_not_installed_keeps_texts_and_finds_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PARTS["embedders"], "plugged", PARTS["embedders"]["hashing"])
+    plugged = EmbeddingSpace("plugged", "64", 64, 256, languages="*")
+    monkeypatch.setattr(HashingEmbedder, "space", property(lambda self: plugged))
+    with opened(tmp_path, "plugged:64") as memory:
+        memory.memory.store("The marmot whistles at noon.")
+    monkeypatch.undo()
+    with opened(tmp_path) as memory:
+        memory.memory.store("A stoat in the snow.")
+        hits = memory.memory.search("stoat")
+        assert [hit.entry.content for hit in hits] == ["A stoat in the snow."]
+        assert "plugged:64 cannot be had" in hits.warnings[0] and "known are" in hits.warnings[0]

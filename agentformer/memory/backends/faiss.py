@@ -15,7 +15,7 @@ from typing import Any
 from agentformer.errors import Conflict, EmbedderError, NotFound, SpaceMismatch, StoreError
 from agentformer.index.cutting import Progress
 from agentformer.index.embedding import Embedding, Prepared
-from agentformer.index.moving import Move
+from agentformer.index.moving import Move, alone
 from agentformer.index.search import HybridSearch
 from agentformer.records import consolidation, fields, leases, spaces
 from agentformer.records import entries as records
@@ -135,8 +135,8 @@ class FaissMemoryBackend:
         with self._database.writing() as connection:
             leases.give_up(connection, name, holder)
 
-    def embed_pending(self, progress: Progress | None = None) -> int:
-        return self._embedding.catch_up(progress)
+    def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
+        return self._embedding.catch_up(progress, refused=refused)
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
         with self._database.reading() as connection:
@@ -152,7 +152,7 @@ class FaissMemoryBackend:
         return Move(self._folder, self._database, self._embedder, target).run(queries, progress)
 
     def abandon_reembedding(self) -> bool:
-        with self._database.writing() as connection:
+        with alone(self._folder), self._database.writing() as connection:
             return spaces.abandon_move(connection)
 
     def prune_spaces(self) -> int:
@@ -260,6 +260,18 @@ def _completed(entry: MemoryEntry) -> MemoryEntry:
 def present(folder: Path) -> bool:
     """Does the folder hold a store of this kind?"""
     return (folder / DATABASE_FILE).exists()
+
+
+def wanted_embedder(folder: Path) -> str:
+    """The embedder that was asked for when what waits in the folder's store was stored; "" for none."""
+    if not present(folder):
+        return ""
+    database = Database(folder / DATABASE_FILE)
+    try:
+        with database.reading() as connection:
+            return spaces.wanted_embedder(connection)
+    finally:
+        database.close()
 
 
 def stored_space(folder: Path) -> EmbeddingSpace | None:

@@ -171,7 +171,7 @@ class LocalJsonMemoryBackend:
             return []
         return [handed_out(state) for state in snapshot.records[entry_id].former]
 
-    def embed_pending(self) -> int:
+    def embed_pending(self, *, refused: bool = True) -> int:
         return 0
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
