@@ -47,6 +47,8 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "llms": {
         "openai": "agentformer.llms.openai:OpenAIModel.from_settings",
+        "ollama": "agentformer.llms.openai:OpenAIModel.ollama",
+        "lmstudio": "agentformer.llms.openai:OpenAIModel.lmstudio",
         "echo": "agentformer.llms.echo:EchoModel.from_settings",
     },
 }

@@ -91,9 +91,23 @@ def test_a_folder_of_that_name_is_no_settings_file(folder: Path) -> None:
     assert load_settings() == Settings()
 
 
-def test_a_link_that_leads_nowhere_is_no_settings_file(folder: Path) -> None:
+def test_a_link_that_leads_nowhere_is_warned_about(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / ".env").symlink_to(folder / "gone")
     assert load_settings() == Settings()
+    (record,) = caplog.records
+    assert f"{folder / '.env'} is a link to {folder / 'gone'}, which is not there" in record.getMessage()
+
+
+def test_lines_that_are_no_assignment_are_told_by_their_number_without_what_they_say(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env_file(folder, f"AGENTFORMER_TOP_K=6\n\n\n{KEY} is the key\n  # fine\n= {KEY}\nAGENTFORMER_FANOUT='{KEY}\n")
+    for _ in range(2):
+        assert load_settings() == Settings(top_k=6)
+    told = [(record.name, record.getMessage()) for record in caplog.records]
+    assert told == [
+        ("agentformer", f"{folder / '.env'}, line {n}: this is not NAME=value, and has no effect") for n in (4, 6, 7)
+    ]
 
 
 @pytest.mark.parametrize("content", [b"OPENAI_API_KEY=\xff\xfe\xfa", "OPENAI_API_KEY=x\n".encode("utf-16")])
@@ -166,11 +180,91 @@ def test_the_command_line_tells_a_misspelt_variable(folder: Path) -> None:
 def test_what_is_shown_of_settings_holds_no_secret() -> None:
     keys = {"llm_api_key": KEY, "embed_api_key": KEY, "openai_api_key": KEY}
     urls = ("llm_base_url", "embed_base_url", "openai_base_url", "lmstudio_base_url", "ollama_base_url")
-    settings = load_settings({**keys, **dict.fromkeys(urls, f"http://user:{KEY}@host:1234/v1?token={KEY}")}, {})
+    settings = load_settings({**keys, **dict.fromkeys(urls, f"http://user:{KEY}@host:1234/v1")}, {})
     for text in (repr(settings), str(settings), f"{settings}"):
         assert KEY not in text and "user" not in text
         assert text.startswith("Settings(index_dir=") and text.count("'http://host:1234/v1'") == len(urls)
-    assert settings.llm_base_url == f"http://user:{KEY}@host:1234/v1?token={KEY}"
+    assert settings.llm_base_url == f"http://user:{KEY}@host:1234/v1"
+
+
+@pytest.mark.parametrize("rest", [f"?token={KEY}", f"#{KEY}", f"/v1?api-version=1&key={KEY}"])
+@pytest.mark.parametrize("name", ["llm_base_url", "embed_base_url", "openai_base_url"])
+def test_an_address_with_more_than_a_path_is_refused_at_once(name: str, rest: str) -> None:
+    with pytest.raises(InvalidInput, match="without ") as caught:
+        load_settings({name: f"http://host:1234{rest}"}, {})
+    assert caught.value.field == name
+    assert KEY not in str(caught.value)
+
+
+MISPLACED = [
+    "AGENTFORMER_LLM_TIMEOUT",
+    "AGENTFORMER_TOP_K",
+    "AGENTFORMER_SBERT_BACKEND",
+    "AGENTFORMER_ROUTES",
+    "AGENTFORMER_DECAY_RATES",
+    "AGENTFORMER_EMBED_LANGUAGES",
+    "OLLAMA_BASE_URL",
+]
+
+
+@pytest.mark.parametrize("variable", MISPLACED)
+@pytest.mark.parametrize("key", [KEY, f"sk-{'canary' * 8}", f"{KEY}={KEY}", f"kind:{KEY},{KEY}:x=x"])
+def test_a_key_in_the_wrong_variable_is_not_repeated_and_its_place_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str, key: str
+) -> None:
+    monkeypatch.setenv(variable, key)
+    with pytest.raises(InvalidInput) as caught:
+        load_settings()
+    assert caught.value.field in variable.lower()
+    assert str(caught.value).endswith(f"(set by {variable})")
+    monkeypatch.delenv(variable)
+    env_file(folder, f"{variable}={key}")
+    with pytest.raises(InvalidInput) as again:
+        load_settings()
+    assert str(again.value).endswith(f"(set by {variable} in {folder / '.env'})")
+    error: BaseException | None
+    for error in (caught.value, again.value):
+        while error is not None:
+            assert "canary" not in str(error)
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def test_an_argument_is_repeated_only_if_it_is_too_short_for_a_key() -> None:
+    with pytest.raises(InvalidInput, match=r"^llm_timeout: must be a number, got 'soon'$"):
+        load_settings({"llm_timeout": "soon"}, {"AGENTFORMER_LLM_TIMEOUT": "5"})
+    for name in ("llm_timeout", "sbert_backend", "routes", "decay_rates"):
+        with pytest.raises(InvalidInput, match=f"^{name}: must ") as caught:
+            load_settings({name: f"sk-{'canary' * 8}"}, {})
+        assert "canary" not in str(caught.value)
+
+
+def test_a_number_without_end_is_told_as_such() -> None:
+    with pytest.raises(InvalidInput, match=r"^llm_timeout: must be at least 1 and have an end \(set by"):
+        load_settings({}, {"AGENTFORMER_LLM_TIMEOUT": "inf"})
+
+
+def test_specs_lose_the_blanks_around_them() -> None:
+    settings = load_settings({"embedder": " hashing:64 "}, {"AGENTFORMER_LLM_MODEL": "gemma3 \t"})
+    assert (settings.embedder, settings.llm_model) == ("hashing:64", "gemma3")
+
+
+@pytest.mark.parametrize("name", ["index_dir", "upload_dir"])
+@pytest.mark.parametrize("value", ["a\0b", "~nobody-of-this-name/x"])
+def test_a_folder_that_no_system_has_is_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        load_settings({name: value}, {})
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize(("text", "languages"), [("en, FI", "en fi"), (" * ", "*"), ("", ""), ("fin", "fin")])
+def test_languages_are_codes_or_a_star(text: str, languages: str) -> None:
+    assert load_settings({"embed_languages": text}, {}).embed_languages == languages
+
+
+@pytest.mark.parametrize("text", ["english", "en *", "e", "en_GB"])
+def test_other_words_for_languages_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=f"codes of languages.*got '{re.escape(text)}'"):
+        load_settings({"embed_languages": text}, {})
 
 
 @pytest.mark.parametrize("name", ["llm_api_key", "embed_api_key", "openai_api_key"])

@@ -12,6 +12,7 @@ from agentformer.api.memory import add_memory_routes
 from agentformer.api.metrics import add_metrics_route
 from agentformer.api.problems import handle_errors
 from agentformer.api.questions import add_question_routes
+from agentformer.api.status import add_status_route
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.settings import Settings
@@ -39,6 +40,7 @@ def init_app(app: Flask, memory: AgentFormer, *, url_prefix: str = "") -> None:
     add_question_routes(blueprint, memory)
     add_memory_routes(blueprint, memory)
     add_metrics_route(blueprint, memory)
+    add_status_route(blueprint, memory)
     blueprint.add_url_rule("/healthz", view_func=_healthz)
     handle_errors(blueprint)
     app.register_blueprint(blueprint)

@@ -45,7 +45,7 @@ def _restore(memory: AgentFormer) -> Any:
 def _reindex(memory: AgentFormer) -> Any:
     def reindex() -> Response:
         """JSON `{namespace}`, optional: embed what waits, in every namespace, and tell what still waits in this one."""
-        body = json_object(("namespace",), '{"namespace": "..."}') if request.content_length else {}
+        body = json_object(("namespace",), '{"namespace": "..."}') if request.get_data() else {}
         namespace = fields.name("namespace", body.get("namespace", DEFAULT_NAMESPACE))
         memory.memory.reindex()
         waiting = memory.backend.waiting(Scope(namespace), limit=_SHOWN)

@@ -32,7 +32,7 @@ def _query(memory: AgentFormer) -> Any:
             "filters": body.get("filters"),
             "max_tokens": body.get("max_tokens"),
         }
-        question = body.get("question", "")
+        question = "" if body.get("question") is None else body["question"]
         if _wants_events(body):
             return event_stream(memory.rag.stream(question, **asked))
         return jsonify(answer_json(memory.rag.query(question, **asked)))

@@ -16,9 +16,13 @@ from agentformer.api.app import close_app, create_app
 from agentformer.errors import InvalidInput
 from agentformer.settings import Settings
 
+_FINISH_SECONDS = 20.0  # that running requests have after a signal: less than most supervisors wait before they kill
+
 
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until SIGTERM or SIGINT; requests in progress are finished, and the memory is closed.
+    """Serve until SIGTERM or SIGINT; requests in progress have 20 seconds to finish, and the memory is closed.
+
+    What they have not finished by then is cut off; nothing that is stored is harmed by it.
 
     `started` is told the address once the socket listens; port 0 takes a free one. Raises `InvalidInput`
     for an address that others could reach: there is no access control yet.
@@ -51,7 +55,7 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
     try:
         while not stopping.is_set():
             _turn(server)
-        _finish(server, settings.read_seconds)
+        _finish(server, _FINISH_SECONDS)
     finally:
         server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
         close_app(app)
@@ -63,7 +67,8 @@ def _turn(server: Any) -> None:
 
 
 def _finish(server: Any, seconds: float) -> None:
-    """Take no new connection, and answer the requests that are in progress. Waitress's own end drops them."""
+    """Take no new connection, and answer for `seconds` the requests that are in progress. Waitress's own end drops
+    them."""
     server.del_channel()
     server.socket.close()
     deadline = time.monotonic() + seconds

@@ -55,13 +55,17 @@ def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json:
     with connect(**options) as af:
         if stream:
             with closing(af.rag.stream(question, top_k=top_k, namespace=namespace)) as events:
-                _print_stream(events, as_json)
-            return
-        answer = af.rag.query(question, top_k=top_k, namespace=namespace)
-    if as_json:
-        print_json(answer_json(answer))
-    else:
-        print_answer(answer)
+                complete = _print_stream(events, as_json)
+        else:
+            answer = af.rag.query(question, top_k=top_k, namespace=namespace)
+            complete = answer.complete
+            if as_json:
+                print_json(answer_json(answer))
+            else:
+                print_answer(answer)
+                _print_mode(answer)
+    if not complete:
+        sys.exit(1)
 
 
 @main.command("list")
@@ -110,10 +114,14 @@ def export(text: bool, namespace: str, as_json: bool, **options: Any) -> None:
                 say(page.text)
 
 
-def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> None:
-    """An answer as it comes. Ctrl-C ends it after what was said, with the exit code of an interrupted command."""
+def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
+    """Print an answer as it comes; is it complete? Ctrl-C ends it after what was said, with the exit code of an
+    interrupted command."""
+    complete = True
     try:
         for event in events:
+            if isinstance(event, Answer):
+                complete = event.complete
             if as_json:
                 name, data = event_json(event)
                 print_json({"event": name, "data": data}, indent=None)
@@ -127,6 +135,7 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> None:
             say()
         say("note: stopped; the answer is not complete", err=True)
         sys.exit(_INTERRUPTED)
+    return complete
 
 
 def _print_end(answer: Answer) -> None:
@@ -135,6 +144,13 @@ def _print_end(answer: Answer) -> None:
         say()
         print_warnings(answer.warnings)
     print_answer(dataclasses.replace(answer, text="", warnings=()))  # its first line ends the text's own
+    _print_mode(answer)
+
+
+def _print_mode(answer: Answer) -> None:
+    """The mode of an answer that broke off, where no citations show it: the text may end anywhere."""
+    if not (answer.complete or answer.citations):
+        say(f"\n({answer.mode})")
 
 
 def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:

@@ -134,6 +134,8 @@ class OllamaEmbedder(RemoteEmbedder):
 
     def _translated(self, failure: HttpFailure) -> EmbedderUnavailable:
         name = f"{self.provider}:{self._model}"
+        if failure.status == 200:  # and no JSON; the failure ends with a question
+            return EmbedderUnavailable(f"{name}: {failure} Set OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL")
         if failure.status == 404 and not _lacks_endpoint(failure):
             advice = f"get the model with `ollama pull {self._model}`"
         elif failure.status in (401, 403):

@@ -119,7 +119,7 @@ def _slowness(error: BaseException) -> str:
         return f"took too long for the gateway before it (status {status})"
     cause: BaseException | None = error
     for _ in range(8):  # the package's error, the HTTP library's and ours; and nobody's circle
-        if isinstance(cause, OverLimit) and "within" in str(cause):
+        if isinstance(cause, OverLimit) and cause.longer:
             return str(cause)
         cause = cause.__cause__ if cause else None
     return ""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentformer.errors import InvalidReply
+from agentformer.llms.asked import check_asked
 from agentformer.llms.structured import Mismatch, Schema
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool
@@ -29,6 +30,7 @@ class EchoModel:
         max_tokens: int = 512,
     ) -> Reply:
         """Raises `InvalidReply` where a schema is given and the message is no JSON that is valid under it."""
+        check_asked(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
         asked = next((m.content for m in reversed(messages) if m.role == "user"), "")
         words = asked.split(" ")
         kept = words[:max_tokens]
@@ -45,7 +47,7 @@ class EchoModel:
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        reply = self.complete(messages, max_tokens=max_tokens)
+        reply = self.complete(messages, temperature=temperature, max_tokens=max_tokens)
         for i, word in enumerate(reply.text.split(" ")):
             if piece := f" {word}" if i else word:
                 yield piece

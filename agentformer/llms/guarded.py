@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.net.breaker import Breaker
 from agentformer.net.usage import Usage
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A model that has several servers to choose from."""
+
+    @property
+    def has_another(self) -> bool:
+        """Whether, after a call failed, another server answers."""
+        ...
 
 
 class GuardedModel:
@@ -49,14 +59,17 @@ class GuardedModel:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Only a server that does not answer opens the breaker; one that answers nonsense is there."""
+        """Only where no server answers the breaker opens; one that answers nonsense is there."""
         if reason := self._breaker.blocked():
             raise LanguageModelUnavailable(reason)
         with self._usage.call():
             try:
                 yield
             except LanguageModelUnavailable as error:
-                self._breaker.failed(str(error))
+                if isinstance(self._inner, Choosing) and self._inner.has_another:
+                    self._breaker.succeeded()
+                else:
+                    self._breaker.failed(str(error))
                 raise
             except (PromptTooLong, InvalidReply, GeneratorExit):
                 self._breaker.succeeded()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -15,28 +16,43 @@ from agentformer.errors import (
     LanguageModelUnavailable,
     PromptTooLong,
 )
+from agentformer.llms.asked import check_asked
 from agentformer.llms.dialect import SHAPES, Dialect
 from agentformer.llms.structured import Mismatch, Schema
-from agentformer.llms.wire import Finish, check_length, check_said, messages_out, piece_in, reply_in, tools_out
-from agentformer.net.openai_client import Failure, cleaned, explain, open_client
-from agentformer.net.servers import FirstThatAnswers, Server, candidates
+from agentformer.llms.wire import (
+    Finish,
+    Joiner,
+    check_length,
+    check_said,
+    messages_out,
+    piece_in,
+    reply_in,
+    tools_out,
+    unstreamed_in,
+)
+from agentformer.net.address import with_path
+from agentformer.net.openai_client import Failure, cleaned, explain, open_client, secrets
+from agentformer.net.secrets import masked
+from agentformer.net.servers import LMSTUDIO_URL, OLLAMA_URL, FirstThatAnswers, Server, candidates
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool
 
 if TYPE_CHECKING:
     import openai
 
+log = logging.getLogger("agentformer")
 T = TypeVar("T")
 _TRIES = 6  # of one request: as many as there are things that a server may refuse by name
 _SHOWN_BACK = 2000  # characters of a bad answer that a model is shown again
 
 
 class OpenAIModel:
-    """Chat completions at the first of `servers` that answers.
+    """Chat completions at the first of `servers` that answers. A call that it fails goes on to the next, unless a
+    stream has given a piece.
 
-    What a busy server (429, 5xx) or a lost connection cost is repeated `retries` times with exponential backoff; a
-    timeout is not, so that a hung server costs one. `timeout`: seconds for a whole reply, and between two pieces of a
-    stream; `stream_seconds`: for a whole stream. Thread-safe.
+    What a busy server (429, 5xx) or a lost connection cost is repeated `retries` times with exponential backoff, or as
+    the server asks, within twice the timeout; a timeout is not, so that a hung server costs one. `timeout`: seconds for
+    a whole reply, and between two pieces of a stream; `stream_seconds`: for a whole stream. Thread-safe.
     """
 
     def __init__(
@@ -54,7 +70,8 @@ class OpenAIModel:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Raises `MissingExtra` without the `openai` package, `InvalidInput` for a key that cannot be sent."""
+        """Raises `MissingExtra` without the `openai` package, `InvalidInput` for a key that cannot be sent or for no
+        model."""
         servers = candidates(
             model,
             explicit_url=settings.llm_base_url,
@@ -64,13 +81,36 @@ class OpenAIModel:
             lmstudio_url=settings.lmstudio_base_url,
             ollama_url=settings.ollama_base_url,
         )
+        return cls._of(model, servers, settings)
+
+    @classmethod
+    def ollama(cls, model: str, settings: Settings) -> OpenAIModel:
+        """At Ollama alone. Raises as `from_settings` does."""
+        url = settings.llm_base_url or settings.ollama_base_url or OLLAMA_URL
+        return cls._of(model, [Server("ollama", with_path(url, "/v1"), settings.llm_api_key)], settings)
+
+    @classmethod
+    def lmstudio(cls, model: str, settings: Settings) -> OpenAIModel:
+        """At LM Studio alone. Raises as `from_settings` does."""
+        url = settings.llm_base_url or settings.lmstudio_base_url or LMSTUDIO_URL
+        return cls._of(model, [Server("lmstudio", with_path(url, "/v1"), settings.llm_api_key)], settings)
+
+    @classmethod
+    def _of(cls, model: str, servers: Sequence[Server], settings: Settings) -> OpenAIModel:
+        if not model.strip():
+            raise InvalidInput("llm_model", "names no model; give one after the colon, such as ollama:gemma3")
         return cls(
-            model,
+            model.strip(),
             servers,
             timeout=settings.llm_timeout,
             retries=settings.llm_retries,
             stream_seconds=settings.llm_stream_seconds,
         )
+
+    @property
+    def has_another(self) -> bool:
+        """Whether one of several servers answers, after another has failed a call."""
+        return self._first.has_another
 
     def complete(
         self,
@@ -82,12 +122,11 @@ class OpenAIModel:
         max_tokens: int = 512,
     ) -> Reply:
         """As `LanguageModel.complete`. JSON that is not valid under the schema is asked for once more."""
-        _check(messages, max_tokens)
+        check_asked(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
         shape = None if schema is None else Schema(schema)
-        server = self._server()
         offered: dict[str, Any] = {"tools": tools_out(tools)} if tools else {}
 
-        def ask(messages: Sequence[ChatMessage]) -> Reply:
+        def ask(server: Server, messages: Sequence[ChatMessage]) -> Reply:
             def request(below: str) -> dict[str, Any]:
                 dialect = self._dialects[server]
                 options = dialect.options(temperature=temperature, max_tokens=max_tokens, stream=False)
@@ -96,21 +135,57 @@ class OpenAIModel:
 
             return self._send(server, request, lambda done: reply_in(done, self._who(server), self._model, max_tokens))
 
-        return ask(messages) if shape is None else self._valid(messages, shape, ask, server)
+        if shape is None:
+            return self._wherever(lambda server: ask(server, messages))
+        return self._wherever(lambda server: self._valid(messages, shape, partial(ask, server), server))
 
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
         """As `LanguageModel.stream`. Closing the generator closes the connection."""
-        _check(messages, max_tokens)
-        server = self._server()
+        check_asked(messages, temperature=temperature, max_tokens=max_tokens)
+
+        def begin(server: Server) -> tuple[Server, str, Generator[str, None, Reply]]:
+            pieces = self._stream(server, messages, temperature, max_tokens)
+            return server, next(pieces), pieces  # one without any piece raises; it does not end
+
+        server, first, rest = self._wherever(begin)
+        try:
+            yield first
+            return (yield from rest)
+        except LanguageModelUnavailable:
+            self._first.pick(but=[server])  # so that the next call goes elsewhere
+            raise
+        finally:
+            rest.close()
+
+    def _wherever(self, ask: Callable[[Server], T]) -> T:
+        """`ask` of the first server that can answer; where none can, the error says what each of them did."""
+        lost: dict[Server, str] = {}
+        while True:
+            server = self._server(lost)
+            try:
+                return ask(server)
+            except LanguageModelUnavailable as error:
+                lost[server] = str(error)
+
+    def _stream(
+        self, server: Server, messages: Sequence[ChatMessage], temperature: float, max_tokens: int
+    ) -> Generator[str, None, Reply]:
         wire = messages_out(messages)
 
         def request(below: str) -> dict[str, Any]:
             options = self._dialects[server].options(temperature=temperature, max_tokens=max_tokens, stream=True)
             return {"model": self._model, "messages": wire, **options}
 
-        parts = self._send(server, request, lambda parts: parts, streams=True)
+        def read(parts: Any) -> Any:
+            done = unstreamed_in(parts)
+            return parts if done is None else reply_in(done, self._who(server), self._model, max_tokens)
+
+        parts = self._send(server, request, read, streams=True)
+        if isinstance(parts, Reply):
+            yield parts.text
+            return parts
         try:
             return (yield from self._pieces(parts, server, max_tokens))
         finally:
@@ -118,11 +193,12 @@ class OpenAIModel:
 
     def _pieces(self, parts: Any, server: Server, max_tokens: int) -> Generator[str, None, Reply]:
         said: list[str] = []
+        joiner = Joiner()
         finish: Finish = ""
         tokens = (0, 0)
         chars = came = 0
         while True:
-            piece = self._tried(lambda: piece_in(next(parts, None)), server)
+            piece = self._tried(lambda: piece_in(next(parts, None)), server, streams=True)
             if isinstance(piece, Failure) and not finish:
                 raise self._error(piece)
             if piece is None or isinstance(piece, Failure):  # after the end only counts can be lost
@@ -131,15 +207,18 @@ class OpenAIModel:
             finish, tokens = piece.finish or finish, piece.tokens or tokens
             chars += len(piece.text)
             check_length(chars, max_tokens, self._who(server))
-            if piece.text:
-                said.append(piece.text)
-                yield piece.text
+            if text := joiner.add(piece.text):
+                said.append(text)
+                yield text
         if not finish:
             what = "the stream ended before the answer did" if came else "what came is no stream of the OpenAI protocol"
             raise LanguageModelUnavailable(f"{self._who(server)}: {what}; try again, or check the address")
-        text = "".join(said)
-        check_said(text, finish, self._who(server))
-        return Reply(text, self._model, *tokens, finish)
+        if text := joiner.end():
+            said.append(text)
+            yield text
+        whole = "".join(said)
+        check_said(whole, finish, self._who(server))
+        return Reply(whole, self._model, *tokens, finish)
 
     def _valid(
         self,
@@ -182,7 +261,7 @@ class OpenAIModel:
         refused, failure = "", None
         for _ in range(_TRIES):
             sent = request(refused)
-            found = self._tried(partial(_call, client, sent, read), server)
+            found = self._tried(partial(_call, client, sent, read), server, streams=streams)
             if not isinstance(found, Failure):
                 return found
             failure = found
@@ -193,25 +272,29 @@ class OpenAIModel:
         assert failure
         raise self._error(failure)
 
-    def _tried(self, call: Callable[[], T], server: Server) -> T | Failure:
+    def _tried(self, call: Callable[[], T], server: Server, *, streams: bool) -> T | Failure:
         try:
             return call()
-        except LanguageModelError:
-            raise
+        except InvalidReply as error:
+            told = masked(str(error), secrets(server))  # it may quote the model
         except Exception as error:  # noqa: BLE001  a server can send anything; the package passes on what it trips over
-            return explain(error, server, self._model)
+            return explain(error, server, self._model, seconds="stream_seconds" if streams else "timeout")
+        raise InvalidReply(told)
 
     def _error(self, failure: Failure) -> LanguageModelError:
-        if failure.kind == "unavailable":
-            self._first.forget()
         if failure.kind == "too_long":
             return PromptTooLong(f"{failure.message}; shorten the conversation")
         if failure.kind == "rejected":
             return InvalidReply(failure.message)
         return LanguageModelUnavailable(failure.message)
 
-    def _server(self) -> Server:
-        server = self._first.pick()
+    def _server(self, lost: Mapping[Server, str]) -> Server:
+        """The server to ask, none of the `lost`, whose errors these are."""
+        server = self._first.pick(but=lost)
+        if server is not None and lost:
+            log.warning("%s; going on with %s", [*lost.values()][-1], self._who(server))
+        if server is None and lost:
+            raise LanguageModelUnavailable("; then ".join(lost.values()))
         if server is None:
             raise LanguageModelUnavailable(
                 f"no server for {self._model} answers (tried {self._first.tried}); "
@@ -235,10 +318,3 @@ class OpenAIModel:
 def _call(client: openai.OpenAI, sent: Mapping[str, Any], read: Callable[[Any], T]) -> T:
     create: Any = client.chat.completions.create  # its overloads know no dictionary
     return read(create(**sent))
-
-
-def _check(messages: Sequence[ChatMessage], max_tokens: int) -> None:
-    if not messages:
-        raise InvalidInput("messages", "must hold at least one message")
-    if max_tokens < 1:
-        raise InvalidInput("max_tokens", f"must be at least 1, got {max_tokens}")

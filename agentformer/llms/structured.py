@@ -29,7 +29,11 @@ class Mismatch(ValueError):
 
 
 class Schema:
-    """A checked JSON Schema. Raises `InvalidInput` for one that is none; nothing is ever fetched for a `$ref`."""
+    """A checked JSON Schema. Raises `InvalidInput` for one that is none; nothing is ever fetched for a `$ref`.
+
+    A schema is the caller's own, not the model's: what its `pattern` costs is not bounded, so it must be one that does
+    not backtrack without end, as `^(a+)+$` does.
+    """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         try:
@@ -65,7 +69,8 @@ class Schema:
         return f"Answer with one JSON value and nothing else. It must be valid under this JSON Schema:\n{schema}"
 
     def read(self, text: str) -> tuple[str, Any]:
-        """The JSON in `text`, which may be fenced, and its value. Raises `Mismatch`."""
+        """The JSON in `text`, which may be fenced, and its value. Raises `Mismatch`, also for what only some readers
+        take for JSON, such as an object with one key twice."""
         text = _THOUGHT.sub("", text)
         fenced = _FENCE.match(text)
         text = (fenced[1] if fenced else text).strip()

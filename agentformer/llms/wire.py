@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,23 @@ def tools_out(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 def clean(text: str) -> str:
     """`text` without halves of surrogate pairs, which JSON can carry and no file can."""
-    return text.encode("utf-8", "replace").decode()
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+class Joiner:
+    """Clean text out of pieces that may have cut a surrogate pair in two."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def add(self, piece: str) -> str:
+        text = self._half + piece
+        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return clean(text.removesuffix(self._half))
+
+    def end(self) -> str:
+        """What is left: of half a pair, the sign for a character that is not known."""
+        return clean(self._half)
 
 
 def finish_in(reason: object) -> Finish:
@@ -87,9 +104,24 @@ def reply_in(done: Any, who: str, model: str, max_tokens: int) -> Reply:
     return Reply(text, model, read, written, "tool_calls" if calls else finish, calls)
 
 
+class _Object(dict[str, Any]):
+    """A JSON object that is read as the package's own are: None for what it does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
+
+
+def unstreamed_in(parts: Any) -> Any:
+    """The whole completion of a server that does not stream, though it was asked to; None for a stream."""
+    if not parts.response.headers.get("content-type", "").lower().startswith("application/json"):
+        return None
+    return json.loads(parts.response.read(), object_hook=_Object)
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One event of a stream. `tokens`: read and written, where it tells them."""
+    """One event of a stream. `text` may begin or end within a surrogate pair; see `Joiner`. `tokens`: read and
+    written, where it tells them."""
 
     text: str
     finish: Finish
@@ -108,7 +140,7 @@ def piece_in(chunk: Any) -> Piece | None:
     text = choice.delta.content if choice.delta else None
     if text is not None and not isinstance(text, str):
         raise TypeError("content is no text")
-    return Piece(clean(text or ""), finish_in(choice.finish_reason), tokens)
+    return Piece(text or "", finish_in(choice.finish_reason), tokens)
 
 
 def check_length(chars: int, max_tokens: int, who: str) -> None:
@@ -143,25 +175,44 @@ def calls_in(calls: Any, who: str) -> tuple[ToolCall, ...]:
 
 def _arguments_in(arguments: Any, name: str, who: str) -> Mapping[str, Any]:
     """Some servers send the object itself, some nothing for a tool without parameters."""
-    if isinstance(arguments, str) and arguments.strip():
-        try:
-            arguments = loads(arguments)
-        except ValueError:
-            raise InvalidReply(f"{who} called {name!r:.80} with arguments that are not JSON") from None
-    if arguments is None or arguments == "":
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    try:
+        found = loads(text) if text.strip() else None
+    except ValueError:
+        raise InvalidReply(f"{who} called {name!r:.80} with arguments that are not JSON") from None
+    if found is None:
         return {}
-    if not isinstance(arguments, Mapping):
+    if not isinstance(found, Mapping):
         raise InvalidReply(f"{who} called {name!r:.80} with arguments that are not a JSON object")
-    return dict(arguments)
+    return found
 
 
 def loads(text: str) -> Any:
-    """A JSON value as the standard has it. Raises `ValueError`, also for NaN and for nesting without end."""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
+    """A JSON value that every reader of JSON understands alike, and any file can hold. Raises `ValueError`, also for
+    NaN, a number beyond a double, a key that stands twice, half a surrogate pair and nesting without end."""
     try:
-        return json.loads(text, parse_constant=refuse)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_number, object_pairs_hook=_members)
+        json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text holds half a surrogate pair") from None
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text:.40} is too large a number")
+    return number
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a key stands twice in the object that begins with {pairs[0][0]!r:.40}")
+    return found

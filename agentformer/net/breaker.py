@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 
 class Breaker:
-    """One server's state. Thread-safe. A wait doubles with each further failure, up to `longest` seconds."""
+    """One server's state. Thread-safe. A wait doubles, up to `longest` seconds, each time that the call which was let
+    through after it fails; failures of calls that were under way together are one outage."""
 
     def __init__(self, seconds: float, *, longest: float = 300.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._first = seconds
@@ -22,6 +23,7 @@ class Breaker:
         self._wait = 0.0
         self._until = 0.0
         self._reason = ""
+        self._half_open = False
 
     def blocked(self) -> str:
         """Why no call may be made now; "" when one may. After the wait, the first caller is let through and the
@@ -31,19 +33,21 @@ class Breaker:
                 return ""
             now = self._clock()
             if now >= self._until:
-                self._until = now + self._wait
+                self._until, self._half_open = now + self._wait, True
                 return ""
             return f"{self._reason}; it is asked again in {max(1, round(self._until - now))} s"
 
     def succeeded(self) -> None:
         with self._lock:
-            self._wait, self._reason = 0.0, ""
+            self._wait, self._reason, self._half_open = 0.0, "", False
 
     def failed(self, reason: str) -> None:
         with self._lock:
-            self._wait = min(self._wait * 2, self._longest) if self._wait else self._first
+            if self._reason and not self._half_open:
+                return
+            self._wait = min(self._wait * 2, self._longest) if self._half_open else self._first
             self._until = self._clock() + self._wait
-            self._reason = reason
+            self._reason, self._half_open = reason, False
 
     def reset(self) -> None:
         """Let the next call through: somebody asks for it now."""

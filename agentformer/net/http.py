@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from agentformer.errors import InvalidInput
 from agentformer.net.address import shown
+from agentformer.net.secrets import masked, one_line
 
 MAX_BODY = 64 * 1024 * 1024  # 1,000 vectors of 4,096 numbers
 _QUOTED = 200  # characters of a server's own words that an error repeats
@@ -148,7 +149,8 @@ class JsonClient:
         return data
 
     def _refusal(self, answer: http.client.HTTPResponse, body: bytes) -> HttpFailure:
-        excerpt = cleaned(_words(body), self._secrets)
+        refused = answer.status in (401, 403)  # whose words are mostly about the key, and may hold it in any guise
+        excerpt = "" if refused else cleaned(_words(body), self._secrets)
         what = f"answered {answer.status}"
         if 300 <= answer.status < 400:
             where = shown(answer.getheader("Location", ""))
@@ -176,10 +178,8 @@ class JsonClient:
 
 
 def cleaned(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """A server's words for an error text: on one line, no secret in it, at most 200 characters."""
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    line = " ".join("".join(ch if ch.isprintable() else " " for ch in text).split())
+    """A server's words for an error text: on one line, no part of a secret in it, at most 200 characters."""
+    line = masked(one_line(text), secrets)
     return line if len(line) <= _QUOTED else line[: _QUOTED - 1] + "…"
 
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from agentformer.errors import InvalidInput
 from agentformer.net.bounded import OverLimit, open_http
+from agentformer.net.secrets import masked, one_line
 from agentformer.net.servers import Server
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ _READ = 2000  # characters of them that are looked at; lists of validation error
 _NO_KEY = "none"  # the package refuses to start without one; it is never sent
 # Whose words they are: OpenAI and vLLM, llama.cpp, LM Studio, Ollama, and gateways in front of them.
 _OVERFLOW = re.compile(
-    r"context[ _-]?(length|size|window)|maximum context|exceed_context|too many tokens|prompt (is )?too long"
-    r"|input (is )?too (long|large)|(larger|longer) than the (max|context|physical batch)|reduce the length",
+    r"context[ _-]?(length|size|window)|maximum context|exceed_context|too many tokens"
+    r"|(input|prompt)( \(\d+ tokens\))?( is)? too (long|large)"
+    r"|(larger|longer) than the (max|context|physical batch)|reduce the length",
     re.IGNORECASE,
 )
 _SECRET = re.compile(r"\b(sk-|Bearer\s+)[\w.*~+/=-]{6,}", re.IGNORECASE)
@@ -47,15 +49,22 @@ class Failure:
 def open_client(server: Server, *, timeout: float, retries: int, seconds: float) -> openai.OpenAI:
     """A client for this server alone, with this key or none; the package's environment variables have no say.
 
-    `timeout`: seconds without a byte. `seconds`: of one response as a whole; see `bounded`. Raises `MissingExtra`, and
-    `InvalidInput` for an address or key that cannot be sent.
+    `timeout`: seconds without a byte. `seconds`: of one response as a whole. Retries and the waits before them end
+    within twice the timeout; see `bounded`. Raises `MissingExtra`, and `InvalidInput` for an address or key that cannot
+    be sent.
     """
     parts = urlsplit(server.base_url)
     if parts.query or parts.fragment:
         raise InvalidInput(
             "base_url", f"{server.address} must be given without a query; keys have settings of their own"
         )
-    http = open_http(timeout=timeout, seconds=seconds, authorization=_authorization(server))
+    http = open_http(
+        timeout=timeout,
+        seconds=seconds,
+        authorization=_authorization(server),
+        retries=retries,
+        final=lambda said: bool(_OVERFLOW.search(said[:_READ])),
+    )
     import openai  # after `open_http`, which says what is missing
 
     client = openai.OpenAI(
@@ -63,7 +72,7 @@ def open_client(server: Server, *, timeout: float, retries: int, seconds: float)
         base_url=urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])),
         api_key=_NO_KEY,
         timeout=http.timeout,
-        max_retries=retries,
+        max_retries=0,  # the HTTP client repeats, within its limits
         http_client=http,
     )
     client.admin_api_key = client.webhook_secret = None  # the package took these from the environment
@@ -84,22 +93,30 @@ def _authorization(server: Server) -> str:
 
 
 def cleaned(text: str, server: Server, limit: int = QUOTED) -> str:
-    """A server's words as they may be quoted: one line, no secret, `limit` characters."""
+    """A server's words as they may be quoted: one line, no secret nor a good part of one, `limit` characters."""
+    return _cut(masked(_SECRET.sub("[key]", one_line(text[: 10 * _READ])), secrets(server)), limit)
+
+
+def secrets(server: Server) -> set[str]:
+    """What no message may hold a part of."""
     password = urlsplit(server.base_url).password or ""
-    secrets = {server.api_key.strip(), password, unquote(password), _authorization(server).rpartition(" ")[2]}
-    text = " ".join("".join(ch if ch.isprintable() else " " for ch in text).split())
-    for secret in sorted(secrets - {""}, key=len, reverse=True):
-        text = text.replace(secret, "[key]")
-    text = _SECRET.sub("[key]", text)
-    return _cut(text, limit)
+    return {server.api_key.strip(), password, unquote(password), _authorization(server).rpartition(" ")[2]} - {""}
 
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def explain(error: BaseException, server: Server, model: str, *, settings: Literal["llm", "embed"] = "llm") -> Failure:
-    """What went wrong, for a message: which model, which address, what to do. `settings` names the settings to change.
+def explain(
+    error: BaseException,
+    server: Server,
+    model: str,
+    *,
+    settings: Literal["llm", "embed"] = "llm",
+    seconds: str = "timeout",
+) -> Failure:
+    """What went wrong, for a message: which model, which address, what to do. `settings` names the settings to change;
+    `seconds` the one among them that limits a response as a whole.
 
     Any exception that a call and the reading of its answer can raise will do. It never quotes a key; so raise the
     resulting error outside the `except` block, or the original would stand in the traceback.
@@ -108,7 +125,8 @@ def explain(error: BaseException, server: Server, model: str, *, settings: Liter
     place = f"{model} at {server.name} {server.address}"
     key, url = f"AGENTFORMER_{settings.upper()}_API_KEY", f"AGENTFORMER_{settings.upper()}_BASE_URL"
     if limit := next((cause for cause in _causes(error) if isinstance(cause, OverLimit)), None):
-        advice = f"check the server, or give it longer (AGENTFORMER_{settings.upper()}_TIMEOUT)"
+        name = f"AGENTFORMER_{settings}_{seconds if limit.longer == 'seconds' else limit.longer}".upper()
+        advice = f"check the server, or give it longer ({name})" if limit.longer else "check the server"
         return Failure("unavailable", f"{place}: the server {limit}; {advice}")
     said = cleaned(_words(error), server, _READ)
     if status:
@@ -126,12 +144,13 @@ def explain(error: BaseException, server: Server, model: str, *, settings: Liter
 
 def _explain_status(status: int, place: str, said: str, model: str, key: str, url: str) -> Failure:
     quote = _quote(said)
+    if status in (401, 403):
+        advice = f"check the key ({key}, or OPENAI_API_KEY)"
+        # Unquoted: such words are about a key, which may be another's, of a gateway behind the server.
+        return Failure("refused", f"{place} refuses the key (status {status}); {advice}", status)
     # A 429 speaks of tokens per minute. Some servers say 500 where the input is too long.
     if status == 413 or (status >= 400 and status != 429 and _OVERFLOW.search(said)):
         return Failure("too_long", f"{place}: the input is longer than the model reads{quote}", status, said)
-    if status in (401, 403):
-        advice = f"check the key ({key}, or OPENAI_API_KEY)"
-        return Failure("refused", f"{place} refuses the key (status {status}){quote}; {advice}", status, said)
     if status == 404:
         advice = f"check the model's name, that the server has it, and the path of the address ({url})"
         return Failure("missing", f"{place}: no model {model!r} there{quote}; {advice}", status, said)

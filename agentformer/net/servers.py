@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -12,9 +12,13 @@ from agentformer.net.address import shown, with_path
 from agentformer.net.bounded import open_http
 
 OPENAI_URL = "https://api.openai.com/v1"
+LMSTUDIO_URL = "http://127.0.0.1:1234"
+OLLAMA_URL = "http://127.0.0.1:11434"
 PROBE_SECONDS = 2.0
+# Those that OpenAI hosts: GPT-J, GPT-NeoX, GPT-OSS, GPT-SW3 and GPT-2 are served elsewhere.
 _OPENAI_NAMES = re.compile(
-    r"(ft:)?(gpt-(?!oss)|chatgpt-|o\d+(-|$)|text-embedding-(3-|ada-)|davinci-|babbage-)", re.ASCII
+    r"(ft:)?(gpt-(?![12](\D|$))\d|chatgpt-|codex-|o\d+(-|$)|text-embedding-(3-|ada-)|(davinci|babbage)-002)",
+    re.ASCII | re.IGNORECASE,
 )
 
 
@@ -86,20 +90,23 @@ class FirstThatAnswers:
         self._servers = tuple(servers)
         self._answers = answers
         self._lock = threading.Lock()
-        self._chosen = self._servers[0] if len(self._servers) == 1 else None
+        self._chosen: Server | None = None
 
-    def pick(self) -> Server | None:
-        """The server to ask; None where none answers, and then `tried` says which were asked."""
+    def pick(self, but: Collection[Server] = ()) -> Server | None:
+        """The server to ask, none of those in `but`, which did not answer; None where none answers, and then `tried`
+        says which were asked."""
         with self._lock:
-            if self._chosen is None:
-                self._chosen = next(filter(self._answers, self._servers), None)
+            if len(self._servers) == 1:
+                return None if self._servers[0] in but else self._servers[0]
+            if self._chosen is None or self._chosen in but:
+                left = (server for server in self._servers if server not in but)
+                self._chosen = next(filter(self._answers, left), None)
             return self._chosen
 
-    def forget(self) -> None:
-        """Look again at the next call: the chosen one does not answer any more."""
-        with self._lock:
-            if len(self._servers) != 1:
-                self._chosen = None
+    @property
+    def has_another(self) -> bool:
+        """Whether one of several is known to answer, after another was passed over."""
+        return len(self._servers) > 1 and self._chosen is not None
 
     @property
     def tried(self) -> str:

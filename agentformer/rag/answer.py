@@ -101,7 +101,9 @@ class Answerer:
             yield AnswerFault(str(reason))
         cut = f"the model broke off: {reason}" if reason else _cut(speech.reply, limit)
         answer = self._judged(question, hits, given, speech.text, cut=cut)
-        yield from _at_once(dataclasses.replace(answer, complete=not reason), shown=speech.shown)
+        if reason:
+            answer = dataclasses.replace(answer, complete=False)
+        yield from _at_once(answer, shown=speech.shown)
 
     def _to_ask(self, question: str, hits: Sequence[Hit]) -> LanguageModel | None:
         """The model, if there is one and the hits may hold an answer."""
@@ -141,7 +143,7 @@ class Answerer:
             warnings.append(f"the model cited passages that it was not given: {strays}")
         if not cited.citations:
             warnings.append("the model cited nothing; check its answer against the hits")
-        return Answer(cited.text, "llm", cited.citations, tuple(hits), tuple(warnings))
+        return Answer(cited.text, "llm", cited.citations, tuple(hits), tuple(warnings), complete=not cut)
 
     def _extractive(self, question: str, hits: Sequence[Hit], warnings: tuple[str, ...] = ()) -> Answer:
         """The best sentences, word for word."""

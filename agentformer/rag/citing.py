@@ -23,13 +23,12 @@ _STRAY = "[0]"  # of a mark that points to no passage: no passage has this numbe
 # Neighbouring marks with what joins them to each other and to the words before.
 _JOINT = r"(?:[ \t]{0,3}(?:[,;&]|\b(?:and|or|och|eller|og|ja|tai|und|oder|et|ou|y|e|i|en)\b)){1,2}"
 _MARKS = re.compile(
-    rf"{_CODE}|(?P<joint>{_JOINT})?{_SPACE}(?P<marks>\[\d{{1,3}}\](?:(?:{_JOINT})?[ \t]{{0,3}}\[\d{{1,3}}\])*)"
+    rf"{_CODE}|(?P<framed>[ \t]{{0,3}}\((?:see |cf\. )?\[0\]\))"
+    rf"|(?P<joint>{_JOINT})?{_SPACE}(?P<marks>\[\d{{1,3}}\](?:(?:{_JOINT})?[ \t]{{0,3}}\[\d{{1,3}}\])*)"
     r"(?P<last>(?=[ \t]{0,3}(?:[.!?,;:)。！？]|\n|\Z)))?",
     re.DOTALL,
 )
-_UNFINISHED = re.compile(
-    rf"(?<![ \t])[ \t]*[\[【［][ \t]{{0,3}}(?:{CITING_WORDS})?\^?[\d,;\s]*\Z", re.IGNORECASE
-)
+_UNFINISHED = re.compile(rf"(?<![ \t])[ \t]*[\[【［][ \t]{{0,3}}(?:{CITING_WORDS})?\^?[\d,;\s]*\Z", re.IGNORECASE)
 # A sentence with the citations that follow its end.
 _CLAIM = re.compile(r".+?(?:(?:[。！？]|[.!?](?=[\s\[]|\Z))(?:[ \t]*\[\d{1,3}\])*|\n|\Z)", re.DOTALL)
 _WIDEST = 20  # passages of one range
@@ -72,6 +71,8 @@ def without_unfinished(text: str) -> str:
 
 def _tidied(run: re.Match[str]) -> str:
     """A run of marks without the strays, and without an "and" or a comma that joined nothing but them."""
+    if run["framed"]:
+        return ""
     if run["code"] is not None or _STRAY not in run["marks"]:
         return run[0]
     kept = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -86,6 +87,17 @@ class LanguageModelConformance:
         for wrong in ({"type": "nothing"}, {"properties": 3}):
             with raises(InvalidInput):
                 self.make().complete(ASK, schema=wrong)
+
+    def test_what_no_model_can_be_asked_is_refused(self) -> None:
+        model = self.make()
+        wrong: list[dict[str, Any]] = [{"messages": ()}, {"messages": [{"role": "user", "content": "hello"}]}]
+        wrong += [{"max_tokens": 0}, *({"temperature": value} for value in (-0.1, 2.1, math.nan, math.inf))]
+        for options in wrong:
+            asked: dict[str, Any] = {"messages": ASK, **options}
+            with raises(InvalidInput):
+                model.complete(**asked)
+            with raises(InvalidInput):
+                list(model.stream(**asked))
 
     def test_a_conversation_that_does_not_fit_is_refused(self) -> None:
         if not self.fits:

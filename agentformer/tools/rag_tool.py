@@ -230,7 +230,9 @@ class RAGTool:
         return data
 
     def _check_question(self, question: str) -> None:
-        if not isinstance(question, str) or not question.strip():
+        if not isinstance(question, str):
+            raise InvalidInput("question", f"must be text, got {type(question).__name__}")
+        if not question.strip():
             raise InvalidInput("question", "is empty; ask something")
         if len(question) > self._max_question_chars:
             raise InvalidInput("question", f"has {len(question)} characters, over {self._max_question_chars}")

@@ -35,7 +35,7 @@ class Answer:
     hits: tuple[Hit, ...] = ()
     warnings: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds
-    complete: bool = True  # False where the model broke off; `text` is what it had said
+    complete: bool = True  # False where the model broke off or was cut; `text` is what it had said
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class Talker:
     def __init__(self) -> None:
         self.script: Callable[[], Iterator[Step]] = lambda: iter(["Hello."])
         self.status = 200
+        self.finish = "stop"  # or "length", as a server says that had no more room
         self.seen: list[dict[str, Any]] = []
         self.left = threading.Event()  # a listener went away while we talked
         handler = type("Conversation", (_Conversation,), {"talker": self})
@@ -65,7 +66,7 @@ class _Conversation(BaseHTTPRequestHandler):
             self._whole(self.talker.status, {"error": {"message": "out of order"}})
         elif not body.get("stream"):
             text = "".join(step for step in self.talker.script() if isinstance(step, str))
-            self._whole(200, {**_frame("chat.completion"), "choices": [_choice("message", text, "stop")]})
+            self._whole(200, {**_frame("chat.completion"), "choices": [_choice("message", text, self.talker.finish)]})
         else:
             self._talk()
 
@@ -83,7 +84,7 @@ class _Conversation(BaseHTTPRequestHandler):
                     step.wait(BOUND)
                 else:
                     self._say(step, None)
-            self._say("", "stop")
+            self._say("", self.talker.finish)
             self._chunk(b"data: [DONE]\n\n")
             self._chunk(b"")
         except OSError:
@@ -110,13 +111,14 @@ class _Conversation(BaseHTTPRequestHandler):
 
 
 class Server:
-    """`agentformer serve` in a process of its own."""
+    """`agentformer serve` in a process of its own; `before` is Python that it runs first."""
 
-    def __init__(self, folder: Path, talker: Talker) -> None:
+    def __init__(self, folder: Path, talker: Talker, before: str = "") -> None:
+        command = ["serve", "--port", "0", "--embedder", "hashing"]
         self.errors = folder / "errors.txt"
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "agentformer.cli", "serve", "--port", "0", "--embedder", "hashing"],
+                [sys.executable, "-c", f"{before}\nfrom agentformer.cli import main\nmain({command})"],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,

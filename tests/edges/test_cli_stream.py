@@ -93,7 +93,7 @@ def test_with_json_each_event_is_a_line(start: Start, talker: Talker) -> None:
     say(talker, "The caretaker [1]. ", "The", None)
     code, output, _ = finished(start("ask", WHO, "--stream", "--json"))
     events: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
-    assert code == 0
+    assert code == 1
     assert [event["event"] for event in events] == ["token", "token", "error", "answer"]
     assert all(set(event) == {"event", "data"} for event in events)
     answer = events[-1]["data"]
@@ -104,10 +104,29 @@ def test_with_json_each_event_is_a_line(start: Start, talker: Talker) -> None:
 def test_a_model_that_is_lost_leaves_what_it_said_with_a_note(start: Start, talker: Talker) -> None:
     say(talker, "The caretaker [1]. ", "The", None)
     code, output, errors = finished(start("ask", WHO, "--stream"))
-    assert code == 0
+    assert code == 1
     assert output.startswith("The caretaker [1]. The\n")
     assert "[1] keys.txt, page 1" in output
     assert "note: the model broke off" in errors
+
+
+def test_a_model_that_is_lost_before_it_cites_shows_the_mode(start: Start, talker: Talker) -> None:
+    say(talker, "The caretaker", None)
+    code, output, errors = finished(start("ask", WHO, "--stream"))
+    assert (code, output) == (1, "The caretaker\n\n\n(llm)\n")
+    assert "note: the model broke off" in errors
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--stream",), ("--stream", "--json")])
+def test_an_answer_that_the_model_had_no_room_for_is_done_in_part(
+    start: Start, talker: Talker, options: tuple[str, ...]
+) -> None:
+    talker.finish = "length"
+    say(talker, "The caretaker [1] has")
+    code, output, errors = finished(start("ask", WHO, *options))
+    assert code == 1
+    assert "tokens" in (output if "--json" in options else errors)
+    assert ('"complete": false' in output) == ("--json" in options)
 
 
 def test_an_empty_question_is_told_as_without_stream(start: Start, talker: Talker) -> None:

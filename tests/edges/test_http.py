@@ -93,6 +93,15 @@ def test_a_wrong_query_is_a_problem_document_that_names_the_field(client: Any, b
 
 
 @pytest.mark.parametrize(
+    ("question", "told"), [(5, "must be text"), ([], "must be text"), (None, "is empty"), ("", "is empty")]
+)
+def test_what_is_wrong_with_a_question_is_told(client: Any, question: Any, told: str) -> None:
+    answer = client.post("/api/rag/query", json={"question": question})
+    assert (answer.status_code, answer.json["field"]) == (400, "question")
+    assert told in answer.json["detail"]
+
+
+@pytest.mark.parametrize(
     ("form", "field"), [({}, "file"), ({"file": (io.BytesIO(b"x"), "x.txt"), "metadata": "[1]"}, "metadata")]
 )
 def test_a_wrong_upload_names_the_field(client: Any, form: dict[str, Any], field: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,15 @@ def test_reindex_embeds_what_waited_and_tells_what_still_does(tmp_path: Path, mo
     assert client.post("/api/memory/reindex", json={"all": True}).status_code == 400
     assert client.post("/api/memory/reindex", data=b"[").status_code == 400
     app.extensions["agentformer"].close()
+
+
+def test_a_chunked_body_of_reindex_is_read(client: Any) -> None:
+    answer = client.post(
+        "/api/memory/reindex",
+        input_stream=io.BytesIO(b'{"namespace": 5}'),
+        headers={"Transfer-Encoding": "chunked"},
+        content_type="application/json",
+        environ_overrides={"wsgi.input_terminated": True},  # as servers say that undo the chunks themselves
+    )
+    assert (answer.status_code, answer.json["field"]) == (400, "namespace")
+    assert client.post("/api/memory/reindex").status_code == 200

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import signal
 import socket
 import threading
 import time
@@ -133,6 +135,43 @@ def test_a_client_that_leaves_stops_the_model(server: Server, talker: Talker) ->
     assert texts(all_events(server.ask(WHO, stream=True))) == "Still here [1]."
 
 
+def test_a_client_that_leaves_a_silent_model_frees_the_thread(
+    tmp_path: Path, talker: Talker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTFORMER_THREADS", "1")
+    alone = Server(tmp_path, talker)
+    silence = threading.Event()
+    try:
+        alone.upload("keys.txt", KEYS)
+        say(talker, "The caretaker", silence)
+        response = alone.ask(WHO, stream=True)
+        assert next_event(response)[0] == "token"
+        assert response.readline() == b":\n"  # a comment while nothing is said, which clients leave aside
+        response.close()
+        say(talker, "Still here [1].")
+        assert texts(all_events(alone.ask(WHO, stream=True))) == "Still here [1]."
+        assert not silence.is_set()
+    finally:
+        silence.set()
+        alone.close()
+
+
+def test_a_signal_ends_the_server_also_while_a_model_is_silent(tmp_path: Path, talker: Talker) -> None:
+    server = Server(tmp_path, talker, "import agentformer.api.serving as s; s._FINISH_SECONDS = 1.0")
+    silence = threading.Event()
+    try:
+        server.upload("keys.txt", KEYS)
+        say(talker, "The caretaker", silence, silence)
+        response = server.ask(WHO, stream=True)
+        assert next_event(response)[0] == "token"
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(BOUND) == 0  # long before the model goes on
+        response.close()
+    finally:
+        silence.set()
+        server.close()
+
+
 def test_nothing_found_is_an_answer_and_no_model_is_asked(server: Server, talker: Talker) -> None:
     events = all_events(server.ask("Missä avaimet ovat?", stream=True, namespace="empty"))
     assert [name for name, _ in events] == ["token", "answer"]
@@ -216,3 +255,16 @@ def test_no_key_is_in_what_the_server_wrote(server: Server, talker: Talker) -> N
     written = server.ask(WHO, stream=True).read().decode()
     assert "no language model answered" in written
     assert KEY not in written + server.errors.read_text()
+
+
+def test_the_status_has_the_last_error_of_a_provider_and_no_key(server: Server, talker: Talker) -> None:
+    talker.status = 401
+    server.ask(WHO, stream=True).read()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=BOUND)
+    connection.request("GET", "/api/status", headers={"Connection": "close"})
+    response = connection.getresponse()
+    told = response.read().decode()
+    status = json.loads(told)
+    (model,) = (used for name, used in status["providers"].items() if name.startswith("llm "))
+    assert (response.status, model["last_error"] != "", KEY in told) == (200, True, False)
+    assert (status["kinds"]["document"], status["spaces"][0]["spec"]) == (1, "hashing:256")

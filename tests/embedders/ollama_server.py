@@ -7,7 +7,8 @@ As a process, for tests that kill the other side:
 
     python -m tests.embedders.ollama_server --port 11434 --log FILE [--delay SECONDS] [--old] [--key KEY] [--seed N]
 
-The log has one line for each text embedded, the text as JSON with its prefix, written when the answer has been sent.
+The log has one line for each text embedded, the text as JSON with its prefix, written when the answer has been sent;
+before the probe text, which belongs to no store, stands "probe: ".
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.embedders.sbert import PROBE
 
 CONTEXT = {
     "nomic-embed-text:latest": 2048,
@@ -48,7 +50,8 @@ class Refusal(Exception):
 
 
 class OllamaServer:
-    """Started by `start`, on the same port again after `stop`. `texts` are those whose vectors were sent.
+    """Started by `start`, on the same port again after `stop`. `texts` are those whose vectors were sent, and `probes`
+    the probe texts among them, so that the former count documents and queries.
 
     `old`: only `/api/embeddings`. `key`: wanted as a bearer token. `seed`: other weights under the same names.
     `hanging`: while set, requests for vectors are taken and not answered.
@@ -76,6 +79,7 @@ class OllamaServer:
         self.context = dict(context)
         self.num_ctx = num_ctx
         self._texts: list[str] = []
+        self._probes: list[str] = []
         self._answering = 0
         self._quiet = threading.Condition()
         self.requests: list[tuple[str, dict[str, Any]]] = []
@@ -111,9 +115,18 @@ class OllamaServer:
     @property
     def texts(self) -> list[str]:
         """Once nothing is being answered: a client may have its answer a moment before this knows that it was sent."""
+        self._settle()
+        return self._texts
+
+    @property
+    def probes(self) -> list[str]:
+        """As `texts`."""
+        self._settle()
+        return self._probes
+
+    def _settle(self) -> None:
         with self._quiet:
             self._quiet.wait_for(lambda: not self._answering, timeout=10)
-        return self._texts
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -128,9 +141,9 @@ class OllamaServer:
 
     def sent(self, texts: list[str]) -> None:
         with self._lock:
-            self._texts += texts
             for text in texts:
-                self._log(text)
+                (self._probes if PROBE in text else self._texts).append(text)
+                self._log(f"probe: {text}" if PROBE in text else text)
 
     def vectors(self, model: str, texts: list[str], *, truncate: bool, dimension: int = 0) -> tuple[list[Any], int]:
         """Rows and tokens read. A text that is too long is cut, or else refused with ValueError."""

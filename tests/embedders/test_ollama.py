@@ -93,16 +93,16 @@ def test_texts_go_in_batches_and_come_back_in_order(server: OllamaServer) -> Non
     server.requests.clear()
     texts = [f"text number {n}" for n in range(8)]
     rows = embedder.embed_documents(texts)
-    assert [len(body["input"]) for _, body in server.requests] == [3, 3, 2]
+    assert [len(body["input"]) for _, body in server.requests] == [3 + 1, 3 + 1, 2 + 1]  # and the probe
     assert np.allclose(rows, np.stack([embedder.embed_query(text) for text in texts]), atol=1e-6)
 
 
 def test_the_tokens_that_the_server_read_are_counted(server: OllamaServer) -> None:
     embedder = connect(server, "all-minilm")
-    before = embedder.tokens_read
-    assert before > 0
+    probe, before = 19, embedder.tokens_read
+    assert before == probe
     embedder.embed_documents(["one two three", "four"])
-    assert embedder.tokens_read == before + (1 + 1 + 2 + 2) + (1 + 2)
+    assert embedder.tokens_read == before + (1 + 1 + 2 + 2) + (1 + 2) + probe
 
 
 def test_a_text_that_the_server_finds_too_long_is_refused_and_never_cut(server: OllamaServer) -> None:
@@ -227,9 +227,10 @@ def test_the_contract_server_runs_as_a_process_and_logs_what_it_embedded(tmp_pat
         finally:
             process.kill()
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    assert lines[0] == f"search_document: {PROBE}"
-    # The last text is logged after its answer was sent, so the kill may have come first.
-    assert lines[1:] in ([], ["search_document: one"])
+    probe = f"probe: search_document: {PROBE}"
+    assert lines[0] == probe
+    # What was sent last is logged after it was sent, so the kill may have come first.
+    assert lines[1:] == ["search_document: one", probe][: len(lines) - 1]
 
 
 ROW = [0.6, 0.8]
@@ -256,7 +257,7 @@ NONSENSE = {
     "zeros": embeddings([[0.0, 0]]),
     "an empty row": embeddings([[]]),
     "no row": embeddings([]),
-    "two rows": embeddings([ROW, ROW]),
+    "too many rows": embeddings([ROW, ROW, ROW]),
     "another dimension": embeddings([[0.6, 0.8, 0.1]]),
     "an older answer": said(json.dumps({"embedding": ROW})),
     "depth": said("[" * 100_000),
@@ -284,12 +285,25 @@ def test_nonsense_is_an_error_that_names_provider_and_address_and_no_secret(nons
         hostile.play = _below("/base", play)
         embedder = OllamaEmbedder("all-minilm", url, key=KEY, timeout=10, retries=0)
         mood = "bad"
-        for call in (lambda: embedder.embed_documents(["one"]), lambda: embedder.embed_query("one")):
+        for call in (lambda: embedder.embed_query("one"), lambda: embedder.embed_documents(["one"])):
             with pytest.raises(EmbedderUnavailable) as caught:
                 call()
             message = str(caught.value)
             assert "ollama:all-minilm" in message and shown(url) in message, message
             assert KEY not in message and PASSWORD not in message and "user" not in message, message
+            answer["bad"] = beside_the_probe(answer["bad"])
+
+
+def beside_the_probe(answer: bytes) -> bytes:
+    """The same, with a right row for the probe, so that only the document's is wrong."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    try:
+        (row,) = json.loads(body)["embeddings"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return answer
+    if b"Content-Length: %d\r\n" % len(body) not in head:  # it is not the row that is wrong
+        return answer
+    return embeddings([row, ROW])
 
 
 def _below(base: str, play: Play) -> Play:

@@ -221,19 +221,23 @@ def test_batches_are_bounded_by_texts_and_by_tokens(server: OllamaServer) -> Non
     embedder = connect(server, "text-embedding-3-small", embed_batch=60)
     server.requests.clear()
     embedder.embed_documents(["a"] * 130)
-    assert [len(body["input"]) for _, body in server.requests] == [60, 60, 10]
+    assert [len(body["input"]) for _, body in server.requests] == [60 + 1, 60 + 1, 10 + 1]  # and the probe
     server.requests.clear()
     embedder.embed_documents(["abc " * 8000] * 38)
-    assert [len(body["input"]) for _, body in server.requests] == [37, 1]  # 37 * 8,000 is the most below 300,000
+    # 37 * 8,000 is the most below 300,000.
+    assert [len(body["input"]) for _, body in server.requests] == [37 + 1, 1 + 1]
 
 
 def test_prefixes_and_tokens_are_those_of_the_model(server: OllamaServer) -> None:
     embedder = connect(server, "nomic-embed-text-v1.5")
     before = embedder.tokens_read
     server.texts.clear()
+    embedder.embed_query("one")
+    assert server.texts == ["search_query: one"]
+    assert embedder.tokens_read - before == 7 + 2  # sear ch _ quer y : one, and two around them
+    server.texts.clear()
     embedder.embed_documents(["one"])
     assert server.texts == ["search_document: one"]
-    assert embedder.tokens_read - before == 7 + 2  # sear ch _ docu ment : one, and two around them
 
 
 def test_a_text_that_the_server_finds_too_long_is_refused_and_its_neighbours_are_not_lost(server: OllamaServer) -> None:
@@ -311,7 +315,7 @@ NONSENSE: dict[str, bytes] = {
     "zeros": vectors([0.0, 0.0]),
     "no row": vectors(),
     "a row that is no object": said('{"data": [3]}'),
-    "two rows": vectors([0.6, 0.8], [0.6, 0.8]),
+    "too many rows": vectors([0.6, 0.8], [0.6, 0.8], [0.6, 0.8]),
     "another dimension": vectors([0.6, 0.8, 0.1]),
     "a place that is not there": said('{"data": [{"index": 7, "embedding": [0.6, 0.8]}]}'),
     "an error that quotes the key": said(json.dumps({"error": {"message": f"bad {KEY}"}}), status="500 Oops"),
@@ -331,8 +335,8 @@ def test_nonsense_is_an_error_that_names_provider_and_address_and_no_secret(nons
         embedder = OpenAIEmbedder("own-model", Server("server", url, KEY), timeout=10, retries=0)
         hostile.play = saying(NONSENSE[nonsense])
         calls: list[Callable[[], object]] = [
-            lambda: embedder.embed_documents(["one"]),
             lambda: embedder.embed_query("one"),
+            lambda: embedder.embed_documents(["one"]),
         ]
         for call in calls:
             with pytest.raises(EmbedderUnavailable) as caught:
@@ -340,6 +344,30 @@ def test_nonsense_is_an_error_that_names_provider_and_address_and_no_secret(nons
             message = str(caught.value)
             assert "openai:own-model" in message and f"{hostile.url}/v1" in message, message
             assert KEY not in message and "canary" not in message and "user:" not in message, message
+            hostile.play = saying(beside_the_probe(NONSENSE[nonsense]))
+
+
+def beside_the_probe(answer: bytes) -> bytes:
+    """The same, with a right row for the probe, so that only the document's is wrong."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    try:
+        (item,) = json.loads(body)["data"]
+    except (ValueError, TypeError, KeyError):
+        return answer
+    if b"Content-Length: %d\r\n" % len(body) not in head:  # it is not the row that is wrong
+        return answer
+    return said(json.dumps({"data": [item, {"index": 1, "embedding": [0.6, 0.8]}]}))
+
+
+def test_html_is_told_as_such_with_the_setting_of_the_address() -> None:
+    for status, words in (("200 OK", "answered with HTML; is this the right address"), ("404 Not Found", "the path")):
+        page = said("<html><body>Welcome to the hotel</body></html>", status=status, kind="text/html")
+        with (
+            HostileServer(saying(page)) as hostile,
+            pytest.raises(EmbedderUnavailable, match=f"{words}.*AGENTFORMER_EMBED_BASE_URL") as caught,
+        ):
+            OpenAIEmbedder("own-model", Server("server", hostile.url), retries=0)
+        assert "openai:own-model" in str(caught.value) and "hotel" not in str(caught.value)
 
 
 @pytest.mark.parametrize("piece", [b"1, ", b" "])

@@ -103,6 +103,22 @@ def test_an_error_in_the_middle_of_a_stream_counts_and_opens_the_breaker() -> No
     assert usage.snapshot()["errors"] == {"LanguageModelUnavailable": 1}
 
 
+def test_while_another_server_answers_the_next_call_is_let_through() -> None:
+    class Choosing(Scripted):
+        has_another = True
+
+    inner = Choosing(LanguageModelUnavailable("cut"), "hi", LanguageModelUnavailable("all gone"))
+    model, _ = guarded(inner)
+    with pytest.raises(LanguageModelUnavailable):
+        model.complete(ASK)
+    assert model.complete(ASK).text == "hi"
+    inner.has_another = False
+    with pytest.raises(LanguageModelUnavailable):
+        model.complete(ASK)
+    with pytest.raises(LanguageModelUnavailable, match="asked again"):
+        model.complete(ASK)
+
+
 def test_who_stops_listening_makes_no_error() -> None:
     model, usage = guarded(Scripted("blue ", "cupboard"))
     stream = model.stream(ASK)

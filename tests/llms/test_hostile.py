@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
-from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable
+from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
 from agentformer.llms.openai import OpenAIModel
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply
@@ -173,7 +173,7 @@ def test_a_stream_without_end_is_left_when_its_time_is_up(serve: Serve) -> None:
     server = serve(lambda request: drips(server, STREAM, event("a")))
     stream = model(server, llm_stream_seconds=1, llm_timeout=30).stream(ASK)
     assert next(stream) == "a"
-    with pytest.raises(LanguageModelUnavailable, match="within 1 s"):
+    with pytest.raises(LanguageModelUnavailable, match=r"within 1 s.*AGENTFORMER_LLM_STREAM_SECONDS"):
         list(stream)
     assert server.gone.wait(20)
 
@@ -193,8 +193,64 @@ def test_a_stream_that_does_not_stop_at_max_tokens_is_left(serve: Serve) -> None
 def test_a_busy_server_and_a_lost_connection_are_asked_again(serve: Serve) -> None:
     answers = iter([refuses(429, "busy"), refuses(503, "busy"), [], completion("at last")])
     server = serve(lambda request: next(answers))
-    assert model(server, llm_retries=3).complete(ASK).text == "at last"
+    assert model(server, llm_retries=3, llm_timeout=20).complete(ASK).text == "at last"
     assert len(server.seen) == 4
+
+
+def busy(*headers: str) -> list[bytes]:
+    return [head(429, "application/json", *headers) + b'{"error": {"message": "slow down"}}']
+
+
+@pytest.mark.parametrize("ask", ASKS, ids=["complete", "stream"])
+@pytest.mark.parametrize("header", ["Retry-After: 4", "retry-after-ms: 4000", "Retry-After: 86400", "Retry-After: inf"])
+def test_a_server_cannot_make_us_wait_beyond_twice_the_timeout(serve: Serve, ask: Any, header: str) -> None:
+    server = serve(lambda request: busy(header))
+    with pytest.raises(LanguageModelUnavailable, match="slow down"):
+        ask(model(server, llm_retries=2))
+    assert len(server.seen) == 1
+
+
+def test_a_short_wait_that_a_server_asks_for_is_kept(serve: Serve) -> None:
+    answers = iter([busy("Retry-After: 0"), busy("retry-after-ms: 10", "Retry-After: 90"), completion("at last")])
+    server = serve(lambda request: next(answers))
+    assert model(server, llm_retries=2).complete(ASK).text == "at last"
+
+
+@pytest.mark.parametrize("header", ["X: 1", "Retry-After: soon", "Retry-After: nan", "Retry-After: -1"])
+def test_many_retries_end_with_twice_the_timeout(serve: Serve, header: str) -> None:
+    server = serve(lambda request: busy(header))
+    with pytest.raises(LanguageModelUnavailable, match="slow down"):
+        model(server, llm_retries=6).complete(ASK)
+    assert 1 < len(server.seen) < 6
+
+
+def test_the_last_attempt_has_what_is_left_of_twice_the_timeout(serve: Serve) -> None:
+    def answer(request: Request) -> Iterator[bytes]:
+        server.stop.wait(1.2 if len(server.seen) == 1 else 30)
+        yield from busy("retry-after-ms: 1400")
+
+    server = serve(answer)
+    with pytest.raises(LanguageModelUnavailable, match=r"did not finish within [01](\.\d+)? s"):
+        model(server, llm_retries=5, llm_timeout=2.0).complete(ASK)
+    assert len(server.seen) == 2
+    server.stop.set()
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 501])
+def test_what_will_not_change_is_not_tried_again(serve: Serve, status: int) -> None:
+    server = serve(lambda request: refuses(status, "no"))
+    with pytest.raises(LanguageModelError):
+        model(server, llm_retries=2, llm_timeout=20).complete(ASK)
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("ask", ASKS, ids=["complete", "stream"])
+def test_an_input_that_is_too_long_is_not_tried_again(serve: Serve, ask: Any) -> None:
+    said = "input (1779 tokens) is too large to process. increase the physical batch size (current batch size: 512)"
+    server = serve(lambda request: refuses(500, said))
+    with pytest.raises(PromptTooLong, match="1779 tokens"):
+        ask(model(server, llm_retries=2, llm_timeout=20))
+    assert len(server.seen) == 1
 
 
 def echoes(status: int) -> Answer:
@@ -217,6 +273,10 @@ INDISCREET: dict[str, Answer] = {
     "tool call": lambda request: completion(
         None, tool_calls=[{"id": "1", "type": "function", "function": {"name": "t", "arguments": KEY}}]
     ),
+    "tool name": lambda request: completion(
+        None, tool_calls=[{"id": "1", "type": "function", "function": {"name": KEY, "arguments": "{"}}]
+    ),
+    "half": lambda request: refuses(400, f"the key {KEY[5:18]}"),
     "hung up": lambda request: [],
 }
 
@@ -247,7 +307,7 @@ def test_no_error_and_no_log_ever_holds_a_secret(
         chain = chain.__cause__ or chain.__context__
     text = "\n".join(shown)
     assert "tiny" in text
-    for secret in (KEY, KEY[:14], "hunter2"):
+    for secret in (KEY, KEY[:14], KEY[5:18], "hunter2"):
         assert secret not in text
 
 

@@ -133,8 +133,35 @@ def test_counts_that_are_none_are_zero(serve: Serve, usage: Any) -> None:
 def test_half_a_character_harms_nobody(serve: Serve) -> None:
     server = serve(lambda request: completion("a\ud800b"))
     text = model(server).complete([ChatMessage("user", "c\udc00d")]).text
-    assert text.encode() == b"a?b"
-    assert server.seen[0].body["messages"][0]["content"] == "c?d"
+    assert text == "a\ufffdb"
+    assert server.seen[0].body["messages"][0]["content"] == "c\ufffdd"
+
+
+@pytest.mark.parametrize(
+    ("sent", "pieces"),
+    [
+        (["a", "\ud83d", "\ude00 b"], ["a", "\U0001f600 b"]),
+        (["a\ud83d", "", "\ude00"], ["a", "\U0001f600"]),
+        (["a\ud83d", "b"], ["a", "\ufffdb"]),
+        (["\ude00", "b"], ["\ufffd", "b"]),
+        (["a", "\ud83d\ud83d"], ["a", "\ufffd", "\ufffd"]),
+    ],
+    ids=["pair", "over an empty piece", "first half", "second half", "at the end"],
+)
+def test_a_character_that_a_stream_cuts_in_two_is_joined(serve: Serve, sent: list[str], pieces: list[str]) -> None:
+    server = serve(lambda request: [STREAM, *map(event, sent), event(finish="stop"), DONE])
+    came, reply = whole(model(server).stream(ASK))
+    assert (came, reply.text) == (pieces, "".join(pieces))
+
+
+def test_a_server_that_does_not_stream_gives_one_piece(serve: Serve) -> None:
+    server = serve(lambda request: completion("a\ud83d\ude00b"))
+    for _ in range(2):
+        pieces, reply = whole(model(server).stream(ASK))
+        assert pieces == ["a\U0001f600b"]
+        assert reply == Reply("a\U0001f600b", "tiny", 7, 2, "stop")
+    with pytest.raises(InvalidReply, match="said nothing"):
+        whole(model(serve(lambda request: completion(""))).stream(ASK))
 
 
 def test_what_newer_models_refuse_is_not_sent_again(serve: Serve) -> None:
@@ -169,7 +196,7 @@ def test_what_newer_models_refuse_is_not_sent_again(serve: Serve) -> None:
 def test_a_value_out_of_range_is_no_reason_to_ask_otherwise(serve: Serve, said: str) -> None:
     server = serve(lambda request: refuses(400, said))
     with pytest.raises(InvalidReply, match=r"99999|9 instead"):
-        model(server).complete(ASK, max_tokens=99999, temperature=9)
+        model(server).complete(ASK, max_tokens=99999, temperature=2)
     assert len(server.seen) == 1
 
 
@@ -233,30 +260,63 @@ def test_a_stream_that_is_closed_early_hangs_up(serve: Serve) -> None:
     assert server.gone.wait(20)
 
 
-def test_nobody_is_asked_nothing(serve: Serve) -> None:
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("messages", {"messages": []}),
+        ("messages", {"messages": "hello"}),
+        ("messages", {"messages": [{"role": "user", "content": "hello"}]}),
+        ("messages", {"messages": [ChatMessage("robot", "hello")]}),  # type: ignore[arg-type]
+        ("messages", {"messages": [ChatMessage("user", None)]}),  # type: ignore[arg-type]
+        ("messages", {"messages": [ChatMessage("assistant", "", (ToolCall("1", "t", {"x": {1}}),))]}),
+        ("messages", {"messages": [ChatMessage("assistant", "", ({"id": "1"},))]}),  # type: ignore[arg-type]
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_tokens", {"max_tokens": 1.5}),
+        ("temperature", {"temperature": float("nan")}),
+        ("temperature", {"temperature": float("inf")}),
+        ("temperature", {"temperature": -0.1}),
+        ("temperature", {"temperature": 2.1}),
+        ("temperature", {"temperature": "warm"}),
+        ("tools", {"tools": [{"name": "t"}]}),
+        ("tools", {"tools": [Tool("t", "", {"x": float("inf")})]}),
+    ],
+    ids=str,
+)
+def test_what_nobody_can_be_asked_is_the_callers_mistake(serve: Serve, field: str, wrong: dict[str, Any]) -> None:
     server = serve(lambda request: completion("hi"))
-    for messages, limit in (([], 5), (ASK, 0)):
-        with pytest.raises(InvalidInput):
-            model(server).complete(messages, max_tokens=limit)
-        with pytest.raises(InvalidInput):
-            list(model(server).stream(messages, max_tokens=limit))
+    asked: dict[str, Any] = {"messages": ASK, **wrong}
+    with pytest.raises(InvalidInput, match=f"^{field}: "):
+        model(server).complete(**asked)
+    if field != "tools":
+        with pytest.raises(InvalidInput, match=f"^{field}: "):
+            list(model(server).stream(**asked))
     assert server.seen == []
 
 
-def test_the_first_server_that_answers_is_asked_and_another_when_it_is_gone(serve: Serve) -> None:
-    answers = {"/v1/models": says({"data": []}), "/v1/chat/completions": completion("hi")}
-    one, two = serve(lambda request: answers[request.path]), serve(lambda request: answers[request.path])
-    settings = Settings(
-        openai_base_url="http://127.0.0.1:9", lmstudio_base_url=one.url, ollama_base_url=two.url, llm_retries=0
-    )
-    asked = OpenAIModel.from_settings("tiny", settings)
-    assert asked.complete(ASK).text == "hi"
-    assert [request.path for request in one.seen] == ["/v1/models", "/v1/chat/completions"]
-    one.close()
-    with pytest.raises(LanguageModelUnavailable):
-        asked.complete(ASK)
-    assert asked.complete(ASK).text == "hi"
-    assert [request.path for request in two.seen] == ["/v1/models", "/v1/chat/completions"]
+@pytest.mark.parametrize("name", ["ollama", "lmstudio"])
+def test_a_prefix_names_the_server(serve: Serve, name: str) -> None:
+    server = serve(lambda request: completion("hi"))
+    other = serve(lambda request: completion("not asked"))
+    addresses: dict[str, Any] = {
+        "ollama_base_url": other.url,
+        "lmstudio_base_url": other.url,
+        f"{name}_base_url": server.url[:-3],
+    }
+    settings = Settings(**addresses, openai_base_url=other.url, openai_api_key="sk-openai", llm_retries=0)
+    make = getattr(OpenAIModel, name)
+    assert make("gpt-4o", settings).complete(ASK).text == "hi"
+    assert [(request.path, request.body["model"]) for request in server.seen] == [("/v1/chat/completions", "gpt-4o")]
+    assert "authorization" not in server.seen[0].headers
+    named = Settings(**addresses, llm_base_url=other.url, llm_api_key="sk-test")
+    assert make("gpt-4o", named).complete(ASK).text == "not asked"
+    assert other.seen[0].headers["authorization"] == "Bearer sk-test"
+
+
+@pytest.mark.parametrize("make", [OpenAIModel.from_settings, OpenAIModel.ollama, OpenAIModel.lmstudio])
+def test_no_model_is_no_name(make: Any) -> None:
+    for empty in ("", " "):
+        with pytest.raises(InvalidInput, match=r"^llm_model: "):
+            make(empty, Settings())
 
 
 def test_where_no_server_answers_all_that_were_tried_are_named() -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.errors import InvalidInput, InvalidReply
 from agentformer.llms.openai import OpenAIModel
+from agentformer.llms.structured import Mismatch, Schema
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage
 from tests.llms.hostile import Answer, Hostile, Request, Serve, completion, refuses, says
@@ -96,6 +97,21 @@ def test_json_that_is_not_valid_is_asked_for_once_more_with_what_is_wrong(serve:
     first, bad, why = server.seen[1].body["messages"]
     assert (first["content"], bad["role"], bad["content"]) == ("hello", "assistant", '{"x": "three"}')
     assert "$.x" in why["content"] and "'three' is not of type 'integer'" in why["content"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1e999", "[-1e999]", '"\\ud800"', '{"\\udfff": 1}', '{"a": 1, "a": 1}', '[{"a": {"b": 1, "b": 2}}]'],
+    ids=str,
+)
+def test_what_only_some_readers_take_for_json_is_none(text: str) -> None:
+    with pytest.raises(Mismatch, match="not JSON"):
+        Schema({}).read(text)
+
+
+@pytest.mark.parametrize("text", ["1e308", '"\\ud83d\\ude00"', '{"a": 1, "b": {"a": 2}}'], ids=str)
+def test_what_every_reader_takes_for_json_is_read(text: str) -> None:
+    assert Schema({}).read(text) == (text, json.loads(text))
 
 
 @pytest.mark.parametrize("text", ["no", '{"x": NaN}', "[" * 20_000, '{"x": ' + "9" * 10_000 + "}", '{"x": 3} {"x": 4}'])

@@ -30,6 +30,11 @@ def test_an_address_that_cannot_be_read_is_not_repeated(url: str) -> None:
     "url",
     [
         "",
+        "http://host/v1?key=abc",
+        "http://host/v1#part",
+        "http://host/v1?",
+        "http://ho\nst/v1",
+        "http://host/v1\x00",
         "localhost:11434",
         "ftp://host",
         "file:///etc/passwd",

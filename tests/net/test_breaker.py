@@ -51,10 +51,26 @@ def test_the_wait_doubles_up_to_the_longest_and_starts_anew_after_a_success() ->
     for _ in range(4):
         breaker.failed("no")
         waits.append(breaker.blocked())
+        clock.now += 35
+        assert breaker.blocked() == ""
     assert [wait.split(" in ")[1] for wait in waits] == ["10 s", "20 s", "35 s", "35 s"]
     breaker.succeeded()
     breaker.failed("no")
     assert breaker.blocked().endswith("in 10 s")
+
+
+def test_calls_that_fail_together_are_one_outage() -> None:
+    clock = Clock()
+    breaker = Breaker(10, clock=clock)
+    for late in range(8):
+        clock.now += late / 10
+        breaker.failed(f"no {late}")
+    assert breaker.blocked() == "no 0; it is asked again in 7 s"
+    clock.now += 8
+    assert breaker.blocked() == ""
+    for _ in range(8):
+        breaker.failed("no")
+    assert breaker.blocked() == "no; it is asked again in 20 s"
 
 
 def test_a_reset_lets_the_next_caller_through_and_keeps_what_was_learnt() -> None:

@@ -30,6 +30,9 @@ URL = "http://127.0.0.1:9/v1"
         ("Incorrect API key provided: sk-cana*********7890.", "Incorrect API key provided: [key]"),
         ("p@ssword and p%40ssword", "[key] and [key]"),
         ("Authorization: Bearer abcdefgh", "Authorization: [key]"),
+        ("the key ends in 567890, begins with sk-can", "the key ends in [key], begins with [key]"),
+        ("CANARY and nary-1 and nary-12 and @sswo", "CANARY and [key] and [key] and @sswo"),
+        ("the pass ssword has 6 characters, p@ssw 5", "the pass [key] has 6 characters, p@ssw 5"),
         ("two\n lines\tand\x00 \x1b[31m more ", "two lines and [31m more"),
         ("a risk-free task-force, sk- and all", "a risk-free task-force, sk- and all"),
         ("x" * 300, "x" * 197 + "..."),
@@ -117,6 +120,9 @@ def test_each_answer_on_a_connection_has_limits_of_its_own() -> None:
     assert len(accepted) == 1
 
 
+BATCH = "input (1779 tokens) is too large to process. increase the physical batch size (current batch size: 512)"
+
+
 class Status(Exception):
     """As the package's errors look."""
 
@@ -128,12 +134,13 @@ class Status(Exception):
 @pytest.mark.parametrize(
     ("status", "body", "kind", "said"),
     [
-        (401, {"message": "who?"}, "refused", "who?"),
-        (403, {"error": {"message": "no"}}, "refused", "no"),
+        (401, {"message": "who?"}, "refused", ""),
+        (403, {"error": {"message": "the context length of a key"}}, "refused", ""),
         (404, {"error": "model 'tiny' not found"}, "missing", "model 'tiny' not found"),
         (404, None, "missing", ""),
         (400, {"message": "maximum context length is 8"}, "too_long", "maximum context length is 8"),
         (500, {"message": "input is too large to process"}, "too_long", "input is too large to process"),
+        (500, {"message": BATCH}, "too_long", BATCH),
         (413, "", "too_long", ""),
         (429, {"message": "too many tokens per min"}, "unavailable", "too many tokens per min"),
         (503, "<html>down</html>", "unavailable", ""),
@@ -148,6 +155,30 @@ def test_a_status_and_a_body_have_one_meaning(status: int, body: object, kind: s
     assert (failure.kind, failure.status, failure.said) == (kind, status, said)
     assert failure.message.startswith(f"tiny at ollama {URL}")
     assert KEY not in failure.message
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_what_is_said_about_a_key_is_not_quoted(status: int) -> None:
+    failure = explain(Status(status, {"message": "the key gw-of-another-1234 is wrong"}), SERVER, "tiny")
+    assert "gw-" not in failure.message
+    assert "refuses the key" in failure.message and "AGENTFORMER_LLM_API_KEY" in failure.message
+
+
+def test_a_limit_of_time_names_the_setting_that_raises_it_and_another_limit_none() -> None:
+    slow, silent, large = (
+        OverLimit("did not finish", "seconds"),
+        OverLimit("did not go on", "timeout"),
+        OverLimit("ran"),
+    )
+    for settings in ("llm", "embed"):
+        told = [
+            explain(error, SERVER, "tiny", settings=settings, seconds="stream_seconds").message
+            for error in (slow, silent, large)
+        ]
+        prefix = f"AGENTFORMER_{settings.upper()}"
+        assert told[0].endswith(f"({prefix}_STREAM_SECONDS)") and told[1].endswith(f"({prefix}_TIMEOUT)")
+        assert told[2].endswith("check the server")
+    assert explain(slow, SERVER, "tiny").message.endswith("(AGENTFORMER_LLM_TIMEOUT)")
 
 
 def test_any_other_exception_means_that_the_answer_is_not_of_the_protocol() -> None:

@@ -55,6 +55,15 @@ def test_openais_key_goes_to_openai_and_its_proxy_only(url: str, key: str) -> No
         "chatgpt-4o-latest",
         "text-embedding-3-small",
         "ft:gpt-4o:me::x",
+        "GPT-4o",
+        "gpt-3.5-turbo",
+        "gpt-4.1",
+        "gpt-10",
+        "O3-mini",
+        "codex-mini-latest",
+        "text-embedding-ada-002",
+        "davinci-002",
+        "ft:babbage-002:me::x",
     ],
 )
 def test_a_model_of_openai_is_asked_for_at_openai(model: str) -> None:
@@ -64,7 +73,13 @@ def test_a_model_of_openai_is_asked_for_at_openai(model: str) -> None:
     assert found(model, **given, openai_url=PROXY) == [("openai", PROXY, "sk-o")]
 
 
-@pytest.mark.parametrize("model", ["gpt-oss:20b", "gpt-oss-120b", "llama3", "o", "olmo-2", "o1x", "my-gpt-4o", "nomic"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("gpt-oss:20b", "gpt-oss-120b", "gpt-j-6b", "gpt-neox-20b", "gpt-sw3-1.3b", "gpt2", "gpt-2", "gpt-2-medium"),
+        *("llama3", "o", "olmo-2", "o1x", "my-gpt-4o", "nomic", "text-embedding-nomic-v1.5", "davinci-7b"),
+    ],
+)
 def test_any_other_model_is_asked_for_nearby(model: str) -> None:
     assert found(model, openai_key="sk-o", openai_url=PROXY, lmstudio_url=LMSTUDIO, ollama_url=OLLAMA) == [
         ("openai", PROXY, "sk-o"),
@@ -96,22 +111,25 @@ class Count:
 ONE, TWO, THREE = (Server(name, f"http://127.0.0.1:{port}/v1") for name, port in (("a", 1), ("b", 2), ("c", 3)))
 
 
-def test_the_first_that_answers_is_remembered_until_it_is_forgotten() -> None:
+def test_the_first_that_answers_is_remembered_until_it_is_passed_over() -> None:
     count = Count("b", "c")
     first = FirstThatAnswers([ONE, TWO, THREE], count)
     assert [first.pick(), first.pick()] == [TWO, TWO]
     assert count.asked == ["a", "b"]
     count.up = {"a"}
     assert first.pick() == TWO
-    first.forget()
+    assert first.pick(but=[TWO]) == ONE
+    assert (first.pick(but=[TWO]), first.has_another) == (ONE, True)
+    assert (first.pick(but=[ONE, TWO]), first.has_another) == (None, False)
+    assert count.asked == ["a", "b", "a", "c"]
     assert first.pick() == ONE
 
 
 def test_a_single_server_is_never_probed() -> None:
     count = Count()
     first = FirstThatAnswers([ONE], count)
-    first.forget()
-    assert first.pick() == ONE
+    assert first.pick(but=[ONE]) is None
+    assert (first.pick(), first.has_another) == (ONE, False)
     assert count.asked == []
 
 

@@ -22,6 +22,9 @@ CRANE = "The crane costs 95 euros."
         ("Keys 【1†source】.", "Keys [1].", [1]),
         ("Keys [^1].", "Keys [1].", [1]),
         ("Keys [Passage 1].", "Keys [1].", [1]),
+        ("Keys [Source 1].", "Keys [1].", [1]),
+        ("Keys [doc 1] and [Document: 3].", "Keys [1] and [3].", [1, 3]),
+        ("Keys [ref #1] [Sources 2, 3].", "Keys [1] [2][3].", [1, 2, 3]),
         ("鍵は戸棚にある［１］。", "鍵は戸棚にある[1]。", [1]),
         ("No citation.", "No citation.", []),
         ("In 2026 [sic] it was (1).", "In 2026 [sic] it was (1).", []),
@@ -40,6 +43,14 @@ def test_every_spelling_becomes_one(said: str, text: str, numbers: list[int]) ->
         ("Nowhere [0].", "Nowhere.", (0,)),
         ("All [2-5].", "All [2][3].", (4, 5)),
         ("[100-900] is wide [1].", "is wide [1].", (100, 900)),
+        ("Keys [1] and [7].", "Keys [1].", (7,)),
+        ("Keys [7] and [1].", "Keys [1].", (7,)),
+        ("Keys [1], [7], and [2].", "Keys [1], and [2].", (7,)),
+        ("Blue, and [8].", "Blue.", (8,)),
+        ("Blue [7], [8] och [9].", "Blue.", (7, 8, 9)),
+        ("Blue (see [8]), and [9] red [1].", "Blue, and red [1].", (8, 9)),
+        ("Smith [5] and Jones [6] agree.", "Smith and Jones agree.", (5, 6)),
+        ("`a[0] and [0]` [1] and [9]", "`a[0] and [0]` [1]", (9,)),
     ],
 )
 def test_numbers_of_no_passage_are_taken_out_and_reported(said: str, text: str, strays: tuple[int, ...]) -> None:
@@ -70,11 +81,11 @@ def test_a_passage_that_is_cited_twice_is_one_citation_for_both_claims() -> None
     assert [(c.number, c.quote) for c in cited.citations] == [(1, KEEPS)]
 
 
-@pytest.mark.parametrize("end", [" [", " [1", " [1,", " 【2", " [^"])
+@pytest.mark.parametrize("end", [" [", " [1", " [1,", " 【2", " [^", " [Source 1"])
 def test_the_beginning_of_a_citation_is_no_end_of_an_answer(end: str) -> None:
     assert without_unfinished("The keys [1]" + end) == "The keys [1]"
 
 
-@pytest.mark.parametrize("said", ["[1", "[1†", " ", "[ ", "```", "1, "])
+@pytest.mark.parametrize("said", ["[1", "[1†", " ", "[ ", "```", "1, ", ", ", "[0] and ", " and", "[doc "])
 def test_a_model_that_repeats_itself_cites_nothing(said: str) -> None:
     assert cite(said * 100_000, HITS).citations == ()

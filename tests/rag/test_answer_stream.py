@@ -121,6 +121,13 @@ def test_thoughts_are_never_shown() -> None:
     assert answer.text == "The caretaker [1]."
 
 
+@pytest.mark.parametrize(("finish", "complete"), [("length", False), ("filtered", False), ("stop", True), ("", True)])
+def test_an_answer_that_was_cut_is_not_complete(finish: str, complete: bool) -> None:
+    _, faults, answer = events(Scripted(SAID, finish=finish))
+    assert (answer.mode, answer.complete, faults) == ("llm", complete, [])
+    assert Answerer(Scripted(SAID, finish=finish), None).answer(WHO, HITS) == answer
+
+
 def test_nothing_but_thoughts_is_no_answer() -> None:
     _, _, answer = events(Scripted(["<think>on and on"], finish="length"))
     assert answer.mode == "extractive"

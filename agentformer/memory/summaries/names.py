@@ -122,6 +122,22 @@ def unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[Name]
             yield name
 
 
+def inner_names(text: str, language: str) -> Iterator[str]:
+    """The names in `text`, in order, leaving out those that only a sentence's beginning may have given a capital."""
+    own, nobody = Vocabulary([text], language), Vocabulary((), language)
+    starts = {span.start for span in sentence_spans(text)}
+    inner = [
+        match
+        for match in _WORD.finditer(text)
+        if _capital(match[0])
+        and not _opens(match, text, starts)
+        and not _ordinary(match, text, starts, own, nobody, language)
+    ]
+    for name in _together(inner, text):
+        if language not in _CAPITAL_NOUNS or " " in name.text:
+            yield name.text
+
+
 def _capital(word: str) -> bool:
     return len(word) >= _SHORTEST and word[0].isupper()
 
@@ -133,11 +149,17 @@ def _ordinary(
     word, folded = match[0], _folded(match[0])
     if (folded in _ABBREVIATIONS or folded in _FOLDED_FUNCTIONS.get(language, ())) and not word.isupper():
         return True
-    if match.start() not in starts and not _OPENING.search(text, max(0, match.start() - 3), match.start()):
+    if not _opens(match, text, starts):
         return False
     if folded in _OPENERS or folded in own.small or folded in known.small:
         return True
     return len(folded) > _LONG and folded.endswith(_ENDINGS.get(language, ()))
+
+
+def _opens(match: re.Match[str], text: str, starts: set[int]) -> bool:
+    """Does the word begin a sentence, a quotation or a line?"""
+    before = max(0, match.start() - 3)
+    return match.start() in starts or _OPENING.search(text, before, match.start()) is not None
 
 
 def _together(words: Iterable[re.Match[str]], text: str) -> Iterator[Name]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from agentformer.memory.summaries.lines import label
 from agentformer.types import ChatMessage, MemoryEntry
 
-PROMPT_VERSION = "1"  # kept with each summary; raise it with every change of the texts below
+PROMPT_VERSION = "2"  # kept with each summary; raise it with every change of the texts below
 
 SYSTEM = """You summarise messages of a conversation, so that later readers need not read them again.
 Keep every fact that may matter later: who said or did what, dates, times, numbers, names, places, decisions, plans.
@@ -22,6 +22,7 @@ _AGAIN = """Your summary cannot be used:
 Write it again from the messages alone, without these mistakes."""
 
 UNCHECKED = "The messages do not hold this {problem}."
+LOST = "It keeps none of the messages' {lost}: say what the messages are about, with those that matter."
 EMPTY = "It has no text."
 TOO_LONG = "It has {tokens} tokens, and at most {limit} are allowed."
 _WORDS = 0.6  # words for each token allowed, so that a model stays within them in most languages

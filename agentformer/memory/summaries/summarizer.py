@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 from agentformer.errors import LanguageModelError
 from agentformer.memory.summaries import prompts
 from agentformer.memory.summaries.extractive import CountTokens, extract
+from agentformer.memory.summaries.keeping import lost
 from agentformer.memory.summaries.lines import in_order
 from agentformer.memory.summaries.verification import unfaithful
 from agentformer.text.thoughts import without_thoughts
@@ -23,6 +25,10 @@ OUTCOMES: tuple[Outcome, ...] = (
     "extractive_unavailable",
 )
 EXTRACTIVE = "extractive"  # the model's name in what no model wrote
+# [1], [1, 2], [message 3], 【1】, with the space before
+_CITING = re.compile(
+    r"(?<![ \t])[ \t]*[\[【［](?:messages?[ \t]*)?\^?\d{1,3}(?:[ \t]*[,;–-][ \t]*\d{1,3})*[\]】］]", re.IGNORECASE
+)
 _SHOWN = 12_000  # tokens of originals that a model is given; longer ones are given in extracts
 
 
@@ -61,11 +67,11 @@ class Summarizer:
     def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
         """A faithful summary of the originals, which need not be in order.
 
-        What a model writes is held against them; a text that is too long, says what they do not, or holds nothing but
-        the model's thoughts is asked for once more, with what was wrong, and then the extractive summary takes its
-        place. It does so at once when the model raises `LanguageModelError`: it cannot be reached, or its adapter
-        takes an answer without any text for no answer. The text is empty only when `max_tokens` leave room for
-        nothing.
+        What a model writes is held against them. A text that is too long, says what they do not, keeps nothing of what
+        they do, or holds only the model's thoughts is asked for once more, with what was wrong, and then the
+        extractive summary takes its place. It does so at once when the model raises `LanguageModelError`: it cannot
+        be reached, or its adapter takes an answer without any text for no answer. Marks such as [1] that cite the
+        messages are taken out. The text is empty only when `max_tokens` leave room for nothing.
         """
         originals = in_order(originals)
         if self._model is None:
@@ -73,12 +79,12 @@ class Summarizer:
         asked = prompts.messages(originals, self._shown(originals), self._max_tokens)
         problems: list[str] = []
         try:
-            reply = self._ask(self._model, asked)
+            reply = self._ask(self._model, asked, originals)
             wrong = self._wrong(reply.text, originals)
             if not wrong:
                 return self._written(reply, "model")
             problems += wrong
-            reply = self._ask(self._model, prompts.again(asked, reply.text, wrong))
+            reply = self._ask(self._model, prompts.again(asked, reply.text, wrong), originals)
             wrong = self._wrong(reply.text, originals)
             if not wrong:
                 return self._written(reply, "model_retried", problems)
@@ -87,9 +93,10 @@ class Summarizer:
             return self._extractive(originals, "extractive_unavailable", (*problems, str(error)))
         return self._extractive(originals, "extractive_unfaithful", problems)
 
-    def _ask(self, model: LanguageModel, asked: Sequence[ChatMessage]) -> Reply:
+    def _ask(self, model: LanguageModel, asked: Sequence[ChatMessage], originals: Sequence[MemoryEntry]) -> Reply:
         reply = model.complete(asked, temperature=self._temperature, max_tokens=self._max_tokens)
-        return Reply(without_thoughts(_encodable(reply.text)), _encodable(reply.model) or type(model).__name__)
+        text = _uncited(without_thoughts(_encodable(reply.text)), originals)
+        return Reply(text, _encodable(reply.model) or type(model).__name__)
 
     def _wrong(self, text: str, originals: Sequence[MemoryEntry]) -> list[str]:
         """What is wrong with a model's text, as it is told."""
@@ -97,7 +104,10 @@ class Summarizer:
             return [prompts.EMPTY]
         if (tokens := self._count_tokens(text)) > self._max_tokens:
             return [prompts.TOO_LONG.format(tokens=tokens, limit=self._max_tokens)]
-        return [prompts.UNCHECKED.format(problem=problem) for problem in unfaithful(text, originals)]
+        return [
+            *(prompts.UNCHECKED.format(problem=problem) for problem in unfaithful(text, originals)),
+            *(prompts.LOST.format(lost=each) for each in lost(text, originals)),
+        ]
 
     def _written(self, reply: Reply, outcome: Outcome, problems: Sequence[str] = ()) -> Summary:
         return Summary(reply.text, reply.model, prompts.PROMPT_VERSION, outcome, tuple(problems))
@@ -115,6 +125,15 @@ class Summarizer:
             else extract([entry], share, self._count_tokens)
             for entry in originals
         ]
+
+
+def _uncited(text: str, originals: Sequence[MemoryEntry]) -> str:
+    """The text without the numbers that a model gives as its sources; what an original has, such as code, stays."""
+
+    def spelled(mark: re.Match[str]) -> str:
+        return mark[0] if any(mark[0].strip() in entry.content for entry in originals) else ""
+
+    return _CITING.sub(spelled, text).strip()
 
 
 def _encodable(text: str) -> str:
