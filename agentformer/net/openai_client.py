@@ -94,7 +94,10 @@ def _authorization(server: Server) -> str:
 
 def cleaned(text: str, server: Server, limit: int = QUOTED) -> str:
     """A server's words as they may be quoted: one line, no secret nor a good part of one, `limit` characters."""
-    return _cut(masked(_SECRET.sub("[key]", one_line(text[: 10 * _READ])), secrets(server)), limit)
+    text = one_line(text[: 10 * _READ])
+    for secret in sorted(secrets(server), key=len, reverse=True):
+        text = text.replace(secret, "[key]")  # first, so that the pattern takes nothing that stands beside one
+    return _cut(masked(_SECRET.sub("[key]", text), secrets(server)), limit)
 
 
 def secrets(server: Server) -> set[str]:
