@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError
 from agentformer.memory.backends.faiss import FaissMemoryBackend
@@ -49,13 +51,15 @@ def test_nothing_runs_where_it_is_switched_off(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_a_failing_store_does_not_end_the_thread() -> None:
+@pytest.mark.parametrize("error", [StoreError("the disk is away"), OSError("of a kind that nobody foresaw")])
+def test_a_failing_store_does_not_end_the_thread(error: Exception) -> None:
     calls: list[int] = []
 
     class Failing:
-        def embed_pending(self) -> int:
+        def embed_pending(self, *, refused: bool) -> int:
+            assert not refused
             calls.append(1)
-            raise StoreError("the disk is away")
+            raise error
 
     worker = CatchingUp(Failing(), 0.001)  # type: ignore[arg-type]
     worker.start()
