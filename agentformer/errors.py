@@ -4,6 +4,12 @@
     ├── InvalidInput            the caller's argument is wrong; `field` names it          (also ValueError)
     ├── NotFound                no such entry, document or backend                        (also LookupError)
     ├── Conflict                somebody changed it meanwhile; read again and repeat
+    ├── AccessError             who asks may not
+    │   ├── Unauthenticated     no key came, or one that is not valid
+    │   └── Forbidden           the key lacks the right, does not reach the namespace, or the tool is switched off
+    ├── LimitExceeded           a limit of this installation; `limit` names it
+    │   ├── TooLarge            send less
+    │   └── Busy                send it again later; `retry_after` says when
     ├── MissingExtra            an optional package is not installed; `extra` names it    (also ImportError)
     ├── DocumentError           a file could not become text; nothing of it was stored
     │   ├── EmptyDocument       no bytes, or no pages
@@ -47,6 +53,38 @@ class NotFound(AgentFormerError, LookupError):
 
 class Conflict(AgentFormerError):
     """The entry was changed by somebody else since it was read."""
+
+
+class AccessError(AgentFormerError):
+    """Who asks may not do this."""
+
+
+class Unauthenticated(AccessError):
+    """No key came, or one that is not valid."""
+
+
+class Forbidden(AccessError):
+    """The key lacks the right, does not reach the namespace, or the tool is switched off for it."""
+
+
+class LimitExceeded(AgentFormerError):
+    """A limit of this installation stands in the way. `limit` is the name of its setting."""
+
+    def __init__(self, limit: str, message: str) -> None:
+        super().__init__(f"{limit}: {message}")
+        self.limit = limit
+
+
+class TooLarge(LimitExceeded):
+    """What was sent is over a limit."""
+
+
+class Busy(LimitExceeded):
+    """Too much is under way now. `retry_after` is in seconds."""
+
+    def __init__(self, limit: str, message: str, retry_after: int = 1) -> None:
+        super().__init__(limit, message)
+        self.retry_after = retry_after
 
 
 class MissingExtra(AgentFormerError, ImportError):

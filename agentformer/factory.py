@@ -33,13 +33,15 @@ from agentformer.settings import Settings, load_settings
 from agentformer.text.tokens import estimated_spans
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.shapes import space_json
+from agentformer.tools.toolbox import Toolbox
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, Reembedding
 
 log = logging.getLogger("agentformer")
 
 
 class AgentFormer:
-    """One opened memory: `.memory` remembers and recalls, `.rag` takes documents and answers from them.
+    """One opened memory: `.memory` remembers and recalls, `.rag` takes documents and answers from them, `.toolbox`
+    lets a language model do both.
 
     Use it as a context manager, or call `close()`. Any number of them, in any number of processes, may
     have the same folders open.
@@ -53,10 +55,11 @@ class AgentFormer:
         self.backend = build_backend(settings, self.embedder)
         usage = UsageCounter(self.backend)
         self._model_usage = Usage()
-        model = build_model(settings, self._model_usage)
+        self.model = model = build_model(settings, self._model_usage)
         self.rag = build_rag(settings, self.backend, self.embedder, model, usage)
         self.cleaner = build_cleaner(settings, self.backend, self.embedder, model)
         self.memory = build_memory(settings, self.backend, self.embedder, self.cleaner, usage, self.rag.released)
+        self.toolbox = Toolbox(self.memory, self.rag, self.backend, self.status)
         self._catching_up = CatchingUp(self.backend, settings.embed_retry_seconds)
         self.cleaner.start()
         self._catching_up.start()

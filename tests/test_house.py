@@ -19,11 +19,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("types", "errors", "_version"),
     ("net",),
     ("records", "text", "embedders", "settings", "registry"),
-    ("index", "llms", "readers"),
+    ("index", "llms", "readers", "access", "jobs"),
     ("memory", "rag"),
     ("tools",),
     ("factory",),
-    ("api", "testing"),
+    ("agent", "testing"),
+    ("api", "mcp_server"),
     ("cli",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -5,17 +5,23 @@ from __future__ import annotations
 import logging
 
 from flask import Blueprint, Flask, Response, json, request
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from agentformer.errors import (
     AgentFormerError,
+    Busy,
     Conflict,
     DocumentError,
     EmbedderUnavailable,
+    Forbidden,
     InvalidInput,
+    LimitExceeded,
+    MissingExtra,
     NotFound,
     SpaceMismatch,
     StoreFull,
+    TooLarge,
+    Unauthenticated,
 )
 
 log = logging.getLogger("agentformer")
@@ -23,16 +29,26 @@ log = logging.getLogger("agentformer")
 # The first class that fits decides.
 _STATUS: tuple[tuple[type[AgentFormerError], int, str], ...] = (
     (InvalidInput, 400, "invalid-input"),
+    (Unauthenticated, 401, "unauthenticated"),
+    (Forbidden, 403, "forbidden"),
     (NotFound, 404, "not-found"),
     (Conflict, 409, "conflict"),
     (SpaceMismatch, 409, "space-mismatch"),
+    (TooLarge, 413, "too-large"),
     (DocumentError, 422, "unreadable-document"),
+    (Busy, 429, "busy"),
+    (MissingExtra, 501, "missing-extra"),
     (EmbedderUnavailable, 503, "embedder-unavailable"),
     (StoreFull, 507, "store-full"),
     (AgentFormerError, 500, "internal"),
 )
 _TITLES = {
     "invalid-input": "An argument is wrong",
+    "unauthenticated": "A key is needed",
+    "forbidden": "This key may not do that",
+    "too-large": "A limit stands in the way",
+    "busy": "Too much is under way now",
+    "missing-extra": "An optional part is not installed",
     "not-found": "There is no such thing",
     "conflict": "It was changed meanwhile",
     "space-mismatch": "The store was made with another embedder",
@@ -41,12 +57,15 @@ _TITLES = {
     "store-full": "There is no room",
     "internal": "Something went wrong here",
 }
-_TOLD = frozenset({400, 404, 409, 422, 503})  # messages that speak of the request and not of the server's disks
+_TOLD = frozenset(
+    {400, 401, 403, 404, 409, 413, 422, 429, 501, 503}
+)  # messages that speak of the request and not of the server's disks
 
 
 def problem(status: int, kind: str, detail: str = "", **more: str) -> Response:
     """A response of type `application/problem+json`."""
-    body = {"type": f"urn:agentformer:problem:{kind}", "title": _TITLES.get(kind, kind), "status": status, **more}
+    kind_of_problem = f"urn:agentformer:problem:{kind}"
+    body = {"type": kind_of_problem, "title": _TITLES.get(kind, kind), "status": status, **more}
     if detail:
         body["detail"] = detail
     return Response(json.dumps(body), status, content_type="application/problem+json")
@@ -64,12 +83,21 @@ def _ours(error: AgentFormerError) -> Response:
     if status >= 500:
         log.error("%s %s: %s", request.method, request.path, error)
     more = {"field": error.field} if isinstance(error, InvalidInput) else {}
-    return problem(status, kind, str(error) if status in _TOLD else "", **more)
+    more |= {"limit": error.limit} if isinstance(error, LimitExceeded) else {}
+    told = problem(status, kind, str(error) if status in _TOLD else "", **more)
+    if isinstance(error, Busy):
+        told.headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, Unauthenticated):
+        told.headers["WWW-Authenticate"] = 'Bearer realm="agentformer"'
+    return told
 
 
 def _http(error: HTTPException) -> Response:
     kind = (error.name or "error").lower().replace(" ", "-")
-    return problem(error.code or 500, kind, error.description or "")
+    told = problem(error.code or 500, kind, error.description or "", title=error.name or "Error")
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        told.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return told
 
 
 def _unforeseen(error: Exception) -> Response:

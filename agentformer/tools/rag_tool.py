@@ -161,6 +161,33 @@ class RAGTool:
         scope = Scope(fields.name("namespace", namespace), kinds=("document",))
         return [self._with_state(describe(entry)) for entry in self._all(scope)]
 
+    def page_of_documents(
+        self, *, namespace: str = DEFAULT_NAMESPACE, after: str = "", limit: int = 100
+    ) -> list[Document]:
+        """At most `limit` documents of the namespace, oldest first, behind the one with the id `after`."""
+        scope = Scope(fields.name("namespace", namespace), kinds=("document",))
+        after = fields.text("after", after, fields.MAX_NAME)
+        found = self._backend.list(scope, after=after, limit=fields.limit("limit", limit))
+        return [self._with_state(describe(entry)) for entry in found]
+
+    def document(self, document_id: str, *, namespace: str | None = None) -> Document:
+        """The document of this id. Raises `NotFound`."""
+        return self._with_state(describe(self._document(document_id, namespace)))
+
+    def original(self, document_id: str, *, namespace: str | None = None) -> bytes:
+        """The bytes that were uploaded. Raises `NotFound`."""
+        return self._originals.get(self._document(document_id, namespace).metadata["sha256"])
+
+    def chunks(
+        self, document_id: str, *, namespace: str | None = None, after: str = "", limit: int = 100
+    ) -> list[MemoryEntry]:
+        """At most `limit` chunks of a document in their order, behind the one with the id `after`. Raises
+        `NotFound`."""
+        entry = self._document(document_id, namespace)
+        scope = Scope(entry.namespace, kinds=("chunk",), document_id=document_id)
+        after = fields.text("after", after, fields.MAX_NAME)
+        return [*self._backend.list(scope, after=after, limit=fields.limit("limit", limit))]
+
     def remove(self, document_id: str, *, namespace: str | None = None) -> None:
         """Delete a document with everything made from it, and its original. Raises `NotFound`."""
         entry = self._document(document_id, namespace)

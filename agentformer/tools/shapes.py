@@ -82,6 +82,56 @@ def memory_hit_json(hit: Hit) -> dict[str, Any]:
     return {**entry_json(hit.entry), **_scores(hit)}
 
 
+def brief_json(entry: MemoryEntry) -> dict[str, Any]:
+    """What a model needs to know of an entry: no nulls, and nothing of how it is kept."""
+    moment = entry.occurred_at or entry.created_at
+    told = {
+        "id": entry.id,
+        "content": entry.content,
+        "kind": entry.kind,
+        "tier": entry.tier,
+        "namespace": entry.namespace,
+        "title": entry.title,
+        "speaker": entry.speaker or entry.role,
+        "session_id": entry.session_id,
+        "user_id": entry.user_id,
+        "at": moment.isoformat(timespec="seconds") if moment else None,
+        "document": entry.source.name if entry.source else None,
+        "page": entry.source.page if entry.source else None,
+        "archived": True if entry.archived_at else None,
+        "superseded_by": entry.superseded_by,
+        "version": entry.version,
+    }
+    return {name: value for name, value in told.items() if value not in (None, "")}
+
+
+def brief_hit_json(hit: Hit, most: int) -> dict[str, Any]:
+    """A result for a model: of a content longer than `most` characters the part around what was found."""
+    told = brief_json(hit.entry)
+    told["content"] = _around(hit, most)
+    if len(told["content"]) < len(hit.entry.content):
+        told["cut"] = f"{len(hit.entry.content)} characters in all; memory_get shows them"
+    return {**told, "score": round(hit.score, 4)}
+
+
+def passage_json(hit: Hit, most: int) -> dict[str, Any]:
+    """A passage of a document for a model."""
+    source = hit.entry.source
+    return {
+        "id": hit.entry.id,
+        "document": source.name if source else None,
+        "page": source.page if source else None,
+        "content": _around(hit, most),
+    }
+
+
+def _around(hit: Hit, most: int) -> str:
+    """At most `most` characters of an entry's content, with the best-matching part in them."""
+    content = hit.entry.content
+    start = min(hit.span.start, max(len(content) - most, 0)) if hit.span and hit.span.end > most else 0
+    return content[start : start + most]
+
+
 def reference_json(reference: Reference) -> dict[str, Any]:
     values: dict[str, Any] = _plain(reference)
     values["score"] = round(reference.score, 6)

@@ -1,0 +1,1 @@
+"""Access: keys, and what they let their holders do."""

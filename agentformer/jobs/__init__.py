@@ -1,0 +1,1 @@
+"""Jobs: long work that outlives the request that asked for it."""

@@ -1,0 +1,165 @@
+"""Where settings come from: the only module that reads the environment.
+
+A setting comes from the argument given, else from `AGENTFORMER_<NAME>` in the file `.env` of the current folder,
+else from the environment, else from its default. The providers' own variables (`OPENAI_API_KEY`, ...) go by the name
+that every tool knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dotenv.parser import parse_stream
+
+from agentformer.errors import InvalidInput
+from agentformer.settings.checks import GOT, unusable
+from agentformer.settings.fields import PLAIN, Route, Settings
+
+log = logging.getLogger("agentformer")
+
+ENV_PREFIX = "AGENTFORMER_"
+ENV_FILE = ".env"
+_KINDS = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
+
+
+def parse_routes(text: str) -> tuple[Route, ...]:
+    """Routes as they are written in the environment; see `Settings.routes`. Raises `InvalidInput`."""
+    routes = []
+    for rule in filter(None, (part.strip() for part in text.split(";"))):
+        selector, _, target = (part.strip() for part in rule.partition("="))
+        words = [word.strip() for word in selector.split(",") if word.strip()]
+        if not words or not target:
+            raise unusable("routes", "must be SELECTOR=TARGET; ..., such as core,working=hierarchical", rule)
+        routes.append(
+            Route(
+                target,
+                tiers=tuple(word for word in words if ":" not in word and word != "*"),
+                kinds=tuple(word.removeprefix("kind:") for word in words if word.startswith("kind:")),
+                namespaces=tuple(word.removeprefix("namespace:") for word in words if word.startswith("namespace:")),
+            )
+        )
+        if unknown := [w for w in words if ":" in w and w.split(":")[0] not in ("kind", "namespace")]:
+            raise unusable("routes", "must have selectors that are tiers, kind:NAME, namespace:NAME or *", unknown[0])
+    return tuple(routes)
+
+
+def _parse_rates(text: str) -> dict[str, float]:
+    pairs = (part.partition("=") for part in text.split(",") if part.strip())
+    return {category.strip(): float(rate) for category, _, rate in pairs}
+
+
+_PARSED: dict[str, Callable[[str], Any]] = {"routes": parse_routes, "decay_rates": _parse_rates}
+_EXAMPLES = {"routes": "SELECTOR=TARGET; ...", "decay_rates": "CATEGORY=RATE, ..., such as context=0.9"}
+_BY_NAME = {f.name: f for f in dataclasses.fields(Settings)}
+_VARIABLES = {name: PLAIN.get(name, ENV_PREFIX + name.upper()) for name in _BY_NAME}
+
+
+def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Settings from arguments, then `.env` and the environment (or `environ` in their place), then defaults.
+    `None` values in `given` and empty variables count as not given. A variable with our prefix that is no setting
+    is warned about, once.
+
+    Raises `InvalidInput` for a name that is not a setting or a value that it cannot have. Of a variable the message
+    tells name and file, never the value: keys end up in wrong variables.
+    """
+    file = _env_file(Path(ENV_FILE)) if environ is None else {}
+    environ = {**os.environ, **file} if environ is None else environ
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name, variable in _VARIABLES.items():
+        if raw := environ.get(variable):
+            values[name] = raw
+            origins[name] = f"{variable} in {Path(ENV_FILE).resolve()}" if variable in file else variable
+    for variable in environ:
+        if variable.startswith(ENV_PREFIX) and variable not in _VARIABLES.values():
+            _warn_unknown(variable)
+    for name, value in (given or {}).items():
+        if name not in _BY_NAME:
+            raise InvalidInput(name, f"is not a setting; settings are {', '.join(sorted(_BY_NAME))}")
+        if value is not None:
+            values[name] = value
+            origins.pop(name, None)
+    try:
+        return Settings(**{name: _convert(name, value) for name, value in values.items()})
+    except InvalidInput as error:
+        problem = error
+    if origin := origins.get(problem.field):
+        wanted = str(problem).removeprefix(f"{problem.field}: ").partition(GOT)[0]
+        problem = InvalidInput(problem.field, f"{wanted} (set by {origin})")
+    raise problem  # out here, so that no traceback shows the value
+
+
+def _env_file(path: Path) -> dict[str, str]:
+    """What the file sets to something, as it is written: a `$` in a key stands for itself. Nothing where there is no
+    file. Lines that are no assignment are warned about, once, by their number. Raises `InvalidInput` for a file that
+    cannot be read or is no UTF-8."""
+    try:
+        if path.is_symlink() and not path.exists():
+            _warn(f"{path.absolute()} is a link to {path.readlink()}, which is not there; no setting is read from it")
+        if not path.is_file():  # a folder of this name is a virtual environment
+            return {}
+        with path.open(encoding="utf-8-sig") as lines:
+            found = list(parse_stream(lines))
+    except (OSError, ValueError) as error:
+        reason = "is not UTF-8 text" if isinstance(error, ValueError) else f"cannot be read ({type(error).__name__})"
+        raise InvalidInput(ENV_FILE, f"{path.resolve()} {reason}; mend it or take it away") from None
+    for line in found:
+        if line.error:
+            text = line.original.string
+            number = line.original.line + text[: len(text) - len(text.lstrip())].count("\n")
+            _warn(f"{path.resolve()}, line {number}: this is not NAME=value, and has no effect")
+    last = {line.key: line.value for line in found if line.key}
+    return {name: value for name, value in last.items() if value}
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    """Once for a process."""
+    log.warning("%s", message)
+
+
+def _warn_unknown(variable: str) -> None:
+    """Say what the variable was meant to be called, and never its value."""
+    bare = variable.removeprefix(ENV_PREFIX)
+    near = [bare] if bare in PLAIN.values() else difflib.get_close_matches(variable, _VARIABLES.values(), 1)
+    _warn(f"{variable} is not a setting and has no effect{f'; did you mean {near[0]}?' if near else ''}")
+
+
+def _convert(name: str, value: Any) -> Any:
+    """`value` as the type of the setting's default."""
+    if name in _PARSED:
+        return _parsed(name, value)
+    wanted: type[Any] = type(_BY_NAME[name].default)
+    if isinstance(value, wanted):
+        return value
+    try:
+        if issubclass(wanted, int) and isinstance(value, float) and not value.is_integer():
+            raise ValueError(value)
+        if issubclass(wanted, Path):
+            return Path(value)
+        return wanted(value)
+    except (TypeError, ValueError, OverflowError):
+        raise unusable(name, f"must be {_KINDS[wanted]}", value) from None
+
+
+def _parsed(name: str, value: Any) -> Any:
+    """A setting of several parts: as it is, or from its text."""
+    try:
+        if isinstance(value, str):
+            return _PARSED[name](value)
+        if name == "decay_rates":
+            return {str(key): float(rate) for key, rate in value.items()}
+        if not all(isinstance(route, Route) for route in value):
+            raise TypeError("a route must be a Route")
+        return tuple(value)
+    except (TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise unusable(name, f"must be {_EXAMPLES[name]}", value) from None

@@ -1,0 +1,128 @@
+"""A tool from a typed function: its schema follows from the signature, and wrong arguments are told how to be right."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from agentformer.access.grant import Right
+from agentformer.errors import InvalidInput
+from agentformer.types import Tool
+
+_CALLER = "caller"  # the parameter that no model sees
+_SHOWN = 80  # characters of a wrong value that a message repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a tool does to the store. `destructive`: something may be gone for good afterwards. `idempotent`: the same
+    call again changes nothing more."""
+
+    right: Right
+    destructive: bool = False
+    idempotent: bool = False
+
+
+def tool(hints: Hints) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a method as a tool: its first parameters are `self` and `caller`, the others what a model gives."""
+
+    def mark(method: Callable[..., Any]) -> Callable[..., Any]:
+        method.hints = hints  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class ToolDefinition:
+    """A tool as every edge shows it: `name`, `description`, `parameters` (JSON Schema), `hints`."""
+
+    def __init__(self, function: Callable[..., dict[str, Any]]) -> None:
+        self._function = function
+        self.name: str = function.__name__
+        self.description = inspect.cleandoc(function.__doc__ or "")
+        self.hints: Hints = function.hints  # type: ignore[attr-defined]
+        self._arguments = _arguments_model(function)
+        self.parameters: dict[str, Any] = _schema(self._arguments)
+
+    @property
+    def read_only(self) -> bool:
+        return self.hints.right == "read"
+
+    def as_tool(self) -> Tool:
+        """What a language model is given."""
+        return Tool(self.name, self.description, self.parameters)
+
+    def __call__(self, caller: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the arguments and run the tool. Raises `InvalidInput` that a model can act on."""
+        values = self._checked(arguments)
+        return self._function(caller, **values)
+
+    def _checked(self, arguments: Any) -> dict[str, Any]:
+        if not isinstance(arguments, Mapping):
+            raise InvalidInput("arguments", f"must be a JSON object. {self._usage()}")
+        try:
+            checked = self._arguments.model_validate(dict(arguments))
+        except ValidationError as error:
+            raise self._correction(error) from None
+        return {name: getattr(checked, name) for name in self._arguments.model_fields}
+
+    def _correction(self, error: ValidationError) -> InvalidInput:
+        """Each thing that is wrong once, and what the tool takes."""
+        faults = error.errors(include_url=False, include_context=False)
+        first = ".".join(str(part) for part in faults[0]["loc"]) or "arguments"
+        told = "; ".join(self._fault(fault) for fault in faults[:3])
+        return InvalidInput(first, f"{told.removeprefix(f'{first} ')}. {self._usage()}")
+
+    def _fault(self, fault: Any) -> str:
+        name = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, self._arguments.model_fields, 1)
+            return f"{name} is no argument of this tool" + (f"; did you mean {near[0]}?" if near else "")
+        if fault["type"] == "missing":
+            return f"{name} is missing"
+        return f"{name} is wrong: {fault['msg']}, got {_short(fault['input'])}"
+
+    def _usage(self) -> str:
+        """The arguments in one line; those that must be given have a star."""
+        required = self.parameters.get("required", ())
+        told = ", ".join(f"{name}{'*' if name in required else ''}" for name in self.parameters["properties"])
+        return f"{self.name} takes: {told or 'no arguments'}{' (* must be given)' if required else ''}"
+
+
+def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
+    """A model whose fields are the function's parameters."""
+    hints = get_type_hints(function, include_extras=True)
+    given: dict[str, Any] = {
+        name: (hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != _CALLER
+    }
+    model: type[BaseModel] = create_model(
+        function.__name__, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **given
+    )
+    return model
+
+
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of the arguments, without the titles that tell a model nothing."""
+    schema = model.model_json_schema()
+    schema.pop("title", None)
+    for value in schema.setdefault("properties", {}).values():
+        value.pop("title", None)
+        if value.get("default", ...) is None:
+            del value["default"]
+    return schema
+
+
+def _short(value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,91 @@
+"""The tools by which a model brings documents in and answers from them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from agentformer.errors import InvalidInput
+from agentformer.tools.caller import Caller
+from agentformer.tools.definition import Hints, tool
+from agentformer.tools.memory_tools import Metadata, Namespace
+from agentformer.tools.rag_tool import RAGTool
+from agentformer.tools.shapes import citation_json, document_json, passage_json
+
+_PASSAGE = 1_500  # characters of a passage that a model is shown beside an answer; a chunk is hardly longer
+
+
+class DocumentTools:
+    """Over the documents of a memory."""
+
+    def __init__(self, rag: RAGTool) -> None:
+        self._rag = rag
+
+    @tool(Hints("write", destructive=True, idempotent=True))
+    def rag_upload(
+        self,
+        caller: Caller,
+        name: Annotated[str, Field(description="What the document is called, such as report.pdf.")] = "",
+        path: Annotated[str | None, Field(description="A file to read, where files may be read.")] = None,
+        text: Annotated[str | None, Field(description="The document itself, if it is text.")] = None,
+        content_base64: Annotated[str | None, Field(description="The document itself, in base64.")] = None,
+        metadata: Metadata = None,
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Bring a document in (PDF, Word, HTML, Markdown, text), to be answered from. Give its path, its text, or its
+        bytes in base64. A document of the same name is replaced."""
+        given = {"path": path, "text": text, "content_base64": content_base64}
+        if [value is not None for value in given.values()].count(True) != 1:
+            raise InvalidInput("path", f"give exactly one of {', '.join(given)}")
+        if path is None and not name:
+            raise InvalidInput("name", "is missing; a document given by its content needs one, such as notes.txt")
+        file = caller.file(path) if path is not None else _content(text, content_base64)
+        document = self._rag.upload(file, name=name, namespace=caller.within(namespace), metadata=metadata)
+        return {"document": document_json(document)}
+
+    @tool(Hints("read", idempotent=True))
+    def rag_query(
+        self,
+        caller: Caller,
+        question: Annotated[str, Field(min_length=1, description="The question, in plain words.")],
+        top_k: Annotated[int, Field(ge=1, le=20, description="Passages to answer from.")] = 3,
+        filters: Annotated[dict[str, Any] | None, Field(description="Metadata that documents must have.")] = None,
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Answer a question from the uploaded documents, with exact quotes, documents and pages. Cite them."""
+        answer = self._rag.query(question, top_k=top_k, namespace=caller.within(namespace), filters=filters)
+        return {
+            "answer": answer.text,
+            "mode": answer.mode,
+            "citations": [citation_json(citation) for citation in answer.citations],
+            "passages": [passage_json(hit, _PASSAGE) for hit in answer.hits],
+            "warnings": list(answer.warnings),
+        }
+
+    @tool(Hints("read", idempotent=True))
+    def rag_list(
+        self,
+        caller: Caller,
+        limit: Annotated[int, Field(ge=1, le=200, description="Documents at most.")] = 50,
+        after: Annotated[str | None, Field(description="The `next` of the list before.")] = None,
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """List the uploaded documents, oldest first. `next` says where to go on."""
+        page = self._rag.page_of_documents(namespace=caller.within(namespace), after=after or "", limit=limit)
+        following = page[-1].id if len(page) == limit else None
+        return {"documents": [document_json(document) for document in page], "next": following}
+
+
+def _content(text: str | None, content_base64: str | None) -> bytes:
+    if text is not None:
+        try:
+            return text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise InvalidInput("text", "holds half of a surrogate pair, which is no text") from None
+    try:
+        return base64.b64decode(content_base64 or "", validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidInput("content_base64", "is not base64; encode the file's bytes, without line breaks") from None

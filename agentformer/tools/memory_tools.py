@@ -1,0 +1,207 @@
+"""The tools by which a model remembers and recalls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from agentformer.memory.memory_manager import MemoryManager
+from agentformer.records.fields import MAX_CONTENT, MAX_NAME
+from agentformer.tools.caller import Caller
+from agentformer.tools.definition import Hints, tool
+from agentformer.tools.shapes import brief_hit_json, brief_json, report_json
+from agentformer.types import TIERS, MemoryBackend, Scope, Tier
+
+_PART = 8_000  # characters of a text that one call gives; more than most models want to read at once
+
+Namespace = Annotated[str | None, Field(description="Another namespace than the usual one. Leave out unless told.")]
+Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The id of a memory, as searches show it.")]
+Limit = Annotated[int, Field(ge=1, le=50, description="How many at most.")]
+Query = Annotated[str, Field(min_length=1, max_length=8_000, description="What to look for, in plain words.")]
+Salience = Annotated[float, Field(ge=0, le=1, description="How much it matters: 1 is most.")]
+Metadata = Annotated[dict[str, Any] | None, Field(description="Further facts about it, as a JSON object.")]
+Block = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The block's name, such as persona.")]
+Content = Annotated[str, Field(min_length=1, max_length=MAX_CONTENT)]
+
+
+class MemoryTools:
+    """Over a memory. `status` gives the state of all parts, for callers with the right `admin`."""
+
+    def __init__(self, memory: MemoryManager, backend: MemoryBackend, status: Callable[[], Mapping[str, Any]]) -> None:
+        self._memory = memory
+        self._backend = backend
+        self._status = status
+
+    @tool(Hints("write"))
+    def memory_add(
+        self,
+        caller: Caller,
+        content: Annotated[Content, Field(description="What to remember: one fact, understandable by itself.")],
+        kind: Annotated[str, Field(description="fact, preference, decision, error, milestone, ...")] = "fact",
+        title: Annotated[str, Field(description="A short name for it.")] = "",
+        category: Annotated[str, Field(description="decisions, summaries or context: how fast it fades.")] = "",
+        salience: Salience = 1.0,
+        occurred_at: Annotated[str | None, Field(description="When it happened: ISO 8601 with a time zone.")] = None,
+        metadata: Metadata = None,
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Remember a fact, a preference or a decision for later conversations. The same fact again is kept once."""
+        entry = self._memory.store(
+            content,
+            kind=kind,
+            title=title,
+            category=category,
+            salience=salience,
+            occurred_at=occurred_at,
+            metadata=metadata,
+            namespace=caller.within(namespace),
+            user_id=caller.user_id,
+            agent_id=caller.agent_id,
+            project=caller.project,
+        )
+        return {"memory": brief_json(entry), "known_already": bool(entry.repeat_count)}
+
+    @tool(Hints("read", idempotent=True))
+    def memory_search(
+        self,
+        caller: Caller,
+        query: Query,
+        limit: Limit = 5,
+        kinds: Annotated[list[str] | None, Field(description="Only these kinds, such as fact or summary.")] = None,
+        tiers: Annotated[list[Tier] | None, Field(description=f"Only these of {', '.join(TIERS)}.")] = None,
+        relevant_only: Annotated[bool, Field(description="Leave out what only lies near the query.")] = False,
+        include_archived: Annotated[bool, Field(description="Also what summaries stand for.")] = False,
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Find what was remembered or uploaded, best first. Look here before saying that you do not know."""
+        hits = self._memory.search(
+            query,
+            limit=limit,
+            kinds=kinds or (),
+            tiers=tiers or (),
+            relevant_only=relevant_only,
+            include_archived=include_archived,
+            **caller.place(namespace),  # type: ignore[arg-type]
+        )
+        return {"memories": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}
+
+    @tool(Hints("read", idempotent=True))
+    def memory_get(
+        self,
+        caller: Caller,
+        id: Id,
+        start: Annotated[int, Field(ge=0, description="Where in a long content to begin.")] = 0,
+    ) -> dict[str, Any]:
+        """Read one memory by its id. Of a long one, `next_start` says where to go on."""
+        entry = caller.sees(self._memory.get(id))
+        shown = brief_json(entry)
+        end = start + _PART
+        shown["content"] = entry.content[start:end]
+        more = {"next_start": end} if end < len(entry.content) else {}
+        return {"memory": {**shown, "metadata": dict(entry.metadata)}, **more}
+
+    @tool(Hints("write"))
+    def memory_update(
+        self,
+        caller: Caller,
+        id: Id,
+        content: Annotated[Content | None, Field(description="What it says now.")] = None,
+        title: Annotated[str | None, Field(description="A short name.")] = None,
+        kind: Annotated[str | None, Field(description="What it is.")] = None,
+        category: Annotated[str | None, Field(description="How fast it fades.")] = None,
+        salience: Annotated[Salience | None, Field(description="How much it matters, 0 to 1.")] = None,
+        metadata: Metadata = None,
+        expected_version: Annotated[int | None, Field(ge=1, description="Change nothing if it has another.")] = None,
+    ) -> dict[str, Any]:
+        """Change a memory; its former text stays in its history. Give only what changes."""
+        caller.sees(self._memory.get(id))
+        given = {"content": content, "title": title, "kind": kind, "category": category}
+        given |= {"salience": salience, "metadata": metadata}  # type: ignore[dict-item]
+        changes = {name: value for name, value in given.items() if value is not None}
+        entry = self._memory.update(id, expected_version=expected_version, **changes)
+        return {"memory": brief_json(entry)}
+
+    @tool(Hints("write", destructive=True, idempotent=True))
+    def memory_delete(self, caller: Caller, id: Id) -> dict[str, Any]:
+        """Forget a memory for good, with its history and the summaries made from it. Only when asked to."""
+        caller.sees(self._memory.get(id))
+        return {"forgotten": self._memory.remove(id)}
+
+    @tool(Hints("write", idempotent=True))
+    def core_memory_append(
+        self,
+        caller: Caller,
+        name: Block,
+        text: Annotated[Content, Field(description="The line to add.")],
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Add a line to a core block, which is always in your context. Small: for what matters in every talk."""
+        block = self._memory.core.append(name, text, **self._owner(caller, namespace))
+        return {"block": brief_json(block)}
+
+    @tool(Hints("write"))
+    def core_memory_replace(
+        self,
+        caller: Caller,
+        name: Block,
+        old: Annotated[str, Field(min_length=1, description="What the block says now, exactly, and once.")],
+        new: Annotated[str, Field(description="What to put there; empty takes it out.")],
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Correct a core block: put new text in the place of old."""
+        block = self._memory.core.replace(name, old, new, **self._owner(caller, namespace))
+        return {"block": brief_json(block)}
+
+    @tool(Hints("read", idempotent=True))
+    def conversation_search(
+        self,
+        caller: Caller,
+        query: Query,
+        session_id: Annotated[str | None, Field(description="Of this conversation only.")] = None,
+        limit: Limit = 10,
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Find what was said, word for word, in this and former conversations, summarised or not."""
+        hits = self._memory.search(
+            query,
+            limit=limit,
+            kinds=("message",),
+            session_id=session_id,
+            include_archived=True,
+            **caller.place(namespace),  # type: ignore[arg-type]
+        )
+        return {"messages": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}
+
+    @tool(Hints("write", idempotent=True))
+    def memory_consolidate(
+        self,
+        caller: Caller,
+        session_id: Annotated[str | None, Field(description="This conversation only.")] = None,
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Turn older messages into summaries. The originals are kept, and can be brought back."""
+        return report_json(self._memory.clean(namespace=caller.within(namespace), session_id=session_id))
+
+    @tool(Hints("read", idempotent=True))
+    def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
+        """Duplicates, memories that nobody reads, contradictions in core blocks, and blocks that grew too large."""
+        return report_json(self._memory.audit(namespace=caller.within(namespace)))
+
+    @tool(Hints("read", idempotent=True))
+    def memory_status(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
+        """How much is remembered, and what still waits for its vectors."""
+        own = caller.within(namespace)
+        counts: dict[str, Any] = {tier: self._backend.count(Scope(own, tiers=(tier,))) for tier in TIERS}
+        state = {
+            "namespace": own,
+            "memories": counts,
+            "documents": self._backend.count(Scope(own, kinds=("document",))),
+            "pending": self._backend.pending(Scope(own)),
+        }
+        everywhere = caller.grant.may("admin") and not caller.grant.namespaces
+        return {**state, "store": dict(self._status())} if everywhere else state
+
+    def _owner(self, caller: Caller, namespace: str | None) -> dict[str, Any]:
+        return {"namespace": caller.within(namespace), "agent_id": caller.agent_id, "user_id": caller.user_id}

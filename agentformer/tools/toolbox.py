@@ -1,0 +1,103 @@
+"""The toolbox: what an agent can do with its memory, in one definition for Python, HTTP, MCP and language models."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.errors import AgentFormerError, Forbidden, NotFound, StoreError
+from agentformer.memory.memory_manager import MemoryManager
+from agentformer.tools.caller import Caller
+from agentformer.tools.definition import ToolDefinition
+from agentformer.tools.document_tools import DocumentTools
+from agentformer.tools.memory_tools import MemoryTools
+from agentformer.tools.rag_tool import RAGTool
+from agentformer.types import MemoryBackend, Tool, ToolCall
+
+log = logging.getLogger("agentformer")
+
+OWNER = Caller()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a model is told of a call: JSON, or where it failed a correction in plain words."""
+
+    text: str
+    failed: bool = False
+
+
+class Toolbox:
+    """Thread-safe as the memory is."""
+
+    def __init__(
+        self,
+        memory: MemoryManager,
+        rag: RAGTool,
+        backend: MemoryBackend,
+        status: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        memories, documents = MemoryTools(memory, backend, status), DocumentTools(rag)
+        functions = (
+            memories.memory_add,
+            memories.memory_search,
+            memories.memory_get,
+            memories.memory_update,
+            memories.memory_delete,
+            memories.core_memory_append,
+            memories.core_memory_replace,
+            memories.conversation_search,
+            memories.memory_consolidate,
+            memories.memory_audit,
+            memories.memory_status,
+            documents.rag_upload,
+            documents.rag_query,
+            documents.rag_list,
+        )
+        self._tools = {function.__name__: ToolDefinition(function) for function in functions}
+
+    def definitions(self, grant: Grant = EVERYTHING) -> list[ToolDefinition]:
+        """The tools that this grant lets somebody call, in a fixed order."""
+        return [tool for tool in self._tools.values() if grant.may(tool.hints.right) and tool.name not in grant.without]
+
+    def tools(self, grant: Grant = EVERYTHING) -> list[Tool]:
+        """The same, for a language model."""
+        return [tool.as_tool() for tool in self.definitions(grant)]
+
+    def schemas(self, grant: Grant = EVERYTHING) -> list[dict[str, Any]]:
+        """The same in the format of OpenAI's `tools`."""
+        return [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+            }
+            for tool in self.definitions(grant)
+        ]
+
+    def call(self, name: str, arguments: Mapping[str, Any], caller: Caller = OWNER) -> dict[str, Any]:
+        """Run a tool and return its result as JSON values. Raises `NotFound` for an unknown tool, `Forbidden` for one
+        that the caller may not call, `InvalidInput` for wrong arguments, and what the memory itself raises."""
+        tool = self._tools.get(name)
+        if tool is None:
+            raise NotFound(f"there is no tool {name!r:.80}; there are: {', '.join(self._tools)}")
+        caller.grant.require(tool.hints.right)
+        if name in caller.grant.without:
+            raise Forbidden(f"the tool {name} is switched off for this key")
+        return tool(caller, arguments)
+
+    def run(self, call: ToolCall, caller: Caller = OWNER) -> Outcome:
+        """Run what a model asked for. Never raises: whatever went wrong is told so that the model can act on it."""
+        try:
+            return Outcome(json.dumps(self.call(call.name, call.arguments, caller), ensure_ascii=False))
+        except StoreError:
+            log.exception("the tool %s failed", call.name)
+            return Outcome("the memory cannot be used now; say so, and go on without it", failed=True)
+        except AgentFormerError as error:
+            return Outcome(str(error), failed=True)
+        except Exception:  # a fault of ours must not end somebody's conversation
+            log.exception("the tool %s failed", call.name)
+            return Outcome("the tool failed by an error of its own; do not call it again with this", failed=True)
