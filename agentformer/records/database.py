@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from agentformer.errors import StoreDamaged, StoreError, StoreFull
+from agentformer.errors import StoreError, StoreFull
 from agentformer.records.salience import decayed
 from agentformer.records.schema import migrate
+from agentformer.records.sqlite_file import opened, transaction, translated
 
 BUSY_SECONDS = 60.0  # a writer waits this long for another one; no writer embeds or calls a model meanwhile
 _IDLE = 8  # connections kept open; more than the default server threads would only hold file handles
-_DAMAGED = ("malformed", "not a database", "disk image", "corrupt")
-_FULL = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
 
 
 class Database:
@@ -54,15 +52,8 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction with the write lock from its start: committed at the end, or rolled back by an error."""
-        with self._translated(), self._borrowed() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        with self._translated(), self._borrowed() as connection, transaction(connection):
+            yield connection
 
     def clear_log(self) -> None:
         """Empty the write-ahead log, in which what was deleted would stay readable. Waits for nobody: where a
@@ -100,43 +91,11 @@ class Database:
                 connection.close()
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
-        )
-        connection.row_factory = sqlite3.Row
-        _keep_a_log(connection)
-        for pragma in (
-            "synchronous = FULL",
-            "foreign_keys = ON",
-            "secure_delete = ON",  # what is forgotten does not stay readable in free pages
-            "cache_size = -32768",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
+        connection = opened(self.path, BUSY_SECONDS)
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA cache_size = -32768")
         connection.create_function("decayed", 3, decayed, deterministic=True)
         return connection
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            text = str(error).lower()
-            if any(word in text for word in _DAMAGED):
-                raise StoreDamaged(f"{self.path} is damaged ({error}); restore it from a backup") from error
-            if any(word in text for word in _FULL):
-                raise StoreFull(f"{self.path} cannot be written ({error}); free space or check permissions") from error
-            raise StoreError(f"{self.path}: {error}") from error
-
-
-def _keep_a_log(connection: sqlite3.Connection) -> None:
-    """Write-ahead logging, for good. Only the first opener of a new file changes the mode, and while it does, SQLite
-    refuses the others at once instead of letting them wait `busy_timeout`; so they wait here."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchall()
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated(self.path, "restore it from a backup")

@@ -8,15 +8,16 @@ import threading
 from pathlib import Path
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`; it has reached the disk when this returns. Raises `OSError`.
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Replace `path` by `data`; it has reached the disk when this returns. `mode` is who may read it, less what the
+    umask forbids. Raises `OSError`.
 
     The temporary file names its writer, so that what a killed writer of the same file left is cleared away.
     """
     _clear(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

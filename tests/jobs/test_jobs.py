@@ -1,0 +1,206 @@
+"""Jobs without HTTP, in one process: what is acknowledged is done, told, cancelled and forgotten."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from agentformer.errors import Busy, Conflict, NotFound, StoreError, StoreFull
+from agentformer.jobs.job import Job
+from agentformer.jobs.queue import Jobs
+from agentformer.jobs.worker import Progress
+from tests.jobs.bringing import BOUND, Bring, files, made, on_disk, task, until
+
+
+def test_a_job_brings_each_file_in_and_tells_what_became_of_it(jobs: Jobs, bring: Bring, tmp_path: Path) -> None:
+    job = jobs.submit(task("a.txt", "a.txt", "empty.txt"), files(b"one", b"two", b""), "secret")
+    assert (job.state, job.progress()["files"], job.documents) == ("queued", 3, ())
+    done = until(jobs, job.id)
+    assert (done.state, done.reason) == ("done", "")
+    assert [(d["name"], d["status"]) for d in done.documents] == [
+        ("a.txt", "ready"),
+        ("a.txt", "ready"),
+        ("empty.txt", "failed"),
+    ]
+    assert done.progress() == {"files_done": 3, "files": 3, "windows_done": 6, "windows": 6}
+    assert bring.brought == [("a.txt", b"one", "secret"), ("a.txt", b"two", "secret"), ("empty.txt", b"", "secret")]
+    assert on_disk(tmp_path) == []
+
+
+def test_a_password_is_nowhere_on_the_disk_once_the_job_has_ended(jobs: Jobs, bring: Bring, tmp_path: Path) -> None:
+    go = threading.Event()
+    bring.does = lambda name: go.wait(BOUND)
+    job = jobs.submit(task("a.txt"), files(b"one"), "canary-5309")
+    until(jobs, job.id, lambda job: job.state == "running")
+    assert any(b"canary-5309" in data for data in contents(tmp_path))
+    go.set()
+    until(jobs, job.id)
+    assert on_disk(tmp_path) == []
+    assert not any(b"canary-5309" in data for data in contents(tmp_path))
+
+
+def contents(folder: Path) -> Iterator[bytes]:
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            yield path.read_bytes()
+
+
+def test_a_job_of_which_no_file_is_usable_has_failed(jobs: Jobs) -> None:
+    failed = until(jobs, jobs.submit(task("a", "b"), files(b"", b"")).id)
+    assert (failed.state, len(failed.documents)) == ("failed", 2)
+    assert "documents" in failed.reason
+
+
+def test_an_error_that_nobody_foresaw_is_the_outcome_of_its_file_alone(jobs: Jobs, bring: Bring) -> None:
+    def breaks(name: str) -> None:
+        if name == "bad":
+            raise RuntimeError("/home/someone/secret")
+
+    bring.does = breaks
+    done = until(jobs, jobs.submit(task("bad", "good"), files(b"1", b"2")).id)
+    assert [d["status"] for d in done.documents] == ["failed", "ready"]
+    assert "secret" not in str(done.as_json())
+
+
+def test_over_the_most_jobs_a_further_one_is_refused_and_leaves_nothing(tmp_path: Path, bring: Bring) -> None:
+    go = threading.Event()
+    bring.does = lambda name: go.wait(BOUND)
+    jobs = made(tmp_path, bring, most=2)
+    try:
+        kept = [jobs.submit(task("a"), files(b"1")).id for _ in range(2)]
+        with pytest.raises(Busy) as refused:
+            jobs.submit(task("a"), files(b"1"))
+        assert (refused.value.limit, refused.value.retry_after > 0) == ("max_jobs", True)
+        assert sorted(path.name for path in (tmp_path / "u/.jobs").iterdir() if path.is_dir()) == sorted(kept)
+        go.set()
+        assert [until(jobs, each).state for each in kept] == ["done", "done"]
+        assert until(jobs, jobs.submit(task("a"), files(b"1")).id).state == "done"
+    finally:
+        jobs.close()
+
+
+def test_jobs_are_listed_newest_first_by_namespace_and_page(jobs: Jobs) -> None:
+    ids = [jobs.submit(task("a", namespace=space), files(b"1")).id for space in ("x", "y", "x", "z")]
+    assert [job.id for job in jobs.page(())] == ids[::-1]
+    assert [job.id for job in jobs.page(("x", "z"))] == [ids[3], ids[2], ids[0]]
+    assert [job.id for job in jobs.page(("x", "z"), after=ids[3], limit=1)] == [ids[2]]
+    assert jobs.page(("nowhere",)) == []
+
+
+def test_where_no_job_ever_was_there_is_none_and_no_file_either(jobs: Jobs, tmp_path: Path) -> None:
+    jobs.start()
+    assert jobs.page(()) == []
+    with pytest.raises(NotFound):
+        jobs.get("x")
+    with pytest.raises(NotFound):
+        jobs.cancel("x")
+    assert [*tmp_path.rglob("*")] == [tmp_path / "i"]
+
+
+def test_a_job_that_waits_is_cancelled_at_once(jobs: Jobs, bring: Bring, tmp_path: Path) -> None:
+    go = threading.Event()
+    bring.does = lambda name: go.wait(BOUND)
+    first = jobs.submit(task("a"), files(b"1"))
+    until(jobs, first.id, lambda job: job.state == "running")
+    second = jobs.submit(task("b"), files(b"2"))
+    assert jobs.cancel(second.id).state == "cancelled"
+    assert not (tmp_path / "u/.jobs" / second.id).exists()
+    with pytest.raises(Conflict, match="cancelled"):
+        jobs.cancel(second.id)
+    go.set()
+    assert until(jobs, first.id).state == "done"
+    assert [name for name, _, _ in bring.brought] == ["a"]
+
+
+def test_a_job_that_runs_is_cancelled_with_its_next_file(jobs: Jobs, bring: Bring, tmp_path: Path) -> None:
+    go = threading.Event()
+    bring.does = lambda name: go.wait(BOUND)
+    job = jobs.submit(task("a", "b"), files(b"1", b"2"))
+    until(jobs, job.id, lambda job: job.state == "running")
+    asked = jobs.cancel(job.id)
+    assert (asked.state, asked.cancelling) == ("running", True)
+    go.set()
+    ended = until(jobs, job.id)
+    assert (ended.state, [d["name"] for d in ended.documents]) == ("cancelled", ["a"])
+    assert on_disk(tmp_path) == []
+
+
+def test_a_job_that_runs_is_cancelled_with_its_next_batch(jobs: Jobs, tmp_path: Path) -> None:
+    class Batches(Bring):
+        def __call__(self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress) -> Any:
+            for done in range(100_000):
+                progress(done, 100_000)
+                time.sleep(0.01)
+            raise AssertionError("it was never broken off")
+
+    jobs = made(tmp_path, Batches())
+    try:
+        job = jobs.submit(task("a"), files(b"1"))
+        seen = until(jobs, job.id, lambda job: job.windows_done > 0)
+        assert seen.progress()["windows"] == 100_000
+        jobs.cancel(job.id)
+        ended = until(jobs, job.id)
+        assert (ended.state, ended.documents) == ("cancelled", ())
+    finally:
+        jobs.close()
+
+
+def test_a_store_that_takes_nothing_now_is_tried_again(jobs: Jobs, bring: Bring) -> None:
+    faults = [StoreFull("/somewhere is full"), StoreError("locked")]
+
+    def full(name: str) -> None:
+        if faults:
+            raise faults.pop()
+
+    bring.does = full
+    job = jobs.submit(task("a"), files(b"1"))
+    waiting = until(jobs, job.id, lambda job: bool(job.reason))
+    assert (waiting.state, "/somewhere" in waiting.reason) == ("queued", False)
+    done = until(jobs, job.id)
+    assert (done.state, done.reason, len(done.documents)) == ("done", "", 1)
+
+
+def test_files_that_cannot_be_kept_are_not_acknowledged(tmp_path: Path, bring: Bring) -> None:
+    (tmp_path / "u").write_text("a file, where the folder should be")
+    jobs = made(tmp_path, bring)
+    with pytest.raises(StoreFull):
+        jobs.submit(task("a"), files(b"1"))
+    assert jobs.page(()) == []
+    jobs.close()
+
+
+def test_a_record_that_cannot_be_written_leaves_no_files(tmp_path: Path, bring: Bring) -> None:
+    (tmp_path / "i" / "jobs.sqlite").mkdir(parents=True)
+    jobs = made(tmp_path, bring)
+    with pytest.raises(StoreError):
+        jobs.submit(task("a"), files(b"1"))
+    assert not [path for path in tmp_path.rglob("*") if path.name == "0"]
+    jobs.close()
+
+
+def test_ended_jobs_are_forgotten_after_their_time(tmp_path: Path, bring: Bring) -> None:
+    jobs = made(tmp_path, bring, days=0)
+    try:
+        old = until(jobs, jobs.submit(task("a"), files(b"1")).id)
+        new = jobs.submit(task("a"), files(b"1"))
+        with pytest.raises(NotFound):
+            jobs.get(old.id)
+        assert [job.id for job in jobs.page(())] == [new.id]
+    finally:
+        jobs.close()
+
+
+def test_a_damaged_file_of_jobs_is_told_and_the_start_goes_on(tmp_path: Path, bring: Bring) -> None:
+    (tmp_path / "i").mkdir()
+    (tmp_path / "i" / "jobs.sqlite").write_bytes(b"not a database, " * 100)
+    jobs = made(tmp_path, bring)
+    jobs.start()
+    with pytest.raises(StoreError, match="damaged"):
+        jobs.get("x")
+    jobs.close()
