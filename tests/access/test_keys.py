@@ -1,0 +1,261 @@
+"""Keys: what is kept of them, who gets in, and what other processes see."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentformer.access import keys
+from agentformer.access.keys import KeyStore
+from agentformer.errors import AgentFormerError, Forbidden, InvalidInput, NotFound, StoreDamaged, Unauthenticated
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> KeyStore:
+    return KeyStore(tmp_path)
+
+
+def test_a_key_gives_what_it_was_made_with(store: KeyStore) -> None:
+    key, secret = store.make("office", ["write"], ["team", "lab"], ["memory_delete"])
+    grant = store.grant_of(secret)
+    assert grant.rights == {"write"}
+    assert grant.namespaces == ("team", "lab")
+    assert grant.without == {"memory_delete"}
+    assert grant.key_id == key.id
+    with pytest.raises(Forbidden):
+        grant.require("read")
+
+
+def test_a_key_is_long_random_and_tells_its_id(store: KeyStore) -> None:
+    made = [store.make("office") for _ in range(3)]
+    assert len({secret for _, secret in made}) == 3
+    for key, secret in made:
+        prefix, key_id, random = secret.split("_")
+        assert (prefix, key_id) == ("af", key.id)
+        assert len(bytes.fromhex(random)) == 32
+
+
+def test_the_file_has_the_hash_and_never_the_key_and_only_its_owner_reads_it(store: KeyStore, tmp_path: Path) -> None:
+    _, secret = store.make("office")
+    file = tmp_path / "keys.json"
+    text = file.read_text()
+    assert hashlib.sha256(secret.encode()).hexdigest() in text
+    assert secret.rsplit("_", 1)[1] not in text
+    assert secret not in repr(store.all())
+    if os.name == "posix":
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        store.make("another")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_wrong_key_is_refused_in_the_same_words_whatever_of_it_is_right(store: KeyStore) -> None:
+    key, secret = store.make("office")
+    wrong = [
+        "",
+        "x",
+        key.id,
+        secret[:-1],
+        secret + "0",
+        secret.upper(),
+        f"af_{key.id}_{'0' * 64}",
+        f"af_00000000_{secret[-64:]}",
+        "é" * 70,
+        "\udcff",
+    ]
+    told = set()
+    for each in wrong:
+        with pytest.raises(Unauthenticated) as refused:
+            store.grant_of(each)
+        told.add(str(refused.value))
+    assert len(told) == 1
+    assert store.grant_of(secret).key_id == key.id
+
+
+def test_every_key_is_compared_so_that_time_tells_nothing(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = [store.make(name)[1] for name in "abc"]
+    compared: list[str] = []
+    real = keys.hmac.compare_digest
+    monkeypatch.setattr(keys.hmac, "compare_digest", lambda a, b: (compared.append(a), real(a, b))[1])
+    for secret in (secrets[0], secrets[2]):
+        compared.clear()
+        store.grant_of(secret)
+        assert len(compared) == 3
+
+
+def test_a_revoked_key_is_refused_at_once_also_by_who_had_it_read_already(tmp_path: Path) -> None:
+    server, shell = KeyStore(tmp_path), KeyStore(tmp_path)
+    key, secret = shell.make("office")
+    assert server.grant_of(secret).key_id == key.id
+    assert shell.revoke(key.id).name == "office"
+    with pytest.raises(Unauthenticated):
+        server.grant_of(secret)
+    assert server.ever_made
+    assert server.all() == ()
+
+
+def test_revoking_the_last_key_does_not_open_the_door(tmp_path: Path) -> None:
+    store = KeyStore(tmp_path)
+    assert not store.ever_made
+    key, _ = store.make("office")
+    store.revoke(key.id)
+    assert store.ever_made
+    assert KeyStore(tmp_path).ever_made
+    with pytest.raises(NotFound):
+        store.revoke(key.id)
+
+
+def test_taking_the_file_away_does_not_open_a_running_server(store: KeyStore, tmp_path: Path) -> None:
+    _, secret = store.make("office")
+    assert store.ever_made
+    (tmp_path / "keys.json").unlink()
+    assert store.ever_made
+    with pytest.raises(Unauthenticated):
+        store.grant_of(secret)
+
+
+def test_a_key_expires(store: KeyStore, tmp_path: Path) -> None:
+    _, secret = store.make("office", expires=datetime.now(UTC) + timedelta(days=1))
+    store.grant_of(secret)
+    kept = json.loads((tmp_path / "keys.json").read_text())
+    kept["keys"][0]["expires_at"] = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
+    (tmp_path / "keys.json").write_text(json.dumps(kept))
+    with pytest.raises(Unauthenticated, match="expired"):
+        store.grant_of(secret)
+
+
+def test_the_day_of_the_last_use_is_kept(store: KeyStore, tmp_path: Path) -> None:
+    _, secret = store.make("office")
+    assert store.all()[0].last_used_on is None
+    before = datetime.now(UTC).date()
+    store.grant_of(secret)
+    used = KeyStore(tmp_path).all()[0].last_used_on
+    assert used is not None
+    assert before <= used <= datetime.now(UTC).date()
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a folder that cannot be written")
+def test_a_folder_that_cannot_be_written_stops_nobody_who_has_a_key(store: KeyStore, tmp_path: Path) -> None:
+    _, secret = store.make("office")
+    tmp_path.chmod(0o500)
+    try:
+        store.grant_of(secret)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "a", "rights": []}, "rights"),
+        ({"name": "a", "rights": ["root"]}, "rights"),
+        ({"name": "a", "rights": "read"}, "rights"),
+        ({"name": "a", "namespaces": [""]}, "namespaces"),
+        ({"name": "a", "expires": datetime(2020, 1, 1, tzinfo=UTC)}, "expires"),
+        ({"name": "a", "expires": datetime(2999, 1, 1)}, "expires"),
+    ],
+)
+def test_a_key_that_makes_no_sense_is_not_made(store: KeyStore, arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        store.make(**arguments)
+    assert refused.value.field == field
+    assert not store.ever_made
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": "1",
+        "name": "a",
+        "rights": ["read"],
+        "namespaces": [],
+        "without": [],
+        "sha256": "0" * 64,
+        "made_at": "2026-01-01T00:00:00+00:00",
+        "expires_at": None,
+        "last_used_on": None,
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"version": 2, "keys": []}',
+        b'{"version": 1}',
+        b'{"version": 1, "keys": [{}]}',
+        b"[" * 100_000,
+        *(
+            json.dumps({"version": 1, "keys": [entry(**wrong)]}).encode()
+            for wrong in (
+                {"rights": "admin"},
+                {"rights": ["root"]},
+                {"rights": []},
+                {"namespaces": None},
+                {"namespaces": "team"},
+                {"namespaces": [""]},
+                {"without": None},
+                {"sha256": "0"},
+                {"sha256": None},
+                {"expires_at": "soon"},
+                {"expires_at": "2999-01-01T00:00:00"},
+                {"id": 1},
+            )
+        ),
+        json.dumps({"version": 1, "keys": [entry(), entry()]}).encode(),
+    ],
+)
+def test_a_damaged_file_lets_nobody_in_and_is_not_overwritten(tmp_path: Path, damaged: bytes) -> None:
+    file = tmp_path / "keys.json"
+    store = KeyStore(tmp_path)
+    _, secret = store.make("office")
+    file.write_bytes(damaged)
+    for act in (
+        lambda: store.grant_of(secret),
+        lambda: store.ever_made,
+        lambda: KeyStore(tmp_path).ever_made,
+        lambda: store.make("another"),
+        lambda: store.revoke("1"),
+    ):
+        with pytest.raises(StoreDamaged, match=r"keys\.json"):
+            act()
+    assert file.read_bytes() == damaged
+
+
+def test_what_stands_in_the_way_of_the_file_opens_nothing(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").mkdir()
+    with pytest.raises(AgentFormerError):
+        _ = KeyStore(tmp_path).ever_made
+
+
+def make_some(folder: Path, name: str, count: int) -> None:
+    store = KeyStore(folder)
+    for number in range(count):
+        key, secret = store.make(f"{name}{number}")
+        assert store.grant_of(secret).key_id == key.id
+        if number % 2:
+            store.revoke(key.id)
+
+
+def test_processes_that_make_and_revoke_at_once_lose_nothing(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    makers = [spawn.Process(target=make_some, args=(tmp_path, name, 6)) for name in "abc"]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join(60)
+        assert maker.exitcode == 0
+    left = sorted(key.name for key in KeyStore(tmp_path).all())
+    assert left == [f"{name}{number}" for name in "abc" for number in (0, 2, 4)]

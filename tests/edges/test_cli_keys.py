@@ -1,0 +1,122 @@
+"""`agentformer keys`: what is printed where, and what a key made so may do."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agentformer.access.keys import KeyStore
+from agentformer.tools.toolbox import HINTS
+from tests.edges.conftest import Invoke, Shown
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> KeyStore:
+    return KeyStore(tmp_path / "i")
+
+
+def test_a_key_is_printed_alone_and_once(run: Invoke, store: KeyStore) -> None:
+    done = run("keys add", "office")
+    assert done.exit_code == 0
+    secret = done.stdout.removesuffix("\n")
+    assert "\n" not in secret
+    grant = store.grant_of(secret)
+    assert (grant.rights, grant.namespaces, grant.without) == ({"read", "write"}, (), frozenset())
+    assert "not shown again" in done.stderr
+    assert "every request" in done.stderr
+    random = secret.rpartition("_")[2]
+    for listed in (run("keys list"), run("keys list", "--json"), run("keys revoke", grant.key_id)):
+        assert listed.exit_code == 0
+        assert random not in listed.output
+        assert grant.key_id in listed.output
+
+
+def test_only_the_first_key_changes_who_is_served(run: Invoke) -> None:
+    assert "from now on" in run("keys add", "first").stderr
+    assert "from now on" not in run("keys add", "second").stderr
+
+
+def test_a_key_gets_what_its_options_say(run: Invoke, store: KeyStore) -> None:
+    before = datetime.now(UTC)
+    options = ("--right", "read", "--right", "admin", "--namespace", "team", "--namespace", "lab", "--days", "3")
+    secret = run("keys add", "office", *options, "--without", "memory_add").stdout.strip()
+    (key,) = store.all()
+    assert (key.name, key.rights, key.namespaces) == ("office", ("read", "admin"), ("team", "lab"))
+    assert key.expires_at is not None
+    assert timedelta() <= key.expires_at - before - timedelta(days=3) < timedelta(minutes=5)
+    assert store.grant_of(secret).without == {"memory_add"}
+
+
+def test_destructive_tools_are_switched_off_together(run: Invoke, store: KeyStore) -> None:
+    assert run("keys add", "office", "--no-destructive", "--without", "memory_add").exit_code == 0
+    (key,) = store.all()
+    assert key.without == {"memory_add"} | {name for name, hints in HINTS.items() if hints.destructive}
+    assert "memory_delete" in key.without
+
+
+def test_the_list_is_json_for_programs(run: Invoke, shown: Shown, store: KeyStore) -> None:
+    assert shown("keys list") == {"keys": []}
+    made = shown("keys add", "office", "--namespace", "team")
+    assert store.grant_of(made.pop("key")).key_id == made["id"]
+    used = datetime.now(UTC).date().isoformat()
+    (listed,) = shown("keys list")["keys"]
+    assert listed["last_used_on"] in (used, datetime.now(UTC).date().isoformat())
+    assert {**listed, "last_used_on": None} == made
+    assert shown("keys revoke", made["id"])["revoked"]["name"] == "office"
+    assert shown("keys list") == {"keys": []}
+
+
+def test_an_empty_list_says_whether_the_server_is_open(run: Invoke, store: KeyStore) -> None:
+    assert "only this machine is served" in run("keys list").output
+    key, _ = store.make("office")
+    store.revoke(key.id)
+    assert "nobody gets in" in run("keys list").output
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "told"),
+    [
+        ("keys add", ("office", "--without", "memory_ad"), "memory_add"),
+        ("keys add", ("office", "--right", "root"), "admin"),
+        ("keys add", ("office", "--days", "0"), "--days"),
+        ("keys add", ("office", "--namespace", ""), "namespaces"),
+        ("keys add", ("",), "name"),
+        ("keys add", (), "NAME"),
+        ("keys revoke", ("00000000",), "no key 00000000"),
+    ],
+)
+def test_a_wrong_argument_makes_and_takes_nothing(
+    run: Invoke, store: KeyStore, command: str, arguments: tuple[str, ...], told: str
+) -> None:
+    done = run(command, *arguments)
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert done.stdout == ""
+    assert not store.ever_made
+
+
+def test_a_damaged_file_is_told_and_left_as_it_is(run: Invoke, store: KeyStore, tmp_path: Path) -> None:
+    store.make("office")
+    (tmp_path / "i" / "keys.json").write_text("{")
+    for command in (("keys list",), ("keys add", "another"), ("keys revoke", "00000000")):
+        done = run(*command)
+        assert done.exit_code == 3
+        assert "damaged" in done.stderr
+    assert (tmp_path / "i" / "keys.json").read_text() == "{"
+
+
+def test_a_name_cannot_play_tricks_with_the_terminal(run: Invoke, shown: Shown) -> None:
+    done = run("keys add", "office\x1b[31m\u202e")
+    assert "\x1b" not in done.output
+    assert "\x1b" not in run("keys list").output
+    (listed,) = shown("keys list")["keys"]
+    assert json.dumps(listed["name"]) == '"office\\u001b[31m\\u202e"'
+
+
+def test_keys_need_no_server_and_open_no_memory(run: Invoke, tmp_path: Path) -> None:
+    assert run("keys add", "office").exit_code == 0
+    assert {path.name for path in (tmp_path / "i").iterdir()} <= {"keys.json", "keys.lock"}
+    assert not (tmp_path / "u").exists()
