@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.types import MemoryEntry
+
+_SHOWN = 200  # characters of a path that a message repeats
+_CAREFUL = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +39,40 @@ class Caller:
 
     def sees(self, entry: MemoryEntry) -> MemoryEntry:
         """The entry, if it is this caller's business. Raises `NotFound` as for one that is not there."""
-        mine = (entry.user_id, self.user_id), (entry.project, self.project)
-        if any(own is not None and of not in (None, own) for of, own in mine):
+        if not self.concerns(entry):
             raise NotFound(f"there is no entry {entry.id}")
         return self.grant.sees(entry)
 
-    def file(self, path: str) -> Path:
-        """The file that a tool was asked to read. Raises `InvalidInput` for one outside `folder`."""
+    def concerns(self, entry: MemoryEntry) -> bool:
+        """Whether it belongs to this user and project, or to nobody in particular."""
+        mine = (entry.user_id, self.user_id), (entry.project, self.project)
+        return all(own is None or of in (None, own) for of, own in mine)
+
+    def file(self, path: str) -> tuple[str, BinaryIO]:
+        """The file that a tool was asked to read: its place below `folder`, such as `2024/rules.pdf`, and itself,
+        opened. Raises `InvalidInput` for one that is no regular file or lies outside `folder`, links followed; the
+        message names it as the caller did, and no other path."""
         if self.folder is None:
             raise InvalidInput("path", "names a file that is not read from here; give text or content_base64")
-        root = self.folder.resolve()
         try:
+            root = self.folder.resolve()
             found = (root / path).resolve()
-        except (OSError, ValueError, RuntimeError):
-            raise InvalidInput("path", "cannot be a path") from None
-        if not found.is_relative_to(root):
-            raise InvalidInput("path", "lies outside the folder that may be read from; give a path below it")
-        return found
+            if not found.is_relative_to(root):
+                raise InvalidInput("path", "lies outside the folder that may be read from; give a path below it")
+            if any(part.startswith(".") for part in found.relative_to(root).parts):
+                raise InvalidInput("path", "is hidden; settings and keys lie in such files, and are not read")
+            return found.relative_to(root).as_posix(), _opened(found)
+        except (OSError, ValueError, RuntimeError) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            why = error.strerror if isinstance(error, OSError) and error.strerror else "that cannot be a path"
+            raise InvalidInput("path", f"{path[:_SHOWN]!r} cannot be read: {why}") from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Without waiting at a pipe, and without following a link that was put there meanwhile."""
+    handle = os.open(path, os.O_RDONLY | _CAREFUL)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise InvalidInput("path", "is a folder, a pipe or a device; give a file")
+    return os.fdopen(handle, "rb")

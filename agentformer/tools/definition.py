@@ -17,6 +17,7 @@ from agentformer.types import Tool
 
 _CALLER = "caller"  # the parameter that no model sees
 _SHOWN = 80  # characters of a wrong value that a message repeats
+_MAX_DEPTH = 100  # of nested arguments; as deep as metadata may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,12 @@ class Hints:
     idempotent: bool = False
 
 
-def tool(hints: Hints) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Mark a method as a tool: its first parameters are `self` and `caller`, the others what a model gives."""
+def tool(title: str, hints: Hints) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a method as a tool that people know as `title`: its first parameters are `self` and `caller`, the others
+    what a model gives."""
 
     def mark(method: Callable[..., Any]) -> Callable[..., Any]:
+        method.title = title  # type: ignore[attr-defined]
         method.hints = hints  # type: ignore[attr-defined]
         return method
 
@@ -40,11 +43,12 @@ def tool(hints: Hints) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class ToolDefinition:
-    """A tool as every edge shows it: `name`, `description`, `parameters` (JSON Schema), `hints`."""
+    """A tool as every edge shows it: `name`, `title`, `description`, `parameters` (JSON Schema), `hints`."""
 
     def __init__(self, function: Callable[..., dict[str, Any]]) -> None:
         self._function = function
         self.name: str = function.__name__
+        self.title: str = function.title  # type: ignore[attr-defined]
         self.description = inspect.cleandoc(function.__doc__ or "")
         self.hints: Hints = function.hints  # type: ignore[attr-defined]
         self._arguments = _arguments_model(function)
@@ -66,6 +70,13 @@ class ToolDefinition:
     def _checked(self, arguments: Any) -> dict[str, Any]:
         if not isinstance(arguments, Mapping):
             raise InvalidInput("arguments", f"must be a JSON object. {self._usage()}")
+        for name, value in arguments.items():
+            if not _sound(name, 1):
+                raise InvalidInput("arguments", f"have a name that is no text. {self._usage()}")
+            if not _sound(value, _MAX_DEPTH):
+                raise InvalidInput(
+                    name[:_SHOWN], f"holds half of a surrogate pair, which is no text, or is over {_MAX_DEPTH} deep"
+                )
         try:
             checked = self._arguments.model_validate(dict(arguments))
         except ValidationError as error:
@@ -75,12 +86,12 @@ class ToolDefinition:
     def _correction(self, error: ValidationError) -> InvalidInput:
         """Each thing that is wrong once, and what the tool takes."""
         faults = error.errors(include_url=False, include_context=False)
-        first = ".".join(str(part) for part in faults[0]["loc"]) or "arguments"
-        told = "; ".join(self._fault(fault) for fault in faults[:3])
-        return InvalidInput(first, f"{told.removeprefix(f'{first} ')}. {self._usage()}")
+        first = _place(faults[0]) or "arguments"
+        told = "; ".join(self._fault(fault) for fault in faults[:3]).removeprefix(f"{first} ")
+        return InvalidInput(first, f"{told}{'' if told.endswith('?') else '.'} {self._usage()}")
 
     def _fault(self, fault: Any) -> str:
-        name = ".".join(str(part) for part in fault["loc"])
+        name = _place(fault)
         if fault["type"] == "extra_forbidden":
             near = difflib.get_close_matches(name, self._arguments.model_fields, 1)
             return f"{name} is no argument of this tool" + (f"; did you mean {near[0]}?" if near else "")
@@ -118,6 +129,25 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
         if value.get("default", ...) is None:
             del value["default"]
     return schema
+
+
+def _place(fault: Any) -> str:
+    """Where in the arguments it is, such as `kinds.0`."""
+    return ".".join(str(part) for part in fault["loc"])[:_SHOWN]
+
+
+def _sound(value: Any, depth: int) -> bool:
+    """Whether this can be sent and stored: no half of a surrogate pair, and not nested without end."""
+    if isinstance(value, str):
+        try:
+            return value.isascii() or bool(value.encode("utf-8"))
+        except UnicodeEncodeError:
+            return False
+    if isinstance(value, Mapping):
+        value = (*value.keys(), *value.values())
+    if not isinstance(value, (list, tuple)):
+        return True
+    return depth > 0 and all(_sound(each, depth - 1) for each in value)
 
 
 def _short(value: Any) -> str:

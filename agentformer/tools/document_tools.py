@@ -24,7 +24,7 @@ class DocumentTools:
     def __init__(self, rag: RAGTool) -> None:
         self._rag = rag
 
-    @tool(Hints("write", destructive=True, idempotent=True))
+    @tool("Upload a document", Hints("write", destructive=True, idempotent=True))
     def rag_upload(
         self,
         caller: Caller,
@@ -42,11 +42,16 @@ class DocumentTools:
             raise InvalidInput("path", f"give exactly one of {', '.join(given)}")
         if path is None and not name:
             raise InvalidInput("name", "is missing; a document given by its content needs one, such as notes.txt")
-        file = caller.file(path) if path is not None else _content(text, content_base64)
-        document = self._rag.upload(file, name=name, namespace=caller.within(namespace), metadata=metadata)
+        where = {"namespace": caller.within(namespace), "metadata": metadata}
+        if path is None:
+            document = self._rag.upload(_content(text, content_base64), name=name, **where)  # type: ignore[arg-type]
+        else:
+            place, file = caller.file(path)
+            with file:
+                document = self._rag.upload(file, name=name or place, **where)  # type: ignore[arg-type]
         return {"document": document_json(document)}
 
-    @tool(Hints("read", idempotent=True))
+    @tool("Answer from documents", Hints("read", idempotent=True))
     def rag_query(
         self,
         caller: Caller,
@@ -65,7 +70,7 @@ class DocumentTools:
             "warnings": list(answer.warnings),
         }
 
-    @tool(Hints("read", idempotent=True))
+    @tool("List documents", Hints("read", idempotent=True))
     def rag_list(
         self,
         caller: Caller,

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from agentformer.errors import NotFound
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
 from agentformer.tools.shapes import brief_hit_json, brief_json, report_json
-from agentformer.types import TIERS, MemoryBackend, Scope, Tier
+from agentformer.types import TIERS, MemoryBackend, MemoryEntry, Scope, Tier
 
 _PART = 8_000  # characters of a text that one call gives; more than most models want to read at once
 
@@ -34,7 +35,7 @@ class MemoryTools:
         self._backend = backend
         self._status = status
 
-    @tool(Hints("write"))
+    @tool("Remember", Hints("write"))
     def memory_add(
         self,
         caller: Caller,
@@ -61,9 +62,9 @@ class MemoryTools:
             agent_id=caller.agent_id,
             project=caller.project,
         )
-        return {"memory": brief_json(entry), "known_already": bool(entry.repeat_count)}
+        return {"memory": _shown(entry, caller), "known_already": bool(entry.repeat_count)}
 
-    @tool(Hints("read", idempotent=True))
+    @tool("Search memories", Hints("read", idempotent=True))
     def memory_search(
         self,
         caller: Caller,
@@ -87,7 +88,7 @@ class MemoryTools:
         )
         return {"memories": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}
 
-    @tool(Hints("read", idempotent=True))
+    @tool("Read a memory", Hints("read", idempotent=True))
     def memory_get(
         self,
         caller: Caller,
@@ -95,14 +96,14 @@ class MemoryTools:
         start: Annotated[int, Field(ge=0, description="Where in a long content to begin.")] = 0,
     ) -> dict[str, Any]:
         """Read one memory by its id. Of a long one, `next_start` says where to go on."""
-        entry = caller.sees(self._memory.get(id))
+        entry = self._memory.get(self._seen(caller, id))
         shown = brief_json(entry)
         end = start + _PART
         shown["content"] = entry.content[start:end]
         more = {"next_start": end} if end < len(entry.content) else {}
         return {"memory": {**shown, "metadata": dict(entry.metadata)}, **more}
 
-    @tool(Hints("write"))
+    @tool("Change a memory", Hints("write"))
     def memory_update(
         self,
         caller: Caller,
@@ -116,20 +117,19 @@ class MemoryTools:
         expected_version: Annotated[int | None, Field(ge=1, description="Change nothing if it has another.")] = None,
     ) -> dict[str, Any]:
         """Change a memory; its former text stays in its history. Give only what changes."""
-        caller.sees(self._memory.get(id))
+        self._seen(caller, id)
         given = {"content": content, "title": title, "kind": kind, "category": category}
         given |= {"salience": salience, "metadata": metadata}  # type: ignore[dict-item]
         changes = {name: value for name, value in given.items() if value is not None}
         entry = self._memory.update(id, expected_version=expected_version, **changes)
-        return {"memory": brief_json(entry)}
+        return {"memory": _shown(entry, caller)}
 
-    @tool(Hints("write", destructive=True, idempotent=True))
+    @tool("Forget a memory", Hints("write", destructive=True, idempotent=True))
     def memory_delete(self, caller: Caller, id: Id) -> dict[str, Any]:
         """Forget a memory for good, with its history and the summaries made from it. Only when asked to."""
-        caller.sees(self._memory.get(id))
-        return {"forgotten": self._memory.remove(id)}
+        return {"forgotten": self._memory.remove(self._seen(caller, id))}
 
-    @tool(Hints("write", idempotent=True))
+    @tool("Add to a core block", Hints("write", idempotent=True))
     def core_memory_append(
         self,
         caller: Caller,
@@ -139,9 +139,9 @@ class MemoryTools:
     ) -> dict[str, Any]:
         """Add a line to a core block, which is always in your context. Small: for what matters in every talk."""
         block = self._memory.core.append(name, text, **self._owner(caller, namespace))
-        return {"block": brief_json(block)}
+        return {"block": _shown(block, caller)}
 
-    @tool(Hints("write"))
+    @tool("Correct a core block", Hints("write"))
     def core_memory_replace(
         self,
         caller: Caller,
@@ -152,9 +152,9 @@ class MemoryTools:
     ) -> dict[str, Any]:
         """Correct a core block: put new text in the place of old."""
         block = self._memory.core.replace(name, old, new, **self._owner(caller, namespace))
-        return {"block": brief_json(block)}
+        return {"block": _shown(block, caller)}
 
-    @tool(Hints("read", idempotent=True))
+    @tool("Search conversations", Hints("read", idempotent=True))
     def conversation_search(
         self,
         caller: Caller,
@@ -174,7 +174,7 @@ class MemoryTools:
         )
         return {"messages": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}
 
-    @tool(Hints("write", idempotent=True))
+    @tool("Summarise older messages", Hints("write", idempotent=True))
     def memory_consolidate(
         self,
         caller: Caller,
@@ -182,14 +182,16 @@ class MemoryTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Turn older messages into summaries. The originals are kept, and can be brought back."""
-        return report_json(self._memory.clean(namespace=caller.within(namespace), session_id=session_id))
+        session = caller.session_id if session_id is None else session_id
+        return report_json(self._memory.clean(namespace=caller.within(namespace), session_id=session))
 
-    @tool(Hints("read", idempotent=True))
+    @tool("Audit memories", Hints("read", idempotent=True))
     def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """Duplicates, memories that nobody reads, contradictions in core blocks, and blocks that grew too large."""
-        return report_json(self._memory.audit(namespace=caller.within(namespace)))
+        report = report_json(self._memory.audit(namespace=caller.within(namespace)))
+        return report if caller.user_id is None and caller.project is None else self._own(report, caller)
 
-    @tool(Hints("read", idempotent=True))
+    @tool("Show what is remembered", Hints("read", idempotent=True))
     def memory_status(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """How much is remembered, and what still waits for its vectors."""
         own = caller.within(namespace)
@@ -203,5 +205,32 @@ class MemoryTools:
         everywhere = caller.grant.may("admin") and not caller.grant.namespaces
         return {**state, "store": dict(self._status())} if everywhere else state
 
+    def _own(self, report: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """The findings of an audit that concern this caller's entries alone."""
+
+        def own(*ids: str) -> bool:
+            return all(caller.concerns(entry) for entry in self._backend.get(ids))
+
+        groups = ("duplicates", "near_duplicates", "contradictions")
+        kept = {name: [found for found in report[name] if own(*found["ids"])] for name in groups}
+        oversized = [block for block in report["oversized"] if own(block["id"])]
+        unread = {**report["unread"], "ids": [entry_id for entry_id in report["unread"]["ids"] if own(entry_id)]}
+        return {**report, **kept, "oversized": oversized, "unread": unread}
+
+    def _seen(self, caller: Caller, id: str) -> str:
+        """The id of an entry that is this caller's business. Nothing happens to one that is not: no use is counted.
+        Raises `NotFound`."""
+        found = self._backend.get([id])
+        if not found:
+            raise NotFound(f"there is no entry {id}")
+        return caller.sees(found[0]).id
+
     def _owner(self, caller: Caller, namespace: str | None) -> dict[str, Any]:
         return {"namespace": caller.within(namespace), "agent_id": caller.agent_id, "user_id": caller.user_id}
+
+
+def _shown(entry: MemoryEntry, caller: Caller) -> dict[str, Any]:
+    """The entry; of who may only write, what was there before is not their business."""
+    if caller.grant.may("read"):
+        return brief_json(entry)
+    return {"id": entry.id, "namespace": entry.namespace, "version": entry.version}

@@ -16,6 +16,7 @@ from agentformer.memory.usage import UsageCounter
 from agentformer.rag.answer import Answerer
 from agentformer.rag.ingest import Document, Ingest, Progress, describe
 from agentformer.rag.originals import Originals
+from agentformer.rag.turns import Turns
 from agentformer.records import fields
 from agentformer.types import (
     DEFAULT_NAMESPACE,
@@ -77,6 +78,7 @@ class RAGTool:
         self._top_k = top_k
         self._max_file_bytes = max_file_bytes
         self._max_question_chars = max_question_chars
+        self._turns = Turns()
 
     def upload(
         self,
@@ -100,20 +102,21 @@ class RAGTool:
         data, found_name = self._bytes(file)
         name = _safe_name(name or found_name)
         digest = hashlib.sha256(data).hexdigest()
-        if same := self._same_bytes(namespace, digest):
-            if self._backend.pending(Scope(namespace, document_id=same.id)):
-                self._backend.embed_pending()
-            self._usage.asked([same.id])
-            return dataclasses.replace(self._with_state(same), unchanged=True)
-        document = self._ingest(
-            data,
-            name,
-            namespace=namespace,
-            sha256=digest,
-            metadata=metadata,
-            password=password,
-            progress=progress,
-        )
+        with self._turns.of((namespace, digest)):  # who brings the same at the same moment finds it `unchanged`
+            if same := self._same_bytes(namespace, digest):
+                if self._backend.pending(Scope(namespace, document_id=same.id)):
+                    self._backend.embed_pending()
+                self._usage.asked([same.id])
+                return dataclasses.replace(self._with_state(same), unchanged=True)
+            document = self._ingest(
+                data,
+                name,
+                namespace=namespace,
+                sha256=digest,
+                metadata=metadata,
+                password=password,
+                progress=progress,
+            )
         return self._with_state(document)
 
     def query(

@@ -12,7 +12,7 @@ from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.errors import AgentFormerError, Forbidden, NotFound, StoreError
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.tools.caller import Caller
-from agentformer.tools.definition import ToolDefinition
+from agentformer.tools.definition import Hints, ToolDefinition
 from agentformer.tools.document_tools import DocumentTools
 from agentformer.tools.memory_tools import MemoryTools
 from agentformer.tools.rag_tool import RAGTool
@@ -21,14 +21,23 @@ from agentformer.types import MemoryBackend, Tool, ToolCall
 log = logging.getLogger("agentformer")
 
 OWNER = Caller()
+# Every tool there is, in the order in which they are shown, for who has no opened memory at hand.
+HINTS: dict[str, Hints] = {
+    name: function.hints
+    for tools in (MemoryTools, DocumentTools)
+    for name, function in vars(tools).items()
+    if hasattr(function, "hints")
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a model is told of a call: JSON, or where it failed a correction in plain words."""
+    """What a model is told of a call: JSON, or where it failed a correction in plain words. `value` is the same JSON
+    as an object; None where the call failed."""
 
     text: str
     failed: bool = False
+    value: dict[str, Any] | None = None
 
 
 class Toolbox:
@@ -42,22 +51,7 @@ class Toolbox:
         status: Callable[[], Mapping[str, Any]],
     ) -> None:
         memories, documents = MemoryTools(memory, backend, status), DocumentTools(rag)
-        functions = (
-            memories.memory_add,
-            memories.memory_search,
-            memories.memory_get,
-            memories.memory_update,
-            memories.memory_delete,
-            memories.core_memory_append,
-            memories.core_memory_replace,
-            memories.conversation_search,
-            memories.memory_consolidate,
-            memories.memory_audit,
-            memories.memory_status,
-            documents.rag_upload,
-            documents.rag_query,
-            documents.rag_list,
-        )
+        functions = [getattr(tools, name) for tools in (memories, documents) for name in HINTS if hasattr(tools, name)]
         self._tools = {function.__name__: ToolDefinition(function) for function in functions}
 
     def definitions(self, grant: Grant = EVERYTHING) -> list[ToolDefinition]:
@@ -81,9 +75,10 @@ class Toolbox:
     def call(self, name: str, arguments: Mapping[str, Any], caller: Caller = OWNER) -> dict[str, Any]:
         """Run a tool and return its result as JSON values. Raises `NotFound` for an unknown tool, `Forbidden` for one
         that the caller may not call, `InvalidInput` for wrong arguments, and what the memory itself raises."""
-        tool = self._tools.get(name)
+        tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
-            raise NotFound(f"there is no tool {name!r:.80}; there are: {', '.join(self._tools)}")
+            there = ", ".join(tool.name for tool in self.definitions(caller.grant))
+            raise NotFound(f"there is no tool {name!r:.80}; there are: {there}")
         caller.grant.require(tool.hints.right)
         if name in caller.grant.without:
             raise Forbidden(f"the tool {name} is switched off for this key")
@@ -92,7 +87,8 @@ class Toolbox:
     def run(self, call: ToolCall, caller: Caller = OWNER) -> Outcome:
         """Run what a model asked for. Never raises: whatever went wrong is told so that the model can act on it."""
         try:
-            return Outcome(json.dumps(self.call(call.name, call.arguments, caller), ensure_ascii=False))
+            value = self.call(call.name, call.arguments, caller)
+            return Outcome(json.dumps(value, ensure_ascii=False), value=value)
         except StoreError:
             log.exception("the tool %s failed", call.name)
             return Outcome("the memory cannot be used now; say so, and go on without it", failed=True)

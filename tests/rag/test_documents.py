@@ -254,14 +254,17 @@ def test_an_upload_folder_that_cannot_be_written_stores_nothing(tmp_path: Path) 
 
 
 def test_a_crowd_uploading_one_file_makes_one_document(af: agentformer.AgentFormer) -> None:
+    told: list[str] = []  # the ids that each was told, none of which may be gone
+
     def upload(n: int) -> None:
-        af.rag.upload(KEYS.encode(), name=f"copy{n % 2}.txt")
+        told.append(af.rag.upload(KEYS.encode(), name=f"copy{n % 2}.txt").id)
 
     crowd = [threading.Thread(target=upload, args=(n,)) for n in range(8)]
     for thread in crowd:
         thread.start()
     for thread in crowd:
         thread.join(60)
+    assert told == [af.rag.documents()[0].id] * 8
     assert len(af.rag.documents()) == 1
     assert af.backend.count(Scope(kinds=("chunk",))) == 1
     assert len(originals(af)) == 1

@@ -1,0 +1,170 @@
+"""Tools as they are shown: schemas that follow from signatures, hints, and corrections that a model can act on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import jsonschema
+import pytest
+from pydantic import Field
+
+import agentformer
+from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.errors import InvalidInput
+from agentformer.tools.definition import Hints, ToolDefinition, tool
+from agentformer.tools.toolbox import HINTS, Toolbox
+
+
+class Tides:
+    @tool("Tell the tide", Hints("read", idempotent=True))
+    def tide(
+        self,
+        caller: Any,
+        pier: Annotated[str, Field(min_length=1, description="Which pier.")],
+        hours: Annotated[int, Field(ge=0, le=48, description="From now.")] = 0,
+        units: Annotated[list[str] | None, Field(description="Of what.")] = None,
+    ) -> dict[str, Any]:
+        """Tell the height of the tide."""
+        return {"pier": pier, "hours": hours, "units": units, "caller": caller}
+
+
+TIDE = ToolDefinition(Tides().tide)
+
+
+@pytest.fixture(scope="module")
+def toolbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toolbox]:
+    folder: Path = tmp_path_factory.mktemp("memory")
+    with agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing") as af:
+        yield af.toolbox
+
+
+def test_a_definition_follows_from_the_function() -> None:
+    assert (TIDE.name, TIDE.title, TIDE.description) == ("tide", "Tell the tide", "Tell the height of the tide.")
+    assert TIDE.read_only
+    assert TIDE.parameters == {
+        "additionalProperties": False,
+        "type": "object",
+        "required": ["pier"],
+        "properties": {
+            "pier": {"type": "string", "minLength": 1, "description": "Which pier."},
+            "hours": {"type": "integer", "minimum": 0, "maximum": 48, "default": 0, "description": "From now."},
+            "units": {
+                "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
+                "description": "Of what.",
+            },
+        },
+    }
+    assert TIDE("somebody", {"pier": "north"}) == {"pier": "north", "hours": 0, "units": None, "caller": "somebody"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "said"),
+    [
+        ({}, "pier", "pier: is missing. tide takes: pier*, hours, units (* must be given)"),
+        ({"peer": "x"}, "pier", "pier: is missing; peer is no argument of this tool; did you mean pier? tide takes"),
+        ({"pier": "x", "caller": "me"}, "caller", "caller: is no argument of this tool. tide takes: pier*"),
+        ({"pier": "x", "hours": 49}, "hours", "hours: is wrong: Input should be less than or equal to 48, got 49."),
+        ({"pier": "x", "hours": "soon"}, "hours", "hours: is wrong: Input should be a valid integer"),
+        ({"pier": "x", "units": [1]}, "units.0", "units.0: is wrong: Input should be a valid string, got 1."),
+        ({"pier": "x" * 10_000, "hours": "y" * 10_000}, "hours", "…. tide takes"),
+        ({"pier": "x", "z" * 10_000: 1}, "z" * 80, "z: is no argument of this tool"),
+        ({"pier": "\ud800"}, "pier", "pier: holds half of a surrogate pair"),
+        ({"pier": "x", "units": ["\udc00"]}, "units", "units: holds half of a surrogate pair"),
+        ({"pier": "x", "\ud800": 1}, "arguments", "arguments: have a name that is no text."),
+        ([], "arguments", "arguments: must be a JSON object. tide takes"),
+        (None, "arguments", "arguments: must be a JSON object"),
+    ],
+)
+def test_a_correction_names_the_field_what_is_wrong_and_what_the_tool_takes(
+    arguments: Any, field: str, said: str
+) -> None:
+    with pytest.raises(InvalidInput) as wrong:
+        TIDE(None, arguments)
+    assert wrong.value.field == field
+    assert said in str(wrong.value)
+    assert len(str(wrong.value)) < 700
+    str(wrong.value).encode("utf-8")
+
+
+def test_at_most_three_faults_are_told_at_once() -> None:
+    with pytest.raises(InvalidInput) as wrong:
+        TIDE(None, {"pier": "x", **{f"extra{number}": 1 for number in range(1000)}})
+    assert str(wrong.value).count("is no argument") == 3
+
+
+def test_nesting_without_end_is_refused() -> None:
+    endless: dict[str, Any] = {}
+    endless["inner"] = endless
+    with pytest.raises(InvalidInput, match=r"units: holds .* or is over 100 deep"):
+        TIDE(None, {"pier": "x", "units": endless})
+
+
+def test_every_schema_is_one_of_json_schema_and_of_openais_tools(toolbox: Toolbox) -> None:
+    schemas = toolbox.schemas()
+    assert len(schemas) == 14
+    for schema in schemas:
+        assert set(schema) == {"type", "function"}
+        function = schema["function"]
+        assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", function["name"])
+        assert 20 <= len(function["description"]) <= 1024
+        jsonschema.Draft202012Validator.check_schema(function["parameters"])
+        assert function["parameters"]["type"] == "object"
+        assert function["parameters"]["additionalProperties"] is False
+        assert "caller" not in function["parameters"]["properties"]
+        for value in function["parameters"]["properties"].values():
+            assert value["description"]
+            assert "$ref" not in json.dumps(value), "models read references badly"
+    assert len(json.dumps(schemas)) < 16_000, "a small model has to read all of it before each answer"
+
+
+def test_what_a_schema_allows_and_forbids_is_what_the_tool_takes_and_refuses(toolbox: Toolbox) -> None:
+    definitions = {definition.name: definition for definition in toolbox.definitions()}
+    cases: list[tuple[str, dict[str, Any], bool]] = [
+        ("memory_search", {"query": "tea", "tiers": ["core"], "limit": 50}, True),
+        ("memory_search", {"query": "tea", "tiers": ["deep"]}, False),
+        ("memory_search", {"query": "tea", "limit": 51}, False),
+        ("memory_search", {"query": "tea", "kinds": None, "namespace": None}, True),
+        ("memory_search", {"query": ""}, False),
+        ("memory_status", {}, True),
+        ("memory_status", {"namespace": 1}, False),
+        ("rag_list", {"limit": 1, "after": None}, True),
+        ("rag_list", {"limits": 1}, False),
+        ("core_memory_replace", {"name": "a", "old": "", "new": ""}, False),
+    ]
+    for name, arguments, right in cases:
+        definition = definitions[name]
+        assert jsonschema.Draft202012Validator(definition.parameters).is_valid(arguments) is right, (name, arguments)
+        if right:
+            definition._checked(arguments)
+        else:
+            with pytest.raises(InvalidInput):
+                definition._checked(arguments)
+
+
+def test_hints_say_what_a_tool_does_to_the_store(toolbox: Toolbox) -> None:
+    assert {name for name, hints in HINTS.items() if hints.right == "write"} == {
+        "memory_add",
+        "memory_update",
+        "memory_delete",
+        "core_memory_append",
+        "core_memory_replace",
+        "memory_consolidate",
+        "rag_upload",
+    }
+    assert {name for name, hints in HINTS.items() if hints.destructive} == {"memory_delete", "rag_upload"}
+    assert [definition.name for definition in toolbox.definitions()] == list(HINTS)
+    assert len({definition.title for definition in toolbox.definitions()}) == 14
+
+
+def test_a_grant_decides_which_tools_are_shown(toolbox: Toolbox) -> None:
+    writing = Grant(frozenset({"write"}), without=frozenset({"memory_delete", "rag_upload"}))
+    shown = [definition.name for definition in toolbox.definitions(writing)]
+    assert shown == [name for name, hints in HINTS.items() if hints.right == "write" and name not in writing.without]
+    assert [each.name for each in toolbox.tools(writing)] == shown
+    assert [each["function"]["name"] for each in toolbox.schemas(writing)] == shown
+    assert len(toolbox.definitions(EVERYTHING)) == 14
+    assert toolbox.definitions(Grant(frozenset())) == []
