@@ -43,7 +43,13 @@ PARTS: dict[str, dict[str, str]] = {
         "local_json": "agentformer.memory.backends.local_json:present",
     },
     "servers": {
-        "waitress": "agentformer.api.serving:serve",
+        "auto": "agentformer.api.serving:serve",  # one of these
+        "gunicorn": "agentformer.api.serving.gunicorn:serve",
+        "waitress": "agentformer.api.serving.waitress:serve",
+    },
+    "mcp": {
+        "stdio": "agentformer.mcp_server.stdio:serve",
+        "http": "agentformer.mcp_server.http:serve",
     },
     "llms": {
         "openai": "agentformer.llms.openai:OpenAIModel.from_settings",

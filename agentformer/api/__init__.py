@@ -7,6 +7,6 @@ try:
 except ModuleNotFoundError:
     raise MissingExtra("server", "the HTTP API") from None
 
-from agentformer.api.app import create_app, init_app
+from agentformer.api.app import close_app, create_app, init_app
 
-__all__ = ["create_app", "init_app"]
+__all__ = ["close_app", "create_app", "init_app"]

@@ -1,100 +1,110 @@
-"""The Flask application: documents, questions, the upkeep of memories, metrics, and whether the process is alive."""
+"""The Flask application, and the extension by which one that exists already mounts the same endpoints."""
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from flask import Blueprint, Flask, Response, json, jsonify, request
-from werkzeug.datastructures import FileStorage
+from flask import Blueprint, Flask
 
-from agentformer.api.memory import add_memory_routes
-from agentformer.api.metrics import add_metrics_route
+from agentformer.access.grant import Grant
+from agentformer.api.docs_page import add_docs_page
+from agentformer.api.documents import add_documents
+from agentformer.api.guarding import Guard
+from agentformer.api.health import add_health
+from agentformer.api.jobs import add_jobs
+from agentformer.api.memory import add_memory
+from agentformer.api.openapi import add_openapi
+from agentformer.api.operations import Operations
 from agentformer.api.problems import handle_errors
-from agentformer.api.questions import add_question_routes
-from agentformer.api.status import add_status_route
+from agentformer.api.questions import add_questions
+from agentformer.api.tools import add_tools
+from agentformer.api.uploads import add_uploads, upload_jobs
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
+from agentformer.jobs.queue import Jobs
 from agentformer.settings import Settings
-from agentformer.tools.shapes import document_json
-from agentformer.types import DEFAULT_NAMESPACE
 
-_FORM_BYTES = 1024 * 1024  # of a multipart body beside its files: names, metadata, borders
+_NAME = "agentformer"
+_MOUNTED = "agentformer.mounted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mounted:
+    memory: AgentFormer
+    jobs: Jobs
 
 
 def create_app(settings: Settings) -> Flask:
-    """An application that serves one memory. Its `extensions["agentformer"]` is the opened `AgentFormer`."""
-    app = Flask("agentformer")
-    app.config["MAX_CONTENT_LENGTH"] = settings.max_file_bytes + _FORM_BYTES
-    init_app(app, AgentFormer(settings))
-    handle_errors(app)  # unknown paths too: this application is all ours
+    """An application that serves one memory. Its `extensions["agentformer"]` is the opened `AgentFormer`. Raises what
+    opening a memory raises, and `InvalidInput` for settings that name no hosts or origins."""
+    app = Flask(_NAME, static_folder=None)
+    memory = AgentFormer(settings)
+    try:
+        _mount(app, memory, Guard(memory), "", whole=True)
+    except BaseException:
+        memory.close()
+        raise
     return app
 
 
-def init_app(app: Flask, memory: AgentFormer, *, url_prefix: str = "") -> None:
-    """Mount the endpoints on an application that exists already, below `url_prefix`. The application's own
-    pages and error handlers stay as they are."""
-    name = "agentformer" + url_prefix.replace("/", "_").replace(".", "_")
-    blueprint = Blueprint(name, __name__, url_prefix=url_prefix or None)
-    blueprint.add_url_rule("/api/rag/upload", view_func=_upload(memory), methods=["POST"])
-    add_question_routes(blueprint, memory)
-    add_memory_routes(blueprint, memory)
-    add_metrics_route(blueprint, memory)
-    add_status_route(blueprint, memory)
-    blueprint.add_url_rule("/healthz", view_func=_healthz)
-    handle_errors(blueprint)
-    app.register_blueprint(blueprint)
-    app.extensions["agentformer"] = memory
+def init_app(
+    app: Flask, memory: AgentFormer, *, url_prefix: str = "", authorize: Callable[[], Grant] | None = None
+) -> None:
+    """Mount the endpoints on an application that exists already, below `url_prefix`. The application's own pages and
+    error handlers stay as they are.
+
+    With `authorize` the application decides who asks: it is called for each request, and raises `Unauthenticated`.
+    Without it, the keys of the memory decide. Raises `InvalidInput`.
+    """
+    _mount(app, memory, Guard(memory, authorize=authorize), _checked(url_prefix), whole=False)
 
 
-def _upload(memory: AgentFormer) -> Any:
-    def upload() -> tuple[Response, int]:
-        """Multipart with one or more `file` parts; `namespace`, `metadata` (JSON object), `password`."""
-        files = request.files.getlist("file")
-        if not files:
-            raise InvalidInput("file", "is missing; send multipart/form-data with one or more parts named 'file'")
-        namespace = request.form.get("namespace") or DEFAULT_NAMESPACE
-        metadata = _object("metadata", request.form.get("metadata"))
-        password = request.form.get("password")
-        documents = [_upload_one(memory, file, namespace, metadata, password) for file in files]
-        usable = any(document["status"] in ("ready", "pending") for document in documents)
-        return jsonify({"documents": documents}), 201 if usable else 422
-
-    return upload
-
-
-def _upload_one(
-    memory: AgentFormer, file: FileStorage, namespace: str, metadata: dict[str, Any], password: str | None
-) -> dict[str, Any]:
-    """One file's outcome; what is wrong with it does not stop the others."""
-    try:
-        name = PurePosixPath((file.filename or "").replace("\\", "/")).name
-        document = memory.rag.upload(
-            file.stream.read(), name=name, namespace=namespace, metadata=metadata, password=password
-        )
-    except InvalidInput as error:
-        return {"name": file.filename, "status": "failed", "reason": str(error), "field": error.field}
-    return document_json(document)
-
-
-def _healthz() -> Response:
-    return jsonify({"status": "ok"})
-
-
-def _object(field: str, text: str | None) -> dict[str, Any]:
-    if not text:
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise InvalidInput(field, "must be a JSON object")
-    return value
+def stop_jobs(app: Flask) -> None:
+    """Break running jobs off, and end the streams that follow them; does not wait. For a server that is told to end,
+    before it waits for its last requests."""
+    for mounted in app.extensions.get(_MOUNTED, ()):
+        mounted.jobs.stop()
 
 
 def close_app(app: Flask) -> None:
-    """Close the memory that `create_app` opened."""
-    memory = app.extensions.get("agentformer")
-    if isinstance(memory, AgentFormer):
-        memory.close()
+    """Stop the jobs of every memory that is mounted, and close it. What has not ended goes on with the next start."""
+    for mounted in app.extensions.get(_MOUNTED, ()):
+        mounted.jobs.close()
+        mounted.memory.close()
+
+
+def _mount(app: Flask, memory: AgentFormer, guard: Guard, prefix: str, *, whole: bool) -> None:
+    """`whole`: the application is all ours, so that unknown paths are answered like everything else."""
+    blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
+    jobs = upload_jobs(memory)
+    try:
+        _declare(Operations(blueprint, guard.authorize), memory, jobs, prefix)
+        handle_errors(app if whole else blueprint)
+        guard.protect(app if whole else blueprint)
+        app.register_blueprint(blueprint)
+    except BaseException:
+        jobs.close()
+        raise
+    app.extensions[_NAME] = memory
+    app.extensions.setdefault(_MOUNTED, []).append(_Mounted(memory, jobs))
+
+
+def _declare(operations: Operations, memory: AgentFormer, jobs: Jobs, prefix: str) -> None:
+    """Every endpoint, in the order in which the OpenAPI document and its page have them."""
+    add_uploads(operations, memory, jobs)
+    add_questions(operations, memory)
+    add_documents(operations, memory)
+    add_jobs(operations, memory, jobs)
+    add_memory(operations, memory)
+    add_tools(operations, memory)
+    add_health(operations, memory)
+    add_docs_page(operations, add_openapi(operations, prefix))
+    operations.complete()
+
+
+def _checked(prefix: str) -> str:
+    """A prefix without its last slash."""
+    if prefix.strip("/") and (not prefix.startswith("/") or "<" in prefix):
+        raise InvalidInput("url_prefix", f"must be a path such as /memory, got {prefix[:80]!r}")
+    return prefix.rstrip("/")

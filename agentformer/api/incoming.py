@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from flask import request
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic_core import from_json
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import UnsupportedMediaType
 
@@ -16,10 +18,32 @@ from agentformer.errors import InvalidInput
 Model = TypeVar("Model", bound=BaseModel)
 
 
+_WORDS = {
+    "string_type": "must be text",
+    "string_unicode": "must be text",
+    "string_too_short": "is empty",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "dict_type": "must be a JSON object",
+    "list_type": "must be a list",
+}
+
+
 class Asked(BaseModel):
     """Base of what a body holds: JSON types as they are, no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        """JSON has one kind of number: 3.0 is a whole one, as JSON Schema has it."""
+        return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class AskedText(BaseModel):
@@ -36,6 +60,8 @@ def body_of(model: type[Model]) -> Model:
     try:
         return model.model_validate_json(data or b"{}")
     except ValidationError as error:
+        if field := _unusable_part(data):
+            raise InvalidInput(field, "holds half of a surrogate pair, or is nested too deep") from None
         raise _told(error, model, "body") from None
     except ValueError:
         raise InvalidInput("body", "is not JSON in UTF-8") from None
@@ -49,6 +75,24 @@ def query_of(model: type[Model]) -> Model:
 def form_of(model: type[Model]) -> Model:
     """The text fields of a form. Raises `InvalidInput`."""
     return _fields_of(model, request.form, "form")
+
+
+def _unusable_part(data: bytes) -> str | None:
+    """The field whose value is JSON, but no text or nesting that can be used."""
+    try:
+        value = json.loads(data)
+        parts = value if isinstance(value, dict) else {}
+        return next((str(name)[:80] for name in parts if not _usable(parts[name])), None)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _usable(value: Any) -> bool:
+    try:
+        from_json(json.dumps(value))
+    except ValueError:
+        return False
+    return True
 
 
 def _fields_of(model: type[Model], given: MultiDict[str, str], what: str) -> Model:
@@ -88,8 +132,11 @@ def _told(error: ValidationError, model: type[BaseModel], what: str) -> InvalidI
         return InvalidInput(name, "is missing")
     if kind == "model_type":
         return InvalidInput(what, "must be a JSON object")
+    said = _WORDS.get(kind) or fault["msg"]
+    if kind == "string_pattern_mismatch" and not any(map(str.isprintable, str(fault["input"]).strip())):
+        said = "is empty"
     place = f" (in {'.'.join(path[1:4])})" if len(path) > 1 and not _is_branch(path[1]) else ""
-    return InvalidInput(name[:80], f"{fault['msg']}{place}, got {_short(fault['input'])}")
+    return InvalidInput(name[:80], f"{said}{place}, got {_short(fault['input'])}")
 
 
 def _is_branch(part: str) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from flask import Blueprint, Response
+from flask import Response
 
-from agentformer.api.problems import problem
+from agentformer.access.grant import Grant
+from agentformer.api.operations import Operations
 from agentformer.errors import MissingExtra
 from agentformer.settings import Settings
 
@@ -34,15 +35,15 @@ class Measured(Protocol):
         ...
 
 
-def add_metrics_route(blueprint: Blueprint, memory: Measured) -> None:
-    def metrics() -> Response:
-        """Counters of each embedder and language model, and gauges of each backend."""
-        try:
-            return _page(memory)
-        except MissingExtra as error:
-            return problem(501, "missing-extra", str(error), title="An optional part is not installed")
+def add_metrics(operations: Operations, memory: Measured) -> None:
+    @operations.declare("GET", "/metrics", right="admin", returns={200: ("text/plain",)}, faults=(501,), tag="server")
+    def metrics(grant: Grant) -> Response:
+        """Counters of each embedder and language model, and gauges of each backend, as Prometheus reads them.
 
-    blueprint.add_url_rule("/metrics", view_func=metrics)
+        Of the process that answers, over every namespace. A key that is bound to namespaces may not ask.
+        """
+        grant.everywhere()
+        return _page(memory)
 
 
 def _page(memory: Measured) -> Response:

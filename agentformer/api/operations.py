@@ -5,16 +5,21 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from flask import Blueprint
+from flask import Blueprint, Response, request
 from pydantic import BaseModel
+from werkzeug.exceptions import MethodNotAllowed
 
 from agentformer.access.grant import Grant, Right
 from agentformer.api.incoming import body_of, form_of, query_of
 
 View = Callable[..., Any]
+Header = str | Mapping[str, Any]  # a description, or a JSON Schema with one
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"})
+
 Authorize = Callable[[], Grant]  # of the request that is being answered; raises `Unauthenticated`
 
 
@@ -24,12 +29,13 @@ class Operation:
 
     method: str
     path: str  # with parameters in braces, such as /api/jobs/{job_id}
-    right: Right | None  # None: no key is needed
+    right: Right | Literal["any"] | None  # "any": whatever key, the view looks at its rights; None: no key is needed
     returns: Mapping[int, Any]  # status -> a model, media types, or None for an empty answer
     body: type[BaseModel] | None
     query: type[BaseModel] | None
     form: type[BaseModel] | None  # of multipart/form-data, beside its parts `file`
-    headers: Mapping[str, str]  # that the request may carry -> what they say
+    headers: Mapping[str, Header]  # that the request may carry -> what they say
+    choices: Mapping[str, Sequence[str]]  # parameter in the path -> what it may be; others may be any text
     faults: Collection[int]  # further statuses that this endpoint answers with a problem
     tag: str
     summary: str
@@ -49,13 +55,15 @@ class Operations:
         method: str,
         path: str,
         *,
-        right: Right | None,
+        right: Right | Literal["any"] | None,
         returns: Mapping[int, type[BaseModel] | Sequence[Any] | None],
         body: type[BaseModel] | None = None,
         query: type[BaseModel] | None = None,
         form: type[BaseModel] | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, Header] | None = None,
+        choices: Mapping[str, Sequence[str]] | None = None,
         faults: Collection[int] = (),
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
         tag: str = "",
     ) -> Callable[[View], View]:
         """Declare an endpoint. Its view is called with `grant` (but for `right=None`), the path's parameters by name,
@@ -63,6 +71,7 @@ class Operations:
 
         In `returns` a sequence has models and media types: what the endpoint may answer with, by what is asked for.
         Of one path and method there is one endpoint. Order of checks: key, right, query, body.
+        `around` is entered when the right was checked, before the body is read, and left when the view is done.
         """
 
         def register(view: View) -> View:
@@ -76,6 +85,7 @@ class Operations:
                 query,
                 form,
                 headers or {},
+                choices or {},
                 faults,
                 tag,
                 " ".join(summary.split()),
@@ -83,28 +93,66 @@ class Operations:
             )
             self.declared.append(declared)
             self._blueprint.add_url_rule(
-                re.sub(r"{(\w+)}", r"<\1>", path),
-                endpoint=f"{method.lower()} {path}".replace(".", " "),
-                view_func=self._checked(declared, view),
+                _rule(path),
+                endpoint=_endpoint(method.lower(), path),
+                view_func=self._checked(declared, view, around),
                 methods=[method.upper()],
+                provide_automatic_options=False,
+                merge_slashes=False,  # an id that is empty must not lead to another endpoint
             )
             return view
 
         return register
 
-    def _checked(self, declared: Operation, view: View) -> View:
+    def complete(self) -> None:
+        """When all are declared: answer on every path the methods that it does not take, with a problem that tells
+        those it does. Else an application that mounts this would answer them, or an endpoint with a parameter in its
+        path would take them, such as DELETE /api/memory/search for the entry called search."""
+        for path in dict.fromkeys(operation.path for operation in self.declared):
+            taken = {operation.method for operation in self.declared if operation.path == path}
+            taken |= {"HEAD"} if "GET" in taken else set()
+            self._blueprint.add_url_rule(
+                _rule(path),
+                endpoint=_endpoint("other", path),
+                view_func=_others(sorted({*taken, "OPTIONS"})),
+                methods=_METHODS - taken,
+                provide_automatic_options=False,
+                merge_slashes=False,
+            )
+
+    def _checked(self, declared: Operation, view: View, around: Callable[[], AbstractContextManager[None]]) -> View:
         @functools.wraps(view)
         def run(**given: str) -> Any:
             values: dict[str, Any] = dict(given)
             if declared.right is not None:
                 values["grant"] = grant = self._authorize()
-                grant.require(declared.right)
+                if declared.right != "any":
+                    grant.require(declared.right)
             if declared.query is not None:
                 values["query"] = query_of(declared.query)
-            if declared.body is not None:
-                values["body"] = body_of(declared.body)
-            if declared.form is not None:
-                values["form"] = form_of(declared.form)
-            return view(**values)
+            with around():
+                if declared.body is not None:
+                    values["body"] = body_of(declared.body)
+                if declared.form is not None:
+                    values["form"] = form_of(declared.form)
+                return view(**values)
 
         return run
+
+
+def _others(allowed: Sequence[str]) -> View:
+    def others(**given: str) -> Response:
+        if request.method != "OPTIONS":
+            raise MethodNotAllowed(valid_methods=allowed)
+        return Response(status=204, headers={"Allow": ", ".join(allowed)})
+
+    return others
+
+
+def _rule(path: str) -> str:
+    return re.sub(r"{(\w+)}", r"<\1>", path)
+
+
+def _endpoint(what: str, path: str) -> str:
+    """Flask's name for it; `url_for` takes it with a dot before it."""
+    return f"{what} {path}".replace(".", " ")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
-from flask import Blueprint, Flask, Response, json, request
+from flask import Blueprint, Flask, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from agentformer.api.outgoing import to_json
 from agentformer.errors import (
     AgentFormerError,
     Busy,
@@ -23,6 +25,8 @@ from agentformer.errors import (
     TooLarge,
     Unauthenticated,
 )
+
+PROBLEM = "application/problem+json"
 
 log = logging.getLogger("agentformer")
 
@@ -62,13 +66,15 @@ _TOLD = frozenset(
 )  # messages that speak of the request and not of the server's disks
 
 
-def problem(status: int, kind: str, detail: str = "", **more: str) -> Response:
+def problem(status: int, kind: str, detail: str = "", **more: Any) -> Response:
     """A response of type `application/problem+json`."""
-    kind_of_problem = f"urn:agentformer:problem:{kind}"
-    body = {"type": kind_of_problem, "title": _TITLES.get(kind, kind), "status": status, **more}
-    if detail:
-        body["detail"] = detail
-    return Response(json.dumps(body), status, content_type="application/problem+json")
+    return Response(to_json(problem_json(status, kind, detail, **more)), status, content_type=PROBLEM)
+
+
+def problem_json(status: int, kind: str, detail: str = "", **more: Any) -> dict[str, Any]:
+    """A problem document as JSON values; `more` are further members, or a title for a kind that has none here."""
+    told = {"type": f"urn:agentformer:problem:{kind}", "title": _TITLES.get(kind, kind), "status": status, **more}
+    return {**told, "detail": detail} if detail else told
 
 
 def handle_errors(target: Flask | Blueprint) -> None:

@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Response, request
 
-from agentformer.api.bodies import json_object
+from agentformer.access.grant import Grant
+from agentformer.api.models.documents import Answer, Question
+from agentformer.api.operations import Operations
+from agentformer.api.outgoing import reply
 from agentformer.api.streaming import EVENT_STREAM, event_stream
-from agentformer.errors import InvalidInput
+from agentformer.errors import TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.tools.shapes import answer_json
-from agentformer.types import DEFAULT_NAMESPACE
-
-_FIELDS = frozenset({"question", "top_k", "namespace", "filters", "max_tokens", "stream"})
 
 
-def add_question_routes(blueprint: Blueprint, memory: AgentFormer) -> None:
-    blueprint.add_url_rule("/api/rag/query", view_func=_query(memory), methods=["POST"])
+def add_questions(operations: Operations, af: AgentFormer) -> None:
+    most = af.settings.max_question_chars
 
+    @operations.declare(
+        "POST",
+        "/api/rag/query",
+        right="read",
+        body=Question,
+        returns={200: (Answer, EVENT_STREAM)},
+        faults=(503,),
+        tag="documents",
+    )
+    def query(grant: Grant, body: Question) -> Response:
+        """Answer a question from the documents, with citations.
 
-def _query(memory: AgentFormer) -> Any:
-    def query() -> Response:
-        """JSON `{question, top_k, namespace, filters, max_tokens, stream}`. What is wrong with it is told before the
-        first event: as a problem document, also to who asks for events."""
-        body = json_object(_FIELDS, '{"question": "..."}')
+        As server-sent events: `token` with a `text` as the answer is spoken, `error` with a problem where the model
+        breaks off, and last `answer` with what the JSON answer holds. What is wrong with the question is told before
+        the first event, as a problem.
+        """
+        if len(body.question) > most:
+            raise TooLarge("max_question_chars", f"the question has {len(body.question)} characters, over {most}")
         asked: dict[str, Any] = {
-            "top_k": body.get("top_k"),
-            "namespace": body.get("namespace", DEFAULT_NAMESPACE),
-            "filters": body.get("filters"),
-            "max_tokens": body.get("max_tokens"),
+            "top_k": body.top_k,
+            "namespace": grant.namespace(body.namespace),
+            "filters": body.filters,
+            "max_tokens": body.max_tokens,
         }
-        question = "" if body.get("question") is None else body["question"]
-        if _wants_events(body):
-            return event_stream(memory.rag.stream(question, **asked))
-        return jsonify(answer_json(memory.rag.query(question, **asked)))
-
-    return query
+        if _wants_events(body.stream):
+            return event_stream(af.rag.stream(body.question, **asked))
+        return reply(answer_json(af.rag.query(body.question, **asked)))
 
 
-def _wants_events(body: Mapping[str, Any]) -> bool:
+def _wants_events(stream: bool | None) -> bool:
     """What the body says, else whether the client prefers events to JSON."""
-    stream = body.get("stream")
     if stream is None:
         return request.accept_mimetypes.best_match(["application/json", EVENT_STREAM]) == EVENT_STREAM
-    if not isinstance(stream, bool):
-        raise InvalidInput("stream", f"must be true or false, got {stream!r:.80}")
     return stream

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from flask import Response
 
-from flask import Blueprint, Response, jsonify
-
+from agentformer.access.grant import Grant
+from agentformer.api.models.health import State
+from agentformer.api.operations import Operations
+from agentformer.api.outgoing import reply
 from agentformer.factory import AgentFormer
 
 
-def add_status_route(blueprint: Blueprint, memory: AgentFormer) -> None:
-    blueprint.add_url_rule("/api/status", view_func=_status(memory))
+def add_status(operations: Operations, af: AgentFormer) -> None:
+    @operations.declare("GET", "/api/status", right="admin", returns={200: State}, tag="server")
+    def status(grant: Grant) -> Response:
+        """Tell how all parts are, over every namespace.
 
-
-def _status(memory: AgentFormer) -> Any:
-    def status() -> Response:
-        """What `agentformer status --json` prints, of the serving process."""
-        return jsonify(memory.status())
-
-    return status
+        What `agentformer status --json` prints, of the process that answers. A key that is bound to namespaces may not
+        ask.
+        """
+        grant.everywhere()
+        return reply(af.status())

@@ -1,4 +1,4 @@
-"""Server-sent events: an answer that is spoken, over HTTP."""
+"""Server-sent events: what comes bit by bit, such as an answer that is spoken."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from flask import Response, json
+from flask import Response
 
-from agentformer.api.problems import problem
+from agentformer.api.outgoing import to_json
+from agentformer.api.problems import problem_json
 from agentformer.api.pulling import pulled
 from agentformer.tools.shapes import event_json
 from agentformer.types import AnswerEvent
@@ -22,25 +23,36 @@ log = logging.getLogger("agentformer")
 
 
 def event_stream(events: Generator[AnswerEvent, None, None]) -> Response:
-    """The events `token` and `error` as they come, and last `answer`. A client that goes away is noticed also while
-    the model is silent, and frees the server's thread; the model's stream ends with its next piece."""
-    return Response(_sent(events), content_type=f"{EVENT_STREAM}; charset=utf-8", headers=_HEADERS)
+    """The events `token` and `error` as they come, and last `answer`."""
+    return stream_of(_named(events), _BROKE_OFF)
 
 
-def _sent(events: Generator[AnswerEvent, None, None]) -> Iterator[str]:
+def stream_of(events: Generator[tuple[str, Mapping[str, Any]] | None, None, None], broke_off: str) -> Response:
+    """Events by their name and data, as they come, and None for a sign of life; `broke_off` is told where they end by
+    an error of ours. A client that goes away is noticed also in a silence, and frees the server's thread; `events` is
+    closed as soon as it comes to its next one."""
+    return Response(_sent(events, broke_off), content_type=f"{EVENT_STREAM}; charset=utf-8", headers=_HEADERS)
+
+
+def _named(events: Generator[AnswerEvent, None, None]) -> Generator[tuple[str, Mapping[str, Any]], None, None]:
+    with closing(events):
+        for event in events:
+            yield event_json(event)
+
+
+def _sent(events: Generator[tuple[str, Mapping[str, Any]] | None, None, None], broke_off: str) -> Iterator[str]:
     try:
         with closing(pulled(events, _SILENCE)) as coming:
             for event in coming:
-                yield _event(*event_json(event)) if event else _COMMENT
+                yield _event(*event) if event else _COMMENT
     except Exception:  # the status was sent already, so that an error can only be an event
-        log.exception("an answer broke off")
-        told = problem(500, "internal").get_json()
-        yield _event("error", {"type": told["type"], "title": told["title"], "detail": _BROKE_OFF})
+        log.exception("a stream broke off")
+        told = problem_json(500, "internal")
+        yield _event("error", {"type": told["type"], "title": told["title"], "detail": broke_off})
 
 
 def _event(name: str, data: Mapping[str, Any]) -> str:
-    """JSON in ASCII has no line break, and carries half a character that a model may send."""
-    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=True)}\n\n"
+    return f"event: {name}\ndata: {to_json(data)}\n\n"
 
 
 _COMMENT = ":\n\n"

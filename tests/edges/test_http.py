@@ -77,11 +77,26 @@ def test_namespace_and_metadata_come_from_the_form(client: Any) -> None:
         (b'{"question": "x", "filters": []}', "filters"),
         (b'{"question": "x", "filters": [1]}', "filters"),
         (b'{"question": "x", "namespace": 1}', "namespace"),
-        (b'{"question": "' + b"x" * 9000 + b'"}', "question"),
         (b'{"question": "\\ud800"}', "question"),
         (b'{"question": "x", "filters": {"a": ' + b"9" * 400 + b"}}", "filters"),
         (b'{"question": "x", "filters": {"a": ' + b"[" * 500 + b"]" * 500 + b"}}", "filters"),
         (b'{"question": "x", "filters": ' + b'{"a":' * 20000 + b"1" + b"}" * 20000 + b"}", "body"),
+        (b'{"question": "x", "filters": {"\\udfff": 1}}', "filters"),
+        (b'{"question": "x", "\\ud800": 1}', "body"),
+        (b'{"question": "x", "filters": {' + b",".join(b'"k%d": 1' % n for n in range(101)) + b"}}", "filters"),
+        (b'{"question": "x", "top_k": 3.5}', "top_k"),
+        (b'{"question": "x", "top_k": NaN}', "top_k"),
+        (b'{"question": "x", "top_k": 1e400}', "top_k"),
+        (b'{"question": "x", "top_k": ' + b"9" * 5000 + b"}", "body"),
+        (b'{"question": "x", "max_tokens": 4097}', "max_tokens"),
+        (b'{"question": "x", "stream": "true"}', "stream"),
+        (b'{"question": "\xff"}', "body"),
+        (b"\xef\xbb\xbf{}", "body"),
+        (b"null", "body"),
+        (b'"x"', "body"),
+        (b"7", "body"),
+        (b'{"question": "x"} more', "body"),
+        (b"", "question"),
     ],
 )
 def test_a_wrong_query_is_a_problem_document_that_names_the_field(client: Any, body: bytes, field: str) -> None:
@@ -101,6 +116,43 @@ def test_what_is_wrong_with_a_question_is_told(client: Any, question: Any, told:
     assert told in answer.json["detail"]
 
 
+def test_numbers_are_whole_as_json_has_it_and_nul_is_a_character(client: Any) -> None:
+    upload(client, (KEYS.encode(), "keys.txt"))
+    answer = client.post("/api/rag/query", json={"question": "Who keeps the keys?\x00", "top_k": 1.0})
+    assert (answer.status_code, len(answer.json["hits"])) == (200, 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_question_over_the_limit_is_told_which(client: Any, stream: bool) -> None:
+    answer = client.post("/api/rag/query", json={"question": "ä" * 8001, "stream": stream})
+    assert (answer.status_code, answer.json["limit"]) == (413, "max_question_chars")
+    assert "8001" in answer.json["detail"]
+    assert client.post("/api/rag/query", json={"question": "ä" * 8000}).status_code == 200
+
+
+def test_what_is_not_asked_for_may_be_null(client: Any) -> None:
+    names = ("top_k", "namespace", "filters", "max_tokens", "stream")
+    answer = client.post("/api/rag/query", json={"question": "Who?", **dict.fromkeys(names)})
+    assert (answer.status_code, answer.json["mode"]) == (200, "none")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_body_of_another_type_is_refused(client: Any, kind: str) -> None:
+    answer = client.post("/api/rag/query", data=b'{"question": "x"}', headers={"Content-Type": kind})
+    assert (answer.status_code, answer.content_type) == (415, "application/problem+json")
+    assert "application/json" in answer.json["detail"]
+
+
+def test_a_wrong_value_is_told_shortly_and_in_words(client: Any) -> None:
+    answer = client.post("/api/rag/query", json={"question": ["x" * 100_000]})
+    assert answer.json["detail"].startswith("question: must be text, got ['xxx")
+    assert len(answer.data) < 500
+    near = client.post("/api/rag/query", json={"question": "x", "filter": {}})
+    assert near.json["detail"] == "filter: is not known here; did you mean filters?"
+    long = client.post("/api/rag/query", json={"question": "x", "y" * 100_000: 1})
+    assert (long.status_code, len(long.data) < 500) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("form", "field"), [({}, "file"), ({"file": (io.BytesIO(b"x"), "x.txt"), "metadata": "[1]"}, "metadata")]
 )
@@ -112,6 +164,16 @@ def test_a_wrong_upload_names_the_field(client: Any, form: dict[str, Any], field
 def test_unknown_paths_and_methods_are_problem_documents(client: Any) -> None:
     assert (client.get("/nowhere").status_code, client.get("/nowhere").json["status"]) == (404, 404)
     assert client.get("/api/rag/query").json["type"] == "urn:agentformer:problem:method-not-allowed"
+    for path in (
+        "//",
+        "/api/rag/documents//chunks",
+        "/api/rag/query/",
+        "/static/x",
+        "/%00",
+        "/" + "x" * 5000,
+    ):
+        answer = client.get(path)
+        assert (answer.status_code, answer.content_type) == (404, "application/problem+json"), path
 
 
 def test_a_body_over_the_limit_is_refused(tmp_path: Path) -> None:

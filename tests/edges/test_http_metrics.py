@@ -13,8 +13,11 @@ import pytest
 flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metrics` is not installed")
 
+from agentformer.access.grant import EVERYTHING  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
-from agentformer.api.metrics import add_metrics_route  # noqa: E402
+from agentformer.api.metrics import add_metrics  # noqa: E402
+from agentformer.api.operations import Operations  # noqa: E402
+from agentformer.api.problems import handle_errors  # noqa: E402
 from agentformer.settings import Settings, load_settings  # noqa: E402
 
 
@@ -42,7 +45,8 @@ def used(calls: int = 0, **more: Any) -> dict[str, Any]:
 def page(memory: Memory) -> Any:
     app = flask.Flask("test")
     blueprint = flask.Blueprint("b", __name__)
-    add_metrics_route(blueprint, memory)
+    add_metrics(Operations(blueprint, lambda: EVERYTHING), memory)
+    handle_errors(blueprint)
     app.register_blueprint(blueprint)
     return app.test_client().get("/metrics")
 

@@ -99,10 +99,8 @@ def test_the_last_chunk_is_sent_also_when_the_model_is_lost(server: Server, talk
     say(talker, "The", None)
     body = json.dumps({"question": WHO, "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as client:
-        head = (
-            f"POST /api/rag/query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        )
-        client.sendall(f"{head}\r\nConnection: close\r\n\r\n".encode() + body)
+        head = "POST /api/rag/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
         received = b"".join(iter(lambda: client.recv(65536), b""))
     assert b"Transfer-Encoding: chunked" in received
     assert received.endswith(b"\r\n0\r\n\r\n")
@@ -157,7 +155,7 @@ def test_a_client_that_leaves_a_silent_model_frees_the_thread(
 
 
 def test_a_signal_ends_the_server_also_while_a_model_is_silent(tmp_path: Path, talker: Talker) -> None:
-    server = Server(tmp_path, talker, "import agentformer.api.serving as s; s._FINISH_SECONDS = 1.0")
+    server = Server(tmp_path, talker, "import agentformer.api.serving.listening as s; s.FINISH_SECONDS = 1")
     silence = threading.Event()
     try:
         server.upload("keys.txt", KEYS)

@@ -1,0 +1,38 @@
+"""Endpoints that tell how the server is: alive, ready, and in figures."""
+
+from __future__ import annotations
+
+from flask import Response
+
+from agentformer.api.metrics import add_metrics
+from agentformer.api.models import health as models
+from agentformer.api.operations import Operations
+from agentformer.api.outgoing import reply
+from agentformer.api.readiness import OK, Readiness
+from agentformer.api.status import add_status
+from agentformer.factory import AgentFormer
+
+_TAG = "server"
+
+
+def add_health(operations: Operations, af: AgentFormer) -> None:
+    readiness = Readiness(af)
+
+    @operations.declare("GET", "/healthz", right=None, returns={200: models.Alive}, tag=_TAG)
+    def healthz() -> Response:
+        """Tell that the process is alive."""
+        return reply({"status": "ok"})
+
+    @operations.declare("GET", "/readyz", right=None, returns={200: models.Readiness, 503: models.Readiness}, tag=_TAG)
+    def readyz() -> Response:
+        """Tell whether requests can be served now.
+
+        503 while the store cannot be read or the index is not up to date. An embedder that is away is told, and no
+        reason to send requests elsewhere.
+        """
+        parts = readiness.parts()
+        ready = parts["store"] == parts["index"] == OK
+        return reply({"status": "ready" if ready else "not ready", "parts": parts}, 200 if ready else 503)
+
+    add_metrics(operations, af)
+    add_status(operations, af)

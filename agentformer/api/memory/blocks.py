@@ -1,0 +1,85 @@
+"""Endpoints of core memory: named blocks that are always in context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response
+
+from agentformer.access.grant import Grant
+from agentformer.api.memory.entries import ALL
+from agentformer.api.memory.seeing import changed, entries_json, shown
+from agentformer.api.models import memory as models
+from agentformer.api.models import remembering as asked
+from agentformer.api.operations import Operations
+from agentformer.api.outgoing import reply
+from agentformer.factory import AgentFormer
+
+_BLOCKS = f"{ALL}/core"
+_ONE = f"{_BLOCKS}/{{name}}"
+_TAG = "core memory"
+
+
+def add_blocks(operations: Operations, af: AgentFormer) -> None:
+    _add_reading(operations, af)
+    _add_editing(operations, af)
+
+
+def _add_reading(operations: Operations, af: AgentFormer) -> None:
+    @operations.declare("GET", _BLOCKS, right="read", query=asked.BlocksAsked, returns={200: models.Blocks}, tag=_TAG)
+    def blocks(grant: Grant, query: asked.BlocksAsked) -> Response:
+        """List the core blocks of an agent and a user, and those of no one in particular."""
+        return reply({"blocks": entries_json(af.memory.core.blocks(**_owner(query, grant)))})
+
+    @operations.declare("GET", _ONE, right="read", query=asked.BlocksAsked, returns={200: models.Entry}, tag=_TAG)
+    def block(grant: Grant, query: asked.BlocksAsked, name: str) -> Response:
+        """Read a core block. It belongs to the agent and the user that are given, or to no one."""
+        return shown(af.memory.core.get(name, **_owner(query, grant)))
+
+
+def _add_editing(operations: Operations, af: AgentFormer) -> None:
+    core = af.memory.core
+
+    @operations.declare(
+        "POST",
+        f"{_ONE}/append",
+        right="write",
+        body=asked.Addition,
+        returns={200: models.Entry, 204: None},
+        faults=(409,),
+        tag=_TAG,
+    )
+    def append(grant: Grant, body: asked.Addition, name: str) -> Response:
+        """Add a line to a core block, which begins with it if it is not there.
+
+        A line that it has already is not added again. 204 for a key that may not read.
+        """
+        return changed(core.append(name, body.text, **_owner(body, grant)), grant)
+
+    @operations.declare(
+        "POST",
+        f"{_ONE}/replace",
+        right="write",
+        body=asked.Replacement,
+        returns={200: models.Entry, 204: None},
+        faults=(409,),
+        tag=_TAG,
+    )
+    def replace(grant: Grant, body: asked.Replacement, name: str) -> Response:
+        """Put new text where a core block says the old one, which must be there once. 204 for a key that may not
+        read."""
+        return changed(core.replace(name, body.old, body.new, **_owner(body, grant)), grant)
+
+    @operations.declare("DELETE", _ONE, right="write", query=asked.BlocksAsked, returns={204: None}, tag=_TAG)
+    def remove(grant: Grant, query: asked.BlocksAsked, name: str) -> Response:
+        """Delete a core block, with its history."""
+        core.remove(name, **_owner(query, grant))
+        return Response(status=204)
+
+
+def _owner(asked_for: asked.Owned | asked.BlocksAsked, grant: Grant) -> dict[str, Any]:
+    return {
+        "namespace": grant.namespace(asked_for.namespace),
+        "agent_id": asked_for.agent_id,
+        "user_id": asked_for.user_id,
+    }

@@ -1,0 +1,73 @@
+"""Endpoints that look after memories: clean, restore, reindex and audit."""
+
+from __future__ import annotations
+
+from flask import Response
+
+from agentformer.access.grant import Grant
+from agentformer.api.memory.entries import ALL, TAG
+from agentformer.api.memory.seeing import entries_json, seen
+from agentformer.api.models import memory as models
+from agentformer.api.models import remembering as asked
+from agentformer.api.operations import Operations
+from agentformer.api.outgoing import reply
+from agentformer.factory import AgentFormer
+from agentformer.tools.shapes import report_json
+from agentformer.types import Scope
+
+_SHOWN = 100  # entries that wait, with why
+
+
+def add_upkeep(operations: Operations, af: AgentFormer) -> None:
+    _add_summaries(operations, af)
+    _add_indexes(operations, af)
+
+
+def _add_summaries(operations: Operations, af: AgentFormer) -> None:
+    @operations.declare(
+        "POST", f"{ALL}/clean", right="write", body=asked.Cleaning, returns={200: models.CleaningReport}, tag=TAG
+    )
+    def clean(grant: Grant, body: asked.Cleaning) -> Response:
+        """Turn older messages into summaries.
+
+        Their originals are archived, and can be brought back. Of one session, or of all in the namespace.
+        """
+        namespace = grant.namespace(body.namespace)
+        return reply(report_json(af.memory.clean(namespace=namespace, session_id=body.session_id)))
+
+    @operations.declare(
+        "POST",
+        f"{ALL}/restore",
+        right="write",
+        body=asked.Restoring,
+        returns={200: models.Entries, 204: None},
+        faults=(404, 409),
+        tag=TAG,
+    )
+    def restore(grant: Grant, body: asked.Restoring) -> Response:
+        """Bring the originals of a summary back, or an entry that was superseded.
+
+        They come back exactly as they were, and the summary leaves the results. 204 for a key that may not read.
+        """
+        seen(af, grant, body.summary_id)
+        restored = af.memory.restore(body.summary_id)
+        return reply({"entries": entries_json(restored)}) if grant.may("read") else Response(status=204)
+
+
+def _add_indexes(operations: Operations, af: AgentFormer) -> None:
+    @operations.declare(
+        "POST", f"{ALL}/reindex", right="admin", body=asked.WithinNamespace, returns={200: models.Reindexed}, tag=TAG
+    )
+    def reindex(grant: Grant, body: asked.WithinNamespace) -> Response:
+        """Embed what waits for its vectors, in every namespace, and tell what still waits in this one."""
+        scope = Scope(grant.namespace(body.namespace))
+        af.memory.reindex()
+        waiting = af.backend.waiting(scope, limit=_SHOWN)
+        return reply({"pending": af.backend.pending(scope), "waiting": [report_json(item) for item in waiting]})
+
+    @operations.declare(
+        "GET", f"{ALL}/audit", right="read", query=asked.NamespaceAsked, returns={200: models.AuditReport}, tag=TAG
+    )
+    def audit(grant: Grant, query: asked.NamespaceAsked) -> Response:
+        """Tell what a person should look at: duplicates, memories that nobody reads, contradictions, full blocks."""
+        return reply(report_json(af.memory.audit(namespace=grant.namespace(query.namespace))))

@@ -1,0 +1,1 @@
+"""What the endpoints take and give, as the OpenAPI document tells it."""

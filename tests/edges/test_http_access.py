@@ -1,0 +1,406 @@
+"""Who gets in over HTTP: keys, hosts, origins; and what every answer carries."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flask", reason="the extra `server` is not installed")
+
+from flask import Flask
+
+from agentformer.access.grant import Grant
+from agentformer.access.keys import KeyStore
+from agentformer.api import create_app, init_app
+from agentformer.api.app import close_app
+from agentformer.api.hosts import host_of, is_local, origin_host
+from agentformer.errors import InvalidInput, Unauthenticated
+from agentformer.factory import AgentFormer
+from agentformer.settings import Settings
+
+ALLOWED = "https://app.example.org"
+DOCUMENTS = "/api/rag/documents"
+MAKE_ONE = "agentformer keys add"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        index_dir=tmp_path / "i",
+        upload_dir=tmp_path / "u",
+        embedder="hashing",
+        cors_origins=f"{ALLOWED}, http://localhost:3000/",
+        allowed_hosts="memory.example.org",
+        max_file_bytes=50_000,
+    )
+
+
+@pytest.fixture
+def keys(settings: Settings) -> KeyStore:
+    return KeyStore(settings.index_dir)
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[Any]:
+    app = create_app(settings)
+    yield app.test_client()
+    close_app(app)
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def problem_of(response: Any, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.get_data(as_text=True)
+    assert response.mimetype == "application/problem+json"
+    told: dict[str, Any] = response.get_json()
+    assert told["status"] == status
+    assert told["request_id"] == response.headers["X-Request-ID"]
+    return told
+
+
+# Without keys
+
+
+def test_without_keys_this_machine_gets_in(client: Any) -> None:
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.1:8808", "127.9.9.9", "[::1]:8808", "localhost."):
+        for peer in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+            response = client.get(DOCUMENTS, headers={"Host": host}, environ_base={"REMOTE_ADDR": peer})
+            assert response.status_code == 200, (host, peer)
+
+
+@pytest.mark.parametrize("peer", ["192.0.2.7", "::ffff:192.0.2.7", "fe80::1", "", "unix:", "0.0.0.0"])
+def test_without_keys_nobody_else_does_and_is_told_how_to_make_one(client: Any, peer: str) -> None:
+    told = problem_of(client.get(DOCUMENTS, environ_base={"REMOTE_ADDR": peer}), 401)
+    assert MAKE_ONE in told["detail"]
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Forwarded-Host", "X-Real-IP", "Via"])
+def test_without_keys_what_came_through_a_proxy_is_refused(client: Any, header: str) -> None:
+    told = problem_of(client.get(DOCUMENTS, headers={header: "127.0.0.1"}), 401)
+    assert "proxy" in told["detail"]
+    assert MAKE_ONE in told["detail"]
+
+
+def test_a_host_that_is_allowed_is_no_key(client: Any) -> None:
+    assert MAKE_ONE in problem_of(client.get(DOCUMENTS, headers={"Host": "memory.example.org"}), 401)["detail"]
+
+
+@pytest.mark.parametrize("given", ["Bearer x", "bearer ", "Bearer", "Basic YTpi", "x"])
+def test_a_wrong_key_is_refused_also_where_none_is_needed(client: Any, given: str) -> None:
+    response = client.get(DOCUMENTS, headers={"Authorization": given})
+    problem_of(response, 401)
+    assert response.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+# With keys
+
+
+def test_with_keys_nobody_gets_in_without_one(client: Any, keys: KeyStore) -> None:
+    assert client.get(DOCUMENTS).status_code == 200
+    key, secret = keys.make("office")
+    problem_of(client.get(DOCUMENTS), 401)
+    assert client.get(DOCUMENTS, headers=bearer(secret)).status_code == 200
+    assert client.get(DOCUMENTS, headers={"Authorization": f"bEARER  {secret} "}).status_code == 200
+    keys.revoke(key.id)
+    problem_of(client.get(DOCUMENTS, headers=bearer(secret)), 401)
+    problem_of(client.get(DOCUMENTS), 401)
+
+
+def test_a_key_works_from_elsewhere_and_through_a_proxy(client: Any, keys: KeyStore) -> None:
+    _, secret = keys.make("office")
+    for host in ("192.0.2.1:8808", "[2001:db8::1]", "memory.example.org", "localhost"):
+        response = client.get(
+            DOCUMENTS,
+            headers={**bearer(secret), "Host": host, "X-Forwarded-For": "192.0.2.7"},
+            environ_base={"REMOTE_ADDR": "192.0.2.9"},
+        )
+        assert response.status_code == 200
+
+
+def test_a_key_is_only_read_from_its_header(client: Any, keys: KeyStore) -> None:
+    _, secret = keys.make("office")
+    problem_of(client.get(f"{DOCUMENTS}?key={secret}&access_token={secret}"), 401)
+    problem_of(client.get(DOCUMENTS, headers={"Cookie": f"key={secret}"}), 401)
+    problem_of(client.get(DOCUMENTS, headers={"X-API-Key": secret}), 401)
+
+
+def test_a_right_that_a_key_has_not_is_403(client: Any, keys: KeyStore) -> None:
+    _, reader = keys.make("reader", ["read"])
+    _, writer = keys.make("writer", ["write"])
+    problem_of(client.post("/api/memory", json={"content": "x"}, headers=bearer(reader)), 403)
+    problem_of(client.get(DOCUMENTS, headers=bearer(writer)), 403)
+
+
+def test_without_a_key_a_path_that_is_there_looks_like_one_that_holds_nothing(client: Any, keys: KeyStore) -> None:
+    _, admin = keys.make("admin", ["admin"])
+    made = client.post("/api/memory", json={"content": "x"}, headers=bearer(admin))
+    assert made.status_code == 201
+    entry_id = (made.get_json().get("entry") or made.get_json())["id"]
+    texts = {
+        json.dumps({**problem_of(client.get(f"/api/memory/{each}"), 401), "request_id": ""})
+        for each in (entry_id, "01890000-0000-7000-8000-000000000000")
+    }
+    assert len(texts) == 1
+
+
+def test_keys_that_cannot_be_read_let_nobody_in_and_tell_no_path(
+    client: Any, keys: KeyStore, settings: Settings
+) -> None:
+    _, secret = keys.make("office")
+    (settings.index_dir / "keys.json").write_text("{")
+    for headers in ({}, bearer(secret)):
+        response = client.get(DOCUMENTS, headers=headers)
+        assert "keys.json" not in json.dumps(problem_of(response, 500))
+    assert client.get("/healthz").status_code == 200
+
+
+# Hosts and origins
+
+HOSTILE_HOSTS = [
+    "evil.example",
+    "evil.example:8808",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "127.0.0.1@evil.example",
+    "evil.example#localhost",
+    "localhost:8808:80",
+    "127.1",
+    "0x7f000001",
+    "2130706433",
+    "0.0.0.0",
+    "192.0.2.1",
+    "[::1",
+    "::1]",
+    "",
+]
+
+
+@pytest.mark.parametrize("path", ["/healthz", DOCUMENTS, "/openapi.json", "/nothing/here"])
+def test_a_page_that_leads_its_own_name_here_gets_nothing(client: Any, path: str) -> None:
+    for host in HOSTILE_HOSTS:
+        told = problem_of(client.get(path, headers={"Host": host}), 421)
+        assert told["type"].endswith("misdirected-request"), host
+
+
+def test_with_keys_a_name_is_still_refused_and_an_address_is_not(client: Any, keys: KeyStore) -> None:
+    _, secret = keys.make("office")
+    problem_of(client.get(DOCUMENTS, headers={**bearer(secret), "Host": "evil.example"}), 421)
+    assert client.get(DOCUMENTS, headers={**bearer(secret), "Host": "192.0.2.1"}).status_code == 200
+
+
+FOREIGN = [
+    "https://evil.example",
+    "null",
+    "http://localhost:1",
+    "https://app.example.org.evil.example",
+    "app.example.org",
+]
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+def test_without_keys_a_foreign_page_may_not_even_send(client: Any, origin: str) -> None:
+    response = client.post("/api/memory", json={"content": "planted"}, headers={"Origin": origin})
+    problem_of(response, 403)
+    assert "Access-Control-Allow-Origin" not in response.headers
+    assert client.get("/api/memory").get_json()["entries"] == []
+
+
+def test_a_form_or_an_image_of_another_site_is_refused_and_a_link_is_not(client: Any) -> None:
+    elsewhere = {"Sec-Fetch-Site": "cross-site"}
+    problem_of(client.get(DOCUMENTS, headers={**elsewhere, "Sec-Fetch-Mode": "no-cors"}), 403)
+    problem_of(client.post("/api/memory", json={}, headers={**elsewhere, "Sec-Fetch-Mode": "navigate"}), 403)
+    assert client.get("/docs", headers={**elsewhere, "Sec-Fetch-Mode": "navigate"}).status_code == 200
+    assert client.get(DOCUMENTS, headers={"Sec-Fetch-Site": "none"}).status_code == 200
+
+
+def test_our_own_origin_may_ask(client: Any) -> None:
+    assert (
+        client.get(DOCUMENTS, headers={"Host": "localhost:8808", "Origin": "http://localhost:8808"}).status_code == 200
+    )
+
+
+@pytest.mark.parametrize("origin", [ALLOWED, "http://localhost:3000"])
+def test_an_origin_that_is_configured_is_answered_so_that_its_page_can_read_it(
+    client: Any, keys: KeyStore, origin: str
+) -> None:
+    response = client.get(DOCUMENTS, headers={"Origin": origin})
+    assert response.status_code == 200
+    assert response.headers["Access-Control-Allow-Origin"] == origin
+    assert "Access-Control-Allow-Credentials" not in response.headers
+    keys.make("office")
+    refused = client.get(DOCUMENTS, headers={"Origin": origin})
+    problem_of(refused, 401)
+    assert refused.headers["Access-Control-Allow-Origin"] == origin
+    assert "X-Request-ID" in refused.headers["Access-Control-Expose-Headers"]
+
+
+def test_a_preflight_needs_no_key_and_names_what_may_be_sent(client: Any, keys: KeyStore) -> None:
+    keys.make("office")
+    asked = {"Origin": ALLOWED, "Access-Control-Request-Method": "PATCH"}
+    response = client.options("/api/memory", headers=asked)
+    assert (response.status_code, response.get_data()) == (204, b"")
+    assert "PATCH" in response.headers["Access-Control-Allow-Methods"]
+    assert "Authorization" in response.headers["Access-Control-Allow-Headers"]
+    assert response.headers["Access-Control-Allow-Origin"] == ALLOWED
+    foreign = client.options("/api/memory", headers={**asked, "Origin": "https://evil.example"})
+    assert not [name for name, _ in foreign.headers if name.startswith("Access-Control")]
+
+
+def test_every_answer_varies_by_origin_where_one_is_configured(client: Any, tmp_path: Path) -> None:
+    assert "Origin" in client.get(DOCUMENTS).headers["Vary"]
+    app = create_app(Settings(index_dir=tmp_path / "other", upload_dir=tmp_path / "u", embedder="hashing"))
+    try:
+        response = app.test_client().get(DOCUMENTS)
+        assert "Vary" not in response.headers
+        assert not [name for name, _ in response.headers if name.startswith("Access-Control")]
+    finally:
+        close_app(app)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cors_origins": "*"},
+        {"cors_origins": "null"},
+        {"cors_origins": "app.example.org"},
+        {"cors_origins": "https://app.example.org/path"},
+        {"cors_origins": "https://*.example.org"},
+        {"cors_origins": "https://user:pw@app.example.org"},
+        {"allowed_hosts": "*"},
+        {"allowed_hosts": "http://memory.example.org"},
+        {"allowed_hosts": "memory.example.org:80"},
+        {"allowed_hosts": "*.example.org"},
+    ],
+)
+def test_settings_that_name_no_host_or_origin_are_refused(tmp_path: Path, wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        create_app(Settings(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing", **wrong))  # type: ignore[arg-type]
+    assert refused.value.field in wrong
+
+
+def test_hosts_and_origins_are_read_as_browsers_write_them() -> None:
+    assert (host_of("[2001:DB8::1]:80").name, host_of("[2001:DB8::1]:80").literal) == ("2001:db8::1", True)
+    assert (host_of("Example.ORG.").name, host_of("example.org").literal) == ("example.org", False)
+    assert [is_local(name) for name in ("127.0.0.1", "::1", "localhost", "10.0.0.1", "0.0.0.0", None, "")] == [
+        *(True, True, True),
+        *(False, False, False, False),
+    ]
+    assert origin_host("http://[::1]:8808") == "[::1]:8808"
+    assert origin_host("http://[::1") == ""
+
+
+# What every answer carries
+
+
+@pytest.mark.parametrize("path", ["/healthz", DOCUMENTS, "/nothing", "/openapi.json", "/docs"])
+def test_every_answer_has_the_headers_that_keep_browsers_safe(client: Any, path: str) -> None:
+    headers = client.get(path).headers
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert headers["Cache-Control"]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nothing"])
+def test_a_request_keeps_the_id_it_came_with(client: Any, path: str) -> None:
+    assert client.get(path, headers={"X-Request-ID": "trace-1.2_3"}).headers["X-Request-ID"] == "trace-1.2_3"
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "é", "<script>", "a;b"])
+def test_an_id_that_could_play_tricks_is_replaced(client: Any, given: str) -> None:
+    ids = [client.get("/healthz", headers={"X-Request-ID": given}).headers["X-Request-ID"] for _ in range(2)]
+    assert given not in ids
+    assert len(set(ids)) == 2
+
+
+def test_a_problem_names_the_request(client: Any) -> None:
+    response = client.get("/nothing", headers={"X-Request-ID": "mine"})
+    assert problem_of(response, 404)["request_id"] == "mine"
+
+
+# Bodies
+
+
+def test_an_upload_over_the_limit_is_413_and_names_the_limit(client: Any) -> None:
+    form = {"file": (io.BytesIO(b"x" * 1_200_000), "big.txt")}
+    told = problem_of(client.post("/api/rag/upload", data=form), 413)
+    assert told["limit"] == "max_file_bytes"
+
+
+def test_any_other_body_over_the_limit_is_413_and_names_the_limit(client: Any) -> None:
+    body = b'{"question": "' + b"x" * (17 * 1024 * 1024) + b'"}'
+    told = problem_of(client.post("/api/rag/query", data=body, content_type="application/json"), 413)
+    assert told["limit"] == "max_json_bytes"
+    assert str(16 * 1024 * 1024) in told["detail"]
+
+
+def test_who_may_not_ask_has_no_body_read(client: Any, keys: KeyStore) -> None:
+    _, secret = keys.make("office")
+
+    class Unread(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            raise AssertionError("the body was read")
+
+    def send(**headers: str) -> Any:
+        described = {"Content-Type": "multipart/form-data; boundary=x", "Content-Length": "1000"}
+        body = {"wsgi.input": Unread()}
+        return client.post("/api/rag/upload", environ_overrides=body, headers={**described, **headers})
+
+    problem_of(send(), 401)
+    problem_of(send(Host="evil.example"), 421)
+    problem_of(send(**bearer(secret)), 500)  # who may ask has it read
+
+
+# Mounted in somebody else's application
+
+
+def test_a_host_application_that_knows_its_users_decides_alone(settings: Settings) -> None:
+    app, memory = Flask("theirs"), AgentFormer(settings)
+    asked: list[str] = []
+
+    def authorize() -> Grant:
+        from flask import request
+
+        asked.append(request.path)
+        if request.headers.get("X-User") != "aino":
+            raise Unauthenticated("log in first")
+        return Grant(frozenset({"read"}), ("aino",), key_id="aino")
+
+    init_app(app, memory, url_prefix="/memory", authorize=authorize)
+    try:
+        client = app.test_client()
+        elsewhere = {"Host": "www.example.org", "Origin": "https://evil.example"}
+        assert "log in" in problem_of(client.get(f"/memory{DOCUMENTS}", headers=elsewhere), 401)["detail"]
+        named = {**elsewhere, "X-User": "aino"}
+        assert client.get(f"/memory{DOCUMENTS}?namespace=aino", headers=named).status_code == 200
+        problem_of(client.get(f"/memory{DOCUMENTS}?namespace=other", headers=named), 403)
+        assert asked == [f"/memory{DOCUMENTS}"] * 3
+        assert "X-Frame-Options" not in client.get("/nothing").headers
+    finally:
+        close_app(app)
+
+
+def test_mounted_without_anybody_who_decides_the_keys_do(settings: Settings, keys: KeyStore) -> None:
+    app, memory = Flask("theirs"), AgentFormer(settings)
+    init_app(app, memory, url_prefix="/memory")
+    try:
+        client = app.test_client()
+        assert client.get(f"/memory{DOCUMENTS}").status_code == 200
+        problem_of(client.get(f"/memory{DOCUMENTS}", headers={"Host": "www.example.org"}), 421)
+        _, secret = keys.make("office")
+        problem_of(client.get(f"/memory{DOCUMENTS}"), 401)
+        assert client.get(f"/memory{DOCUMENTS}", headers=bearer(secret)).status_code == 200
+    finally:
+        close_app(app)

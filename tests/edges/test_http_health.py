@@ -1,0 +1,137 @@
+"""Whether the server lives and can work, and who may see its figures."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+Flask = pytest.importorskip("flask", reason="the extra `server` is not installed").Flask
+
+import agentformer  # noqa: E402
+from agentformer.access.grant import Grant  # noqa: E402
+from agentformer.api.app import close_app, init_app  # noqa: E402
+from agentformer.api.models import health as models  # noqa: E402
+from agentformer.errors import Unauthenticated  # noqa: E402
+from tests.edges.mounted import Mounted, grant, mounted, shaped  # noqa: E402
+
+FIGURES = ("/metrics", "/api/status")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Mounted]:
+    with mounted(tmp_path) as host:
+        yield host
+
+
+def ready(host: Mounted, status: int = 200) -> Any:
+    told = shaped(models.Readiness, host.ask("GET", "/readyz"), status)
+    assert told["status"] == ("ready" if status == 200 else "not ready")
+    return told["parts"]
+
+
+def test_a_process_that_answers_is_alive(host: Mounted) -> None:
+    assert shaped(models.Alive, host.ask("GET", "/healthz")) == {"status": "ok"}
+
+
+def test_life_and_readiness_are_told_to_everybody_and_figures_are_not(tmp_path: Path) -> None:
+    def nobody() -> Grant:
+        raise Unauthenticated("a key is needed")
+
+    app = Flask("host")
+    init_app(app, agentformer.connect(index_dir=tmp_path / "i", embedder="hashing"), authorize=nobody)
+    statuses = {path: app.test_client().get(path).status_code for path in ("/healthz", "/readyz", *FIGURES)}
+    close_app(app)
+    assert statuses == {"/healthz": 200, "/readyz": 200, "/metrics": 401, "/api/status": 401}
+
+
+def test_looking_loads_no_model(tmp_path: Path) -> None:
+    with mounted(tmp_path, embedder="hashing:256") as host:
+        assert "not used yet" in ready(host)["embedder"]
+        host.add("Aino prefers tea.")
+    with mounted(tmp_path, embedder="hashing:256") as host:
+        parts = ready(host)
+        assert (parts["store"], parts["index"]) == ("ok", "ok") and "not used yet" in parts["embedder"]
+        assert host.af.embedder.current.known_space is None
+
+
+def test_a_memory_that_was_used_is_ready_in_all_parts(host: Mounted) -> None:
+    host.add("Aino prefers tea.", namespace="n")
+    assert ready(host) == {"store": "ok", "index": "ok", "embedder": "ok"}
+
+
+def test_looking_makes_the_index_follow_the_records(host: Mounted) -> None:
+    host.add("Aino prefers tea.")
+    words = host.af.settings.index_dir / "words"
+    assert not words.exists()
+    ready(host)
+    assert words.exists()
+
+
+def test_looking_is_no_use_of_any_memory(host: Mounted) -> None:
+    entry_id = host.add("Whether we are ready.")
+    ready(host)
+    host.af.memory.close()  # writes what was counted
+    assert host.af.backend.get([entry_id])[0].access_count == 0
+
+
+def test_a_store_that_cannot_be_read_is_503_without_a_path(
+    host: Mounted, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host.add("Aino prefers tea.")
+    host.af.backend.close()
+    with caplog.at_level(logging.ERROR):
+        parts = ready(host, 503)
+    assert "cannot be read" in parts["store"] and "cannot be read" in parts["index"]
+    assert str(tmp_path) not in str(parts) and "store is not ready" in caplog.text
+
+
+def test_an_index_that_cannot_be_read_is_503_without_a_path(host: Mounted, tmp_path: Path) -> None:
+    host.add("Aino prefers tea.")
+    (host.af.settings.index_dir / "words.lock").mkdir()  # neither can it be mended
+    parts = ready(host, 503)
+    assert parts["store"] == "ok" and "cannot be read" in parts["index"]
+    assert str(tmp_path) not in str(parts)
+
+
+def test_a_part_that_hangs_does_not_hold_up_the_answer(host: Mounted) -> None:
+    host.add("Aino prefers tea.")
+    before = threading.active_count()
+    with FileLock(str(host.af.settings.index_dir / "words.lock")):  # as another process that builds it anew has it
+        for _ in range(3):
+            assert "does not answer yet" in ready(host, 503)["index"]
+        assert threading.active_count() <= before + 1
+    assert ready(host)["index"] == "ok"
+
+
+def test_an_embedder_that_is_away_is_told_and_comes_back(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+        settings = {"embedder": "ollama:nomic-embed-text", "ollama_base_url": nobody, "embed_retry_seconds": 0}
+        with mounted(tmp_path, **settings) as host:
+            host.add("Aino prefers tea.")
+            parts = ready(host)
+            assert (parts["store"], parts["index"]) == ("ok", "ok") and "does not answer" in parts["embedder"]
+            assert "does not answer" in ready(host)["embedder"]  # also when nobody has asked it since
+            assert nobody not in str(parts)
+
+
+@pytest.mark.parametrize("path", FIGURES)
+def test_figures_of_every_namespace_are_for_an_admin_of_every_namespace(host: Mounted, path: str) -> None:
+    assert host.ask("GET", path, grant("admin")).status_code == 200
+    for asking in (grant("read"), grant("write"), grant("read", "write"), grant("admin", only=("default",))):
+        assert host.ask("GET", path, asking).status_code == 403
+
+
+def test_the_state_is_what_the_memory_tells(host: Mounted) -> None:
+    host.add("Aino prefers tea.")
+    told = shaped(models.State, host.ask("GET", "/api/status"))
+    assert (told["entries"], told["kinds"]) == (1, {"fact": 1})
+    assert told["cleaner"]["queued"] == 0 and "embedder hashing:256" in told["providers"]

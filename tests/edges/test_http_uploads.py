@@ -1,0 +1,289 @@
+"""Uploads over HTTP: each file's outcome, names that mean harm, bodies that are none, and limits that are told."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flask", reason="the extra `server` is not installed")
+
+from agentformer.api import create_app, init_app
+from agentformer.api.app import close_app
+from agentformer.settings import load_settings
+from tests.readers.conftest import make_pdf
+
+KEYS = b"The caretaker keeps the keys in the blue cupboard."
+FORM = "multipart/form-data; boundary=x"
+DOCUMENT = {
+    *("name", "namespace", "status", "reason", "id", "pages", "chunks"),
+    *("media_type", "sha256", "bytes", "unchanged", "metadata"),
+}
+
+
+def make_app(folder: Path, **settings: Any) -> Any:
+    return create_app(
+        load_settings({"index_dir": folder / "i", "upload_dir": folder / "u", "embedder": "hashing", **settings})
+    )
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Any]:
+    app = make_app(tmp_path)
+    yield app
+    close_app(app)
+
+
+@pytest.fixture
+def client(app: Any) -> Any:
+    return app.test_client()
+
+
+def upload(client: Any, *files: tuple[bytes, str], **form: Any) -> Any:
+    return client.post("/api/rag/upload", data={"file": [(io.BytesIO(data), name) for data, name in files], **form})
+
+
+def part(name: str, text: bytes = KEYS, field: str = "file") -> bytes:
+    head = f'--x\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n\r\n'
+    return head.encode() + text + b"\r\n"
+
+
+def raw(client: Any, body: bytes, content_type: str | None = FORM) -> Any:
+    return client.post("/api/rag/upload", data=body, content_type=content_type)
+
+
+def listed(client: Any) -> list[str]:
+    return [document["name"] for document in client.get("/api/rag/documents").json["documents"]]
+
+
+def test_every_file_has_the_same_keys_whatever_became_of_it(client: Any) -> None:
+    made = upload(client, (KEYS, "keys.txt"), (b"", "empty.txt"), (b"\0" * 9000, "zeros.bin"), (KEYS, "keys2.txt"))
+    assert made.status_code == 201
+    assert [set(document) for document in made.json["documents"]] == [DOCUMENT] * 4
+    assert [(d["status"], d["unchanged"]) for d in made.json["documents"]] == [
+        ("ready", False),
+        ("failed", False),
+        ("failed", False),
+        ("ready", True),
+    ]
+    assert all(d["reason"] for d in made.json["documents"][1:3])
+
+
+def test_a_file_over_its_limit_fails_alone(tmp_path: Path) -> None:
+    app = make_app(tmp_path, max_file_bytes=1000)
+    made = upload(app.test_client(), (b"x" * 1001, "big.txt"), (KEYS, "keys.txt"))
+    assert (made.status_code, [d["status"] for d in made.json["documents"]]) == (201, ["failed", "ready"])
+    assert "1000 bytes" in made.json["documents"][0]["reason"]
+    assert set(made.json["documents"][0]) == DOCUMENT
+    close_app(app)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("../../etc/passwd.txt", "passwd.txt"),
+        ("..\\\\..\\\\boot.txt", "boot.txt"),  # escaped, as a quoted string in a header is
+        ("/etc/keys.txt", "keys.txt"),
+        ("a\0b.txt", "ab.txt"),
+        ("\x1b[2Jkeys.txt", "[2Jkeys.txt"),
+        ("n" * 300 + ".txt", "n" * 251 + ".txt"),
+        ("avain 🔑.txt", "avain 🔑.txt"),
+        ("con.txt", "con.txt"),
+        ("' OR 1=1; --.txt", "' OR 1=1; --.txt"),
+    ],
+)
+def test_a_name_that_means_harm_is_only_a_name(client: Any, tmp_path: Path, name: str, kept: str) -> None:
+    made = raw(client, part(name) + b"--x--\r\n")
+    assert (made.status_code, made.json["documents"][0]["name"]) == (201, kept)
+    assert listed(client) == [kept]
+    assert not [path for path in tmp_path.parent.rglob("*") if path.suffix == ".txt"]
+
+
+@pytest.mark.parametrize("name", ["", "..", "/", "\0"])
+def test_a_file_without_a_name_is_told_so(client: Any, name: str) -> None:
+    made = raw(client, part(name) + b"--x--\r\n")
+    assert made.status_code == 422
+    assert [(d["status"], "name" in d["reason"]) for d in made.json["documents"]] == [("failed", True)]
+
+
+def test_a_pdf_called_con_pdf_is_a_document(client: Any) -> None:
+    made = upload(client, (make_pdf([[KEYS.decode()]]), "con.pdf")).json["documents"][0]
+    assert (made["name"], made["status"], made["pages"]) == ("con.pdf", "ready", 1)
+
+
+def test_several_files_of_one_name_leave_the_last(client: Any) -> None:
+    made = upload(client, (KEYS, "a.txt"), (b"Boats are lifted in October.", "a.txt"))
+    assert [d["status"] for d in made.json["documents"]] == ["ready", "ready"]
+    assert listed(client) == ["a.txt"]
+    found = client.get(f"/api/rag/documents/{made.json['documents'][1]['id']}").json
+    assert found["sha256"] == made.json["documents"][1]["sha256"]
+
+
+def test_the_same_file_from_many_at_once_is_one_document(app: Any) -> None:
+    go = threading.Barrier(4)
+    data = make_pdf([[KEYS.decode()]] * 20)
+
+    def send(_: int) -> Any:
+        go.wait(30)
+        return upload(app.test_client(), (data, "rules.pdf"))
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(send, range(4)))
+    assert [answer.status_code for answer in answers] == [201] * 4
+    told = [answer.json["documents"][0] for answer in answers]
+    assert len({document["id"] for document in told}) == 1
+    assert sorted(document["unchanged"] for document in told) == [False, True, True, True]
+    client = app.test_client()
+    assert listed(client) == ["rules.pdf"]
+    assert client.post("/api/rag/query", json={"question": "Who keeps the keys?"}).json["citations"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status", "told"),
+    [
+        (b"{}", "application/json", 415, "multipart"),
+        (b"file=x", "application/x-www-form-urlencoded", 415, "multipart"),
+        (KEYS, "text/plain", 415, "multipart"),
+        (KEYS, None, 415, "multipart"),
+        (b"", None, 400, "file: is missing"),
+        (part("a.txt") + b"--x--\r\n", "multipart/form-data", 400, "boundary"),
+        (part("a.txt") + b"--x--\r\n", 'multipart/form-data; boundary=""', 400, "boundary"),
+        (part("a.txt") + b"--x--\r\n", "multipart/form-data; boundary=other", 400, "body"),
+        (part("a.txt") + b"--x--\r\n", "multipart/form-data; boundary=ä", 400, "boundary"),
+        (part("a.txt"), FORM, 400, "body"),
+        (part("a.txt")[:-20], FORM, 400, "body"),
+        (b"--x\r\nno header", FORM, 400, "body"),
+        (b"--x\r\nContent-Type: text/plain\r\n\r\nx\r\n--x--\r\n", FORM, 400, "body"),
+        (b"--x--\r\n", FORM, 400, "file: is missing"),
+        (b"", FORM, 400, ""),
+        (b"\xff\xfe" * 500, FORM, 400, "body"),
+        (part("a.txt", field="upload") + b"--x--\r\n", FORM, 400, "upload: is not known"),
+        (b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--x--\r\n', FORM, 400, "filename"),
+    ],
+)
+def test_a_body_that_is_no_upload_is_refused_and_leaves_nothing(
+    client: Any, body: bytes, content_type: str | None, status: int, told: str
+) -> None:
+    answer = raw(client, body, content_type)
+    assert (answer.status_code, answer.content_type) == (status, "application/problem+json"), answer.text
+    assert told in answer.json["detail"]
+    assert listed(client) == []
+
+
+@pytest.mark.parametrize(
+    ("form", "field"),
+    [
+        ({"metadata": "[1]"}, "metadata"),
+        ({"metadata": "{"}, "metadata"),
+        ({"metadata": "{" * 5000}, "metadata"),
+        ({"metadata": '{"a": NaN}'}, "metadata"),
+        ({"metadata": '{"a": "\\ud800"}'}, "metadata"),
+        ({"metadata": '{"a": ' + "[" * 200 + "1" + "]" * 200 + "}"}, "metadata"),
+        ({"metadata": json.dumps({"a": "x" * 120_000})}, "metadata"),
+        ({"metadata": ["{}", "{}"]}, "metadata"),
+        ({"namespace": ""}, "namespace"),
+        ({"namespace": "   "}, "namespace"),
+        ({"namespace": "n" * 201}, "namespace"),
+        ({"password": "p" * 1001}, "password"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_wrong_field_is_told_and_nothing_is_stored(client: Any, form: dict[str, Any], field: str) -> None:
+    answer = upload(client, (KEYS, "keys.txt"), **form)
+    assert (answer.status_code, answer.json["field"]) == (400, field)
+    assert listed(client) == []
+
+
+def test_too_many_files_are_refused_by_the_name_of_the_limit(tmp_path: Path) -> None:
+    app = make_app(tmp_path, max_upload_files=3)
+    client = app.test_client()
+    for count in (4, 40):
+        answer = upload(client, *[(KEYS, f"{n}.txt") for n in range(count)])
+        assert (answer.status_code, answer.json["limit"]) == (413, "max_upload_files")
+    assert listed(client) == []
+    assert upload(client, *[(KEYS + str(n).encode(), f"{n}.txt") for n in range(3)]).status_code == 201
+    close_app(app)
+
+
+def test_a_body_over_the_limit_names_it_whether_its_length_is_told_or_not(tmp_path: Path) -> None:
+    app = make_app(tmp_path, max_file_bytes=1000)
+    client = app.test_client()
+    body = part("big.txt", b"x" * 2_000_000) + b"--x--\r\n"
+    for more in (
+        {},
+        {"headers": {"Transfer-Encoding": "chunked"}, "environ_overrides": {"wsgi.input_terminated": True}},
+    ):
+        given = {"data": body} if not more else {"input_stream": io.BytesIO(body)}
+        answer = client.post("/api/rag/upload", content_type=FORM, **given, **more)
+        assert (answer.status_code, answer.json["limit"]) == (413, "max_file_bytes")
+    close_app(app)
+
+
+def test_a_field_that_is_too_long_is_refused(client: Any) -> None:
+    answer = upload(client, (KEYS, "a.txt"), metadata="x" * 600_000)
+    assert (answer.status_code, "too long" in answer.json["detail"]) == (413, True)
+
+
+def test_over_the_most_uploads_at_once_a_further_one_is_told_when_to_come_back(tmp_path: Path) -> None:
+    app = make_app(tmp_path, max_uploads=1)
+    client, began, go = app.test_client(), threading.Event(), threading.Event()
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            began.set()
+            assert go.wait(30)
+            return super().read(size)
+
+        def readinto(self, buffer: Any) -> int:
+            began.set()
+            assert go.wait(30)
+            return super().readinto(buffer)
+
+    body = part("slow.txt") + b"--x--\r\n"
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(
+            app.test_client().post,
+            "/api/rag/upload",
+            input_stream=Slow(body),
+            content_type=FORM,
+            content_length=len(body),
+        )
+        assert began.wait(30)
+        refused = upload(client, (KEYS, "keys.txt"))
+        assert (refused.status_code, refused.json["limit"]) == (429, "max_uploads")
+        assert int(refused.headers["Retry-After"]) > 0
+        go.set()
+        assert slow.result().status_code == 201
+    assert upload(client, (KEYS + b"!", "keys.txt")).status_code == 201
+    close_app(app)
+
+
+def test_an_upload_that_breaks_off_stores_nothing_and_gives_its_place_back(tmp_path: Path) -> None:
+    app = make_app(tmp_path, max_uploads=1)
+    client = app.test_client()
+    body = part("keys.txt")
+    for _ in range(3):
+        answer = client.post(
+            "/api/rag/upload", input_stream=io.BytesIO(body), content_type=FORM, content_length=len(body) + 1000
+        )
+        assert answer.status_code == 400
+    assert listed(client) == []
+    assert upload(client, (KEYS, "keys.txt")).status_code == 201
+    close_app(app)
+
+
+def test_an_application_without_a_limit_of_its_own_gets_ours_for_uploads(tmp_path: Path) -> None:
+    flask = pytest.importorskip("flask")
+    ours = make_app(tmp_path, max_file_bytes=1000)
+    host = flask.Flask("host")
+    init_app(host, ours.extensions["agentformer"], url_prefix="/memory")
+    body = part("big.txt", b"x" * 2_000_000) + b"--x--\r\n"
+    answer = host.test_client().post("/memory/api/rag/upload", data=body, content_type=FORM)
+    assert (answer.status_code, answer.json["limit"]) == (413, "max_file_bytes")
+    close_app(ours)

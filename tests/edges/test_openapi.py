@@ -1,0 +1,246 @@
+"""The OpenAPI document: valid, complete, true to what the endpoints do, and readable as a page."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("flask", reason="the extra `server` is not installed")
+schemathesis = pytest.importorskip("schemathesis", reason="the extra `dev` is not installed")
+jsonschema = pytest.importorskip("jsonschema", reason="the extra `llm` is not installed")
+
+from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: E402
+
+from agentformer.access.grant import RIGHTS  # noqa: E402
+from agentformer.access.keys import KeyStore  # noqa: E402
+from agentformer.api import create_app  # noqa: E402
+from agentformer.api.app import close_app  # noqa: E402
+from agentformer.api.openapi import described  # noqa: E402
+from agentformer.settings import load_settings  # noqa: E402
+from tests.readers.conftest import make_pdf  # noqa: E402
+
+EXAMPLES = os.environ.get("AGENTFORMER_EXAMPLES", "")  # of each endpoint; the acceptance run takes many
+BOUND = 3600  # seconds that a run takes at most, however many examples
+
+# What a schema cannot say, so that some requests which fit it are refused: that 412 and 422 are proper answers to
+# proper requests; and of these endpoints, that fields go together, or what a text holds.
+CHECKS = """
+[checks.positive_data_acceptance]
+expected-statuses = ["2xx", 404, 409, 412, 422, 429]
+[checks.negative_data_rejection]
+expected-statuses = [400, 404, 405, 409, 412, 415, 422, 429]
+"""
+REFUSED = """
+[[operations]]
+include-name = "{}"
+[operations.checks.positive_data_acceptance]
+enabled = false
+"""
+PARTICULAR = (
+    "POST /api/memory",  # working memory needs a session
+    "POST /api/memory/batch",
+    "POST /api/memory/messages",  # source_type and source_id go together
+    "POST /api/memory/context",  # core memory must find room
+    "POST /api/memory/core/{name}/replace",  # nothing may be left empty
+    "PATCH /api/memory/{entry_id}",  # a core block keeps its name
+    "POST /api/tools/{name}",  # every tool has a schema of its own, which GET /api/tools tells
+    "POST /api/rag/upload",  # metadata is a JSON object in a field of text
+)
+
+
+class Served(NamedTuple):
+    app: Any
+    key: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    app = create_app(load_settings({"index_dir": folder / "i", "upload_dir": folder / "u", "embedder": "hashing"}))
+    memory = app.extensions["agentformer"]
+    memory.rag.upload(make_pdf([["Nothing."], ["The caretaker keeps the keys."]]), name="rules.pdf")
+    memory.memory.store("Aino prefers tea.")
+    yield Served(app, KeyStore(folder / "i").make("everything", RIGHTS)[1])
+    close_app(app)
+
+
+@pytest.fixture(scope="module")
+def document(served: Served) -> dict[str, Any]:
+    answer = served.app.test_client().get("/openapi.json")
+    assert (answer.status_code, answer.content_type) == (200, "application/json")
+    found: dict[str, Any] = answer.json
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(served: Served) -> Any:
+    return served.app.test_client().get("/docs")
+
+
+@pytest.fixture
+def address(served: Served) -> Iterator[str]:
+    server = make_server("127.0.0.1", 0, served.app, threaded=True, request_handler=_Quiet)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class _Quiet(WSGIRequestHandler):
+    def log(self, type: str, message: str, *args: Any) -> None:
+        """Thousands of requests would hide what a failure tells."""
+
+
+def test_every_endpoint_does_what_the_document_says(served: Served, address: str, tmp_path: Path) -> None:
+    particular = "".join(REFUSED.format(name) for name in PARTICULAR)
+    (tmp_path / "schemathesis.toml").write_text(CHECKS + particular)
+    phases = "examples,coverage,fuzzing,stateful" if EXAMPLES else "examples,fuzzing"
+    command = ["run", f"{address}/openapi.json", f"--phases={phases}", "--seed=1", "--no-color"]
+    command += [f"--header=Authorization: Bearer {served.key}", f"--max-examples={EXAMPLES or 15}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "schemathesis.cli", *command],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,  # where it reads its settings, and leaves what it has found
+        timeout=BOUND,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_document_is_valid(document: dict[str, Any]) -> None:
+    assert document["openapi"] == "3.1.0"
+    schemathesis.openapi.from_dict(document).validate()
+    for schema in document["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_every_route_is_in_the_document(served: Served, document: dict[str, Any]) -> None:
+    routes = {
+        (re.sub(r"<(\w+)>", r"{\1}", rule.rule), method)
+        for rule in served.app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        if not rule.endpoint.rpartition(".")[2].startswith("other ")  # which say 405
+    }
+    told = {(path, method.upper()) for path, methods in document["paths"].items() for method in methods}
+    assert routes == told
+    assert len(told) > 15
+
+
+def test_every_reference_leads_somewhere_and_nothing_is_left_over(document: dict[str, Any]) -> None:
+    meant = set(re.findall(r"'#/components/schemas/(\w+)'", str(document)))
+    assert meant == set(document["components"]["schemas"])
+
+
+def test_every_endpoint_has_a_summary_a_tag_a_name_of_its_own_and_problems(document: dict[str, Any]) -> None:
+    operations = [each for methods in document["paths"].values() for each in methods.values()]
+    assert all(each["summary"].endswith(".") and all(each["tags"]) for each in operations)
+    assert len({each["operationId"] for each in operations}) == len(operations)
+    for each in operations:
+        for status, answer in each["responses"].items():
+            if status == "default" or int(status) >= 400:
+                assert answer["content"].keys() & {"application/problem+json", "application/json"}
+
+
+def test_who_needs_no_key_is_told(document: dict[str, Any]) -> None:
+    open_to_all = {
+        path for path, methods in document["paths"].items() for each in methods.values() if not each["security"]
+    }
+    assert {"/openapi.json", "/docs", "/healthz", "/readyz"} == open_to_all
+    assert document["components"]["securitySchemes"] == {"bearer": {"type": "http", "scheme": "bearer"}}
+
+
+def test_a_query_is_told_in_full(document: dict[str, Any]) -> None:
+    query = document["paths"]["/api/rag/query"]["post"]
+    asked = document["components"]["schemas"]["Question"]
+    assert set(asked["properties"]) == {"question", "top_k", "namespace", "filters", "max_tokens", "stream"}
+    assert asked["required"] == ["question"]
+    assert query["requestBody"]["required"] is True
+    assert set(query["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    assert {"400", "401", "403", "413", "415", "default"} < set(query["responses"])
+
+
+def test_an_upload_is_told_as_a_form_with_files(document: dict[str, Any]) -> None:
+    body = document["paths"]["/api/rag/upload"]["post"]["requestBody"]
+    form = body["content"]["multipart/form-data"]["schema"]
+    assert form["required"] == ["file"]
+    assert form["properties"]["file"]["items"] == {"type": "string", "format": "binary"}
+    assert {"namespace", "metadata", "password"} < set(form["properties"])
+
+
+def test_the_tools_are_named(served: Served, document: dict[str, Any]) -> None:
+    (name,) = document["paths"]["/api/tools/{name}"]["post"]["parameters"]
+    assert (name["in"], name["required"]) == ("path", True)
+    toolbox = served.app.extensions["agentformer"].toolbox
+    assert name["schema"]["enum"] == [tool.name for tool in toolbox.definitions()]
+
+
+def test_no_endpoint_makes_a_document_too() -> None:
+    assert described([])["paths"] == {}
+
+
+class _Read(HTMLParser):
+    """The ids and links of a page, and whatever it would fetch or run."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+        self.fetched: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name == "href" and tag == "a":
+                self.links.append(value or "")
+            if name in ("src", "srcset", "style") or name.startswith("on") or (name == "href" and tag != "a"):
+                self.fetched.append(f"{tag} {name}={value}")
+
+
+def test_the_page_has_every_endpoint_and_no_link_is_broken(page: Any, document: dict[str, Any]) -> None:
+    read = _Read(page.text)
+    names = {each["operationId"] for methods in document["paths"].values() for each in methods.values()}
+    schemas = {f"schema-{name}" for name in document["components"]["schemas"]}
+    assert set(read.ids) == names | schemas
+    assert len(read.ids) == len(set(read.ids))
+    assert {link.removeprefix("#") for link in read.links} - set(read.ids) == {"/openapi.json"}
+
+
+def test_the_page_fetches_nothing_and_runs_nothing(page: Any) -> None:
+    read = _Read(page.text)
+    assert read.fetched == []
+    assert not read.tags & {"script", "link", "img", "iframe", "form", "object"}
+    policy = page.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_the_page_tells_parameters_bodies_answers_and_examples(page: Any) -> None:
+    text = " ".join(re.sub(r"<[^>]+>", " ", page.text).split())
+    assert "limit whole number (1..200) At most so many." in text
+    assert "question * text (not empty)" in text
+    assert "/api/memory/ENTRY_ID -H &#39;Content-Type: application/json&#39; -d &#39;{&#34;content&#34;:" in text
+    assert "curl -sS -X POST http://localhost/api/rag/query -H &#39;Content-Type: application/json&#39;" in text
+    assert "curl -sS http://localhost/api/rag/upload -F file=@report.pdf" in text
+
+
+def test_what_a_client_says_of_itself_is_never_html(served: Served) -> None:
+    """The host stands in the examples."""
+    host = "127.0.0.1:<b>"
+    answer = served.app.test_client().get("/docs", headers={"Host": host})
+    assert answer.status_code in (200, 400, 421)
+    assert "<b>" not in answer.text
