@@ -1,0 +1,364 @@
+"""The MCP server over HTTP: keys, hosts, limits and its end. Every request stands for itself."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+pytest.importorskip("flask", reason="the extra `server` is not installed")
+
+from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+
+import agentformer
+from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.access.keys import KeyStore
+from agentformer.mcp_server.callers import narrowed
+from tests.edges.doors import BOUND, HttpServer, after
+from tests.edges.talking import Talker
+
+Start = Callable[..., HttpServer]
+JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[HttpServer] = []
+
+    def start(*arguments: str, **more: Any) -> HttpServer:
+        started.append(HttpServer(tmp_path, *arguments, **more))
+        assert started[-1].url.startswith("http://"), started[-1].told
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    """One without keys, for tests that change nothing."""
+    server = HttpServer(
+        tmp_path_factory.mktemp("open"),
+        environment={"AGENTFORMER_ALLOWED_HOSTS": "memory.example.org", "AGENTFORMER_MAX_FILE_BYTES": "1000"},
+    )
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def talker() -> Iterator[Talker]:
+    talker = Talker()
+    yield talker
+    talker.close()
+
+
+def bounded(run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def within() -> Any:
+        with anyio.fail_after(BOUND):
+            return await run()
+
+    return anyio.run(within)
+
+
+def post(server: HttpServer, message: Any, **headers: str) -> httpx2.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx2.post(server.url, content=json.dumps(message), headers={**JSON, **named}, timeout=BOUND)
+
+
+def call(tool: str, /, **arguments: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+
+
+def told(answer: httpx2.Response) -> dict[str, Any]:
+    """The message of an answer that is one event, or JSON."""
+    assert answer.status_code == 200, answer.text
+    data = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    return json.loads(data[-1] if data else answer.text)
+
+
+def names(answer: httpx2.Response) -> set[str]:
+    return {tool["name"] for tool in told(answer)["result"]["tools"]}
+
+
+def test_without_keys_this_machine_is_served_and_a_wrong_key_is_refused(open_server: HttpServer) -> None:
+    assert "memory_add" in names(post(open_server, LIST))
+    refused = post(open_server, LIST, Authorization="Bearer af_00000000_wrong")
+    assert refused.status_code == 401
+    assert refused.headers["WWW-Authenticate"] == 'Bearer realm="agentformer"'
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert refused.json()["type"] == "urn:agentformer:problem:unauthenticated"
+    assert post(open_server, LIST, Authorization="Basic YTpi").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "evil.example:80"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"X_Forwarded_For": "127.0.0.1"}, 401),
+        ({"Forwarded": "for=127.0.0.1"}, 401),
+        ({"Origin": "http://localhost:5173"}, 200),
+        ({"Host": "localhost"}, 200),
+        ({"Host": "memory.example.org"}, 200),
+        ({"Host": "memory.example.org:443"}, 200),
+        ({"Host": "other.example.org"}, 421),
+    ],
+)
+def test_pages_that_play_tricks_with_names_and_proxies_are_refused(
+    open_server: HttpServer, headers: dict[str, str], status: int
+) -> None:
+    assert post(open_server, LIST, **headers).status_code == status
+
+
+def test_each_request_has_the_grant_of_its_own_key(start: Start, tmp_path: Path) -> None:
+    server, keys = start(), KeyStore(tmp_path / "i")
+    assert names(post(server, LIST))
+    reading, writing = keys.make("reading", ["read"], ["work"])[1], keys.make("writing", ["write"], ["work"])[1]
+    assert post(server, LIST).status_code == 401
+    assert "memory_add" not in names(post(server, LIST, Authorization=f"Bearer {reading}"))
+    assert "memory_search" not in names(post(server, LIST, Authorization=f"bearer {writing}"))
+
+    async def run() -> Any:
+        async with server.client(writing) as writer, server.client(reading) as reader:
+            added = await writer.call_tool("memory_add", {"content": "The crane is blue."})
+            found = await reader.call_tool("memory_search", {"query": "crane"})
+            refused = await reader.call_tool("memory_add", {"content": "x"})
+            return added, found, refused
+
+    added, found, refused = bounded(run)
+    assert added.structured_content["memory"]["namespace"] == "work"
+    assert [each["content"] for each in found.structured_content["memories"]] == ["The crane is blue."]
+    assert refused.is_error
+
+
+def test_a_key_is_revoked_in_the_midst_of_a_conversation(start: Start, tmp_path: Path) -> None:
+    keys, server = KeyStore(tmp_path / "i"), start()
+    key, secret = keys.make("short-lived")
+
+    async def run() -> None:
+        async with server.client(secret) as client:
+            assert not (await client.call_tool("memory_status")).is_error
+            keys.revoke(key.id)
+            with pytest.raises(MCPError):
+                await client.call_tool("memory_status")
+
+    bounded(run)
+    assert post(server, LIST, Authorization=f"Bearer {secret}").status_code == 401
+    assert post(server, LIST).status_code == 401  # the last key's end opens nothing
+
+
+def test_documents_of_namespaces_that_a_key_does_not_reach_look_like_none(start: Start, tmp_path: Path) -> None:
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        work = af.rag.upload(b"The crane is blue.", name="crane.txt", namespace="work")
+        home = af.rag.upload(b"The cat is grey.", name="cat.txt", namespace="home")
+    keys, server = KeyStore(tmp_path / "i"), start()
+    working, writing = keys.make("working", ["read"], ["work"])[1], keys.make("writing", ["write"])[1]
+
+    async def run() -> Any:
+        async with server.client(working) as client, server.client(writing) as blind:
+            listed = [each.name for each in (await client.list_resources()).resources]
+            assert (await blind.list_resources()).resources == []
+            faults = []
+            for asked, of in ((client, home.id), (client, "0" * len(home.id)), (blind, work.id)):
+                with pytest.raises(MCPError) as fault:
+                    await asked.read_resource(f"agentformer://documents/{of}")
+                faults.append((fault.value.code, fault.value.message.replace(of, "ID")))
+            return listed, faults
+
+    listed, faults = bounded(run)
+    assert listed == ["crane.txt"]
+    assert len(set(faults)) == 1
+
+
+def test_a_damaged_file_of_keys_lets_nobody_in_and_names_no_path(start: Start, tmp_path: Path) -> None:
+    server = start()
+    (tmp_path / "i" / "keys.json").write_text("{")
+    refused = post(server, LIST)
+    assert refused.status_code == 503
+    assert str(tmp_path) not in refused.text
+
+
+def test_what_the_server_was_started_with_bounds_every_key(start: Start, tmp_path: Path) -> None:
+    admin = KeyStore(tmp_path / "i").make("admin", ["admin"])[1]
+    server = start("--read-only", "--without", "memory_audit", "--namespace", "work")
+    seen = names(post(server, LIST, Authorization=f"Bearer {admin}"))
+    assert "memory_search" in seen
+    assert not seen & {"memory_add", "memory_audit"}
+
+
+def test_two_grants_allow_what_both_allow() -> None:
+    key = Grant(frozenset({"read", "write"}), ("work", "home"), frozenset({"rag_upload"}), "k1")
+    server = Grant(frozenset({"read"}), ("work",), frozenset({"memory_audit"}))
+    assert narrowed(key, server) == Grant(
+        frozenset({"read"}), ("work",), frozenset({"rag_upload", "memory_audit"}), "k1"
+    )
+    assert narrowed(EVERYTHING, server).namespaces == ("work",)
+    assert narrowed(key, EVERYTHING) == key
+    assert not narrowed(key, Grant(frozenset({"read"}), ("elsewhere",))).rights
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS"])
+def test_there_are_no_sessions_to_listen_to(open_server: HttpServer, method: str) -> None:
+    answer = httpx2.request(method, open_server.url, headers={"Accept": "text/event-stream"}, timeout=BOUND)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+
+
+def test_a_message_that_is_too_large_is_refused_by_the_name_of_the_limit(open_server: HttpServer) -> None:
+    for body in (b"x" * 2_000_000, (b"x" * 100_000 for _ in range(20))):
+        refused = httpx2.post(open_server.url, content=body, headers=JSON, timeout=BOUND)
+        assert (refused.status_code, refused.json()["limit"]) == (413, "max_message_bytes")
+    assert names(post(open_server, LIST))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"no JSON", b"[" * 100_000, b"\xff\xfe", b'{"jsonrpc": "2.0"}', b"[]", b"null", b'{"id": 1e999}'],
+)
+@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
+def test_bodies_that_are_no_messages_are_refused(open_server: HttpServer, body: bytes, version: str) -> None:
+    headers = {**JSON, "MCP-Protocol-Version": version}
+    answer = httpx2.post(open_server.url, content=body, headers=headers, timeout=BOUND)
+    assert 400 <= answer.status_code < 500
+    assert "Traceback" not in answer.text
+    assert names(post(open_server, LIST))
+
+
+def test_half_a_surrogate_pair_is_corrected(open_server: HttpServer) -> None:
+    refused = post(open_server, call("memory_add", content="\ud800"), MCP_Protocol_Version="2025-06-18")
+    assert refused.status_code == 400
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    message = call("memory_add", content="x", title="\ud800")
+    message["params"]["_meta"] = meta
+    named = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "tools/call", "Mcp_Name": "memory_add"}
+    result = told(post(open_server, message, **named))["result"]
+    assert result["isError"] is True
+    assert result["content"][0]["text"].startswith("title: holds half of a surrogate pair")
+
+
+def test_a_client_that_hangs_up_in_the_middle_harms_nobody(start: Start, talker: Talker) -> None:
+    go_on = threading.Event()
+    talker.script = after(go_on, "At noon [1].")
+    server = start(environment=talker.settings)
+
+    async def run() -> None:
+        async with server.client() as client:
+            await client.call_tool("rag_upload", {"name": "tide.txt", "text": "The tide is high at noon."})
+
+    bounded(run)
+    body = json.dumps(call("rag_query", question="When is the tide high?")).encode()
+    host, port = server.url.removeprefix("http://").removesuffix("/mcp").split(":")
+    head = "".join(
+        f"{name}: {value}\r\n" for name, value in {"Host": host, **JSON, "Content-Length": len(body)}.items()
+    )
+    try:
+        for sent in (body, body[:20]):  # one that waits for its answer, and one that has not said all
+            with socket.create_connection((host, int(port)), timeout=BOUND) as connection:
+                connection.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + sent)
+                while sent is body and not talker.seen:
+                    threading.Event().wait(0.02)
+        assert names(post(server, LIST))
+    finally:
+        go_on.set()
+    assert server.end() == (0, "")
+
+
+def test_a_signal_lets_calls_under_way_finish(start: Start, talker: Talker) -> None:
+    go_on = threading.Event()
+    talker.script = after(go_on, "At noon [1].")
+    server = start(environment=talker.settings)
+
+    async def run() -> Any:
+        async with server.client(mode="legacy") as old, server.client() as new:
+            await old.call_tool("rag_upload", {"name": "tide.txt", "text": "The tide is high at noon."})
+            await new.list_tools()  # which it asks for after its first result else
+            answers: list[Any] = []
+
+            async def ask(client: Client) -> None:
+                answers.append(await client.call_tool("rag_query", {"question": "When is the tide high?"}))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask, old)
+                group.start_soon(ask, new)
+                while len(talker.seen) < 2:
+                    await anyio.sleep(0.02)
+                server.process.terminate()
+                while await is_listening(server):
+                    await anyio.sleep(0.02)
+                go_on.set()
+            return answers
+
+    try:
+        answers = bounded(run)
+    finally:
+        go_on.set()
+    assert [answer.structured_content["mode"] for answer in answers] == ["llm", "llm"]
+    assert server.end() == (0, "")
+
+
+def test_a_call_that_does_not_return_is_left_behind(start: Start, talker: Talker) -> None:
+    go_on = threading.Event()
+    talker.script = after(go_on, "At noon [1].")
+    hasty = "import agentformer.mcp_server.http as http; http._FINISH_SECONDS, http._GIVE_UP_SECONDS = 1, 1.5"
+    server = start(before=hasty, environment=talker.settings)
+
+    async def run() -> None:
+        async with server.client() as client:
+            await client.call_tool("rag_upload", {"name": "tide.txt", "text": "The tide is high at noon."})
+
+    bounded(run)
+    asking = threading.Thread(target=ask_in_vain, args=(server,))
+    asking.start()
+    try:
+        while not talker.seen:
+            threading.Event().wait(0.02)
+        code, errors = server.end()
+    finally:
+        go_on.set()
+        asking.join()
+    assert code == 1
+    assert "a call was still at work after 1.5 seconds; the server ends without it\n" in errors
+
+
+def ask_in_vain(server: HttpServer) -> None:
+    with suppress(httpx2.HTTPError):
+        post(server, call("rag_query", question="When is the tide high?"))
+
+
+async def is_listening(server: HttpServer) -> bool:
+    host, port = server.url.removeprefix("http://").removesuffix("/mcp").split(":")
+    try:
+        async with await anyio.connect_tcp(host, int(port)):
+            return True
+    except OSError:
+        return False
+
+
+def test_a_port_that_is_taken_is_told(start: Start, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = HttpServer(tmp_path, "--port", str(taken.getsockname()[1]))
+        assert "cannot be used: Address already in use" in server.told
+        assert server.process.wait(timeout=BOUND) == 2
+
+
+def test_a_memory_that_cannot_be_opened_is_told_before_anything_is_served(tmp_path: Path) -> None:
+    (tmp_path / "i").write_text("a file where a folder should be")
+    server = HttpServer(tmp_path)
+    assert server.told.startswith("error: ")
+    assert server.process.wait(timeout=BOUND) == 3

@@ -1,0 +1,267 @@
+"""One toolbox: it does the same, and corrects in the same words, through every door."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+pytest.importorskip("flask", reason="the extra `server` is not installed")
+
+import agentformer
+from tests.edges.doors import DOORS, Door, Told, Who
+
+NAMES = [
+    "memory_add",
+    "memory_search",
+    "memory_get",
+    "memory_update",
+    "memory_delete",
+    "core_memory_append",
+    "core_memory_replace",
+    "conversation_search",
+    "memory_consolidate",
+    "memory_audit",
+    "memory_status",
+    "rag_upload",
+    "rag_query",
+    "rag_list",
+]
+READING = [
+    "memory_search",
+    "memory_get",
+    "conversation_search",
+    "memory_audit",
+    "memory_status",
+    "rag_query",
+    "rag_list",
+]
+
+
+class Opened:
+    """A door, and the folder of the memory behind it."""
+
+    def __init__(self, door: Door, folder: Path) -> None:
+        self.door, self.folder = door, folder
+
+    def __call__(self, name: str, who: Who = "owner", /, **arguments: Any) -> Told:
+        told = self.door.call(name, arguments, who)
+        assert str(self.folder) not in told.text, "a path of the server"
+        return told
+
+    def correction(self, name: str, who: Who = "owner", /, **arguments: Any) -> str:
+        told = self(name, who, **arguments)
+        assert told.failed
+        return told.text
+
+
+@pytest.fixture(scope="module", params=DOORS)
+def call(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with ExitStack() as stack:
+        yield Opened(DOORS[request.param](folder, stack), folder)
+
+
+def test_everybody_sees_the_tools_that_they_may_call(call: Opened) -> None:
+    assert call.door.names("owner") == NAMES
+    assert call.door.names("reader") == READING
+    assert call.door.names("harbour") == [name for name in NAMES if name != "memory_delete"]
+
+
+def test_what_was_added_is_found_read_changed_and_forgotten(call: Opened) -> None:
+    added = call("memory_add", content="Aino prefers tea to coffee.", kind="preference", metadata={"about": "Aino"})
+    entry_id = added["memory"]["id"]
+    assert not added["known_already"]
+    assert call("memory_add", content="Aino prefers tea to coffee.", kind="preference", metadata={"about": "Aino"})[
+        "known_already"
+    ]
+
+    found = call("memory_search", query="tea or coffee", kinds=["preference"])["memories"]
+    assert [memory["id"] for memory in found] == [entry_id]
+    read = call("memory_get", id=entry_id)["memory"]
+    assert (read["content"], read["kind"], read["metadata"]) == (
+        "Aino prefers tea to coffee.",
+        "preference",
+        {"about": "Aino"},
+    )
+
+    changed = call("memory_update", id=entry_id, content="Aino prefers coffee.", expected_version=read["version"])
+    assert changed["memory"]["version"] == read["version"] + 1
+    assert "version" in call.correction("memory_update", id=entry_id, title="x", expected_version=read["version"])
+    assert call("memory_get", id=entry_id)["memory"]["content"] == "Aino prefers coffee."
+
+    assert call("memory_delete", id=entry_id)["forgotten"] == 1
+    assert call.correction("memory_get", id=entry_id) == f"there is no entry {entry_id}"
+    assert call.correction("memory_delete", id=entry_id) == f"there is no entry {entry_id}"
+
+
+def test_a_long_memory_is_read_in_parts(call: Opened) -> None:
+    content = " ".join(f"word{number}" for number in range(3000))
+    entry_id = call("memory_add", content=content)["memory"]["id"]
+    parts, start = [], 0
+    while True:
+        told = call("memory_get", id=entry_id, start=start)
+        parts.append(told["memory"]["content"])
+        if "next_start" not in told.value:
+            break
+        start = told["next_start"]
+    assert len(parts) == 4
+    assert "".join(parts) == content
+
+
+def test_a_core_block_is_begun_extended_and_corrected(call: Opened) -> None:
+    assert call("core_memory_append", name="persona", text="You help the harbour.")["block"]["tier"] == "core"
+    call("core_memory_append", name="persona", text="Answer briefly.")
+    told = call("core_memory_replace", name="persona", old="the harbour", new="the harbour of Turku")
+    assert told["block"]["content"] == "You help the harbour of Turku.\nAnswer briefly."
+    assert call.correction("core_memory_replace", name="persona", old="the airport", new="x") == (
+        "old: occurs 0 times in core block 'persona'; give a piece that occurs once"
+    )
+    assert "there is no core block 'nobody'" in call.correction("core_memory_replace", name="nobody", old="a", new="b")
+
+
+def test_what_was_said_is_found_also_behind_summaries(call: Opened) -> None:
+    with agentformer.connect(
+        index_dir=call.folder / "i", upload_dir=call.folder / "u", clean_every=0, embedder="hashing"
+    ) as af:
+        for number in range(12):
+            af.memory.add_message("monday", "user", f"Message {number} is about the blue crane on pier {number}.")
+    assert len(call("conversation_search", query="blue crane", session_id="monday", limit=50)["messages"]) == 12
+    assert call("conversation_search", query="blue crane", session_id="sunday")["messages"] == []
+
+    done = call("memory_consolidate", session_id="monday")
+    assert (done["archived"], len(done["summaries"])) == (5, 1)
+    said = call("conversation_search", query="crane pier 0", session_id="monday", limit=50)["messages"]
+    assert "Message 0 is about the blue crane on pier 0." in [message["content"] for message in said]
+
+
+def test_the_audit_names_what_is_there_twice(call: Opened) -> None:
+    text = "The ferry to Nauvo leaves from the northern pier of the old harbour every morning"
+    ids = {call("memory_add", content=f"{text}{end}")["memory"]["id"] for end in (".", "!")}
+    alike = call("memory_audit")["near_duplicates"]
+    assert ids in [set(group["ids"]) for group in alike]
+
+
+def test_the_status_counts_what_the_caller_reaches(call: Opened) -> None:
+    call("memory_add", "harbour", content="The harbour office opens at nine.")
+    told = call("memory_status", "harbour")
+    assert told["namespace"] == "harbour"
+    assert told["memories"]["semantic"] >= 1
+    assert told["pending"] == 0
+    assert "store" not in told.value
+    assert "store" in call("memory_status").value
+
+
+def test_a_document_is_uploaded_listed_answered_from_and_replaced(call: Opened) -> None:
+    text = "# Keys\n\nThe spare key of the crane hangs in the red cupboard.\n"
+    uploaded = call("rag_upload", name="keys.md", text=text, metadata={"site": "north"})["document"]
+    assert (uploaded["status"], uploaded["pages"], uploaded["metadata"]) == ("ready", 1, {"site": "north"})
+
+    told = call("rag_query", question="Where does the spare key of the crane hang?", filters={"site": "north"})
+    assert "red cupboard" in told["answer"]
+    assert told["mode"] == "extractive"
+    citation = told["citations"][0]
+    assert (citation["document"], citation["page"]) == ("keys.md", 1)
+    assert "red cupboard" in citation["quote"]
+    assert "red cupboard" in told["passages"][0]["content"]
+    assert call("rag_query", question="Where is the crane key?", filters={"site": "south"})["passages"] == []
+
+    newer = base64.b64encode(text.replace("red", "green").encode()).decode()
+    call("rag_upload", name="keys.md", content_base64=newer)
+    call("rag_upload", name="tides.txt", text="High tide is at noon.")
+    names, after = [], None
+    while True:
+        page = call("rag_list", limit=1, **({"after": after} if after else {}))
+        names += [document["name"] for document in page["documents"]]
+        if page["next"] is None:
+            break
+        after = page["next"]
+    assert sorted(names) == ["keys.md", "tides.txt"]
+    assert "green cupboard" in call("rag_query", question="Where does the spare key of the crane hang?")["answer"]
+
+
+def test_a_file_without_text_is_told_by_its_status(call: Opened) -> None:
+    damaged = base64.b64encode(b"%PDF-1.7 and nothing more").decode()
+    told = call("rag_upload", name="damaged.pdf", content_base64=damaged)["document"]
+    assert told["status"] == "failed"
+    assert told["reason"]
+
+
+def test_a_file_is_read_by_its_path_where_files_are_read(call: Opened) -> None:
+    (call.folder / "notes").mkdir(exist_ok=True)
+    (call.folder / "notes" / "pier.txt").write_text("The northern pier is closed in winter.")
+    told = call("rag_upload", path="notes/pier.txt")
+    if call.door.reads_files:
+        assert told["document"]["name"] == "notes/pier.txt"
+        assert "lies outside" in call.correction("rag_upload", path="../../etc/hostname")
+    else:
+        assert told.text == "path: names a file that is not read from here; give text or content_base64"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("memory_add", {}, "content: is missing. memory_add takes: content*, kind"),
+        ("memory_add", {"contnt": "x"}, "contnt is no argument of this tool; did you mean content?"),
+        ("memory_add", {"content": 7}, "content: is wrong: Input should be a valid string, got 7."),
+        ("memory_add", {"content": " "}, "content: is empty"),
+        ("memory_add", {"content": "x", "salience": 3}, "salience: is wrong: Input should be less than or equal to 1"),
+        ("memory_add", {"content": "x", "occurred_at": "yesterday"}, "occurred_at: must be ISO 8601"),
+        ("memory_add", {"content": "x", "metadata": []}, "metadata: is wrong"),
+        ("memory_search", {"query": ""}, "query: is wrong"),
+        ("memory_search", {"query": "x", "limit": 0}, "limit: is wrong"),
+        (
+            "memory_search",
+            {"query": "x", "tiers": ["deep"]},
+            "'core', 'semantic', 'episodic' or 'working', got \"deep\"",
+        ),
+        ("memory_get", {"id": "none"}, "there is no entry none"),
+        ("memory_update", {"id": "none", "title": "x"}, "there is no entry none"),
+        ("core_memory_append", {"name": "log", "text": "word " * 600}, "over its limit of"),
+        ("conversation_search", {"query": 5}, "query: is wrong"),
+        ("rag_upload", {"name": "a.txt"}, "path: give exactly one of path, text, content_base64"),
+        ("rag_upload", {"text": "x"}, "name: is missing"),
+        ("rag_upload", {"name": "a.txt", "text": "x", "content_base64": "eA=="}, "give exactly one of"),
+        ("rag_upload", {"name": "a.txt", "content_base64": "!"}, "content_base64: is not base64"),
+        ("rag_query", {"question": "x", "top_k": "many"}, "top_k: is wrong: Input should be a valid integer"),
+        ("rag_list", {"limit": 1000}, "limit: is wrong: Input should be less than or equal to 200"),
+        ("memory_ad", {"content": "x"}, "there is no tool 'memory_ad'; there are: memory_add, memory_search"),
+    ],
+)
+def test_wrong_arguments_are_told_how_to_be_right(
+    call: Opened, name: str, arguments: dict[str, Any], said: str
+) -> None:
+    assert said in call.correction(name, **arguments)
+
+
+def test_a_tool_that_is_switched_off_is_refused(call: Opened) -> None:
+    entry_id = call("memory_add", "harbour", content="The buoy is green.")["memory"]["id"]
+    assert call.correction("memory_delete", "harbour", id=entry_id) == (
+        "the tool memory_delete is switched off for this key"
+    )
+    assert call("memory_get", "harbour", id=entry_id)["memory"]["content"] == "The buoy is green."
+
+
+def test_who_may_only_read_changes_nothing(call: Opened) -> None:
+    for name in sorted(set(NAMES) - set(READING)):
+        assert call.correction(name, "reader", content="x") == (
+            "this key has no right to write; keys get rights when they are made"
+        )
+
+
+def test_a_namespace_that_is_not_reached_is_refused_by_its_name_and_unseen_by_id(call: Opened) -> None:
+    secret = call("memory_add", content="The safe opens with 4711.")["memory"]["id"]
+    for name, arguments in (("memory_search", {"query": "safe"}), ("memory_add", {"content": "x"})):
+        assert call.correction(name, "harbour", namespace="default", **arguments) == (
+            "this key does not reach the namespace default"
+        )
+    for name, more in (("memory_get", {}), ("memory_update", {"title": "x"})):
+        unseen = call.correction(name, "harbour", id=secret, **more)
+        assert unseen == call.correction(name, "harbour", id="x" * 36, **more).replace("x" * 36, secret)
+    found = call("memory_search", "harbour", query="The safe opens with 4711.")["memories"]
+    assert secret not in [memory["id"] for memory in found]
