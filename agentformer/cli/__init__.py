@@ -1,10 +1,42 @@
-"""The command line: `agentformer COMMAND`, the top edge. `agentformer --help` lists the commands.
+"""The command line: `agentformer COMMAND`, the top edge. `agentformer --help` lists the commands and the exit codes.
 
-Exit codes: 0 done; 1 done in part (a file without usable text, a task that did not fit into its context); 2 a wrong
-argument, or one that does not fit what is stored; 3 the memory cannot be used.
+Each module here adds its commands to `group.main` when it is imported; docs/CLI.md is made from them.
 """
 
-from agentformer.cli import changing, core, documents, embedding, memory, upkeep
+from agentformer.cli import (
+    changing,
+    chat,
+    completion,
+    core,
+    doctor,
+    documents,
+    embedding,
+    evaluating,
+    exporting,
+    keys,
+    mcp,
+    memory,
+    serving,
+    state,
+    upkeep,
+)
 from agentformer.cli.group import main
 
-__all__ = ["changing", "core", "documents", "embedding", "main", "memory", "upkeep"]
+__all__ = [
+    "changing",
+    "chat",
+    "completion",
+    "core",
+    "doctor",
+    "documents",
+    "embedding",
+    "evaluating",
+    "exporting",
+    "keys",
+    "main",
+    "mcp",
+    "memory",
+    "serving",
+    "state",
+    "upkeep",
+]

@@ -2,4 +2,4 @@
 
 from agentformer.cli import main
 
-main()
+main(prog_name="agentformer")

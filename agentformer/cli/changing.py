@@ -9,32 +9,39 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import common, entry_in, in_place, main
+from agentformer.cli.group import common, entry_in, examples, in_place, main
 from agentformer.cli.inputs import confirm, object_of, text_of
-from agentformer.cli.output import entry_line, print_json, say
+from agentformer.cli.output import entry_cells, entry_line, moment, print_json, print_table, say
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer, connect
 from agentformer.tools.shapes import entry_json
-from agentformer.types import UNSEARCHED_KINDS, Scope
+from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Scope
 
 _NEW_VERSION = "bring a new version of it in with: agentformer ingest FILE"
 _CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        'agentformer update ID --content "We chose PostgreSQL."',
+        """agentformer update ID --metadata '{"about": "home"}' --expected-version 2""",
+    )
+)
 @click.argument("entry_id", metavar="ID")
 @click.option("--content", metavar="TEXT|-", help="What it says now; `-` reads it from standard input.")
-@click.option("--title", help="A short name. A core block keeps its own.")
-@click.option("--metadata", help="A JSON object, in place of the one that is there.")
-@click.option("--category", help="Decides how it fades: decisions, summaries, context, or your own.")
-@click.option("--salience", type=float, help="How much it matters, 0 to 1.")
-@click.option("--kind", help="What it is: fact, decision, error, milestone, or your own word.")
-@click.option("--expected-version", type=click.IntRange(1), help="Change nothing if the entry has another version.")
+@click.option("--kind", metavar="WORD", help="What it is: fact, decision, error, milestone, or your own word.")
+@click.option("--title", metavar="TEXT", help="A short name. A core block keeps its own.")
+@click.option("--category", metavar="WORD", help="Decides how it fades: decisions, summaries, context, or your own.")
+@click.option("--salience", metavar="NUMBER", type=float, help="How much it matters, 0 to 1.")
+@click.option("--metadata", metavar="JSON", help="An object, in place of the one that is there.")
+@click.option(
+    "--expected-version", metavar="N", type=click.IntRange(1), help="Change nothing if the entry has another version."
+)
 @common
 def update(
     entry_id: str, metadata: str | None, expected_version: int | None, namespace: str, as_json: bool, **given: Any
 ) -> None:
-    """Change what is given of a memory; `history` shows its former versions."""
+    """Change a memory; `history` shows its former versions."""
     changes = {name: given.pop(name) for name in _CHANGED if name in given}
     changes |= {"metadata": None if metadata is None else object_of(metadata)}
     changes = {name: value for name, value in changes.items() if value is not None}
@@ -51,12 +58,15 @@ def update(
         say(f"version {entry.version}  {entry_line(entry)}")
 
 
-@main.command()
+@main.command(epilog=examples("agentformer supersede OLD NEW", "agentformer restore OLD"))
 @click.argument("old_id", metavar="OLD")
 @click.argument("new_id", metavar="NEW")
 @common
 def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options: Any) -> None:
-    """Let the memory with the id NEW take the place of OLD, which leaves the results and stays in reach."""
+    """Let a newer memory take the place of an older one.
+
+    Both by their ids. OLD leaves the results, and stays in reach with --archived; `restore OLD` undoes it.
+    """
     with connect(**options) as af:
         for entry_id in (old_id, new_id):
             _own_entry(af, entry_id, namespace, _NEW_VERSION)
@@ -67,7 +77,13 @@ def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options
         say(f"superseded  {old_id}  by {new_id}")
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        "agentformer forget 01a20046-07d3-7000-bf91-5489008c977a",
+        "agentformer forget --user aino",
+        "agentformer forget --namespace-all --namespace trial --yes",
+    )
+)
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @click.option("--namespace-all", is_flag=True, help="All that the namespace holds, documents too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -76,9 +92,10 @@ def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options
 def forget(
     ids: tuple[str, ...], namespace_all: bool, yes: bool, place: Mapping[str, Any], as_json: bool, **options: Any
 ) -> None:
-    """Delete memories for good: by id, or all of a --session, --user, --agent or --project.
+    """Delete memories for good.
 
-    Vectors, terms, history and the summaries made from them go too.
+    By their ids, or all of a --session, --user, --agent or --project. Vectors, terms, history and the summaries made
+    from them go too. Whole documents are removed by `remove`.
     """
     narrowed = any(value is not None for name, value in place.items() if name != "namespace")
     if [bool(ids), narrowed, namespace_all].count(True) != 1:
@@ -91,19 +108,24 @@ def forget(
         say(f"entries forgotten: {gone}")
 
 
-@main.command()
+@main.command(epilog=examples("agentformer history ID", "agentformer history ID --json"))
 @click.argument("entry_id", metavar="ID")
 @common
 def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> None:
-    """Show the former versions of an entry, oldest first, and what it is now."""
+    """Show the former versions of an entry, and what it is now."""
     with connect(**options) as af:
         entry = entry_in(af, entry_id, namespace)
         former = af.memory.history(entry_id)
     if as_json:
         print_json({"versions": [entry_json(version) for version in former], "current": entry_json(entry)})
         return
-    for version in (*former, entry):
-        say(f"version {version.version}  {entry_line(version)}")
+    rows = [(str(version.version), moment(version.updated_at), *_said(version)) for version in (*former, entry)]
+    print_table(("VERSION", "SINCE (UTC)", "KIND", "TEXT"), rows, right=(0,))
+
+
+def _said(entry: MemoryEntry) -> tuple[str, str]:
+    _, kind, _, text = entry_cells(entry)
+    return kind, text
 
 
 def _forget_ids(af: AgentFormer, ids: Sequence[str], namespace: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import Command, common, main
+from agentformer.cli.group import Command, common, examples, main
 from agentformer.cli.inputs import confirm, text_of
 from agentformer.cli.output import print_json, say
 from agentformer.errors import NotFound
@@ -21,9 +21,16 @@ from agentformer.types import MemoryEntry, Scope
 _OWNERS = (("--namespace", "namespace"), ("--agent", "agent_id"), ("--user", "user_id"))
 
 
-@main.group()
+@main.group(
+    epilog=examples(
+        'agentformer core append persona "Answer briefly."', "agentformer core show", "agentformer core show --help"
+    )
+)
 def core() -> None:
-    """The named blocks that are always in context, such as `persona`: small, and edited in place."""
+    """Show and edit the named blocks that are always in context.
+
+    They are small, such as `persona`; each belongs to everybody, or to an --agent or --user.
+    """
 
 
 def owned(command: Command) -> Command:
@@ -34,14 +41,14 @@ def owned(command: Command) -> Command:
         command(owner={"namespace": namespace, "agent_id": agent_id, "user_id": user_id}, **options)
 
     for option in (
-        click.option("--user", "user_id", help="The block of this user."),
-        click.option("--agent", "agent_id", help="The block of this agent."),
+        click.option("--user", "user_id", metavar="ID", help="The block of this user."),
+        click.option("--agent", "agent_id", metavar="ID", help="The block of this agent."),
     ):
         run = option(run)
     return run
 
 
-@core.command()
+@core.command(epilog=examples("agentformer core show", "agentformer core show persona --agent librarian"))
 @click.argument("name", required=False)
 @common
 @owned
@@ -68,7 +75,7 @@ def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
         say("no core blocks; begin one with: agentformer core append NAME TEXT")
 
 
-@core.command()
+@core.command(epilog=examples('agentformer core append persona "You help the harbour office."'))
 @click.argument("name")
 @click.argument("text", metavar="TEXT|-")
 @common
@@ -84,7 +91,7 @@ def append(name: str, text: str, owner: Any, as_json: bool, **options: Any) -> N
     _tell(block, as_json)
 
 
-@core.command()
+@core.command(epilog=examples('agentformer core replace persona "the harbour office" "the office of Turku"'))
 @click.argument("name")
 @click.argument("old")
 @click.argument("new")
@@ -100,7 +107,7 @@ def replace(name: str, old: str, new: str, owner: Any, as_json: bool, **options:
     _tell(block, as_json)
 
 
-@core.command()
+@core.command(epilog=examples("agentformer core remove persona", "agentformer core remove persona --yes"))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @common

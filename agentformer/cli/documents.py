@@ -1,33 +1,65 @@
-"""Commands about documents: ingest, ask, list, remove, export."""
+"""Commands about documents: ingest, ask, list, remove."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from agentformer.cli.group import common, main
-from agentformer.cli.output import document_line, print_answer, print_json, print_warnings, say
+from agentformer.cli.group import common, examples, main
+from agentformer.cli.hints import tell_elsewhere
+from agentformer.cli.inputs import object_of
+from agentformer.cli.output import (
+    INTERRUPTED,
+    document_line,
+    print_answer,
+    print_json,
+    print_table,
+    print_warnings,
+    safe,
+    say,
+)
+from agentformer.cli.progress import bar
+from agentformer.cli.tables import clip
 from agentformer.errors import AgentFormerError, InvalidInput, SpaceMismatch
 from agentformer.factory import AgentFormer, connect
+from agentformer.records import fields
 from agentformer.tools.shapes import answer_json, document_json, event_json
 from agentformer.types import Answer, AnswerEvent, AnswerPiece
 
 _USABLE = ("ready", "pending")
-_INTERRUPTED = 130  # what shells give for SIGINT
 
 
-@main.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--password", help="Password of encrypted files.")
+@main.command(
+    epilog=examples(
+        "agentformer ingest handbook.pdf notes/",
+        """agentformer ingest minutes/ --metadata '{"year": 2026}' --namespace board""",
+        "agentformer ingest secret.pdf --password 'open sesame'",
+    )
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
+@click.option("--metadata", metavar="JSON", help="An object kept with each document; questions can be narrowed by it.")
+@click.option("--password", metavar="TEXT", help="Password of encrypted files.")
 @common
-def ingest(paths: tuple[str, ...], password: str | None, namespace: str, as_json: bool, **options: Any) -> None:
-    """Bring documents in: files, and folders with all files below them."""
+def ingest(
+    paths: tuple[str, ...], metadata: str | None, password: str | None, namespace: str, as_json: bool, **options: Any
+) -> None:
+    """Bring documents in: files, and folders with all below them.
+
+    A file of a folder is called by its place in it, such as 2024/rules.pdf. The same name with other content is a new
+    version, and the same content again changes nothing. The exit code is 1 when some file gave no usable text.
+    """
+    given = {
+        "namespace": fields.name("--namespace", namespace),
+        "metadata": fields.metadata(object_of(metadata) if metadata else None, "--metadata"),
+        "password": password,
+    }
     files = [item for path in paths for item in _files(Path(path))]
     if not files:
         raise InvalidInput("PATH", "holds no files to ingest")
@@ -35,23 +67,34 @@ def ingest(paths: tuple[str, ...], password: str | None, namespace: str, as_json
     with connect(**options) as af:
         results = []
         for number, (file, name) in enumerate(named, 1):
-            result = _ingest_one(af, file, name, namespace, password, f"{number}/{len(files)}")
+            result = _ingest_one(af, file, name, given, f"{number}/{len(files)}")
             results.append(result)
             if not as_json:
                 say(document_line(result))
     if as_json:
         print_json({"documents": results})
+    else:
+        say(_in_all(results))
     if any(result["status"] not in _USABLE for result in results):
         sys.exit(1)
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        'agentformer ask "Who holds the keys?"',
+        'agentformer ask "Who holds the keys?" --stream',
+        "agentformer ask \"What did the board decide?\" --namespace board --json | jq '.citations[].page'",
+    )
+)
 @click.argument("question")
-@click.option("--top-k", type=click.IntRange(1, 100), help="Passages to answer from [3].")
+@click.option("--top-k", metavar="N", type=click.IntRange(1, 100), help="Passages to answer from [3].")
 @click.option("--stream", is_flag=True, help="Print the answer as it comes; with --json, one event a line.")
 @common
 def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json: bool, **options: Any) -> None:
-    """Answer a question from the documents, with citations."""
+    """Answer a question from the documents, with citations.
+
+    The exit code is 1 when the language model broke off, or was cut before its answer was complete.
+    """
     with connect(**options) as af:
         if stream:
             with closing(af.rag.stream(question, top_k=top_k, namespace=namespace)) as events:
@@ -64,54 +107,49 @@ def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json:
             else:
                 print_answer(answer)
                 _print_mode(answer)
+        tell_elsewhere(af, namespace)
     if not complete:
         sys.exit(1)
 
 
-@main.command("list")
+@main.command(
+    "list",
+    epilog=examples("agentformer list", "agentformer list --namespace board", "agentformer list --json"),
+)
 @common
 def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
-    """List the documents. (`memories` lists what was remembered.)"""
+    """List the documents; `memories` lists what was remembered."""
     with connect(**options) as af:
         documents = [document_json(document) for document in af.rag.documents(namespace=namespace)]
+        tell_elsewhere(af, namespace)
     if as_json:
         print_json({"documents": documents})
         return
-    for document in documents:
-        say(f"{document['id']}  {document_line(document)}")
+    print_table(
+        ("ID", "STATE", "PAGES", "CHUNKS", "NAME"), [_document_cells(document) for document in documents], right=(2, 3)
+    )
     if not documents:
         say("no documents; bring some in with: agentformer ingest PATH...")
 
 
-@main.command()
+@main.command(epilog=examples("agentformer remove 01a20046-0087-7000-994b-d506d6655eb7"))
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @common
 def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) -> None:
-    """Remove documents with everything made from them, by the ids that `list` shows."""
+    """Remove documents, with everything made from them.
+
+    By the ids that `list` shows. Of ids of which one is not there, none is removed.
+    """
     with connect(**options) as af:
+        ids = tuple(dict.fromkeys(ids))
+        for document_id in ids:
+            af.rag.document(document_id, namespace=namespace)
         for document_id in ids:
             af.rag.remove(document_id, namespace=namespace)
     if as_json:
         print_json({"removed": list(ids)})
     else:
         say(f"removed {len(ids)}")
-
-
-@main.command()
-@click.option("--text", is_flag=True, required=True, help="The stored text of every document, page by page.")
-@common
-def export(text: bool, namespace: str, as_json: bool, **options: Any) -> None:
-    """Print what is stored; citations' offsets refer to this text. With --json, one object a line."""
-    with connect(**options) as af:
-        for document in af.rag.documents(namespace=namespace):
-            pages = af.rag.pages(document.id)
-            if as_json:
-                shapes = [{"number": p.number, "label": p.label, "status": p.status, "text": p.text} for p in pages]
-                print_json({"id": document.id, "name": document.name, "pages": shapes}, indent=None)
-                continue
-            for page in pages:
-                say(f"=== {document.name}, page {page.number} ({page.label or page.status})")
-                say(page.text)
 
 
 def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
@@ -134,7 +172,7 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
         if not as_json:
             say()
         say("note: stopped; the answer is not complete", err=True)
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     return complete
 
 
@@ -181,23 +219,25 @@ def _name(file: Path, root: Path | None, files: Sequence[tuple[Path, Path | None
     return file.name if alone else file.as_posix()
 
 
-def _ingest_one(
-    af: AgentFormer, file: Path, name: str, namespace: str, password: str | None, which: str
-) -> dict[str, Any]:
+def _ingest_one(af: AgentFormer, file: Path, name: str, given: Mapping[str, Any], which: str) -> dict[str, Any]:
     """One file's outcome, with a progress bar on a terminal; what is wrong with it does not stop the others."""
-    with click.progressbar(
-        length=1, label=f"{which} {file.name[:40]}", file=sys.stderr, hidden=not sys.stderr.isatty()
-    ) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.length = total
-            bar.update(done - bar.pos)
-
+    with bar(f"{which} {clip(safe(file.name), 40)}") as progress:
         try:
-            document = af.rag.upload(file, name=name, namespace=namespace, password=password, progress=progress)
+            document = af.rag.upload(file, name=name, progress=progress, **given)
         except SpaceMismatch:
             raise  # no file of this call can be stored
         except AgentFormerError as error:
             return {"name": str(file), "status": "failed", "reason": str(error), "id": "", "pages": 0, "chunks": 0}
-        bar.finish()
     return document_json(document)
+
+
+def _in_all(results: Sequence[Mapping[str, Any]]) -> str:
+    """How many files came to which end, such as "3 ready, 1 failed"."""
+    ends = Counter("unchanged" if result.get("unchanged") else result["status"] for result in results)
+    return ", ".join(f"{count} {end}" for end, count in ends.items())
+
+
+def _document_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
+    reason = f"  ({document['reason']})" if document["reason"] else ""
+    counts = (str(document["pages"]), str(document["chunks"]))
+    return document["id"], document["status"], *counts, f"{document['name']}{reason}"

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from agentformer.cli.group import common, main
-from agentformer.cli.output import print_json, say
+from agentformer.cli.group import common, examples, main
+from agentformer.cli.output import INTERRUPTED, print_json, print_table, say
+from agentformer.cli.progress import rate, watching
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.tools.shapes import move_json, report_json, space_json
-from agentformer.types import Reembedding, Scope
+from agentformer.types import Reembedding, Scope, SpaceState
 
 _SHOWN = 100  # entries that wait; a person needs the first ones to see what is wrong
-_LINE_SECONDS = 5.0  # between two lines of progress where there is no terminal
 _KEPT = "what is done is kept: agentformer reembed --to {to} goes on from there"
-_INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 
 
-@main.command()
+@main.command(epilog=examples("agentformer reindex", "agentformer reindex --show --namespace board"))
 @click.option("--show", is_flag=True, help="Only show what waits, how often it was tried, and what went wrong.")
 @common
 def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
-    """Embed what could not be embedded when it was stored, in every namespace."""
+    """Embed what waits for an embedder, in every namespace.
+
+    Entries wait where no embedder was at hand when they were stored. The exit code is 1 when some still do.
+    """
     with connect(**{**options, "embed_retry_seconds": 0}) as af:
         if not show:
-            af.memory.reindex()
+            with watching(lambda: f"{_waiting(af)} entries to go"):
+                af.memory.reindex()
         spaces = [namespace] if show else af.backend.namespaces()
         waiting = [item for name in spaces for item in af.backend.waiting(Scope(name), limit=_SHOWN)]
         count = sum(af.backend.pending(Scope(name)) for name in spaces)
@@ -45,20 +45,27 @@ def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
         sys.exit(1)
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        "agentformer reembed --to minilm",
+        "agentformer reembed --to ollama:nomic-embed-text --queries questions.txt",
+        "agentformer reembed --abandon",
+    )
+)
 @click.option("--to", metavar="SPEC", help="The new embedder: minilm, sbert:MODEL, ollama:MODEL, openai:MODEL, ...")
 @click.option(
     "--queries",
+    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file with one query a line, by which old and new are compared; without it, entries of the memory are.",
 )
 @click.option("--abandon", is_flag=True, help="Give up a move that was begun.")
 @common
 def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, **options: Any) -> None:
-    """Move the memory to another embedder, while it goes on answering with the present one.
+    """Move the memory to another embedder, while it is used.
 
-    Interrupt it at any time: the same command goes on where it was. The former vectors stay until
-    `agentformer spaces prune`.
+    It goes on answering with the present one meanwhile, in every namespace. Interrupt it at any time: the same command
+    goes on where it was. The former vectors stay until `agentformer spaces prune`.
     """
     options.pop("namespace")
     if bool(to) == abandon:
@@ -80,10 +87,16 @@ def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, 
         _print_move(moved)
 
 
-@main.group(invoke_without_command=True)
+@main.group(
+    invoke_without_command=True,
+    epilog=examples("agentformer spaces", "agentformer spaces --json", "agentformer spaces prune"),
+)
 @common
 def spaces(namespace: str, as_json: bool, **options: Any) -> None:
-    """Show the embedding spaces of the memory; `spaces prune` deletes those that searches no longer use."""
+    """Show the embedding spaces of the memory.
+
+    A space is what one embedder's vectors lie in. `spaces prune` deletes those that searches no longer use.
+    """
     if click.get_current_context().invoked_subcommand:
         return
     with connect(**{**options, "embedder": "auto"}) as af:
@@ -91,17 +104,16 @@ def spaces(namespace: str, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json([space_json(state) for state in found])
         return
-    for state in found:
-        lacks = f", {state.waiting} entries to go" if state.state == "building" else ""
-        say(
-            f"{state.state:8}  {state.space.spec}  {state.space.dimension} dimensions, {state.vectors} vectors, "
-            f"{state.bytes / 1e6:.1f} MB{lacks}"
-        )
+    print_table(
+        ("STATE", "EMBEDDER", "DIMENSIONS", "VECTORS", "MB", ""),
+        [_space_cells(state) for state in found],
+        right=(2, 3, 4),
+    )
     if not found:
         say("there are no vectors yet")
 
 
-@spaces.command()
+@spaces.command(epilog=examples("agentformer spaces prune"))
 @common
 def prune(namespace: str, as_json: bool, **options: Any) -> None:
     """Delete the vectors of spaces that searches no longer use."""
@@ -113,6 +125,16 @@ def prune(namespace: str, as_json: bool, **options: Any) -> None:
         say(f"vectors deleted: {gone}")
 
 
+def _space_cells(state: SpaceState) -> tuple[str, ...]:
+    lacks = f"{state.waiting} entries to go" if state.state == "building" else ""
+    size = f"{state.bytes / 1e6:.1f}"
+    return state.state, state.space.spec, str(state.space.dimension), str(state.vectors), size, lacks
+
+
+def _waiting(af: AgentFormer) -> int:
+    return sum(af.backend.pending(Scope(name)) for name in af.backend.namespaces())
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -122,43 +144,14 @@ def _read(path: Path) -> str:
 
 def _moved(af: AgentFormer, to: str, queries: list[str]) -> Reembedding:
     try:
-        with _progress() as progress:
+        with rate("entries") as progress:
             return af.reembed(to, queries=queries, progress=progress)
     except EmbedderUnavailable:
         say(_KEPT.format(to=to), err=True)
         raise
     except KeyboardInterrupt:
         say(f"interrupted; {_KEPT.format(to=to)}", err=True)
-        sys.exit(_INTERRUPTED)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Tells how far it is, how fast it goes and how long it will take: on one line of a terminal, else now and then."""
-    started = told = time.monotonic()
-    terminal = sys.stderr.isatty()
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        now = time.monotonic()
-        if not terminal and now - told < _LINE_SECONDS and done < total:
-            return
-        told = now
-        rate = done / max(now - started, 1e-9)
-        line = f"{done} of {total} entries, {rate:.1f}/s, {_duration((total - done) / max(rate, 1e-9))} left"
-        click.echo(f"\r{line:70}" if terminal else line, err=True, nl=not terminal)
-
-    try:
-        yield tell
-    finally:
-        if terminal:
-            click.echo(err=True)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        sys.exit(INTERRUPTED)
 
 
 def _print_move(moved: Reembedding) -> None:

@@ -18,6 +18,8 @@ def text_of(argument: str, name: str = "TEXT") -> str:
     """The argument, or standard input in the place of `-`."""
     if argument != "-":
         return argument
+    if sys.stdin is None:  # closed by whoever started us
+        raise InvalidInput(name, "standard input is closed; give the text itself, or something to read")
     data = sys.stdin.buffer.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
         raise InvalidInput(name, f"has over {_MAX_BYTES} bytes; bring it in as a document: agentformer ingest FILE")
@@ -49,6 +51,10 @@ def source_of(text: str) -> dict[str, str]:
 def confirm(what: str) -> None:
     """Ask on standard error whether to delete `what`. Raises `InvalidInput` where nobody says yes."""
     try:
-        click.confirm(f"Delete {what} for good?", abort=True, err=True)
-    except click.Abort:
-        raise InvalidInput("--yes", f"was not said: {what} would go, and nothing was deleted") from None
+        agreed = sys.stdin is not None and click.confirm(f"Delete {what} for good?", err=True)
+    except click.Abort as stopped:
+        if isinstance(stopped.__context__, KeyboardInterrupt):
+            raise
+        agreed = False
+    if not agreed:
+        raise InvalidInput("--yes", f"was not said: {what} would go, and nothing was deleted")

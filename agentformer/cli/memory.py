@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from agentformer.cli.core import edit_hint
-from agentformer.cli.group import common, in_place, main
+from agentformer.cli.group import common, examples, in_place, main
 from agentformer.cli.hints import nothing_listed, nothing_recalled, tell_elsewhere
 from agentformer.cli.inputs import object_of, source_of, text_of
-from agentformer.cli.output import print_entries, print_hits, print_json, print_warnings, say
+from agentformer.cli.output import print_entries, print_hits, print_json, print_table, print_warnings, say
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.context_plan import Context, ContextReport
@@ -24,26 +24,36 @@ _MESSAGE = ("role", "speaker")
 _FACT_ONLY = ("tier", "kind", "title", "category", "salience")
 
 _tiers = click.option("--tier", "tiers", multiple=True, type=click.Choice(TIERS), help="Of this tier; repeatable.")
-_kinds = click.option("--kind", "kinds", multiple=True, help="Of this kind; repeatable.")
+_kinds = click.option("--kind", "kinds", metavar="WORD", multiple=True, help="Of this kind; repeatable.")
 _archived = click.option("--archived", is_flag=True, help="Archived and superseded ones too.")
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        'agentformer remember "Aino prefers tea." --user aino',
+        'agentformer remember "We chose SQLite." --kind decision --category decisions --project harbour',
+        'agentformer remember "Hei!" --session monday --role user --speaker Aino',
+        "agentformer remember - --title minutes < minutes.txt",
+    )
+)
 @click.argument("text", metavar="TEXT|-")
-@click.option("--tier", type=click.Choice(TIERS), help="[semantic]")
-@click.option("--kind", help="What it is: fact, decision, error, milestone, or your own word [fact].")
-@click.option("--title", help="A short name; of a core block, its name.")
-@click.option("--category", help="Decides how it fades: decisions, summaries, context, or your own.")
-@click.option("--salience", type=float, help="How much it matters, 0 to 1 [1].")
-@click.option("--at", "occurred_at", help="When it happened: ISO 8601 with a zone.")
-@click.option("--metadata", help="A JSON object.")
-@click.option("--source", help="The record of your application that it stands for, as TYPE:ID.")
-@click.option("--role", help="Keep it as a message of --session: user, assistant, system or tool.")
-@click.option("--speaker", help="Who said it, of a message.")
+@click.option("--tier", type=click.Choice(TIERS), help="How it is kept [semantic].")
+@click.option("--kind", metavar="WORD", help="What it is: fact, decision, error, milestone, or your own word [fact].")
+@click.option("--title", metavar="TEXT", help="A short name; of a core block, its name.")
+@click.option("--category", metavar="WORD", help="Decides how it fades: decisions, summaries, context, or your own.")
+@click.option("--salience", metavar="NUMBER", type=float, help="How much it matters, 0 to 1 [1].")
+@click.option("--at", "occurred_at", metavar="TIME", help="When it happened: ISO 8601 with a zone.")
+@click.option("--metadata", metavar="JSON", help="An object kept with it.")
+@click.option("--source", metavar="TYPE:ID", help="The record of your application that it stands for.")
+@click.option("--role", metavar="ROLE", help="Keep it as a message of --session: user, assistant, system or tool.")
+@click.option("--speaker", metavar="NAME", help="Who said it, of a message.")
 @common
 @in_place
 def remember(text: str, metadata: str | None, source: str | None, place: Any, as_json: bool, **given: Any) -> None:
-    """Keep TEXT as a memory, or as a message of a session; `-` reads it from standard input."""
+    """Keep a fact, a decision, or a message of a session.
+
+    TEXT is what to keep; `-` reads it from standard input. A fact that is there already is not kept twice.
+    """
     settings = {name: given.pop(name) for name in ("index_dir", "upload_dir", "embedder")}
     values = {name: value for name, value in given.items() if value is not None}
     values |= {"metadata": object_of(metadata) if metadata is not None else {}, **place}
@@ -63,13 +73,19 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
         say(f"{'already there' if entry.repeat_count else 'kept'}  {entry.id}")
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        'agentformer recall "What does Aino drink?" --user aino',
+        'agentformer recall "Which database?" --kind decision --limit 3',
+        'agentformer recall "the move to Turku" --archived --all',
+    )
+)
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Memories at most.")
+@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=10, help="At most [10].")
 @_tiers
 @_kinds
 @_archived
-@click.option("--min-salience", type=float, default=0.0, help="Worth at least this today, 0 to 1.")
+@click.option("--min-salience", metavar="NUMBER", type=float, default=0.0, help="Worth at least this today, 0 to 1.")
 @click.option("--all", "every", is_flag=True, help="The nearest ones too that do not bear on the query.")
 @click.option("--references", is_flag=True, help="Only the records of your application that they stand for.")
 @common
@@ -87,7 +103,7 @@ def recall(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Find the memories that bear on QUERY, best first."""
+    """Find the memories that bear on a query, best first."""
     scope = {"tiers": tiers, "kinds": kinds, "include_archived": archived, "min_salience": min_salience, **place}
     asked = {**scope, "limit": limit, "relevant_only": not every}
     with connect(**options) as af:
@@ -109,9 +125,11 @@ def recall(
         print_hits(hits, nothing)
 
 
-@main.command()
+@main.command(
+    epilog=examples('agentformer search "keys"', 'agentformer search "kevätkokous" --limit 3 --json'),
+)
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="Hits at most.")
+@click.option("--limit", metavar="N", type=click.IntRange(1, 1000), default=10, help="At most [10].")
 @common
 def search(query: str, limit: int, namespace: str, as_json: bool, **options: Any) -> None:
     """Find passages of documents and memories, best first."""
@@ -125,15 +143,21 @@ def search(query: str, limit: int, namespace: str, as_json: bool, **options: Any
         print_hits(hits)
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        'agentformer context "Write the release note" --session monday --max-tokens 1000',
+        "agentformer context - --json < task.txt",
+    )
+)
 @click.argument("task", metavar="TASK|-")
-@click.option("--max-tokens", type=click.IntRange(1), default=4000, show_default=True, help="Never more than this.")
+@click.option("--max-tokens", metavar="N", type=click.IntRange(1), default=4000, help="Never more than this [4000].")
 @common
 @in_place
 def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: Any) -> None:
-    """Show what a model should be given for TASK: core blocks, conversation, and memories that bear on it.
+    """Show what a model should be given for a task.
 
-    The exit code is 1 when the task itself does not fit.
+    That is the core blocks, the conversation, and memories that bear on TASK; `-` reads it from standard input. The
+    exit code is 1 when the task itself does not fit.
     """
     text = text_of(task, "TASK")
     with connect(**options) as af:
@@ -151,12 +175,18 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
         sys.exit(1)
 
 
-@main.command()
+@main.command(
+    epilog=examples(
+        "agentformer memories --kind decision",
+        "agentformer memories --session monday --archived",
+        "agentformer memories --limit 1000 --after 01a20046-0087-7000-994b-d506d6655eb7 --json",
+    )
+)
 @_tiers
 @_kinds
 @_archived
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Entries at most.")
-@click.option("--after", default="", help="Only those behind this id.")
+@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=100, help="At most [100].")
+@click.option("--after", metavar="ID", default="", help="Only those behind this id.")
 @common
 @in_place
 def memories(
@@ -169,7 +199,10 @@ def memories(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """List entries, oldest first. With --json, `next` is what --after takes to go on."""
+    """List entries, oldest first.
+
+    With --json, `next` is what --after takes to go on. Pages and chunks of documents are entries too.
+    """
     scope = {"tiers": tiers, "kinds": kinds, "include_archived": archived, **place}
     with connect(**options) as af:
         found = af.memory.list(limit=limit, after=after, **scope)
@@ -231,7 +264,9 @@ def _print_references(references: Sequence[Reference], as_json: bool) -> None:
     if as_json:
         print_json({"references": [reference_json(reference) for reference in references]})
         return
-    for reference in references:
-        say(f"{reference.score:.3f}  {reference.source_type}:{reference.source_id}  {reference.entry_id}")
+    print_table(
+        ("SCORE", "RECORD", "ID"),
+        [(f"{each.score:.3f}", f"{each.source_type}:{each.source_id}", each.entry_id) for each in references],
+    )
     if not references:
         say("nothing found")

@@ -1,0 +1,207 @@
+"""`agentformer eval`: how well one's own documents answer one's own questions."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import click
+
+from agentformer.cli.group import common, examples, main
+from agentformer.cli.hints import tell_elsewhere
+from agentformer.cli.output import print_json, print_warnings, say
+from agentformer.cli.progress import bar
+from agentformer.cli.questions import Question, read_questions
+from agentformer.factory import AgentFormer, connect
+from agentformer.types import Hit, Query, Scope
+
+Mode = Literal["hybrid", "dense", "lexical"]
+
+_DEPTH = 10  # passages looked at
+_CUTS = (1, 3, 5, 10)
+_SHOWN = 10  # questions without a right passage
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one question got; ranks count from 1, and None is not among the first ten."""
+
+    question: Question
+    rank: int | None  # of the first right passage: of the document, with the answer in it
+    page_rank: int | None  # of the first one that is on the right page, too
+    declined: bool | None  # did the answer say that there is none? None: not asked
+    search_ms: float
+    answer_ms: float | None
+    warnings: tuple[str, ...]
+
+
+@main.command(
+    "eval",
+    epilog=examples(
+        "agentformer eval questions.jsonl",
+        "agentformer eval questions.jsonl --mode lexical --no-answers",
+        "agentformer eval questions.jsonl --namespace board --json > outcome.json",
+    ),
+)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--top-k", metavar="N", type=click.IntRange(1, 100), help="Passages that each answer is made from [3].")
+@click.option("--mode", type=click.Choice(get_args(Mode)), default="hybrid", help="How passages are searched [hybrid].")
+@click.option("--no-answers", is_flag=True, help="Only search: no answer is made, and no language model is asked.")
+@common
+def evaluate(
+    file: Path, top_k: int | None, mode: Mode, no_answers: bool, namespace: str, as_json: bool, **options: Any
+) -> None:
+    """Measure how well the documents answer questions of your own.
+
+    FILE has one JSON object a line. Where the answer is, is told by the document's name and page, or by words that
+    the right passage holds, or by both; or that there is none:
+
+    \b
+    {"question": "Who keeps the keys?", "document": "rules.pdf", "page": 2}
+    {"question": "When are boats lifted?", "answer": "in October"}
+    {"question": "What does the crane cost?", "unanswerable": true}
+
+    recall@k is the share of questions with a right passage among the first k, page recall@k that of those that name a
+    page with a right passage on it, and MRR@10 the mean of 1/rank. Then every question is asked as `ask` does, with
+    its hybrid search, and counted when the answer is that there is none. No language model is needed.
+    """
+    with connect(**options) as af:
+        tell_elsewhere(af, namespace)
+        documents = {each.name: each.pages for each in af.rag.documents(namespace=namespace) if each.chunks}
+        questions = read_questions(file, documents, af.settings.max_question_chars)
+        outcomes = []
+        with bar("questions") as progress:
+            for number, question in enumerate(questions, 1):
+                outcomes.append(_ask(af, question, namespace, mode, None if no_answers else top_k or af.settings.top_k))
+                progress(number, len(questions))
+    report = {"mode": mode, "namespace": namespace, **_report(outcomes)}
+    if as_json:
+        print_json({**report, "results": [_result(outcome) for outcome in outcomes]})
+    else:
+        print_warnings(report["warnings"])
+        _print_report(report, outcomes)
+
+
+def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k: int | None) -> Outcome:
+    """One question, searched for and, with `top_k`, answered."""
+    started = time.perf_counter()
+    # Not through the memory: measuring must not weigh by salience, nor count what it found as used.
+    hits = af.backend.search(Query(question.text, Scope(namespace, kinds=("chunk",)), _DEPTH, mode=mode))
+    searched = time.perf_counter()
+    answer = af.rag.query(question.text, top_k=top_k, namespace=namespace) if top_k else None
+    right = [_right(hit, question) for hit in hits]
+    on_page = [each and _page(hit) == question.page for each, hit in zip(right, hits, strict=True)]
+    return Outcome(
+        question,
+        _rank(right),
+        _rank(on_page) if question.page is not None else None,
+        answer.mode == "none" if answer else None,
+        (searched - started) * 1000,
+        (time.perf_counter() - searched) * 1000 if answer else None,
+        tuple(dict.fromkeys((*hits.warnings, *(answer.warnings if answer else ())))),
+    )
+
+
+def _right(hit: Hit, question: Question) -> bool:
+    """Is it a passage of the right document, with the answer in it, as far as the question tells them?"""
+    source = hit.entry.source
+    if question.unanswerable or (question.document is not None and (not source or source.name != question.document)):
+        return False
+    return question.answer is None or _words(question.answer) in _words(hit.entry.content)
+
+
+def _words(text: str) -> str:
+    """A text by its letters alone: line breaks and capitals are the page's, not the answer's."""
+    return " ".join(text.casefold().split())
+
+
+def _page(hit: Hit) -> int | None:
+    return hit.entry.source.page if hit.entry.source else None
+
+
+def _rank(right: Iterable[bool]) -> int | None:
+    return next((rank for rank, each in enumerate(right, 1) if each), None)
+
+
+def _report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    answerable = [each for each in outcomes if not each.question.unanswerable]
+    paged = [each for each in answerable if each.question.page is not None]
+    ranks = [each.rank for each in answerable]
+    answered = [each.answer_ms for each in outcomes if each.answer_ms is not None]
+    return {
+        "questions": len(outcomes),
+        "answerable": len(answerable),
+        "recall": _recall(ranks),
+        "mrr@10": _share(sum(1 / rank for rank in ranks if rank), len(ranks)),
+        "with_page": len(paged),
+        "page_recall": _recall([each.page_rank for each in paged]),
+        "declined": {
+            "unanswerable": _declined([each for each in outcomes if each.question.unanswerable]),
+            "answerable": _declined(answerable),
+        },
+        "median_ms": {
+            "search": round(statistics.median(each.search_ms for each in outcomes), 2),
+            "answer": round(statistics.median(answered), 2) if answered else None,
+        },
+        "warnings": list(dict.fromkeys(warning for each in outcomes for warning in each.warnings)),
+    }
+
+
+def _recall(ranks: Sequence[int | None]) -> dict[str, float] | None:
+    """The share of questions with a rank of at most k, by k; None where there are no questions."""
+    if not ranks:
+        return None
+    return {str(cut): round(sum(bool(rank and rank <= cut) for rank in ranks) / len(ranks), 4) for cut in _CUTS}
+
+
+def _declined(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+    """How many of those that were asked were declined; None where none was asked."""
+    asked = [each for each in outcomes if each.declined is not None]
+    count = sum(bool(each.declined) for each in asked)
+    return {"asked": len(asked), "declined": count, "share": _share(count, len(asked))} if asked else None
+
+
+def _share(part: float, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None
+
+
+def _result(outcome: Outcome) -> dict[str, Any]:
+    question = outcome.question
+    return {
+        "line": question.line,
+        "question": question.text,
+        "unanswerable": question.unanswerable,
+        "rank": outcome.rank,
+        "page_rank": outcome.page_rank,
+        "declined": outcome.declined,
+        "search_ms": round(outcome.search_ms, 2),
+        "answer_ms": None if outcome.answer_ms is None else round(outcome.answer_ms, 2),
+    }
+
+
+def _print_report(report: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
+    lines = [("questions", f"{report['questions']}, {report['answerable']} with an answer")]
+    if report["recall"]:
+        lines += [("recall", _cuts(report["recall"])), ("MRR@10", f"{report['mrr@10']:.3f}")]
+    if report["page_recall"]:
+        lines.append(("page recall", f"{_cuts(report['page_recall'])}  of {report['with_page']} that name a page"))
+    for kind, told in report["declined"].items():
+        if told:
+            lines.append(("declined", f"{told['declined']} of {told['asked']} {kind} ({told['share']:.3f})"))
+    times = ", ".join(f"{name} {value:.1f} ms" for name, value in report["median_ms"].items() if value is not None)
+    lines.append(("median", times))
+    for name, value in lines:
+        say(f"{name:13}{value}")
+    missed = [each.question for each in outcomes if each.rank is None and not each.question.unanswerable]
+    if missed:
+        say(f"\nno right passage among the first {_DEPTH}: {len(missed)}")
+    for question in missed[:_SHOWN]:
+        say(f"  line {question.line}: {question.text}")
+
+
+def _cuts(recall: dict[str, float]) -> str:
+    return "  ".join(f"@{cut} {share:.3f}" for cut, share in recall.items())

@@ -1,0 +1,132 @@
+"""`agentformer eval`: the figures against ranks worked out by hand, and every bad line told by its number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.edges.conftest import Invoke, Shown
+from tests.readers.conftest import make_pdf
+
+KEYS = "The caretaker keeps the keys in the blue cupboard."
+BOATS = "Boats are lifted out of the water in October."
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def questions(tmp_path: Path, shown: Shown) -> Callable[..., str]:
+    """A file of questions beside two documents."""
+    (tmp_path / "rules.pdf").write_bytes(make_pdf([[BOATS], [KEYS]]))
+    (tmp_path / "notes.txt").write_text("Kevätkokous pidetään huhtikuussa. The spring meeting is in April.")
+    shown("ingest", str(tmp_path / "rules.pdf"), str(tmp_path / "notes.txt"))
+
+    def write(*lines: Any) -> str:
+        path = tmp_path / "questions.jsonl"
+        written = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+        path.write_text("\n".join(written), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_ranks_recall_and_declined_ones_are_as_by_hand(questions: Callable[..., str], shown: Shown) -> None:
+    file = questions(
+        {"question": "Who keeps the keys in the cupboard?", "document": "rules.pdf", "page": 2},
+        "",
+        {"question": "Who keeps the keys in the cupboard?", "document": "rules.pdf", "page": 1},
+        {"question": "When are boats lifted out of the water?", "answer": "In\n october"},
+        {"question": "When are boats lifted out of the water?", "answer": "in November"},
+        {"question": "zebra quantum chromodynamics", "unanswerable": True},
+    )
+    told = shown("eval", file)
+    assert [(each["line"], each["rank"], each["page_rank"]) for each in told["results"]] == [
+        (1, 1, 1),
+        (3, 1, 2),
+        (4, 1, None),
+        (5, None, None),
+        (6, None, None),
+    ]
+    assert (told["questions"], told["answerable"], told["with_page"]) == (5, 4, 2)
+    assert told["recall"] == {"1": 0.75, "3": 0.75, "5": 0.75, "10": 0.75}
+    assert told["page_recall"] == {"1": 0.5, "3": 1.0, "5": 1.0, "10": 1.0}
+    assert told["mrr@10"] == 0.75
+    assert told["declined"]["unanswerable"] == {"asked": 1, "declined": 1, "share": 1.0}
+    assert told["declined"]["answerable"] == {"asked": 4, "declined": 0, "share": 0.0}
+    assert told["median_ms"]["search"] > 0 and told["median_ms"]["answer"] > 0
+
+
+def test_a_person_reads_the_figures_and_what_was_missed(questions: Callable[..., str], run: Invoke) -> None:
+    file = questions(
+        {"question": "Who keeps the keys?", "document": "rules.pdf", "page": 2},
+        {"question": "When are boats lifted?", "answer": "in November"},
+        {"question": "zebra quantum", "unanswerable": True},
+    )
+    done = run("eval", file)
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
+        "questions    3, 2 with an answer",
+        "recall       @1 0.500  @3 0.500  @5 0.500  @10 0.500",
+        "MRR@10       0.500",
+    ]
+    assert "declined     1 of 1 unanswerable (1.000)" in lines
+    assert lines[-2:] == ["no right passage among the first 10: 1", "  line 2: When are boats lifted?"]
+
+
+def test_searching_alone_makes_no_answers_and_counts_no_use(questions: Callable[..., str], shown: Shown) -> None:
+    file = questions({"question": "Who keeps the keys?", "answer": "blue cupboard"})
+    told = shown("eval", file, "--no-answers", "--mode", "lexical")
+    assert (told["mode"], told["recall"]["1"], told["declined"]["answerable"]) == ("lexical", 1.0, None)
+    assert (told["results"][0]["declined"], told["median_ms"]["answer"]) == (None, None)
+    chunks = shown("memories", "--kind", "chunk")["entries"]
+    assert [each["match_count"] for each in chunks] == [0] * 3
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[]", "no JSON object"),
+        ({"question": " ", "answer": "x"}, "'question' must be a text"),
+        ({"question": 3, "answer": "x"}, "'question' must be a text"),
+        ({"answer": "x"}, "'question' must be a text"),
+        ({"question": "x" * 9000, "answer": "x"}, "max_question_chars"),
+        ({"question": "x"}, "needs 'document', 'answer' or 'unanswerable'"),
+        ({"question": "x", "unanswerable": "yes"}, "true or false"),
+        ({"question": "x", "unanswerable": True, "answer": "y"}, "is unanswerable, and has 'answer'"),
+        ({"question": "x", "answer": "y", "page": 1}, "'page' needs its 'document'"),
+        ({"question": "x", "document": "rules.pdf", "page": 0}, "whole number from 1"),
+        ({"question": "x", "document": "rules.pdf", "page": True}, "whole number from 1"),
+        ({"question": "x", "document": "rules.pdf", "page": 3}, "has 2 pages, and no 3"),
+        ({"question": "x", "document": "nowhere.pdf"}, "no document 'nowhere.pdf'"),
+        ({"question": "x", "answer": "y", "pgae": 1}, "'pgae' is not known"),
+        ('{"question": "\\ud800", "answer": "y"}', "surrogate"),
+    ],
+)
+def test_a_bad_line_is_told_by_its_number_and_nothing_is_asked(
+    questions: Callable[..., str], run: Invoke, line: Any, said: str
+) -> None:
+    done = run("eval", questions({"question": "Who keeps the keys?", "answer": "cupboard"}, line))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "line 2: " in done.stderr and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_many_bad_lines_are_told_as_ten_and_the_rest(questions: Callable[..., str], run: Invoke) -> None:
+    said = run("eval", questions(*["{"] * 13)).stderr
+    assert said.count("is no JSON") == 10 and "and 3 more" in said
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
+def test_a_file_without_questions_is_a_wrong_argument(
+    questions: Callable[..., str], run: Invoke, content: bytes | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    done = run("eval", str(path))
+    assert (done.exit_code, "FILE" in done.stderr) == (2, True)

@@ -1,0 +1,308 @@
+"""`agentformer export` and `import`: everything comes back, damage is refused, and nothing is half done."""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from agentformer.cli import main
+from agentformer.factory import connect
+from tests.edges.conftest import UNCLEANED, Invoke, Shown
+from tests.readers.conftest import make_pdf
+
+KEYS = "The caretaker keeps the keys in the blue cupboard."
+Copy = Callable[..., Result]
+
+
+@pytest.fixture
+def filled(run: Invoke, shown: Shown, where: tuple[str, ...], tmp_path: Path) -> dict[str, str]:
+    """A memory with something of everything; ids by what they are."""
+    (tmp_path / "rules.pdf").write_bytes(make_pdf([["Boats are lifted in October."], [KEYS]]))
+    (document,) = shown("ingest", str(tmp_path / "rules.pdf"), "--metadata", '{"year": 2026}')["documents"]
+    shown("ingest", str(tmp_path / "rules.pdf"), "--namespace", "Board/日本")
+    with connect(index_dir=where[1], upload_dir=where[3], embedder="hashing", clean_every=0) as af:
+        for n in range(12):
+            af.memory.add_message("monday", "user", f"The boat number {n} lies at berth {n}.", speaker="Aino ☕")
+        old = af.memory.store("Aino lives in Helsinki.", user_id="aino")
+        new = af.memory.store("Aino lives in Turku.", user_id="aino", metadata={"about": {"home": [1, 2.5, None]}})
+        af.memory.supersede(old.id, new.id)
+        af.memory.update(new.id, content="Aino lives in Turku, by the river.")
+        af.memory.core.append("persona", "You help the harbour office.")
+        (summary,) = af.memory.clean(session_id="monday").summaries
+    return {"document": document["id"], "old": old.id, "new": new.id, "summary": summary}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    """A command on another memory, which is empty at first."""
+
+    def copy(*arguments: str, **environment: str) -> Result:
+        folders = ("--index-dir", f"{tmp_path}/ci", "--upload-dir", f"{tmp_path}/cu", "--embedder", "hashing")
+        return CliRunner(env={**UNCLEANED, **environment}).invoke(main, [*arguments, *folders])
+
+    return copy
+
+
+def lines(folder: Path) -> dict[str, dict[str, Any]]:
+    """The entries of an export by id, without their history."""
+    found = {}
+    for path in sorted((folder / "entries").iterdir()):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            values = json.loads(line)
+            values.pop("history", None)
+            found[values["id"]] = values
+    return found
+
+
+def same(one: Path, other: Path) -> bool:
+    names = sorted(str(path.relative_to(one)) for path in one.rglob("*") if path.is_file())
+    others = sorted(str(path.relative_to(other)) for path in other.rglob("*") if path.is_file())
+    return names == others and filecmp.cmpfiles(one, other, names, shallow=False) == (names, [], [])
+
+
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_everything_comes_back_in_another_memory(
+    run: Invoke, shown: Shown, copy: Copy, filled: dict[str, str], tmp_path: Path, backend: str
+) -> None:
+    told = shown("export", "--to", str(tmp_path / "out"), "--all-namespaces")
+    assert (told["originals"], told["missing_originals"]) == (1, [])
+    assert set(told["namespaces"]) == {"default", "Board/日本"}
+    done = copy("import", str(tmp_path / "out"), "--json", AGENTFORMER_BACKEND=backend)
+    assert done.exit_code == 0, done.output
+    count = sum(told["namespaces"].values())
+    assert json.loads(done.stdout) == {"imported": count, "there_already": 0, "former_versions_left_out": 2}
+    assert (
+        copy("export", "--to", str(tmp_path / "back"), "--all-namespaces", AGENTFORMER_BACKEND=backend).exit_code == 0
+    )
+    assert lines(tmp_path / "back") == lines(tmp_path / "out")
+    assert same(tmp_path / "back" / "originals", tmp_path / "out" / "originals")
+    answer = json.loads(copy("ask", "Who keeps the keys?", "--json", AGENTFORMER_BACKEND=backend).stdout)
+    assert (answer["citations"][0]["document"], answer["citations"][0]["page"]) == ("rules.pdf", 2)
+    restored = copy("restore", filled["summary"], "--json", AGENTFORMER_BACKEND=backend)
+    assert len(json.loads(restored.stdout)["entries"]) == 5
+    assert copy("doctor", AGENTFORMER_BACKEND=backend).exit_code == 0
+
+
+def test_an_unchanged_memory_gives_the_same_bytes_again(run: Invoke, filled: dict[str, str], tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        assert run("export", "--to", str(tmp_path / name), "--all-namespaces").exit_code == 0
+    assert same(tmp_path / "one", tmp_path / "two")
+    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text(encoding="utf-8"))
+    for path, told in manifest["files"].items():
+        assert hashlib.sha256((tmp_path / "one" / path).read_bytes()).hexdigest() == told["sha256"]
+
+
+def test_former_versions_are_in_the_export_and_are_said_not_to_come_back(
+    run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
+) -> None:
+    run("export", "--to", str(tmp_path / "out"))
+    text = (tmp_path / "out" / "entries" / "default.jsonl").read_text(encoding="utf-8")
+    entry = next(values for values in map(json.loads, text.splitlines()) if values["id"] == filled["new"])
+    assert [state["content"] for state in entry["history"]] == ["Aino lives in Turku."]
+    assert "2 former versions were left out" in copy("import", str(tmp_path / "out")).stderr
+    assert json.loads(copy("history", filled["new"], "--json").stdout)["versions"] == []
+
+
+def test_what_is_there_already_is_passed_over_though_it_was_used(
+    run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
+) -> None:
+    run("export", "--to", str(tmp_path / "out"))
+    assert copy("import", str(tmp_path / "out")).exit_code == 0
+    assert copy("recall", "Where does Aino live?").exit_code == 0  # which is counted
+    copy("forget", filled["old"])
+    done = copy("import", str(tmp_path / "out"))
+    assert done.stdout.startswith("1 entries imported, ")
+
+
+def test_an_entry_that_differs_stops_everything(
+    run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
+) -> None:
+    run("export", "--to", str(tmp_path / "out"))
+    copy("import", str(tmp_path / "out"))
+    copy("update", filled["new"], "--content", "Aino lives in Oulu.")
+    copy("forget", filled["old"])
+    done = copy("import", str(tmp_path / "out"))
+    assert (done.exit_code, filled["new"] in done.stderr, "1 entries" in done.stderr) == (2, True, True)
+    assert copy("history", filled["old"]).exit_code == 2
+
+
+def test_a_document_that_is_there_under_another_id_stops_everything(
+    run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
+) -> None:
+    run("export", "--to", str(tmp_path / "out"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "rules.pdf").write_bytes(make_pdf([["Other rules."]]))
+    (there,) = json.loads(copy("ingest", str(tmp_path / "other" / "rules.pdf"), "--json").stdout)["documents"]
+    done = copy("import", str(tmp_path / "out"))
+    assert (done.exit_code, f"agentformer remove {there['id']}" in done.stderr) == (2, True)
+    assert len(json.loads(copy("memories", "--kind", "fact", "--json").stdout)["entries"]) == 0
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def resign(folder: Path) -> None:
+    """Checksums that fit whatever the files hold now."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    for path in manifest["files"]:
+        manifest["files"][path]["sha256"] = hashlib.sha256((folder / path).read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def rewritten(folder: Path, old: str, new: str) -> None:
+    path = folder / "entries" / "default.jsonl"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    resign(folder)
+
+
+def in_manifest(folder: Path, **values: Any) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    (folder / "manifest.json").write_text(json.dumps({**manifest, **values}), encoding="utf-8")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a flipped bit in the entries": (lambda out: flip(out / "entries" / "default.jsonl"), "checksum differs"),
+    "a flipped bit in an original": (lambda out: flip(next(out.rglob("*.bin"))), "checksum differs"),
+    "an original that is another's": (
+        lambda out: (flip(next(out.rglob("*.bin"))), resign(out)),
+        "does not hold what its name says",
+    ),
+    "a file that is gone": (lambda out: next(out.rglob("*.bin")).unlink(), "cannot be read"),
+    "no manifest": (lambda out: (out / "manifest.json").unlink(), "no manifest.json"),
+    "a torn manifest": (lambda out: (out / "manifest.json").write_text('{"format"'), "manifest.json cannot be read"),
+    "a list for a manifest": (lambda out: (out / "manifest.json").write_text("[]"), "is not of the format"),
+    "another format": (lambda out: in_manifest(out, format="agentformer-export-9"), "is not of the format"),
+    "a file elsewhere": (lambda out: in_manifest(out, files={"../../etc/passwd": {}}), "no file of an export"),
+    "no list of files": (lambda out: in_manifest(out, files=[]), "does not list the files"),
+    "a document without its file": (lambda out: in_manifest(out, files=without_originals(out)), "is missing"),
+    "a line that is no JSON": (lambda out: rewritten(out, "{", "["), "line 1"),
+    "a tier that is none": (lambda out: rewritten(out, '"tier": "semantic"', '"tier": "royal"'), "tier"),
+    "a field that is none": (lambda out: rewritten(out, '"raw"', '"raw meat"'), "is no field"),
+    "a document without its pages": (
+        lambda out: rewritten(out, '"pages": 1', '"pages": "one"'),
+        "details of a document",
+    ),
+    "a number that is none": (lambda out: rewritten(out, '"salience": 1.0', '"salience": NaN'), "NaN is no number"),
+    "a salience of two": (lambda out: rewritten(out, '"salience": 1.0', '"salience": 2'), "salience"),
+    "a version of nought": (lambda out: rewritten(out, '"version": 1', '"version": 0'), "version"),
+    "a time without a zone": (lambda out: rewritten(out, '+00:00"', '"'), "time zone"),
+    "a history that is none": (lambda out: rewritten(out, '"id"', '"history": [1], "id"'), "former version"),
+    "half a character": (lambda out: rewritten(out, '"title": "', '"title": "\\ud800'), "line 1"),
+    "one id twice": (lambda out: twice(out), "twice"),
+    "a digest that leads away": (lambda out: rewritten(out, '"sha256": "', '"sha256": "../../'), "SHA-256"),
+}
+
+
+def without_originals(folder: Path) -> dict[str, Any]:
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return {path: told for path, told in manifest["files"].items() if path.startswith("entries")}
+
+
+def twice(folder: Path) -> None:
+    path = folder / "entries" / "default.jsonl"
+    first = path.read_bytes().splitlines(keepends=True)[0]
+    path.write_bytes(path.read_bytes() + first)
+    resign(folder)
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_damaged_export_is_refused_and_writes_nothing(
+    run: Invoke, shown: Shown, copy: Copy, tmp_path: Path, what: str
+) -> None:
+    (tmp_path / "rules.txt").write_text(KEYS)
+    shown("ingest", str(tmp_path / "rules.txt"))
+    run("export", "--to", str(tmp_path / "out"))
+    damage, said = DAMAGES[what]
+    damage(tmp_path / "out")
+    done = copy("import", str(tmp_path / "out"))
+    assert (done.exit_code, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+    assert json.loads(copy("status", "--json").stdout)["entries"] == 0
+    assert list((tmp_path / "cu").rglob("*.bin")) == []
+
+
+def test_as_many_keys_of_metadata_as_a_document_may_have_come_back(
+    run: Invoke, shown: Shown, copy: Copy, tmp_path: Path
+) -> None:
+    (tmp_path / "rules.txt").write_text(KEYS)
+    given = {f"key {n}": n for n in range(100)}
+    shown("ingest", str(tmp_path / "rules.txt"), "--metadata", json.dumps(given))
+    run("export", "--to", str(tmp_path / "out"))
+    done = copy("import", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(copy("list", "--json").stdout)["documents"][0]["metadata"] == given
+
+
+def test_an_original_that_is_missing_is_told_and_stays_missing(
+    run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
+) -> None:
+    next((tmp_path / "u").rglob("*.bin")).unlink()
+    done = run("export", "--to", str(tmp_path / "out"))
+    assert (done.exit_code, filled["document"] in done.stderr) == (1, True)
+    assert copy("import", str(tmp_path / "out")).exit_code == 0
+    assert copy("doctor").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--to"),
+        (("--text", "--to", "new"), "--to"),
+        (("--to", "FULL"), "not empty"),
+        (("--to", "FILE"), "not empty"),
+    ],
+)
+def test_an_export_needs_a_new_folder(run: Invoke, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    names = {"FULL": str(tmp_path / "full"), "FILE": str(tmp_path / "full" / "mine.txt")}
+    before = sorted(tmp_path.rglob("*.txt"))
+    done = run("export", *(names.get(argument, argument) for argument in arguments))
+    assert (done.exit_code, said in done.stderr) == (2, True)
+    assert sorted(tmp_path.rglob("*.txt")) == before
+    assert not list(tmp_path.glob(".*")) and not list((tmp_path / "full").glob(".*"))
+
+
+def test_an_export_into_a_place_that_cannot_be_written_leaves_nothing(run: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = run("export", "--to", str(tmp_path / "file" / "below"))
+    assert (done.exit_code, "cannot be written" in done.stderr) == (3, True)
+
+
+def test_an_import_that_was_killed_goes_on_with_the_same_command(
+    run: Invoke, copy: Copy, where: tuple[str, ...], tmp_path: Path
+) -> None:
+    with connect(index_dir=where[1], upload_dir=where[3], embedder="hashing") as af:
+        af.memory.store_many([{"content": f"fact number {n} of the harbour"} for n in range(1200)])
+    run("export", "--to", str(tmp_path / "out"))
+    slow = (
+        "import time, agentformer.memory.backends.faiss as f\n"
+        "inner = f.FaissMemoryBackend.store\n"
+        "def store(self, *arguments, **options):\n"
+        "    kept = inner(self, *arguments, **options); print('stored', flush=True); time.sleep(60); return kept\n"
+        "f.FaissMemoryBackend.store = store\n"
+        "from agentformer.cli import main; main()\n"
+    )
+    folders = ("--index-dir", f"{tmp_path}/ci", "--upload-dir", f"{tmp_path}/cu", "--embedder", "hashing")
+    child = subprocess.Popen(
+        [sys.executable, "-c", slow, "import", str(tmp_path / "out"), *folders], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline() == "stored\n"
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=60)
+    assert copy("import", str(tmp_path / "out")).stdout == "700 entries imported, 500 were there already\n"
+    assert json.loads(copy("status", "--json").stdout)["entries"] == 1200

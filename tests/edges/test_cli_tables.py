@@ -1,0 +1,156 @@
+"""Tables and widths, and how they look on a real terminal and in a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentformer.cli.tables import clip, table, width
+from tests.edges.conftest import Invoke
+
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # man, woman, girl, joined
+FINLAND = "\U0001f1eb\U0001f1ee"
+
+
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        ("", 0),
+        ("kevät", 5),
+        ("keva\u0308t", 5),  # the accent on its own
+        ("日本語", 6),
+        ("ﾊﾝｶｸ", 4),
+        ("Ａ", 2),
+        ("☕", 2),
+        ("❤\ufe0f", 2),
+        ("👍🏽", 2),
+        (FAMILY, 2),
+        (FINLAND, 2),
+        ("각", 2),
+        ("\u1100\u1161\u11a8", 2),  # the same syllable in its parts
+        ("می\u200cخواهم", 7),
+    ],
+)
+def test_width_is_what_a_terminal_shows(text: str, cells: int) -> None:
+    assert width(text) == cells
+
+
+@pytest.mark.parametrize(
+    ("text", "cells", "kept"),
+    [
+        ("harbour", 7, "harbour"),
+        ("harbour", 6, "harbo…"),
+        ("日本語", 5, "日本…"),
+        ("日本語", 4, "日…"),
+        ("keva\u0308t talo", 6, "keva\u0308t…"),
+        (f"{FAMILY} at home", 4, f"{FAMILY}…"),
+        ("x", 0, ""),
+    ],
+)
+def test_a_text_is_cut_between_characters_and_never_over_its_cells(text: str, cells: int, kept: str) -> None:
+    assert clip(text, cells) == kept
+    assert width(clip(text, cells)) <= cells
+
+
+def test_columns_are_aligned_by_cells_and_numbers_stand_right() -> None:
+    rows = [("日本", "9", "first"), ("abc", "10", "second")]
+    assert list(table(("NAME", "N", "TEXT"), rows, right=(1,), cells=40)) == [
+        "NAME   N  TEXT",
+        "日本   9  first",
+        "abc   10  second",
+    ]
+
+
+def test_in_a_pipe_there_are_no_headings_and_nothing_is_cut() -> None:
+    assert list(table(("NAME", "TEXT"), [("a", "x" * 500), ("bb", "line\nbreak")])) == [
+        f"a   {'x' * 500}",
+        "bb  line break",
+    ]
+
+
+def test_where_the_last_column_has_no_room_it_goes_below() -> None:
+    lines = list(table(("ID", "TEXT"), [("i" * 36, "y" * 100)], cells=50))
+    assert lines == ["ID", "    TEXT", "i" * 36, f"    {'y' * 45}…"]
+    assert all(width(line) <= 50 for line in lines)
+
+
+def test_a_short_last_column_stays_where_it_fits() -> None:
+    assert list(table(("ID", "TEXT"), [("i" * 36, "short")], cells=50)) == [f"ID{' ' * 36}TEXT", f"{'i' * 36}  short"]
+
+
+@pytest.mark.parametrize("cells", [None, 80])
+def test_no_rows_are_no_table(cells: int | None) -> None:
+    assert list(table(("ID", "TEXT"), [], cells=cells)) == []
+
+
+@pytest.fixture
+def on_terminal(where: tuple[str, ...]) -> Callable[..., str]:
+    """What a command shows on a terminal of so many columns."""
+
+    def shown(columns: int, *arguments: str) -> str:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "agentformer.cli", *arguments, *where],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**environment, "TERM": "xterm", "PYTHONUTF8": "1"},
+        )
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # the last end of the terminal was closed
+                break
+            if not piece:
+                break
+            said += piece
+        os.close(ours)
+        assert child.wait(timeout=60) == 0, said
+        return said.decode()
+
+    return shown
+
+
+def test_a_list_fits_the_terminal_it_is_shown_on(run: Invoke, on_terminal: Callable[..., str], tmp_path: Path) -> None:
+    name = "会議の議事録" * 8
+    (tmp_path / f"{name}.txt").write_text("The caretaker keeps the keys.")
+    assert run("ingest", str(tmp_path / f"{name}.txt")).exit_code == 0
+    lines = on_terminal(100, "list").splitlines()
+    assert lines[0].split() == ["ID", "STATE", "PAGES", "CHUNKS", "NAME"]
+    assert lines[1].endswith("…") and 98 <= width(lines[1]) <= 100
+    (piped,) = run("list").stdout.splitlines()
+    assert piped.endswith(f"{name}.txt") and piped.split()[1:4] == ["ready", "1", "1"]
+
+
+def test_progress_is_shown_on_a_terminal_and_nowhere_else(
+    run: Invoke, on_terminal: Callable[..., str], tmp_path: Path
+) -> None:
+    for letter in "ab":
+        (tmp_path / f"{letter}.txt").write_text(f"The caretaker {letter} keeps the keys.")
+    assert "1/1 a.txt" in on_terminal(80, "ingest", str(tmp_path / "a.txt"))
+    assert run("ingest", str(tmp_path / "b.txt")).stderr == ""
+
+
+@pytest.mark.parametrize("command", [("list",), ("memories",), ("status",), ("spaces",), ("audit",)])
+def test_stored_text_moves_no_cursor_and_sets_no_colour(
+    run: Invoke, shown: Callable[..., Any], command: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("The caretaker keeps the keys.")
+    shown("ingest", str(tmp_path / "a.txt"))
+    shown("remember", "Aino \x1b[31mprefers\x1b[0m tea.\x07", "--title", "\u202eaet", "--tier", "core")
+    said = run(*command).stdout
+    assert said and not set("\x1b\x07\u202e") & set(said)
