@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-KEPT = {f"AGENTFORMER_{name}" for name in ("KILLS", "KILLS_SEED", "SECONDS", "DATA", "PASSAGES", "REEMBED")}
+KEPT = {f"AGENTFORMER_{name}" for name in ("KILLS", "KILLS_SEED", "CLIENTS", "SECONDS", "DATA", "PASSAGES", "REEMBED")}
 PROVIDERS = ("OPENAI_", "LMSTUDIO_", "OLLAMA_")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
