@@ -7,7 +7,10 @@ import signal
 
 import pytest
 
-KEPT = {f"AGENTFORMER_{name}" for name in ("KILLS", "KILLS_SEED", "CLIENTS", "SECONDS", "DATA", "PASSAGES", "REEMBED")}
+KEPT = {
+    f"AGENTFORMER_{name}"
+    for name in ("KILLS", "KILLS_SEED", "CLIENTS", "SECONDS", "DATA", "PASSAGES", "REEMBED", "EXAMPLES")
+}
 PROVIDERS = ("OPENAI_", "LMSTUDIO_", "OLLAMA_")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -9,18 +9,17 @@ from collections.abc import Callable
 from flask import Blueprint, Flask, Response, request
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
-from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.access.asking import grant_of_request
+from agentformer.access.grant import Grant
+from agentformer.access.hosts import Host, host_of, hosts_in, is_local, origin_host, origins_in
 from agentformer.access.keys import KeyStore
 from agentformer.api.bounded import BoundedBody
-from agentformer.api.hosts import Host, host_of, hosts_in, is_local, origin_host, origins_in
 from agentformer.api.multipart import FORM_BYTES
 from agentformer.api.problems import problem
 from agentformer.api.request_log import begun, log_request
-from agentformer.errors import Forbidden, TooLarge, Unauthenticated
+from agentformer.errors import Forbidden, TooLarge
 from agentformer.factory import AgentFormer
 
-MAKE_ONE = "make a key with: agentformer keys add NAME"
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")  # what proxies add
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _JSON_BYTES = 16 * 1024 * 1024  # of any other body, which is held in memory; sixteen of the longest entries
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
@@ -49,7 +48,11 @@ class Guard:
 
     def authorize(self) -> Grant:
         """What the one who sent this request may do. Raises `Unauthenticated`."""
-        grant = self._authorize() if self._authorize else self._by_key()
+        if self._authorize:
+            grant = self._authorize()
+        else:
+            host = request.headers.get("Host", "")
+            grant = grant_of_request(self._keys, request.headers, request.remote_addr, host)
         begun().key_id = grant.key_id
         return grant
 
@@ -60,18 +63,6 @@ class Guard:
         target.after_request(self._after)
         target.register_error_handler(RequestEntityTooLarge, self._too_large)
         target.register_error_handler(ClientDisconnected, _incomplete)
-
-    def _by_key(self) -> Grant:
-        scheme, _, secret = request.headers.get("Authorization", "").strip().partition(" ")
-        if scheme.lower() == "bearer":
-            return self._keys.grant_of(secret.strip())
-        if self._keys.ever_made or scheme:
-            raise Unauthenticated("a key is needed; send it as the header Authorization: Bearer KEY")
-        if any(name in request.headers for name in _FORWARDED):
-            raise Unauthenticated(f"this came through a proxy, so that anybody may have sent it; {MAKE_ONE}")
-        if not (is_local(request.remote_addr) and is_local(host_of(request.headers.get("Host")).name)):
-            raise Unauthenticated(f"without keys only this machine is served; {MAKE_ONE}")
-        return EVERYTHING
 
     def _before(self) -> Response | None:
         given = request.headers.get("X-Request-ID", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 from collections.abc import Mapping
@@ -13,15 +12,13 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.access.asking import grant_of_request
 from agentformer.access.keys import KeyStore
 from agentformer.errors import StoreError, TooLarge, Unauthenticated
 from agentformer.mcp_server.callers import GRANT
 
 log = logging.getLogger("agentformer")
 
-MAKE_ONE = "make a key with: agentformer keys add NAME"
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")  # what proxies add
 _SAFE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -55,7 +52,8 @@ class Guard:
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises `Unauthenticated`, `StoreError` or `TooLarge` before anything was answered."""
         headers = Headers(scope=scope)
-        scope[GRANT] = await anyio.to_thread.run_sync(self._grant, headers, scope.get("client"))
+        peer = (scope.get("client") or (None,))[0]
+        scope[GRANT] = await anyio.to_thread.run_sync(grant_of_request, self._keys, headers, peer)
         if scope["method"] != "POST":  # there are no sessions to listen to or to end: each request stands for itself
             headers_of = {"Allow": "POST"}
             answer = _problem(405, "method-not-allowed", "Only POST is served here", headers=headers_of)
@@ -89,29 +87,6 @@ class Guard:
     def _too_large(self) -> TooLarge:
         how = "bring larger files in by the HTTP API or `agentformer ingest`"
         return TooLarge("max_message_bytes", f"a message may have {self._max_bytes} bytes; {how}")
-
-    def _grant(self, headers: Mapping[str, str], peer: tuple[str, int] | None) -> Grant:
-        """Raises `Unauthenticated`, `StoreError`."""
-        scheme, _, secret = headers.get("authorization", "").strip().partition(" ")
-        if scheme.lower() == "bearer":
-            return self._keys.grant_of(secret.strip())
-        if scheme or self._keys.ever_made:
-            raise Unauthenticated("a key is needed; send it as the header Authorization: Bearer KEY")
-        if any(name in headers for name in _FORWARDED):
-            raise Unauthenticated(f"this came through a proxy, so that anybody may have sent it; {MAKE_ONE}")
-        if peer is None or not is_loopback(peer[0]):
-            raise Unauthenticated(f"without keys only this machine is served; {MAKE_ONE}")
-        return EVERYTHING
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this is an address of this machine alone, or its usual name."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def _problem(

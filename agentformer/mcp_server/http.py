@@ -12,10 +12,12 @@ from mcp.server.transport_security import TransportSecuritySettings
 from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 
+from agentformer.access.asking import check_listening
+from agentformer.access.hosts import is_local
 from agentformer.access.keys import KeyStore
 from agentformer.errors import InvalidInput
 from agentformer.mcp_server.ending import watchdog
-from agentformer.mcp_server.guarding import MAKE_ONE, Guard, is_loopback
+from agentformer.mcp_server.guarding import Guard
 from agentformer.mcp_server.opening import Opening
 from agentformer.mcp_server.server import MemoryServer
 from agentformer.settings import Settings
@@ -35,8 +37,7 @@ def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = l
     that others could reach while there is no key, and what opening the memory raises.
     """
     keys = KeyStore(settings.index_dir)
-    if not is_loopback(settings.host) and not keys.ever_made:
-        raise InvalidInput("host", f"{settings.host!r} can be reached by others, and there is no key; {MAKE_ONE}")
+    check_listening(settings.host, settings.host, keys)
     listening = _bound(settings.host, settings.port)
     opening, last_resort = Opening(settings), watchdog(_GIVE_UP_SECONDS)
     try:
@@ -106,7 +107,7 @@ def _trusted(settings: Settings) -> TransportSecuritySettings:
     """Which names requests may be addressed to, against DNS rebinding. An address that others reach is served with keys
     only, which a page that plays such tricks has not; there the names are checked where the settings give some."""
     names = settings.allowed_hosts.lower().replace(",", " ").split()
-    local = is_loopback(settings.host)
+    local = is_local(settings.host)
     hosts = [*(_LOCAL if local or names else ()), *names]
     origins = [f"http://{name}" for name in _LOCAL] + settings.cors_origins.lower().replace(",", " ").split()
     return TransportSecuritySettings(

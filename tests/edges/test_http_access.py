@@ -18,7 +18,6 @@ from agentformer.access.grant import Grant
 from agentformer.access.keys import KeyStore
 from agentformer.api import create_app, init_app
 from agentformer.api.app import close_app
-from agentformer.api.hosts import host_of, is_local, origin_host
 from agentformer.errors import InvalidInput, Unauthenticated
 from agentformer.factory import AgentFormer
 from agentformer.settings import Settings
@@ -283,17 +282,6 @@ def test_settings_that_name_no_host_or_origin_are_refused(tmp_path: Path, wrong:
     with pytest.raises(InvalidInput) as refused:
         create_app(Settings(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing", **wrong))  # type: ignore[arg-type]
     assert refused.value.field in wrong
-
-
-def test_hosts_and_origins_are_read_as_browsers_write_them() -> None:
-    assert (host_of("[2001:DB8::1]:80").name, host_of("[2001:DB8::1]:80").literal) == ("2001:db8::1", True)
-    assert (host_of("Example.ORG.").name, host_of("example.org").literal) == ("example.org", False)
-    assert [is_local(name) for name in ("127.0.0.1", "::1", "localhost", "10.0.0.1", "0.0.0.0", None, "")] == [
-        *(True, True, True),
-        *(False, False, False, False),
-    ]
-    assert origin_host("http://[::1]:8808") == "[::1]:8808"
-    assert origin_host("http://[::1") == ""
 
 
 # What every answer carries

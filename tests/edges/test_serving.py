@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,8 @@ if os.name != "posix":
     pytest.skip("gunicorn runs on POSIX only", allow_module_level=True)
 
 import agentformer
+from agentformer.access.hosts import is_local
 from agentformer.access.keys import KeyStore
-from agentformer.api.hosts import is_local
 from agentformer.api.serving.listening import listen, url_of
 from agentformer.errors import InvalidInput
 from agentformer.settings import Settings

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from selectors import EVENT_READ
+from types import FrameType
 from typing import Any
 
 from flask import Flask
@@ -33,7 +34,7 @@ from gunicorn.util import write_nonblock
 from gunicorn.workers.gthread import ThreadWorker
 from werkzeug.exceptions import BadRequest
 
-from agentformer.api.app import close_app, create_app
+from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.request_log import log_requests_to
 from agentformer.api.serving import patience
 from agentformer.api.serving.listening import FINISH_SECONDS, listen, url_of
@@ -113,6 +114,10 @@ class _Application(BaseApplication):  # type: ignore[misc]
 
         return answer
 
+    def stop_jobs(self) -> None:
+        if self._flask is not None:
+            stop_jobs(self._flask)
+
     def close(self) -> None:
         if self._flask is not None:
             close_app(self._flask)
@@ -144,6 +149,10 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         super().init_signals()
         for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to everybody; the watcher sees to it
             signal.signal(number, signal.SIG_IGN)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.app.stop_jobs()  # else whoever follows one would be waited for
+        super().handle_exit(sig, frame)
 
     def load_wsgi(self) -> None:
         try:

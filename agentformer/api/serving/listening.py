@@ -6,8 +6,9 @@ import os
 import socket
 from typing import Any
 
+from agentformer.access.asking import check_listening
+from agentformer.access.hosts import hosts_in, origins_in
 from agentformer.access.keys import KeyStore
-from agentformer.api.hosts import hosts_in, is_local, origins_in
 from agentformer.errors import InvalidInput
 from agentformer.settings import Settings
 
@@ -19,14 +20,8 @@ def listen(settings: Settings) -> socket.socket:
     """A socket that listens where the settings say. Raises `InvalidInput` for an address that cannot be used, or that
     others reach while there is no key, `StoreDamaged` and `StoreError` for keys that cannot be read."""
     hosts_in(settings.allowed_hosts), origins_in(settings.cors_origins)  # told here once, and not by each worker
-    has_keys = KeyStore(settings.index_dir).ever_made
     family, kind, protocol, address = _resolved(settings)
-    if not has_keys and not is_local(str(address[0])):
-        raise InvalidInput(
-            "host",
-            f"{settings.host} can be reached by others, so that a key is needed first; make one with: "
-            "agentformer keys add NAME",
-        )
+    check_listening(settings.host, str(address[0]), KeyStore(settings.index_dir))
     listener = socket.socket(family, kind, protocol)
     try:
         if os.name == "posix":  # elsewhere it would let two servers share a port

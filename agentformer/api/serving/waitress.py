@@ -12,7 +12,7 @@ from typing import Any
 
 import waitress
 
-from agentformer.api.app import close_app, create_app
+from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.multipart import FORM_BYTES
 from agentformer.api.request_log import log_requests_to
 from agentformer.api.serving.listening import FINISH_SECONDS, listen, url_of
@@ -45,6 +45,7 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
         try:
             while not stopping.is_set():
                 _turn(server)
+            stop_jobs(app)
             _finish(server, FINISH_SECONDS)
         finally:
             server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
