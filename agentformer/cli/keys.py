@@ -19,8 +19,11 @@ from agentformer.tools.toolbox import HINTS
 
 @main.group()
 def keys() -> None:
-    """The keys that let others in over HTTP and MCP: random, shown once, kept as hashes, told from the next request
-    on. Without any, only this machine is served."""
+    """Make, list and revoke the keys that let others in over HTTP and MCP.
+
+    Keys are random, shown once, and kept as hashes; servers know a new or revoked one with the next request. Without
+    any, only this machine is served.
+    """
 
 
 def _of_no_namespace(command: Command) -> Command:
