@@ -16,8 +16,11 @@ PROVIDERS = ("OPENAI_", "LMSTUDIO_", "OLLAMA_")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 for name in [name for name in os.environ if name.startswith(("AGENTFORMER_", *PROVIDERS)) and name not in KEPT]:
     del os.environ[name]  # a developer's own settings must not decide a test
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; the processes of the tests
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # would inherit it, and never see Ctrl-C
+# As a shell's background job and `nohup` have it; the processes of the tests would inherit it, and never see a signal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 pytest.register_assert_rewrite("agentformer.testing")
 
 from hypothesis import HealthCheck, settings  # noqa: E402

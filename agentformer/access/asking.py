@@ -10,7 +10,14 @@ from agentformer.access.keys import KeyStore
 from agentformer.errors import InvalidInput, Unauthenticated
 
 MAKE_ONE = "make a key with: agentformer keys add NAME"
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")  # what proxies add
+_FORWARDED = (  # what proxies add; nothing but its absence is believed
+    *("Forwarded", "Forwarded-For", "Via", "X-Forwarded", "X-Forwarded-By", "X-Forwarded-For", "X-Forwarded-Host"),
+    *("X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded-Proto", "X-Forwarded-Protocol", "X-Forwarded-Scheme"),
+    *("X-Forwarded-Server", "X-Forwarded-Ssl", "X-Original-Forwarded-For", "X-Original-Host", "X-Real-IP"),
+    *("X-Client-IP", "X-Cluster-Client-IP", "X-ProxyUser-IP", "True-Client-IP", "Fastly-Client-IP"),
+    *("X-Envoy-External-Address", "X-Azure-ClientIP", "X-Amzn-Trace-Id", "CDN-Loop"),
+    *("CF-Connecting-IP", "CF-Connecting-IPv6", "CF-Ray", "Tailscale-User-Login"),
+)
 
 
 class Headers(Protocol):

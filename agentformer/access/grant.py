@@ -31,6 +31,11 @@ class Grant:
         if not self.may(right):
             raise Forbidden(f"this key has no right to {right}; keys get rights when they are made")
 
+    def require_tool(self, name: str) -> None:
+        """Raises `Forbidden` for a tool that is switched off."""
+        if name in self.without:
+            raise Forbidden(f"the tool {name} is switched off for this key")
+
     def reaches(self, namespace: str) -> bool:
         return not self.namespaces or namespace in self.namespaces
 
@@ -44,7 +49,9 @@ class Grant:
                 raise InvalidInput("namespace", f"is missing; this key reaches {', '.join(self.namespaces)}")
             return DEFAULT_NAMESPACE
         if not self.reaches(fields.name("namespace", asked)):
-            raise Forbidden(f"this key does not reach the namespace {asked}")
+            some = "s" if len(self.namespaces) > 1 else ""
+            names = ", ".join(self.namespaces)
+            raise Forbidden(f"only the namespace{some} {names} {'are' if some else 'is'} reached here")
         return asked
 
     def everywhere(self) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from agentformer.errors import InvalidInput
 
-_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/?#@\\\s]+)(:[0-9]{1,5})?")
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/?#@\\\s]+)(:[0-9]{0,5})?")  # the port may be empty (RFC 3986, 3.2.3)
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 
 
@@ -68,7 +68,9 @@ def origin_host(origin: str) -> str:
     """Host and port of an origin; "" for what is none, such as `null`."""
     try:
         parts = urlsplit(origin.lower())
-        usable = parts.hostname and f"{parts.scheme}://{parts.netloc}" == origin.lower()
+        usable = (
+            parts.hostname and not parts.netloc.endswith(":") and f"{parts.scheme}://{parts.netloc}" == origin.lower()
+        )
     except ValueError:
         return ""
     host = host_of(parts.netloc)

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import hmac
 import secrets
+import unicodedata
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from agentformer.records import fields
 
 FILE = "keys.json"
 PREFIX = "af_"
+_UNSHOWN = ("Cc", "Zl", "Zp")  # categories of control characters, and of what ends a line or a paragraph
 _LOCK_SECONDS = 10.0  # a change takes milliseconds
 
 
@@ -64,7 +66,7 @@ class KeyStore:
         expires = fields.moment("expires", expires)
         if expires is not None and expires <= now:
             raise InvalidInput("expires", "lies in the past")
-        name, reached = fields.name("name", name), tuple(dict.fromkeys(fields.names("namespaces", namespaces)))
+        name, reached = _shown_name(name), tuple(dict.fromkeys(fields.names("namespaces", namespaces)))
         switched_off = frozenset(fields.names("without", without))
         kept = tuple(right for right in RIGHTS if right in wanted)
         made: list[tuple[Key, str]] = []
@@ -134,6 +136,13 @@ class KeyStore:
             raise Busy("keys", "another process is changing them; try again") from None
         except OSError as error:
             raise StoreFull(f"{self._path} cannot be written: {error.strerror or error}") from None
+
+
+def _shown_name(name: str) -> str:
+    """A name that a list can show, one key a line. Raises `InvalidInput`."""
+    if any(unicodedata.category(letter) in _UNSHOWN for letter in fields.name("name", name)):
+        raise InvalidInput("name", "has control characters or line breaks; give a plain name, such as office")
+    return name
 
 
 def _unused_id(taken: set[str]) -> str:

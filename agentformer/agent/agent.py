@@ -25,11 +25,11 @@ from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnav
 from agentformer.factory import AgentFormer, token_counter
 from agentformer.records import fields
 from agentformer.tools.caller import Caller
-from agentformer.types import ChatMessage
+from agentformer.types import ChatMessage, Scope
 
 _REPLY_TOKENS = 1024  # of a reply at least: the arguments of calls are a part of it, and some models think first
 _SMALLER = 4  # the part of the context that is left where the model cannot read all of it
-_SAID = 200  # messages of a talk that nothing is stored of
+_SAID = 200  # messages of a session that are read
 _NOTED = 20  # calls that the answer's metadata tell of
 _NO_ROOM = (
     "There is no room for an answer: {error}. Shorten it, upload it as a document, or raise AGENTFORMER_CONTEXT_TOKENS."
@@ -45,10 +45,11 @@ _NO_MODEL = (
 class Agent:
     """Answers messages with what memory holds and its tools give, and keeps what was said.
 
-    `user_id`, `agent_id`, `project` and `namespace` say whose memories are meant. `grant` bounds namespaces and tools;
-    without its right to write, nothing is stored, and what was said is known to this object alone. `folder` is where
-    `rag_upload` may read files. `max_steps`, `max_seconds` and `max_tokens` of a turn are those of the settings where
-    they are not given. Thread-safe.
+    `user_id`, `agent_id`, `project` and `namespace` say whose memories are meant: with a user, a session is what he
+    said and was answered, and not what others said in it; with a namespace, tools reach no other. `grant` bounds
+    namespaces and tools; without its right to write, nothing is stored, and what was said is known to this object
+    alone. `folder` is where `rag_upload` may read files. `max_steps`, `max_seconds` and `max_tokens` of a turn are
+    those of the settings where they are not given. Thread-safe.
 
     Raises `LanguageModelUnavailable` without a configured model, `Forbidden` for a grant without the right to read or
     for a namespace that it does not reach, and `InvalidInput`.
@@ -76,7 +77,11 @@ class Agent:
         self._af = af
         self._model = af.model
         self._namespace = grant.namespace(namespace)
-        self._caller = Caller(grant, self._namespace, folder=folder, **self._own)
+        if namespace is not None:
+            grant = replace(grant, namespaces=(self._namespace,))
+        if folder is not None and not folder.is_dir():
+            raise InvalidInput("folder", f"{str(folder)!r:.200} is no folder")
+        self._caller = Caller(grant, self._namespace, folder=folder, quotes=True, **self._own)
         self.stores = grant.may("write")  # is what is said kept?
         self.tools = af.toolbox.tools(grant)  # that the model is offered; none once it has refused them
         self._refusal = ""
@@ -94,16 +99,16 @@ class Agent:
     def turn(self, message: str, *, session_id: str, on_event: OnEvent | None = None) -> Turn:
         """Answer a message of the session. `on_event` is told what happens meanwhile.
 
-        The message is stored before the model is asked, and stays also when there is no answer; then `finish` is
-        `failed` and the text says why. Raises `InvalidInput` for a message or a session id that cannot be stored, and
-        what the store raises.
+        The message is stored before the model is asked, and stays also when there is no answer; then the text, which
+        is not stored, says why, and `finish` is `failed` or a limit. Raises `InvalidInput` for a message or a session
+        id that cannot be stored, and what the store raises.
         """
         said, session = fields.content(message), fields.name("session_id", session_id)
         meter = Meter(self._limits)
-        earlier = self._earlier(session)
         kept = self._keep("user", said, session)
+        earlier = self._conversation(session)
         try:
-            given = self._briefed(said, session, earlier, self._af.settings.context_tokens)
+            given = self._briefed(said, earlier, self._af.settings.context_tokens)
         except InvalidInput as error:
             text = _NO_ROOM.format(error=error) + (_KEPT.format(session=session) if kept else "")
             return Turn(session, text, "failed", 0, ms=meter.ms)
@@ -111,7 +116,7 @@ class Agent:
         tell(Recalled(given.memories))
         caller = replace(self._caller, session_id=session)
         calls = Calls(self._af.toolbox, caller, self._at_tools, tell)
-        less = partial(self._briefed_less, said, session, earlier)
+        less = partial(self._briefed_less, said, earlier)
         loop = self._loop(calls, meter, given, less)
         try:
             ended = loop.run()
@@ -134,28 +139,27 @@ class Agent:
         conversation = Conversation(rules, given.messages, self._count, settings.context_tokens)
         return Loop(model, calls, conversation, meter, self._at_model, given, less)
 
-    def _briefed(self, said: str, session: str, earlier: Sequence[Any], tokens: int) -> Briefing:
+    def _briefed(self, said: str, earlier: Sequence[Any], tokens: int) -> Briefing:
         """What the model is shown. Raises `InvalidInput` where core memory or the message does not fit."""
-        place: Any = {"namespace": self._namespace, "session_id": session, **self._own}
+        place: Any = {"namespace": self._namespace, **self._own}
         context = self._af.memory.build_context(said, earlier, tokens, **place)
         if not context.report.tokens["task"]:
             raise InvalidInput("message", f"is too long for a context of {tokens} tokens")
         return briefing(said, context, self._af.backend)
 
-    def _briefed_less(self, said: str, session: str, earlier: Sequence[Any]) -> Briefing:
+    def _briefed_less(self, said: str, earlier: Sequence[Any]) -> Briefing:
         """The same with a part of the context, and where that has no room, the message alone."""
         try:
-            return self._briefed(said, session, earlier, self._af.settings.context_tokens // _SMALLER)
+            return self._briefed(said, earlier, self._af.settings.context_tokens // _SMALLER)
         except InvalidInput:
             return briefing(said, None, self._af.backend)
 
-    def _earlier(self, session: str) -> list[Any]:
-        """What was said before, where it is not all stored; the context reads what is."""
-        if self.stores:
-            return []
-        stored = self._af.memory.transcript(session, namespace=self._namespace)
+    def _conversation(self, session: str) -> list[Any]:
+        """The last of what was said in the session, with the message: of the agent's user, where it has one."""
+        scope = Scope(self._namespace, kinds=("message",), session_id=session, user_id=self._own["user_id"])
+        stored = self._af.backend.latest(scope, limit=_SAID)
         with self._lock:
-            return [*stored[-_SAID:], *self._unstored.get(session, ())]
+            return [*reversed(stored), *self._unstored.get(session, ())]
 
     def _keep(self, role: Literal["user", "assistant"], text: str, session: str, **metadata: Any) -> bool:
         """Store what was said; is it stored?"""
@@ -175,7 +179,7 @@ class Agent:
         warnings += warned(cited.unknown)
         if self._refusal:
             warnings.append(_NO_TOOLS.format(error=self._refusal))
-        if ended.finish != "failed":
+        if ended.said:
             try:
                 self._keep("assistant", text, session, finish=ended.finish, tools=_noted(loop.done))
             except AgentFormerError as error:  # the answer is worth more than its place in memory

@@ -21,12 +21,18 @@ from agentformer.types import ToolCall
 
 _AT_ONCE = 8  # calls of one reply; a model that asks for more is guessing
 _TIMES = 2  # that the same call is run in a turn: a second time it may have changed what it asks for
+_MOST_ARGUMENTS = 32_000  # bytes of one call's, as JSON; every later reply of the turn reads them again
+_MOST_ID = 200  # characters
 _SHOWN = 500  # characters of a result that a person is shown
 _MS = 1000
 
 _TOO_MANY = "not run: at most {most} calls of one reply are; look at their results first, then call what you still need"
 _REPEATED = "not run: you made this very call {times} times in this turn, and have its result; use it, or do otherwise"
 _NO_OBJECT = "not run: the arguments must be one JSON object, as the parameters of the tool say"
+_TOO_LONG = (
+    "not run: the arguments have {size} bytes as JSON, over {most}; give less in one call, or a file by its path, and "
+    "leave out what the user has said already"
+)
 _UNDONE = "not run: the time of this turn is up"
 _UNKNOWN = "it has not finished in the time of this turn, and may still do so; say that it is not known to be done"
 
@@ -90,18 +96,27 @@ class Calls:
         return done
 
     def _asked(self, number: int, call: ToolCall) -> Asked:
-        own = call.id if isinstance(call.id, str) and call.id and call.id not in self._ids else f"call_{uuid4().hex}"
-        self._ids.add(own)
         name = re.sub(r"[^a-zA-Z0-9_-]", "_", str(call.name))[:64] or "unknown"
         arguments = _object(call.arguments)
-        told = ToolCall(own, name, {} if arguments is None else arguments)
+        size = len(written(arguments).encode("utf-8", "surrogatepass"))
+        fits = arguments is not None and size <= _MOST_ARGUMENTS
+        told = ToolCall(self._id(call.id), name, arguments if arguments is not None and fits else {})
         if number >= _AT_ONCE:
             return Asked(told, _TOO_MANY.format(most=_AT_ONCE))
         if arguments is None:
             return Asked(told, _NO_OBJECT)
+        if not fits:
+            return Asked(told, _TOO_LONG.format(size=size, most=_MOST_ARGUMENTS))
         same = json.dumps([name, arguments], sort_keys=True)
         self._made[same] += 1
         return Asked(told, _REPEATED.format(times=_TIMES) if self._made[same] > _TIMES else "")
+
+    def _id(self, given: object) -> str:
+        """The id that the model gave, unless another call has it or a server would not take it back."""
+        usable = isinstance(given, str) and 0 < len(given) <= _MOST_ID and given not in self._ids
+        own = str(given) if usable else f"call_{uuid4().hex}"
+        self._ids.add(own)
+        return own
 
     def _begin(self, calls: Sequence[ToolCall]) -> list[Future[tuple[Outcome, float]]]:
         works = [partial(self._timed, call) for call in calls]
@@ -116,6 +131,14 @@ class Calls:
         began = time.monotonic()
         outcome = self._toolbox.run(call, self._caller)
         return outcome, round((time.monotonic() - began) * _MS, 1)
+
+
+def written(arguments: Any) -> str:
+    """The arguments of a call as JSON; "" where they are none."""
+    try:
+        return json.dumps(arguments, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return ""
 
 
 def _object(arguments: Any) -> dict[str, Any] | None:

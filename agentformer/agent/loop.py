@@ -9,7 +9,7 @@ from functools import partial
 
 from agentformer.agent import prompts
 from agentformer.agent.briefing import Briefing
-from agentformer.agent.calls import Calls, Done
+from agentformer.agent.calls import Calls, Done, written
 from agentformer.agent.conversation import Conversation
 from agentformer.agent.limits import Meter
 from agentformer.agent.turns import Finish
@@ -17,7 +17,7 @@ from agentformer.agent.workers import OutOfTime, Workers, result
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
 from agentformer.rag.speech import spoken
 from agentformer.text.tokens import estimated_spans
-from agentformer.types import LanguageModel, Reply, Tool
+from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
 # How servers say that they or the model take no tools: Ollama, OpenAI, Groq; vLLM and llama.cpp by their options.
 _TAKES_NO_TOOLS = re.compile(
@@ -40,9 +40,12 @@ class ToolsRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
+    """`said`: by the model; False where the text is ours, since none came of it."""
+
     text: str
     finish: Finish
     warnings: tuple[str, ...] = ()
+    said: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,35 +78,35 @@ class Loop:
         try:
             return self._run()
         except OutOfTime:
-            return Ended(prompts.stopped("time", self.meter.steps), "time")
+            return self._stopped("time")
         except PromptTooLong as error:
-            return Ended(_TOO_LONG.format(error=_sentence(error)), "failed")
+            return _failed(_TOO_LONG.format(error=_sentence(error)))
         except LanguageModelError as error:
-            return Ended(_FAILED.format(error=_sentence(error)), "failed")
+            return _failed(_FAILED.format(error=_sentence(error)))
 
     def _run(self) -> Ended:
-        fruitless = silent = 0
+        fruitless, unusable = 0, False
         while True:
             reached: Finish | None = self.meter.reached() or None
             if reached or fruitless >= _FRUITLESS:
-                return self._last_words(reached or "repeating")
+                return self._last_words(reached or "repeating", self._stopped(reached or "repeating"))
             try:
                 reply = self._ask(self.model.tools)
             except InvalidReply as error:
-                silent += 1
-                if silent > 1:
-                    raise
+                if unusable:
+                    return self._last_words("repeating", _failed(_FAILED.format(error=_sentence(error))))
+                unusable = True
                 self.conversation.ask(prompts.UNUSABLE.format(reason=str(error).rstrip(".")))
                 continue
             if reply.tool_calls:
                 fruitless = 0 if self._call(reply) else fruitless + 1
-                silent = 0
+                unusable = False
             elif text := spoken(reply.text):
                 return Ended(text, "answer", self._cut_short(reply))
-            elif silent:
-                return Ended(_SAID_NOTHING, "failed")
+            elif unusable:
+                return self._last_words("repeating", _failed(_SAID_NOTHING))
             else:
-                silent += 1
+                unusable = True
                 self.conversation.ask(prompts.NOTHING_SAID)
 
     def _call(self, reply: Reply) -> bool:
@@ -114,9 +117,11 @@ class Loop:
         self.conversation.add(reply.text, [each.call for each in asked], [(one.text, one.failed) for one in done])
         return not all(one.failed for one in done)
 
-    def _last_words(self, finish: Finish) -> Ended:
-        """The model's answer with what it has, or ours where none comes."""
-        ours = Ended(prompts.stopped(finish, self.meter.steps), finish)
+    def _stopped(self, finish: Finish) -> Ended:
+        return Ended(prompts.stopped(finish, self.meter.steps), finish, said=False)
+
+    def _last_words(self, finish: Finish, ours: Ended) -> Ended:
+        """The model's answer with what it has, or `ours` where none comes."""
         if not self.meter.may_ask:
             return ours
         self.conversation.ask(prompts.LAST_WORDS)
@@ -156,14 +161,23 @@ class Loop:
             max_tokens=self.model.max_tokens,
         )
         reply = result(self.workers.begin(ask)[0], self.meter.seconds_left)
-        said = sum(len(estimated_spans(text)) for text in (*(message.content for message in messages), reply.text))
-        self.meter.count(reply, said)
+        self.meter.count(reply, _tokens([*messages, ChatMessage("assistant", reply.text, reply.tool_calls)]))
         return reply
 
     def _cut_short(self, reply: Reply) -> tuple[str, ...]:
         if reply.finish != "length":
             return ()
         return (f"the answer was cut at {self.model.max_tokens} tokens; AGENTFORMER_ANSWER_TOKENS raises that",)
+
+
+def _failed(text: str) -> Ended:
+    return Ended(text, "failed", said=False)
+
+
+def _tokens(messages: Sequence[ChatMessage]) -> int:
+    """Of what is said and of the arguments of calls; an estimate."""
+    calls = (written(call.arguments) for message in messages for call in message.tool_calls)
+    return sum(len(estimated_spans(text)) for text in (*(message.content for message in messages), *calls))
 
 
 def _sentence(error: Exception) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 # Why a turn ended: the model answered; a limit of steps, time or tokens was reached; the model went round in circles;
-# or it could not be asked, or said nothing.
+# or could not make a reply that can be used; or it could not be asked, or said nothing usable at all.
 Finish = Literal["answer", "steps", "time", "tokens", "repeating", "failed"]
 
 

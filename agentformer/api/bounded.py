@@ -19,6 +19,11 @@ class BoundedBody:
         self._length = length
         self._read = 0
 
+    @property
+    def over(self) -> bool:
+        """Whether more came than there may be."""
+        return self._read > self._most
+
     def read(self, size: int = -1) -> bytes:
         return self._counted(self._stream.read(self._within(size)), size)
 
@@ -37,7 +42,7 @@ class BoundedBody:
 
     def _counted(self, data: bytes, wanted: int) -> bytes:
         self._read += len(data)
-        if self._read > self._most:
+        if self.over:
             raise RequestEntityTooLarge
         if not data and wanted != 0 and self._length is not None and self._read < self._length:
             raise ClientDisconnected

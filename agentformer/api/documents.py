@@ -47,6 +47,7 @@ def _add_list(operations: Operations, af: AgentFormer) -> None:
         query=models.DocumentsAsked,
         returns={200: models.Documents},
         tag=_TAG,
+        tool="rag_list",
     )
     def documents(grant: Grant, query: models.DocumentsAsked) -> Response:
         """List the documents of a namespace, oldest first."""
@@ -62,7 +63,15 @@ def _add_one(operations: Operations, af: AgentFormer) -> None:
         """Tell what is known of a document."""
         return reply(document_json(_seen(af, grant, document_id, query.namespace)))
 
-    @operations.declare("DELETE", _ONE, right="write", query=models.InNamespace, returns={204: None}, tag=_TAG)
+    @operations.declare(
+        "DELETE",
+        _ONE,
+        right="write",
+        query=models.InNamespace,
+        returns={204: None},
+        tag=_TAG,
+        tool="memory_delete",
+    )
     def delete(grant: Grant, query: models.InNamespace, document_id: str) -> Response:
         """Delete a document with everything made from it, and its original."""
         found = _seen(af, grant, document_id, query.namespace)

@@ -21,7 +21,7 @@ from agentformer.errors import Forbidden, TooLarge
 from agentformer.factory import AgentFormer
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_JSON_BYTES = 16 * 1024 * 1024  # of any other body, which is held in memory; sixteen of the longest entries
+JSON_BYTES = 16 * 1024 * 1024  # of any other body, which is held in memory; sixteen of the longest entries
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _SENT = "Authorization, Content-Type, Accept, If-Match, If-None-Match, Last-Event-ID, Prefer, X-Request-ID"
 _SHOWN = "Content-Disposition, ETag, Location, Preference-Applied, Retry-After, X-Request-ID"
@@ -36,8 +36,8 @@ _SAFE_HEADERS = {
 
 
 class Guard:
-    """For one memory. With `authorize` the host application decides who asks, and to which hosts and from which
-    pages; else the memory's keys do. Raises `InvalidInput` for settings that name no hosts or origins."""
+    """For one memory. With `authorize` the host application decides who asks, and to which hosts; else the memory's
+    keys do. Raises `InvalidInput` for settings that name no hosts or origins."""
 
     def __init__(self, af: AgentFormer, *, authorize: Callable[[], Grant] | None = None) -> None:
         self._settings = af.settings
@@ -68,16 +68,13 @@ class Guard:
         given = request.headers.get("X-Request-ID", "")
         begun(given if _REQUEST_ID.fullmatch(given) else "")
         multipart = request.mimetype == "multipart/form-data"
-        most = self._settings.max_file_bytes + FORM_BYTES if multipart else _JSON_BYTES
+        most = self._settings.max_file_bytes + FORM_BYTES if multipart else JSON_BYTES
         request.environ["wsgi.input"] = BoundedBody(request.environ["wsgi.input"], most, request.content_length)
         request.max_content_length = most if request.content_length is not None else most + 1
-        if self._authorize is None:
-            if not self._is_ours(host_of(request.headers.get("Host"))):
-                return _misdirected()
-            if self._is_foreign_page() and not self._keys.ever_made:
-                raise Forbidden(
-                    "pages of other origins may not ask here; the setting cors_origins names those that may"
-                )
+        if self._authorize is None and not self._is_ours(host_of(request.headers.get("Host"))):
+            return _misdirected()
+        if self._is_foreign_page() and not self._asks_for_keys():
+            raise Forbidden("pages of other origins may not ask here; the setting cors_origins names those that may")
         if request.method == "OPTIONS" and self._asks_before() and "Access-Control-Request-Method" in request.headers:
             return Response(status=204)
         return None
@@ -89,12 +86,19 @@ class Guard:
             return True
         return host.literal and self._keys.ever_made
 
+    def _asks_for_keys(self) -> bool:
+        """Whether every request needs a key. No browser sends one by itself, as it does the cookies by which a host
+        application may know its users, and as it comes from this machine."""
+        return self._authorize is None and self._keys.ever_made
+
     def _is_foreign_page(self) -> bool:
         """Whether a browser says that a page which is neither ours nor named in `cors_origins` asks. Links to here
         may be followed from everywhere."""
         origin = request.headers.get("Origin")
         if origin is not None:
-            return not self._asks_before() and origin_host(origin) != request.headers.get("Host", "").lower()
+            return not self._asks_before() and origin_host(origin) != request.headers.get(
+                "Host", ""
+            ).lower().removesuffix(":")
         follows_link = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.method in ("GET", "HEAD")
         return request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site") and not follows_link
 
@@ -121,9 +125,7 @@ class Guard:
 
     def _too_large(self, error: RequestEntityTooLarge) -> Response:
         multipart = request.mimetype == "multipart/form-data"
-        limit, most = (
-            ("max_file_bytes", self._settings.max_file_bytes) if multipart else ("max_json_bytes", _JSON_BYTES)
-        )
+        limit, most = ("max_file_bytes", self._settings.max_file_bytes) if multipart else ("max_json_bytes", JSON_BYTES)
         what = "what one request uploads" if multipart else "a body that is no upload"
         told = TooLarge(limit, f"{what} may have {most} bytes; send less at once")
         return problem(413, "too-large", str(told), limit=limit)

@@ -8,7 +8,7 @@ from agentformer.api.metrics import add_metrics
 from agentformer.api.models import health as models
 from agentformer.api.operations import Operations
 from agentformer.api.outgoing import reply
-from agentformer.api.readiness import OK, Readiness
+from agentformer.api.readiness import Readiness, is_usable
 from agentformer.api.status import add_status
 from agentformer.factory import AgentFormer
 
@@ -27,11 +27,11 @@ def add_health(operations: Operations, af: AgentFormer) -> None:
     def readyz() -> Response:
         """Tell whether requests can be served now.
 
-        503 while the store cannot be read or the index is not up to date. An embedder that is away is told, and no
-        reason to send requests elsewhere.
+        503 while the store or the index cannot be read. A part that is busy is told, as is an embedder that is away;
+        neither is a reason to send requests elsewhere.
         """
         parts = readiness.parts()
-        ready = parts["store"] == parts["index"] == OK
+        ready = is_usable(parts["store"]) and is_usable(parts["index"])
         return reply({"status": "ready" if ready else "not ready", "parts": parts}, 200 if ready else 503)
 
     add_metrics(operations, af)

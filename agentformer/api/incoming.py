@@ -72,6 +72,12 @@ def query_of(model: type[Model]) -> Model:
     return _fields_of(model, request.args, "query")
 
 
+def check_no_query() -> None:
+    """For an endpoint that takes no query string: what is ignored would be relied upon. Raises `InvalidInput`."""
+    for name in request.args:
+        raise InvalidInput(name[:80] or "query", "is not taken in the address; nothing is, here")
+
+
 def form_of(model: type[Model]) -> Model:
     """The text fields of a form. Raises `InvalidInput`."""
     return _fields_of(model, request.form, "form")

@@ -69,14 +69,15 @@ def _add_one(operations: Operations, jobs: Jobs, followers: threading.BoundedSem
 
 
 def _add_cancel(operations: Operations, jobs: Jobs) -> None:
-    @operations.declare("DELETE", ONE_JOB, right="write", returns={200: models.Job}, faults=(409,), tag=_TAG)
+    @operations.declare("DELETE", ONE_JOB, right="write", returns={200: models.Job, 204: None}, faults=(409,), tag=_TAG)
     def cancel(grant: Grant, job_id: str) -> Response:
         """Cancel a job.
 
         One that waits ends at once; one that runs, with its next file or batch. Documents that are stored stay. A job
-        that has ended is a conflict.
+        that has ended is a conflict. 204 for a key that may not read.
         """
-        return reply(jobs.cancel(_seen(jobs, grant, job_id).id).as_json())
+        job = jobs.cancel(_seen(jobs, grant, job_id).id)
+        return reply(job.as_json()) if grant.may("read") else Response(status=204)
 
 
 def _seen(jobs: Jobs, grant: Grant, job_id: str) -> Job:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+from typing import IO, Any
 
 from flask import request
 from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
 from werkzeug.formparser import FormDataParser
 
+from agentformer.api.bounded import BoundedBody
 from agentformer.errors import InvalidInput, StoreFull, TooLarge
 from agentformer.settings import Settings
 
 FORM_BYTES = 1024 * 1024  # of a body beside its files: names, metadata, borders
 FILES = "file"  # the name of the parts that are files
 _FIELDS = 20  # parts beside the files; more than are known
+_FIELD_BYTES = 500_000  # of each of these, which are held in memory
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
@@ -31,6 +34,7 @@ def read_multipart(settings: Settings) -> None:
     if not request.mimetype_params.get("boundary"):
         raise InvalidInput("Content-Type", "has no boundary; let your HTTP library write this header")
     request.form_data_parser_class = _Parser
+    request.max_form_memory_size = _FIELD_BYTES
     request.max_form_parts = settings.max_upload_files + _FIELDS
     try:
         request.files  # noqa: B018 (reads the body)
@@ -46,7 +50,7 @@ def read_multipart(settings: Settings) -> None:
 
 
 def files_of_request(settings: Settings) -> list[FileStorage]:
-    """The parts named `file`. Raises `InvalidInput`, `TooLarge`."""
+    """The parts named `file`. Raises `InvalidInput`; `TooLarge` where the host application has read them."""
     if FILES in request.form:
         raise InvalidInput(FILES, "must be a file: its part needs a filename")
     if unknown := next((name for name in request.files if name != FILES), None):
@@ -54,25 +58,40 @@ def files_of_request(settings: Settings) -> list[FileStorage]:
     files = request.files.getlist(FILES)
     if not files:
         raise _missing()
-    if len(files) > settings.max_upload_files:
-        raise TooLarge("max_upload_files", f"{len(files)} files came; send at most {settings.max_upload_files} at once")
+    _check_number(len(files), settings.max_upload_files)
     return files
 
 
 class _Parser(FormDataParser):
-    """Tells what is wrong with a body, where the usual parser takes it for an empty one."""
+    """Tells what is wrong with a body, where the usual parser takes it for an empty one; and that it has too many
+    files, where the usual one only says that something was too much. Raises `TooLarge`."""
 
     silent = property(lambda self: False, lambda self, value: None)
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._make, self._files = self.stream_factory, 0
+        self.stream_factory = self._counted
+
+    def _counted(self, *arguments: Any, **named: Any) -> IO[bytes]:
+        self._files += 1
+        _check_number(self._files, (self.max_form_parts or 0) - _FIELDS)
+        return self._make(*arguments, **named)
+
+
+def _check_number(files: int, most: int) -> None:
+    if files > most:
+        raise TooLarge("max_upload_files", f"over {most} files came; send at most {most} at once")
+
 
 def _too_large(settings: Settings) -> TooLarge:
-    """Which limit it was. Werkzeug does not say."""
+    """Which limit it was, if it was not the number of files. Werkzeug does not say."""
     most = settings.max_file_bytes + FORM_BYTES
-    length = request.content_length
-    if length is None or length > most:
+    body = request.environ["wsgi.input"]
+    if (request.content_length or 0) > most or (isinstance(body, BoundedBody) and body.over):
         return TooLarge("max_file_bytes", f"a body has at most {most} bytes here; send fewer files, or raise the limit")
-    files = settings.max_upload_files
-    return TooLarge("max_upload_files", f"the body has over {files} files, or a field that is too long; send less")
+    told = f"a field beside the files has over {_FIELD_BYTES} bytes, or there are over {_FIELDS} of them; send less"
+    return TooLarge("max_field_bytes", told)
 
 
 def _missing() -> InvalidInput:

@@ -113,6 +113,8 @@ def _each(answer: Any) -> Sequence[Any]:
 
 def _operation(operation: Operation, schemas: _Schemas) -> Schema:
     needs = _NEEDS.get(operation.right, f"Needs a key with the right to {operation.right}.")
+    if operation.tool:
+        needs += f" Refused to a key for which the tool `{operation.tool}` is switched off."
     told: Schema = {
         "operationId": "_".join(re.findall(r"\w+", f"{operation.method.lower()} {operation.path}")),
         "tags": [operation.tag],
@@ -191,9 +193,8 @@ def _content(answer: Any, schemas: _Schemas) -> Mapping[str, Any]:
 def _faults(operation: Operation) -> set[int]:
     """The statuses of problems, as far as they follow from what an endpoint takes."""
     faults = {*operation.faults}
-    faults |= {401, 403} if operation.right else set()
+    faults |= {400, 401, 403} if operation.right else set()
     faults |= {404} if "{" in operation.path else set()
-    faults |= {400} if operation.query or operation.body or operation.form else set()
     faults |= {413, 415} if operation.body or operation.form else set()
     return faults
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from werkzeug.exceptions import MethodNotAllowed
 
 from agentformer.access.grant import Grant, Right
-from agentformer.api.incoming import body_of, form_of, query_of
+from agentformer.api.incoming import body_of, check_no_query, form_of, query_of
 
 View = Callable[..., Any]
 Header = str | Mapping[str, Any]  # a description, or a JSON Schema with one
@@ -40,6 +40,7 @@ class Operation:
     tag: str
     summary: str
     description: str
+    tool: str | None  # which does the same, so that a key without it may not ask here either
 
 
 class Operations:
@@ -65,12 +66,14 @@ class Operations:
         faults: Collection[int] = (),
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         tag: str = "",
+        tool: str | None = None,
     ) -> Callable[[View], View]:
         """Declare an endpoint. Its view is called with `grant` (but for `right=None`), the path's parameters by name,
         and `body`, `query`, `form` as far as they are declared; its docstring is the endpoint's description.
 
         In `returns` a sequence has models and media types: what the endpoint may answer with, by what is asked for.
-        Of one path and method there is one endpoint. Order of checks: key, right, query, body.
+        Of one path and method there is one endpoint. Order of checks: key, right, `tool`, query, body. A query string
+        that nothing here would look at is refused.
         `around` is entered when the right was checked, before the body is read, and left when the view is done.
         """
 
@@ -90,6 +93,7 @@ class Operations:
                 tag,
                 " ".join(summary.split()),
                 " ".join(description.split()),
+                tool,
             )
             self.declared.append(declared)
             self._blueprint.add_url_rule(
@@ -128,8 +132,12 @@ class Operations:
                 values["grant"] = grant = self._authorize()
                 if declared.right != "any":
                     grant.require(declared.right)
+                if declared.tool is not None:
+                    grant.require_tool(declared.tool)
             if declared.query is not None:
                 values["query"] = query_of(declared.query)
+            elif declared.right is not None:
+                check_no_query()
             with around():
                 if declared.body is not None:
                     values["body"] = body_of(declared.body)

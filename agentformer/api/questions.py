@@ -27,6 +27,7 @@ def add_questions(operations: Operations, af: AgentFormer) -> None:
         returns={200: (Answer, EVENT_STREAM)},
         faults=(503,),
         tag="documents",
+        tool="rag_query",
     )
     def query(grant: Grant, body: Question) -> Response:
         """Answer a question from the documents, with citations.

@@ -13,14 +13,19 @@ from agentformer.types import Query, Scope
 
 log = logging.getLogger("agentformer")
 
-OK = "ok"
+_OK = "ok"
+_BUSY = "busy"  # such as an index that follows an upload; what asks it now is answered after that
 _PATIENCE = 0.4  # seconds that a part may take to answer: two of them do, and monitors give up after a second
 _ABSENT = "-"  # the id of no entry
 _FAILURE = EmbedderUnavailable.__name__  # a text that is too long is no failure of the embedder
 _UNREADABLE = "cannot be read; the server's log says why"
-_BUSY = "does not answer yet; ask again"
 _AWAY = "does not answer; memories are kept, and found by their words"
 _UNUSED = "not used yet; its first use loads it"
+
+
+def is_usable(state: str) -> bool:
+    """Whether a store or an index in this state serves requests, if only after a while."""
+    return state in (_OK, _BUSY)
 
 
 class Readiness:
@@ -56,7 +61,7 @@ class _Look:
     def _run(self, done: threading.Event, found: list[str]) -> None:
         try:
             self._look()
-            found.append(OK)
+            found.append(_OK)
         except Exception as error:  # noqa: BLE001 - whatever it is, the part cannot be used
             log.error("the %s is not ready: %s", self._name, error)
             found.append(_UNREADABLE)
@@ -88,5 +93,5 @@ class _Embedder:
             if errors:
                 self._state = _AWAY
             elif calls:
-                self._state = OK
+                self._state = _OK
             return self._state

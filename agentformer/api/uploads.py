@@ -24,6 +24,7 @@ from agentformer.jobs.queue import Jobs
 from agentformer.jobs.worker import Progress
 from agentformer.rag.ingest import Document
 from agentformer.records import fields
+from agentformer.tools.document_tools import told_document
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.shapes import document_json
 
@@ -65,12 +66,14 @@ def add_uploads(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
         returns={201: models.Uploaded, 202: job_models.Job, 422: models.Uploaded},
         faults=(409, 429, 507),
         tag="documents",
+        tool="rag_upload",
     )
     def upload(grant: Grant, form: models.UploadForm) -> Response:
         """Upload documents.
 
         201 where at least one file became a document, 422 with the same body where none did; each file has its own
         status and reason. The same bytes again are `unchanged`; other bytes of the same name replace the document.
+        A key that may not read is told no id, and nothing of what was there before.
         With `Prefer: respond-async` the answer is 202 with a job, which `Location` names.
         """
         namespace = grant.namespace(form.namespace)
@@ -80,7 +83,10 @@ def add_uploads(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
         streams = [cast(BinaryIO, file.stream) for file in files]
         if _wants_job():
             return _accepted(jobs.submit(task, streams, form.password))
-        documents = [bring.one(task, *each, form.password) for each in zip(task.names, streams, strict=True)]
+        documents = [
+            told_document(bring.one(task, name, stream, form.password), grant, name, metadata)
+            for name, stream in zip(task.names, streams, strict=True)
+        ]
         return reply({"documents": documents}, 201 if usable(documents) else 422)
 
 
@@ -94,20 +100,22 @@ class _Bring:
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
     ) -> Mapping[str, Any]:
         try:
-            return self.one(job.task, name, file, password, progress)
+            return document_json(self.one(job.task, name, file, password, progress))
         except StoreError:
             raise
         except AgentFormerError as error:  # that a request would have been answered with
-            return _failed(job.task, name, str(error))
+            return self.failed(job, name, str(error))
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:
-        return _failed(job.task, name, reason)
+        return document_json(_failed(job.task, name, reason))
 
     def one(
         self, task: Task, name: str, file: BinaryIO, password: str | None, progress: Progress | None = None
-    ) -> Mapping[str, Any]:
+    ) -> Document:
         try:
-            document = self._rag.upload(
+            if not name:  # else it would be called as the file is in which a job keeps it
+                raise InvalidInput("name", "give the document a name, such as report.pdf")
+            return self._rag.upload(
                 file,
                 name=name,
                 namespace=task.namespace,
@@ -117,11 +125,10 @@ class _Bring:
             )
         except InvalidInput as error:
             return _failed(task, name, str(error))
-        return document_json(document)
 
 
-def _failed(task: Task, name: str, reason: str) -> dict[str, Any]:
-    return document_json(Document(name, task.namespace, "failed", reason, metadata=task.metadata))
+def _failed(task: Task, name: str, reason: str) -> Document:
+    return Document(name, task.namespace, "failed", reason, metadata=task.metadata)
 
 
 def _accepted(job: Job) -> Response:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from agentformer.cli.archive_checks import problem
 from agentformer.cli.archive_lines import entry_line, read_entry
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.rag.originals import Originals
@@ -26,6 +28,7 @@ FORMAT = "agentformer-export-1"
 _MANIFEST = "manifest.json"
 _PAGE = 500  # entries listed at a time
 _BLOCK = 1 << 20  # bytes of a file read at a time
+_LONGEST_MANIFEST = 64 << 20  # bytes
 _ENTRIES = re.compile(r"entries/[a-z0-9_%~-]{1,160}\.jsonl")
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")  # not every file system tells capitals apart
 _LONGEST_NAME = 120  # characters of a file's name
@@ -52,7 +55,8 @@ class Archive:
     former: int  # former versions, which no backend takes back
 
     def original(self, digest: str) -> bytes:
-        return (self.folder / _original_path(digest)).read_bytes()
+        with _opened(self.folder, _original_path(digest)) as file:
+            return file.read()
 
 
 def write(folder: Path, backend: MemoryBackend, originals: Originals, namespaces: Iterable[str]) -> Written:
@@ -97,6 +101,8 @@ def read(folder: Path) -> Archive:
                 raise _damaged(f"{path} has the id {entry.id} twice")
             entries[entry.id] = entry
             former += states
+    if wrong := problem(entries):
+        raise _damaged(wrong)
     there = frozenset(found[2] for path in manifest["files"] if (found := _ORIGINAL.fullmatch(path)))
     missing = set(manifest["missing_originals"])
     for entry in entries.values():
@@ -151,7 +157,13 @@ def _original_path(digest: str) -> str:
 
 def _manifest(folder: Path) -> Mapping[str, Any]:
     try:
-        manifest = json.loads((folder / _MANIFEST).read_bytes().decode("utf-8"))
+        with _opened(folder, _MANIFEST) as file:
+            data = file.read(_LONGEST_MANIFEST + 1)
+        if len(data) > _LONGEST_MANIFEST:
+            raise _damaged(f"{_MANIFEST} has over {_LONGEST_MANIFEST} bytes")
+        manifest = json.loads(data.decode("utf-8"))
+    except InvalidInput:
+        raise
     except FileNotFoundError:
         raise InvalidInput(
             "DIR", f"{folder} holds no {_MANIFEST}; give a folder that `export --to` has written"
@@ -170,10 +182,23 @@ def _manifest(folder: Path) -> Mapping[str, Any]:
     return manifest
 
 
+def _opened(folder: Path, path: str) -> BinaryIO:
+    """A file of an export to read: a plain one, in plain folders, since what others made may be a link that leads
+    elsewhere, or a device or pipe that never ends. Raises `InvalidInput` and `OSError`."""
+    place = folder
+    for part in path.split("/"):
+        if place is not folder and not stat.S_ISDIR(place.lstat().st_mode):
+            raise _damaged(f"{path} is not in a plain folder")
+        place = place / part
+    if not stat.S_ISREG(place.lstat().st_mode):
+        raise _damaged(f"{path} is not a plain file")
+    return place.open("rb")
+
+
 def _digest(folder: Path, path: str) -> str:
     digest = hashlib.sha256()
     try:
-        with (folder / path).open("rb") as file:
+        with _opened(folder, path) as file:
             while block := file.read(_BLOCK):
                 digest.update(block)
     except OSError as error:
@@ -183,7 +208,9 @@ def _digest(folder: Path, path: str) -> str:
 
 def _read_entries(folder: Path, path: str) -> Iterator[tuple[MemoryEntry, int]]:
     """Each line's entry, with the number of its former versions. Raises `InvalidInput` that names the line."""
-    for number, line in enumerate((folder / path).read_bytes().splitlines(), 1):
+    with _opened(folder, path) as file:
+        lines = file.read().splitlines()
+    for number, line in enumerate(lines, 1):
         try:
             yield read_entry(line)
         except (ValueError, KeyError, RecursionError) as error:

@@ -18,6 +18,10 @@ from agentformer.types import MemoryEntry
 _FIELDS = frozenset(field.name for field in dataclasses.fields(MemoryEntry))
 _COUNTS = ("access_count", "match_count", "read_count", "repeat_count")
 _NEEDED = ("id", "content", "namespace")
+_MOST = 2**63 - 1  # what the records keep as an integer
+_NAMES = ("session_id", "agent_id", "user_id", "project", "source_type", "source_id")
+_IDS = ("parent_id", "pair_id", "archived_by", "superseded_by")
+_TEXTS = ("title", "context", "role", "speaker", "category")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _entry = TypeAdapter(MemoryEntry)
 _document = TypeAdapter(Document)
@@ -56,15 +60,44 @@ def _checked(values: Any) -> MemoryEntry:
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     for name in ("id", "namespace", "kind"):
         fields.name(name, getattr(entry, name))
+    for name in (*_NAMES, *_IDS):
+        fields.optional_name(name, getattr(entry, name))
+    for name in _TEXTS:
+        fields.text(name, getattr(entry, name))
     for name, value in entry.metadata.items():
         fields.metadata({name: value})
     fields.salience(entry.salience)
-    if entry.version < 1 or any(getattr(entry, name) < 0 for name in _COUNTS):
-        raise ValueError("a version is below 1, or a count below 0")
-    if entry.kind == "document":
-        _check_document(entry)
+    _check_numbers(entry)
+    _check_kind(entry)
     times: dict[str, Any] = {name: fields.moment(name, getattr(entry, name)) for name in TIMES}
     return dataclasses.replace(entry, **times)
+
+
+def _check_numbers(entry: MemoryEntry) -> None:
+    """Raises `ValueError` for a number that means nothing, or that the records cannot keep."""
+    if not 1 <= entry.version <= _MOST:
+        raise ValueError("the version is below 1, or over what can be kept")
+    if wrong := [name for name in _COUNTS if not 0 <= getattr(entry, name) <= _MOST]:
+        raise ValueError(f"{wrong[0]} is below 0, or over what can be kept")
+    if (source := entry.source) is None:
+        return
+    fields.name("source.document_id", source.document_id)
+    if not 0 <= source.start <= source.end <= _MOST or not 1 <= (source.page or 1) <= _MOST or source.page == 0:
+        raise ValueError("the page or the span of the source is none")
+
+
+def _check_kind(entry: MemoryEntry) -> None:
+    """Has the entry what its kind and its tier need? Raises `ValueError` or `KeyError`."""
+    if entry.kind != "page":  # which has no text where nothing could be read, and may be a long one
+        fields.content(entry.content)
+    if entry.kind in ("page", "chunk") and (entry.source is None or entry.source.page is None):
+        raise ValueError(f"a {entry.kind} needs its source, with the page")
+    if entry.kind == "document":
+        _check_document(entry)
+    if entry.tier == "working" and entry.session_id is None:
+        raise ValueError("session_id is missing; working memory belongs to a session")
+    if (entry.source_type is None) != (entry.source_id is None):
+        raise ValueError("source_type and source_id go together")
 
 
 def _check_document(entry: MemoryEntry) -> None:
@@ -75,6 +108,10 @@ def _check_document(entry: MemoryEntry) -> None:
         raise ValueError("the details of a document are not as they must be") from None
     if not _SHA256.fullmatch(document.sha256):
         raise ValueError("the SHA-256 of a document is none")  # files are looked up by it
+    if document.name != entry.content:
+        raise ValueError("the name of a document is not its content")
+    if wrong := [name for name in ("pages", "chunks", "bytes") if not 0 <= getattr(document, name) <= _MOST]:
+        raise ValueError(f"{wrong[0]} of a document is below 0, or over what can be kept")
 
 
 def _no_number(name: str) -> NoReturn:

@@ -14,12 +14,12 @@ import click
 
 from agentformer.access.grant import RIGHTS, Grant, Right
 from agentformer.agent import Agent, Recalled, ToolRun, ToolStart, Turn, TurnEvent
-from agentformer.cli.group import common, examples, in_place, main
+from agentformer.cli.group import common, examples, in_place, main, namespace_asked
 from agentformer.cli.inputs import text_of
 from agentformer.cli.output import INTERRUPTED, excerpt, fail, print_json, print_warnings, say
 from agentformer.errors import InvalidInput, LanguageModelUnavailable
 from agentformer.factory import AgentFormer, connect
-from agentformer.records.fields import MAX_CONTENT
+from agentformer.records.fields import MAX_CONTENT, optional_name
 from agentformer.records.ids import new_id
 from agentformer.tools.shapes import report_json
 
@@ -69,10 +69,13 @@ def chat(
 
     With MESSAGE one turn, with `-` all of standard input as one message; without, a talk on a terminal, or one turn for
     each line of standard input. Tools and memories that were used are told on standard error; --json prints one object
-    for each turn. It needs a language model, such as AGENTFORMER_LLM_MODEL=ollama:gemma3. The exit code is 1 when some
-    message got no answer, or one that a limit cut short.
+    for each turn. With --user, a session is what that user said and was answered; with --namespace, tools reach no
+    other. It needs a language model, such as AGENTFORMER_LLM_MODEL=ollama:gemma3. The exit code is 1 when some message
+    got no answer, or one that a limit cut short.
     """
     said = None if message is None else text_of(message, "MESSAGE")
+    place = {name: optional_name(name, value) for name, value in place.items()}
+    place["namespace"] = namespace_asked(place["namespace"])
     session = place.pop("session_id") or new_session()
     with connect(**options) as af:
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,11 @@ Mode = Literal["hybrid", "dense", "lexical"]
 _DEPTH = 10  # passages looked at
 _CUTS = (1, 3, 5, 10)
 _SHOWN = 10  # questions without a right passage
+# Chinese and Japanese, Korean, Thai, Lao, Myanmar and Khmer: words stand without spaces, or with endings.
+_SPACELESS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,25 @@ def _right(hit: Hit, question: Question) -> bool:
     source = hit.entry.source
     if question.unanswerable or (question.document is not None and (not source or source.name != question.document)):
         return False
-    return question.answer is None or _words(question.answer) in _words(hit.entry.content)
+    return question.answer is None or _says(_words(hit.entry.content), _words(question.answer))
+
+
+def _says(text: str, answer: str) -> bool:
+    """Is the answer in the text as whole words? Where a script leaves no spaces, anywhere."""
+    start = text.find(answer)
+    while start >= 0:
+        end = start + len(answer)
+        if not _continues(text[:start][-1:], answer[0]) and not _continues(text[end : end + 1], answer[-1]):
+            return True
+        start = text.find(answer, start + 1)
+    return False
+
+
+def _continues(beside: str, edge: str) -> bool:
+    """Does a word go on, from the edge of an answer into the character beside it?"""
+    if not beside or _SPACELESS.match(beside) or _SPACELESS.match(edge):
+        return False
+    return unicodedata.category(beside)[0] in "LMN"  # letters, their marks, and digits
 
 
 def _words(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from agentformer.cli import archive
+from agentformer.cli.archive_checks import place_of_block
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.hints import tell_elsewhere
 from agentformer.cli.output import print_json, say
@@ -23,6 +24,7 @@ from agentformer.records.codec import to_json
 from agentformer.types import MemoryEntry, Scope
 
 _BATCH = 500  # entries of one transaction, or one document or summary with all of its own where that is more
+_BLOCKS = 10_000  # core blocks of a namespace
 _TOLD = 10  # conflicts
 _COUNTS = ("access_count", "match_count", "read_count", "repeat_count", "last_accessed")
 
@@ -89,6 +91,7 @@ def import_(folder: Path, namespace: str, as_json: bool, **options: Any) -> None
     with connect(**options) as af:
         fresh = _fresh(af, read.entries)
         _check_documents(af, fresh)
+        _check_blocks(af, fresh)
         batches = list(_batches(fresh))
         done = 0
         with bar("entries") as progress:
@@ -107,6 +110,7 @@ def import_(folder: Path, namespace: str, as_json: bool, **options: Any) -> None
 
 def _write(af: AgentFormer, folder: Path, namespaces: Sequence[str]) -> archive.Written:
     """The export in its folder, which is there wholly or not at all."""
+    folder = _new_folder(folder)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         if folder.is_dir() and not any(folder.iterdir()):
@@ -124,6 +128,18 @@ def _write(af: AgentFormer, folder: Path, namespaces: Sequence[str]) -> archive.
             f"{folder} cannot be written: {error.strerror or error}; free space or choose another"
         ) from None
     return written
+
+
+def _new_folder(folder: Path) -> Path:
+    """Where an export goes, as an absolute path that can be moved into place. Raises `InvalidInput`."""
+    try:
+        resolved = folder.resolve()
+        here = Path.cwd()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidInput("--to", f"{str(folder)[:200]!r} cannot be used ({type(error).__name__})") from None
+    if resolved == here or not resolved.name:  # "" is the current folder, too
+        raise InvalidInput("--to", f"{resolved} cannot be replaced; give a new folder, such as backup/monday")
+    return resolved
 
 
 def _print_text(af: AgentFormer, namespace: str, as_json: bool) -> None:
@@ -170,6 +186,25 @@ def _check_documents(af: AgentFormer, entries: Sequence[MemoryEntry]) -> None:
                 raise Conflict(
                     f"nothing was imported: {entry.content[:200]!r} is in namespace {entry.namespace} already, as "
                     f"document {found[0].id}; remove that first: agentformer remove {found[0].id}"
+                )
+
+
+def _check_blocks(af: AgentFormer, entries: Sequence[MemoryEntry]) -> None:
+    """Raises `InvalidInput` for a core block over the limit, and `Conflict` where its place and name are taken."""
+    blocks = [entry for entry in entries if entry.tier == "core"]
+    for entry in blocks:
+        try:
+            af.memory.core.check(entry.title or "(untitled)", entry.content)
+        except InvalidInput as error:
+            raise InvalidInput("DIR", f"nothing was imported: {entry.id}: {error}") from None
+    for namespace in {entry.namespace for entry in blocks}:
+        there = af.backend.list(Scope(namespace, tiers=("core",)), limit=_BLOCKS)
+        taken = {place_of_block(entry): entry.id for entry in there}
+        for entry in blocks:
+            if (place := place_of_block(entry)) and entry.namespace == namespace and place in taken:
+                raise Conflict(
+                    f"nothing was imported: there is a core block {entry.title[:80]!r} in namespace {namespace[:80]} "
+                    f"already, as {taken[place]}; forget that first: agentformer forget {taken[place]}"
                 )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from agentformer._version import __version__
-from agentformer.cli.output import INTERRUPTED, fail, output_lost, say
+from agentformer.cli.output import CLOSED, INTERRUPTED, fail, output_lost, say
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, LimitExceeded, MissingExtra, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry
@@ -125,9 +128,20 @@ def main() -> None:
     `agentformer COMMAND --help` explains a command, with examples. With --json, the answer is JSON on standard
     output; what went wrong is told in words on standard error, and by the exit code.
     """
+    _fill_closed()
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without these letters shows their numbers
+
+
+def _fill_closed() -> None:
+    """Nothing in the place of a standard stream that is closed: else the next file opened, such as the memory's own,
+    would get its number, and what libraries print would go there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 def common(command: Command) -> Command:
@@ -185,6 +199,12 @@ def in_place(command: Command) -> Command:
     return run
 
 
+def namespace_asked(namespace: str) -> str | None:
+    """The namespace of the command that runs, if somebody asked for it, and not by default."""
+    source = click.get_current_context().get_parameter_source("namespace")
+    return None if source is ParameterSource.DEFAULT else namespace
+
+
 def entry_in(af: AgentFormer, entry_id: str, namespace: str) -> MemoryEntry:
     """The entry of this id, if it is in the namespace. Raises `NotFound`."""
     entry = af.memory.get(entry_id)
@@ -222,5 +242,9 @@ def _written() -> Iterator[None]:
     """A help text that cannot be written is no crash."""
     try:
         yield
+    except click.exceptions.Exit as end:  # after --help or --version, which click does not print to a closed output
+        if sys.stdout is None and end.exit_code == 0:
+            output_lost(OSError(errno.EBADF, CLOSED))
+        raise
     except OSError as error:
         output_lost(error)

@@ -69,14 +69,23 @@ def add(
     if unknown := sorted(set(without) - set(HINTS)):
         raise InvalidInput("--without", f"{unknown[0]!r} is no tool; tools are {', '.join(HINTS)}")
     switched_off = {*without, *(tool for tool, hints in HINTS.items() if hints.destructive and no_destructive)}
+    if "*" in namespaces:
+        raise InvalidInput("--namespace", "'*' is no namespace; leave --namespace out to reach all")
     expires = datetime.now(UTC) + timedelta(days=days) if days else None
     store = _store(options)
     first = not store.ever_made
     key, secret = store.make(name, rights or ("read", "write"), namespaces, switched_off, expires)
+    try:
+        if as_json:
+            print_json({**_json(key), "key": secret})
+        else:
+            say(secret)
+    except SystemExit:  # the output is lost, and with it the only text of the key
+        store.revoke(key.id)
+        say(f"key {key.id} ({key.name}) is revoked again, since nobody has seen it", err=True)
+        raise
     if as_json:
-        print_json({**_json(key), "key": secret})
         return
-    say(secret)
     say(f"key {key.id} ({key.name}): may {_rights(key)} in {_reached(key)}; it is not shown again", err=True)
     if first:
         say("from now on every request over HTTP needs a key", err=True)

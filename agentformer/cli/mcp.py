@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from agentformer.access.grant import EVERYTHING, Grant, Right
-from agentformer.cli.group import common, examples, main
+from agentformer.cli.group import common, examples, main, namespace_asked
 from agentformer.cli.output import say
-from agentformer.errors import InvalidInput, MissingExtra
+from agentformer.errors import AccessError, InvalidInput, MissingExtra
+from agentformer.records import fields
 from agentformer.registry import lookup
 from agentformer.settings import load_settings
 from agentformer.tools.caller import Caller
@@ -36,7 +36,7 @@ _PORT = 8809  # beside the HTTP API's own
 @click.option("--without", multiple=True, metavar="TOOL", help="Switch this tool off; may be repeated.")
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
+    metavar="PATH",
     help="Where rag_upload may read files [., but no home or root; with --http: none].",
 )
 @click.option("--user", "user_id", help="The user that is remembered.")
@@ -50,7 +50,7 @@ def mcp(
     port: int | None,
     read_only: bool,
     without: tuple[str, ...],
-    folder: Path | None,
+    folder: str | None,
     namespace: str,
     as_json: bool,
     user_id: str | None,
@@ -66,8 +66,19 @@ def mcp(
     """
     if not http and (host is not None or port is not None):
         raise InvalidInput("--host" if host is not None else "--port", "goes with --http only")
+    namespace_given = namespace_asked(namespace)
+    named = {
+        "--namespace": namespace_given,
+        "--user": user_id,
+        "--agent": agent_id,
+        "--project": project,
+        "--session": session_id,
+        "--host": host,
+    }
+    for option, value in named.items():
+        fields.optional_name(option, value)  # said now, and not with each call
     caller = Caller(
-        grant=_grant(_given(namespace), read_only=read_only, without=without),
+        grant=_grant(namespace_given, read_only=read_only, without=without),
         user_id=user_id,
         agent_id=agent_id,
         project=project,
@@ -82,15 +93,11 @@ def mcp(
         settings = load_settings({**options, "host": host, "port": _PORT if port is None else port})
         serve(settings, caller, started=lambda url: say(f"serving MCP on {url}", err=True))
         return
+    if sys.stdin is None or sys.stdout is None:
+        raise AccessError("standard input or output is closed, and MCP is spoken there; start it with both, or --http")
     if sys.stdin.isatty():
         say("speaking MCP here, which programs start themselves; Ctrl-D ends it, --help shows more", err=True)
     serve(load_settings(options), caller)
-
-
-def _given(namespace: str) -> str | None:
-    """The namespace if somebody asked for it, and not by default."""
-    source = click.get_current_context().get_parameter_source("namespace")
-    return None if source is ParameterSource.DEFAULT else namespace
 
 
 def _grant(namespace: str | None, *, read_only: bool, without: tuple[str, ...]) -> Grant:
@@ -102,11 +109,11 @@ def _grant(namespace: str | None, *, read_only: bool, without: tuple[str, ...]) 
     return replace(EVERYTHING, rights=rights, namespaces=namespaces, without=frozenset(without))
 
 
-def _folder(folder: Path | None, *, http: bool) -> Path | None:
+def _folder(folder: str | None, *, http: bool) -> Path | None:
     if folder is None:
         here = Path.cwd()
         # Where a client starts it at the root or at home, "the current folder" was nobody's choice.
         return None if http or here in (Path(here.anchor), Path.home()) else here
-    if not folder.is_dir():
-        raise InvalidInput("--folder", f"{str(folder)!r:.200} is no folder")
-    return folder
+    if not folder.strip() or not Path(folder).is_dir():  # "" would be the current one
+        raise InvalidInput("--folder", f"{folder!r:.200} is no folder")
+    return Path(folder)

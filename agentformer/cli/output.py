@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from agentformer.types import Answer, Hit, Hits, MemoryEntry
 
 INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 READER_GONE = 141  # and one whose reader closed the pipe, as `head` does
+CLOSED = "standard output is closed"
 EXCERPT = 300  # code points of a text shown to a person
 # What could move a terminal's cursor, change its colours, or make a line read otherwise than it is stored.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -63,6 +65,8 @@ def output_lost(error: OSError) -> NoReturn:
 
 
 def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    if sys.stdout is None and not err:
+        output_lost(OSError(errno.EBADF, CLOSED))
     try:
         click.echo(text, err=err, nl=nl)
     except OSError as error:

@@ -12,6 +12,8 @@ from agentformer.errors import MissingExtra
 from agentformer.registry import lookup
 from agentformer.settings import load_settings
 
+_PACKAGES = ("flask", "gunicorn", "waitress", "werkzeug")
+
 
 @main.command(
     epilog=examples(
@@ -46,7 +48,11 @@ def serve(
     given = {"host": host, "port": port, "server": server, "workers": workers, "threads": threads}
     settings = load_settings({**options, **given, "log_format": log_format})
     try:
-        run = lookup("servers", "auto")
-    except ModuleNotFoundError as error:
+        run = lookup("servers", settings.server)
+        run(
+            settings, started=lambda url: print_json({"url": url}, indent=None) if as_json else say(f"serving on {url}")
+        )
+    except ModuleNotFoundError as error:  # `auto` looks for its server only when it runs
+        if (error.name or "").partition(".")[0] not in _PACKAGES:
+            raise
         raise MissingExtra("server", f"the server ({error.name})") from None
-    run(settings, started=lambda url: print_json({"url": url}, indent=None) if as_json else say(f"serving on {url}"))

@@ -36,6 +36,7 @@ class Jobs:
         self._worker = JobWorker(self._store, self._spool, bring)
         self._most = most
         self._kept = timedelta(days=days)
+        self._closed = False
 
     def start(self) -> None:
         """Go on with what an earlier process has left. A store that cannot be read now is told in the log."""
@@ -47,7 +48,10 @@ class Jobs:
             log.error("the jobs cannot be looked at: %s", error)
 
     def submit(self, task: Task, files: Sequence[BinaryIO], password: str | None = None) -> Job:
-        """A new job. Raises `Busy` where too many wait, and `StoreFull`; then nothing is kept."""
+        """A new job. Raises `Busy` where too many wait, `StoreFull`, and `StoreError` after `close`; then nothing is
+        kept."""
+        if self._closed:
+            raise StoreError("these jobs are closed, so that nobody would work on it; open the memory again")
         self._store.check_room(self._most)
         self._store.forget(self._kept)
         job_id = new_id()
@@ -91,7 +95,8 @@ class Jobs:
         return self._worker.stopped(seconds)
 
     def close(self) -> None:
-        """Break the running job off, and wait a few seconds for it. Idempotent."""
+        """Break the running job off, and wait a few seconds for it. Idempotent. No job is taken afterwards."""
+        self._closed = True
         self._worker.stop()
         self._worker.join(_END_SECONDS)
         self._store.close()

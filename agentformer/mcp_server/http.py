@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from agentformer.errors import InvalidInput
 from agentformer.mcp_server.ending import watchdog
 from agentformer.mcp_server.guarding import Guard
 from agentformer.mcp_server.opening import Opening
+from agentformer.mcp_server.patience import PatientProtocol
 from agentformer.mcp_server.server import MemoryServer
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
@@ -27,18 +29,21 @@ PATH = "/mcp"
 _FINISH_SECONDS = 20  # that running calls have after a signal: less than most supervisors wait before they kill
 _GIVE_UP_SECONDS = 25.0  # after which a call that cannot be stopped is left behind
 _MAX_MESSAGE = 64 * 1024 * 1024  # bytes, all in memory: a file of 48 MB in base64
+_BACKLOG = 128  # connections that wait to be taken
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
 def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = lambda address: None) -> None:
     """Serve until SIGTERM or SIGINT; calls in progress have 20 seconds to finish, and the memory is closed.
 
-    `started` is told the address once requests are taken; port 0 takes a free one. Raises `InvalidInput` for an address
-    that others could reach while there is no key, and what opening the memory raises.
+    Requests that have not come whole by then are dropped. `started` is told the address once requests are taken; port 0
+    takes a free one. Raises `InvalidInput` for an address that is not this machine's, or that others could reach while
+    there is no key, and what opening the memory raises.
     """
     keys = KeyStore(settings.index_dir)
+    family, address = _resolved(settings.host, settings.port)
     check_listening(settings.host, settings.host, keys)
-    listening = _bound(settings.host, settings.port)
+    listening = _bound(family, address, settings.host)
     opening, last_resort = Opening(settings), watchdog(_GIVE_UP_SECONDS)
     try:
         opening.memory()
@@ -95,6 +100,8 @@ class _Server(uvicorn.Server):
 def _config(app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=PatientProtocol,
+        ws="none",
         log_config=None,  # ours
         access_log=False,
         server_header=False,
@@ -117,18 +124,30 @@ def _trusted(settings: Settings) -> TransportSecuritySettings:
     )
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises `InvalidInput`."""
+def _resolved(host: str, port: int) -> tuple[int, Any]:
+    """Family and address of a socket. Raises `InvalidInput`."""
+    name = "127.0.0.1" if host == "localhost" else host
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family[0], family[1])
-    except (OSError, UnicodeError) as error:
-        raise InvalidInput("host", f"{host[:80]!r} is no address of this machine ({error})") from None
+        found = socket.getaddrinfo(name or ".", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError):
+        raise _elsewhere(host) from None
+    return found[0], found[4]
+
+
+def _bound(family: int, address: Any, host: str) -> socket.socket:
+    """A listening socket. Raises `InvalidInput`."""
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(family[4])
-        listening.listen(128)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
-        raise InvalidInput("port", f"{host}:{port} cannot be used: {error.strerror or error}") from None
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise _elsewhere(host) from None
+        raise InvalidInput("port", f"{host}:{address[1]} cannot be used: {error.strerror or error}") from None
     return listening
+
+
+def _elsewhere(host: str) -> InvalidInput:
+    return InvalidInput("host", f"{host[:80]!r} is no address of this machine; use 127.0.0.1")

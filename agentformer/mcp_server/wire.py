@@ -14,8 +14,12 @@ from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
+import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
+from agentformer.mcp_server.messages import is_answered, refusal
+
+_BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 _CHUNK = 1 << 16
 _TICKS = 100  # turns of the loop in which what was read last becomes a call
 
@@ -23,8 +27,9 @@ _TICKS = 100  # turns of the loop in which what was read last becomes a call
 class Wire:
     """The lines of a client, and the lines to it: an input and an output for the SDK's `stdio_server`.
 
-    At the end of the input, or after `stop`, `ending` is called, and calls that were begun are answered before the
-    wire ends. To be made before anything prints, and used in one running loop.
+    Lines that are no messages are answered here, and blank ones are passed over. At the end of the input, or after
+    `stop`, `ending` is called, and calls that were begun are answered before the wire ends. To be made before anything
+    prints, and used in one running loop.
     """
 
     def __init__(self, ending: Callable[[], None]) -> None:
@@ -32,6 +37,7 @@ class Wire:
         self._in, self._out = _claimed(0), _claimed(1)
         self._reader, self._writer = _Aside("reader"), _Aside("writer")
         self._buffer = bytearray()
+        self._first = True
         self._unanswered: set[Any] = set()
         self._stopped = anyio.Event()
 
@@ -54,8 +60,12 @@ class Wire:
         return self
 
     async def __anext__(self) -> str:
-        if not self._stopped.is_set() and (line := await self._line()):
-            return line
+        while not self._stopped.is_set() and (read := await self._line()):
+            line, wrong = read
+            if wrong is None:
+                return line
+            if is_answered(wrong):
+                await self._say(wrong.model_dump_json(by_alias=True, exclude_unset=True) + "\n")
         self._ending()
         for _ in range(_TICKS):
             await anyio.lowlevel.checkpoint()
@@ -65,24 +75,28 @@ class Wire:
 
     async def write(self, text: str) -> None:
         """A whole line. A client that is gone ends the wire."""
-        try:
-            await self._writer.run(lambda: _write(self._out, text.encode("utf-8")))
-        except OSError:
-            self._unanswered.clear()
-            self.stop()
+        await self._say(text)
         with contextlib.suppress(ValueError, AttributeError):
             self._unanswered.discard(json.loads(text).get("id"))
 
     async def flush(self) -> None:
         """`write` leaves nothing to flush."""
 
-    async def _line(self) -> str:
-        """The next line; "" at the end of the input, or when the wire is stopped."""
-        line = ""
+    async def _say(self, text: str) -> None:
+        try:
+            await self._writer.run(lambda: _write(self._out, text.encode("utf-8")))
+        except OSError:
+            self._unanswered.clear()
+            self.stop()
+
+    async def _line(self) -> tuple[str, types.JSONRPCError | None] | None:
+        """The next line that is not blank, and what is wrong with it; None at the end of the input, or when the wire is
+        stopped."""
+        line: tuple[str, types.JSONRPCError | None] | None = None
 
         async def read() -> None:
             nonlocal line
-            line = await self._reader.run(self._read)
+            line = await self._reader.run(self._checked)
             group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
@@ -90,6 +104,14 @@ class Wire:
             await self._stopped.wait()
             group.cancel_scope.cancel()
         return line
+
+    def _checked(self) -> tuple[str, types.JSONRPCError | None] | None:
+        while line := self._read():
+            if self._first:
+                line, self._first = line.removeprefix(_BOM), False
+            if line.strip():
+                return line, refusal(line)
+        return None
 
     def _read(self) -> str:
         """What is wrong with the input is the end of it. What has no line break at its end counts as a line."""

@@ -79,19 +79,22 @@ def audit(
     backend: MemoryBackend,
     *,
     namespace: str,
+    user_id: str | None = None,
+    project: str | None = None,
     count_tokens: Callable[[str], int],
     block_tokens: int,
     unread_days: int = UNREAD_DAYS,
     at: datetime | None = None,
 ) -> AuditReport:
-    """Look through the live entries of a namespace. Changes nothing. `at` is the moment to judge from; None is now."""
+    """Look through the live entries of a namespace, or of a user and a project in it. Changes nothing. `at` is the
+    moment to judge from; None is now."""
     before = (at or datetime.now(UTC)) - timedelta(days=unread_days)
     seen: list[_Seen] = []
     blocks: list[MemoryEntry] = []
     unread: Counter[str] = Counter()
     unread_ids: list[str] = []
     entries = 0
-    for entry in _live(backend, namespace):
+    for entry in _live(backend, namespace, user_id, project):
         entries += 1
         if entry.tier == "core":
             blocks.append(entry)
@@ -166,11 +169,18 @@ class _Seen:
         return cls(entry.id, entry.version, place, entry.content, digest)
 
 
-def _live(backend: MemoryBackend, namespace: str) -> Iterator[MemoryEntry]:
+def _live(backend: MemoryBackend, namespace: str, user_id: str | None, project: str | None) -> Iterator[MemoryEntry]:
     after = ""
-    while page := backend.list(Scope(namespace), after=after, limit=_PAGE):
-        yield from page
+    while page := backend.list(Scope(namespace, user_id=user_id), after=after, limit=_PAGE):
+        yield from (entry for entry in page if _belongs(entry, user_id, project))
         after = page[-1].id
+
+
+def _belongs(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:
+    """Whether an entry is of this project, if one is meant; core blocks have none, and are the user's or nobody's."""
+    if project is None:
+        return True
+    return entry.user_id == user_id if entry.tier == "core" else entry.project == project
 
 
 def _may_repeat(entry: MemoryEntry) -> bool:

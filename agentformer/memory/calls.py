@@ -62,3 +62,4 @@ class ScopeFields(Place, total=False):
     parent_id: str | None
     min_salience: float  # 0..1, after decay
     include_archived: bool
+    or_nobody: bool  # with a user or a project: also what belongs to none

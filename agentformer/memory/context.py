@@ -58,7 +58,8 @@ class ContextBuilder:
 
         `conversation` holds `ChatMessage`s, mappings with role and content, or entries; where it is empty, the
         session's last messages are taken, whoever said them. Memory is recalled from all sessions of the namespace,
-        agent, user and project; episodes also where a summary stands for them. Raises `InvalidInput` naming the
+        agent, user and project, knowledge also where it belongs to no user or project, as documents do; episodes also
+        where a summary stands for them. Raises `InvalidInput` naming the
         argument, for `max_tokens` also when core alone is over it.
         """
         if not isinstance(task, str):
@@ -72,7 +73,8 @@ class ContextBuilder:
         plan = Plan(task, said, blocks, max_tokens, self._count)
         query = plan.query()[:MAX_QUERY]
         plan.offer("episodic", self._recalled(self._happened(scope), query, plan))
-        plan.offer("semantic", self._recalled(dataclasses.replace(scope, tiers=("semantic",)), query, plan))
+        known = dataclasses.replace(scope, tiers=("semantic",), or_nobody=True)
+        plan.offer("semantic", self._recalled(known, query, plan))
         plan.offer_last(self._backend.latest(dataclasses.replace(scope, tiers=("episodic",)), limit=_RECENT))
         plan.fill(self._shares)
         return plan.context()

@@ -311,13 +311,17 @@ class MemoryManager:
             return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]
         return self._cleaner.restore(summary_id)
 
-    def audit(self, *, namespace: str = DEFAULT_NAMESPACE) -> AuditReport:
-        """Duplicates, entries that nobody reads, blocks that contradict each other or grew too large. Needs no
-        language model and changes nothing."""
+    def audit(
+        self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None
+    ) -> AuditReport:
+        """Duplicates, entries that nobody reads, blocks that contradict each other or grew too large; with a user or
+        a project, among theirs alone. Needs no language model and changes nothing."""
         self._usage.flush()
         return audit(
             self._backend,
             namespace=fields.name("namespace", namespace),
+            user_id=fields.optional_name("user_id", user_id),
+            project=fields.optional_name("project", project),
             count_tokens=self._count_tokens,
             block_tokens=self.core.block_tokens,
         )

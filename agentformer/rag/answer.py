@@ -48,9 +48,13 @@ class Answerer:
         self._temperature = temperature
         self._max_tokens = max_tokens
 
-    def answer(self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None) -> Answer:
+    def answer(
+        self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None, extractive: bool = False
+    ) -> Answer:
         """An answer with its citations; mode `none` when the hits hold none. No `LanguageModelError` is raised:
-        the best sentences are quoted then, with a warning that says why."""
+        the best sentences are quoted then, with a warning that says why. With `extractive` no model is asked."""
+        if extractive:
+            return self._extractive(question, hits)
         model = self._to_ask(question, hits)
         if model is None:
             return self._unasked(question, hits)

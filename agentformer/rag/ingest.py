@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument
+from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument, StoreError
 from agentformer.rag.chunks import cut
 from agentformer.rag.originals import Originals
 from agentformer.readers import ReadLimits, read
@@ -102,7 +103,8 @@ class Ingest:
             self._originals.keep(data)
         finally:  # of a former version, or of this one if it could not be stored
             for digest in former | {sha256}:
-                self._originals.discard(digest, self.in_use)
+                with suppress(StoreError):  # what is left over harms nobody; why the work ended must be told
+                    self._originals.discard(digest, self.in_use)
         return describe(entries[0])
 
     def in_use(self, sha256: str) -> bool:

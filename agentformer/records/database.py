@@ -43,11 +43,12 @@ class Database:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A connection that sees one consistent state from its first statement on."""
         with self._translated(), self._borrowed() as connection:
-            connection.execute("BEGIN")
             try:
+                connection.execute("BEGIN")
                 yield connection
             finally:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -84,7 +85,7 @@ class Database:
             yield connection
         finally:
             with self._lock:
-                keep = not self._closed and len(self._idle) < _IDLE
+                keep = not self._closed and len(self._idle) < _IDLE and not connection.in_transaction
                 if keep:
                     self._idle.append(connection)
             if not keep:

@@ -26,10 +26,11 @@ _SAME_BEGINNING = (
     "AND archived_at IS NULL AND superseded_by IS NULL ORDER BY id"
 )
 _PARTS = """
-    WITH RECURSIVE doomed (num, id) AS (
-        SELECT num, id FROM entries WHERE num IN (SELECT value FROM json_each(?))
+    WITH RECURSIVE doomed (num, id, namespace) AS (
+        SELECT num, id, namespace FROM entries WHERE num IN (SELECT value FROM json_each(?))
         UNION
-        SELECT e.num, e.id FROM entries AS e JOIN doomed AS d ON e.parent_id = d.id
+        SELECT e.num, e.id, e.namespace
+        FROM entries AS e JOIN doomed AS d ON e.parent_id = d.id AND e.namespace = d.namespace
     ) SELECT num FROM doomed
 """
 
@@ -109,7 +110,7 @@ def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list
 
 
 def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
-    """These entries and all below them by `parent_id`."""
+    """These entries and all below them by `parent_id` in their own namespaces."""
     return [row[0] for row in connection.execute(_PARTS, [json.dumps(list(nums))])]
 
 

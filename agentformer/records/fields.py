@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.errors import InvalidInput
-from agentformer.types import TIERS, UNSEARCHED_KINDS, MemoryEntry, Tier
+from agentformer.types import DOCUMENT_KINDS, TIERS, MemoryEntry, Tier
 
 MAX_CONTENT = 1_000_000  # code points of one entry; longer texts are documents, and belong to `rag.upload`
 MAX_LIMIT = 10_000  # hits of one search
@@ -68,7 +68,7 @@ def encodable(field: str, text: str) -> str:
 
 
 def kind(value: Any) -> str:
-    if isinstance(value, str) and value in UNSEARCHED_KINDS:
+    if isinstance(value, str) and value in DOCUMENT_KINDS:
         raise InvalidInput("kind", f"{value!r} is kept for uploaded documents; use rag.upload, or another kind")
     return name("kind", value)
 

@@ -23,15 +23,17 @@ _EQUAL = (
     "source_id",
 )
 
+OWNERS = ("user_id", "project")  # that `Scope.or_nobody` speaks of
+
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
     """A condition over `entries`, and its parameters."""
     parts = ["namespace = ?"]
     values: list[Any] = [scope.namespace]
 
-    def equal(column: str, value: Any) -> None:
+    def equal(column: str, value: Any, or_null: bool) -> None:
         if value is not None:
-            parts.append(f"{column} = ?")
+            parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{column} = ?")
             values.append(value)
 
     def among(column: str, allowed: tuple[str, ...]) -> None:
@@ -43,7 +45,7 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
     among("kind", scope.kinds)
     among("category", scope.categories)
     for column in _EQUAL:
-        equal(column, getattr(scope, column))
+        equal(column, getattr(scope, column), or_null=scope.or_nobody and column in OWNERS)
     if scope.occurred_from is not None:
         parts.append("occurred_at >= ?")
         values.append(to_micros(scope.occurred_from))

@@ -33,9 +33,9 @@ def opened(path: Path, busy_seconds: float) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-    """Committed at the end, or rolled back by an error."""
-    connection.execute(begin)
+    """Committed at the end, or rolled back by an error, wherever it comes: Ctrl-C comes anywhere."""
     try:
+        connection.execute(begin)
         yield connection
         connection.execute("COMMIT")
     except BaseException:

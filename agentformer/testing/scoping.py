@@ -96,6 +96,7 @@ def _scopes() -> Iterator[Scope]:
     yield from (Scope(min_salience=least, include_archived=True) for least in (0.25, 0.5, 0.75, 1.0))
     yield from (Scope(agent_id="a1"), Scope(user_id="käyttäjä"), Scope(project="p2"), Scope(user_id=""))
     yield Scope(agent_id="a1", user_id="u1", project="p1", include_archived=True)
+    yield from (Scope(user_id="u1", or_nobody=True), Scope(user_id="u1", project="p1", or_nobody=True))
     yield Scope(categories=("decisions",))
     yield Scope(categories=("", "own"), include_archived=True)
     yield Scope(source_type="ticket", source_id="1", include_archived=True)

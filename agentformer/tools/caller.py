@@ -6,7 +6,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.errors import InvalidInput, NotFound
@@ -19,7 +19,9 @@ _CAREFUL = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr
 @dataclass(frozen=True, slots=True)
 class Caller:
     """`user_id`, `agent_id` and `project` are stamped on what is stored; memories of another user or project than
-    these are not seen. `folder` is where `rag_upload` may read files from; without one it takes contents only."""
+    these are not seen. Core blocks belong to a namespace, a user and an agent, and have no project. `folder` is where
+    `rag_upload` may read files from; without one it takes contents only. `quotes`: the caller is a language model that
+    reads passages itself, so `rag_query` asks none."""
 
     grant: Grant = EVERYTHING
     namespace: str | None = None
@@ -28,14 +30,21 @@ class Caller:
     project: str | None = None
     session_id: str | None = None
     folder: Path | None = None
+    quotes: bool = False
+
+    @property
+    def bound(self) -> bool:
+        """Whether only some memories of a namespace are this caller's business."""
+        return self.user_id is not None or self.project is not None
 
     def within(self, asked: str | None) -> str:
         """The namespace to work in. Raises `Forbidden`, `InvalidInput`."""
         return self.grant.namespace(self.namespace if asked is None else asked)
 
-    def place(self, asked: str | None) -> dict[str, str | None]:
-        """Where to look: the arguments of a search or a list."""
-        return {"namespace": self.within(asked), "user_id": self.user_id, "project": self.project}
+    def place(self, asked: str | None) -> dict[str, Any]:
+        """Where to look: the arguments of a search. What belongs to nobody in particular, as documents do, is seen."""
+        place = {"namespace": self.within(asked), "user_id": self.user_id, "project": self.project}
+        return {**place, "or_nobody": True}
 
     def sees(self, entry: MemoryEntry) -> MemoryEntry:
         """The entry, if it is this caller's business. Raises `NotFound` as for one that is not there."""

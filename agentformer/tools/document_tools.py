@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from agentformer.access.grant import Grant
 from agentformer.errors import InvalidInput
+from agentformer.rag.ingest import Document
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
 from agentformer.tools.memory_tools import Metadata, Namespace
 from agentformer.tools.rag_tool import RAGTool
-from agentformer.tools.shapes import citation_json, document_json, passage_json
+from agentformer.tools.shapes import brief_document_json, citation_json, document_json, passage_json
 
 _PASSAGE = 1_500  # characters of a passage that a model is shown beside an answer; a chunk is hardly longer
+_READ_THEM = "No sentence answers this by itself; read the passages."
 
 
 class DocumentTools:
@@ -49,7 +54,7 @@ class DocumentTools:
             place, file = caller.file(path)
             with file:
                 document = self._rag.upload(file, name=name or place, **where)  # type: ignore[arg-type]
-        return {"document": document_json(document)}
+        return {"document": told_document(document, caller.grant, name or document.name, metadata)}
 
     @tool("Answer from documents", Hints("read", idempotent=True))
     def rag_query(
@@ -61,9 +66,11 @@ class DocumentTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Answer a question from the uploaded documents, with exact quotes, documents and pages. Cite them."""
-        answer = self._rag.query(question, top_k=top_k, namespace=caller.within(namespace), filters=filters)
+        own = caller.within(namespace)
+        answer = self._rag.query(question, top_k=top_k, namespace=own, filters=filters, extractive=caller.quotes)
+        unread = caller.quotes and answer.mode == "none" and answer.hits
         return {
-            "answer": answer.text,
+            "answer": _READ_THEM if unread else answer.text,
             "mode": answer.mode,
             "citations": [citation_json(citation) for citation in answer.citations],
             "passages": [passage_json(hit, _PASSAGE) for hit in answer.hits],
@@ -81,7 +88,16 @@ class DocumentTools:
         """List the uploaded documents, oldest first. `next` says where to go on."""
         page = self._rag.page_of_documents(namespace=caller.within(namespace), after=after or "", limit=limit)
         following = page[-1].id if len(page) == limit else None
-        return {"documents": [document_json(document) for document in page], "next": following}
+        return {"documents": [brief_document_json(document) for document in page], "next": following}
+
+
+def told_document(document: Document, grant: Grant, name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What an upload tells, as JSON. The same bytes may have been there, under a name and with metadata of somebody
+    else: who may not read is told what follows from what they gave."""
+    if grant.may("read"):
+        return document_json(document)
+    own = Document(name, document.namespace, document.status, document.reason, metadata=metadata or {})
+    return document_json(dataclasses.replace(own, sha256=document.sha256, bytes=document.bytes))
 
 
 def _content(text: str | None, content_base64: str | None) -> bytes:

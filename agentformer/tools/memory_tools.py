@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from agentformer.errors import NotFound
+from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
-from agentformer.tools.shapes import brief_hit_json, brief_json, report_json
-from agentformer.types import TIERS, MemoryBackend, MemoryEntry, Scope, Tier
+from agentformer.tools.shapes import brief_hit_json, brief_json, cut_json, metadata_json, report_json
+from agentformer.types import DOCUMENT_KINDS, TIERS, MemoryBackend, MemoryEntry, Scope, Tier
 
 _PART = 8_000  # characters of a text that one call gives; more than most models want to read at once
+_MESSAGE = "message"
+_KEPT = DOCUMENT_KINDS | {_MESSAGE}  # kinds that conversations and uploads alone make
 
 Namespace = Annotated[str | None, Field(description="Another namespace than the usual one. Leave out unless told.")]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The id of a memory, as searches show it.")]
@@ -49,6 +52,7 @@ class MemoryTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Remember a fact, a preference or a decision for later conversations. The same fact again is kept once."""
+        _check_kind(kind)
         entry = self._memory.store(
             content,
             kind=kind,
@@ -62,7 +66,9 @@ class MemoryTools:
             agent_id=caller.agent_id,
             project=caller.project,
         )
-        return {"memory": _shown(entry, caller), "known_already": bool(entry.repeat_count)}
+        if not caller.grant.may("read"):  # whether it was known is not their business
+            return {"memory": {"namespace": entry.namespace}}
+        return {"memory": cut_json(entry, _PART), "known_already": bool(entry.repeat_count)}
 
     @tool("Search memories", Hints("read", idempotent=True))
     def memory_search(
@@ -84,7 +90,7 @@ class MemoryTools:
             tiers=tiers or (),
             relevant_only=relevant_only,
             include_archived=include_archived,
-            **caller.place(namespace),  # type: ignore[arg-type]
+            **caller.place(namespace),
         )
         return {"memories": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}
 
@@ -96,12 +102,10 @@ class MemoryTools:
         start: Annotated[int, Field(ge=0, description="Where in a long content to begin.")] = 0,
     ) -> dict[str, Any]:
         """Read one memory by its id. Of a long one, `next_start` says where to go on."""
-        entry = self._memory.get(self._seen(caller, id))
-        shown = brief_json(entry)
+        entry = self._memory.get(self._seen(caller, id).id)
         end = start + _PART
-        shown["content"] = entry.content[start:end]
         more = {"next_start": end} if end < len(entry.content) else {}
-        return {"memory": {**shown, "metadata": dict(entry.metadata)}, **more}
+        return {"memory": {**brief_json(entry, entry.content[start:end]), **metadata_json(entry.metadata)}, **more}
 
     @tool("Change a memory", Hints("write"))
     def memory_update(
@@ -117,7 +121,10 @@ class MemoryTools:
         expected_version: Annotated[int | None, Field(ge=1, description="Change nothing if it has another.")] = None,
     ) -> dict[str, Any]:
         """Change a memory; its former text stays in its history. Give only what changes."""
-        self._seen(caller, id)
+        former = self._seen(caller, id)
+        if former.kind == _MESSAGE and (content, kind) != (None, None):
+            raise InvalidInput("id", "is of a message, and what was said stays as it was said; add a memory instead")
+        _check_kind(kind)
         given = {"content": content, "title": title, "kind": kind, "category": category}
         given |= {"salience": salience, "metadata": metadata}  # type: ignore[dict-item]
         changes = {name: value for name, value in given.items() if value is not None}
@@ -127,7 +134,7 @@ class MemoryTools:
     @tool("Forget a memory", Hints("write", destructive=True, idempotent=True))
     def memory_delete(self, caller: Caller, id: Id) -> dict[str, Any]:
         """Forget a memory for good, with its history and the summaries made from it. Only when asked to."""
-        return {"forgotten": self._memory.remove(self._seen(caller, id))}
+        return {"forgotten": self._memory.remove(self._seen(caller, id).id)}
 
     @tool("Add to a core block", Hints("write", idempotent=True))
     def core_memory_append(
@@ -151,6 +158,7 @@ class MemoryTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Correct a core block: put new text in the place of old."""
+        caller.grant.require("read")  # what the block says could be guessed, piece by piece
         block = self._memory.core.replace(name, old, new, **self._owner(caller, namespace))
         return {"block": _shown(block, caller)}
 
@@ -167,10 +175,10 @@ class MemoryTools:
         hits = self._memory.search(
             query,
             limit=limit,
-            kinds=("message",),
+            kinds=(_MESSAGE,),
             session_id=session_id,
             include_archived=True,
-            **caller.place(namespace),  # type: ignore[arg-type]
+            **caller.place(namespace),
         )
         return {"messages": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}
 
@@ -182,55 +190,64 @@ class MemoryTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Turn older messages into summaries. The originals are kept, and can be brought back."""
-        session = caller.session_id if session_id is None else session_id
-        return report_json(self._memory.clean(namespace=caller.within(namespace), session_id=session))
+        own, session = caller.within(namespace), caller.session_id if session_id is None else session_id
+        if caller.bound:
+            self._check_session(caller, own, session)
+        return report_json(self._memory.clean(namespace=own, session_id=session))
 
     @tool("Audit memories", Hints("read", idempotent=True))
     def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """Duplicates, memories that nobody reads, contradictions in core blocks, and blocks that grew too large."""
-        report = report_json(self._memory.audit(namespace=caller.within(namespace)))
-        return report if caller.user_id is None and caller.project is None else self._own(report, caller)
+        own = caller.within(namespace)
+        return report_json(self._memory.audit(namespace=own, user_id=caller.user_id, project=caller.project))
 
     @tool("Show what is remembered", Hints("read", idempotent=True))
     def memory_status(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """How much is remembered, and what still waits for its vectors."""
         own = caller.within(namespace)
-        counts: dict[str, Any] = {tier: self._backend.count(Scope(own, tiers=(tier,))) for tier in TIERS}
+        scope = Scope(own, user_id=caller.user_id, project=caller.project)
+        counts: dict[str, Any] = {tier: self._backend.count(replace(scope, tiers=(tier,))) for tier in TIERS}
+        if caller.bound:
+            blocks = self._memory.core.blocks(**self._owner(caller, namespace))
+            counts["core"] = sum(block.user_id == caller.user_id for block in blocks)  # they have no project
         state = {
             "namespace": own,
             "memories": counts,
-            "documents": self._backend.count(Scope(own, kinds=("document",))),
-            "pending": self._backend.pending(Scope(own)),
+            "documents": self._backend.count(Scope(own, kinds=("document",))),  # which belong to nobody
+            "pending": self._backend.pending(scope),
         }
         everywhere = caller.grant.may("admin") and not caller.grant.namespaces
         return {**state, "store": dict(self._status())} if everywhere else state
 
-    def _own(self, report: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """The findings of an audit that concern this caller's entries alone."""
+    def _check_session(self, caller: Caller, namespace: str, session: str | None) -> None:
+        """Raises `InvalidInput` without a session, and `NotFound` for one in which the caller has said nothing: it
+        looks like one that is not there."""
+        if session is None:
+            raise InvalidInput("session_id", "is missing; say which conversation to summarise")
+        scope = Scope(namespace, kinds=(_MESSAGE,), session_id=session, include_archived=True)
+        if not self._backend.count(replace(scope, user_id=caller.user_id, project=caller.project)):
+            raise NotFound(f"there is no session {session:.{MAX_NAME}}")
 
-        def own(*ids: str) -> bool:
-            return all(caller.concerns(entry) for entry in self._backend.get(ids))
-
-        groups = ("duplicates", "near_duplicates", "contradictions")
-        kept = {name: [found for found in report[name] if own(*found["ids"])] for name in groups}
-        oversized = [block for block in report["oversized"] if own(block["id"])]
-        unread = {**report["unread"], "ids": [entry_id for entry_id in report["unread"]["ids"] if own(entry_id)]}
-        return {**report, **kept, "oversized": oversized, "unread": unread}
-
-    def _seen(self, caller: Caller, id: str) -> str:
-        """The id of an entry that is this caller's business. Nothing happens to one that is not: no use is counted.
-        Raises `NotFound`."""
+    def _seen(self, caller: Caller, id: str) -> MemoryEntry:
+        """An entry that is this caller's business. Nothing happens to one that is not: no use is counted. Raises
+        `NotFound`."""
         found = self._backend.get([id])
         if not found:
             raise NotFound(f"there is no entry {id}")
-        return caller.sees(found[0]).id
+        return caller.sees(found[0])
 
     def _owner(self, caller: Caller, namespace: str | None) -> dict[str, Any]:
         return {"namespace": caller.within(namespace), "agent_id": caller.agent_id, "user_id": caller.user_id}
 
 
+def _check_kind(kind: str | None) -> None:
+    """Raises `InvalidInput` for a kind that is made by talking and uploading, and not by remembering."""
+    if kind in _KEPT:
+        raise InvalidInput("kind", f"{kind!r} is kept for what was said and uploaded; give another, such as fact")
+
+
 def _shown(entry: MemoryEntry, caller: Caller) -> dict[str, Any]:
     """The entry; of who may only write, what was there before is not their business."""
     if caller.grant.may("read"):
-        return brief_json(entry)
+        return cut_json(entry, _PART)
     return {"id": entry.id, "namespace": entry.namespace, "version": entry.version}

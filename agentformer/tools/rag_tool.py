@@ -127,17 +127,19 @@ class RAGTool:
         namespace: str = DEFAULT_NAMESPACE,
         filters: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
+        extractive: bool = False,
     ) -> Answer:
         """An answer from the best `top_k` chunks, with citations, hits, warnings and timings.
 
-        `filters` is equality over metadata given at upload; `max_tokens` bounds what a model writes, 1..4096. Raises
-        `InvalidInput` for an empty question.
+        `filters` is equality over metadata given at upload; `max_tokens` bounds what a model writes, 1..4096. With
+        `extractive` no model is asked: the answer is quotes. Raises `InvalidInput` for an empty question.
         """
         limit = _tokens(max_tokens)
         clock = _Clock()
         hits = self._found(question, top_k, namespace, filters)
         clock.found = time.perf_counter()
-        return self._told(self._answerer.answer(question, hits, max_tokens=limit), hits, clock)
+        answer = self._answerer.answer(question, hits, max_tokens=limit, extractive=extractive)
+        return self._told(answer, hits, clock)
 
     def stream(
         self,

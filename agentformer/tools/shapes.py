@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -24,6 +25,7 @@ from agentformer.types import (
 )
 
 _BROKE_OFF = "urn:agentformer:problem:language-model-unavailable"
+_METADATA = 2_000  # characters of JSON that a model is shown
 _ENTRY_FIELDS = tuple(field.name for field in dataclasses.fields(MemoryEntry))
 
 
@@ -82,12 +84,13 @@ def memory_hit_json(hit: Hit) -> dict[str, Any]:
     return {**entry_json(hit.entry), **_scores(hit)}
 
 
-def brief_json(entry: MemoryEntry) -> dict[str, Any]:
-    """What a model needs to know of an entry: no nulls, and nothing of how it is kept."""
+def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
+    """What a model needs to know of an entry, with `content` as it is shown: no nulls, and nothing of how it is
+    kept."""
     moment = entry.occurred_at or entry.created_at
     told = {
         "id": entry.id,
-        "content": entry.content,
+        "content": content,
         "kind": entry.kind,
         "tier": entry.tier,
         "namespace": entry.namespace,
@@ -105,13 +108,29 @@ def brief_json(entry: MemoryEntry) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value not in (None, "")}
 
 
+def cut_json(entry: MemoryEntry, most: int) -> dict[str, Any]:
+    """An entry for a model: of a content longer than `most` characters the beginning."""
+    return {**brief_json(entry, entry.content[:most]), **_cut(entry, most)}
+
+
 def brief_hit_json(hit: Hit, most: int) -> dict[str, Any]:
     """A result for a model: of a content longer than `most` characters the part around what was found."""
-    told = brief_json(hit.entry)
-    told["content"] = _around(hit, most)
-    if len(told["content"]) < len(hit.entry.content):
-        told["cut"] = f"{len(hit.entry.content)} characters in all; memory_get shows them"
-    return {**told, "score": round(hit.score, 4)}
+    told = brief_json(hit.entry, _around(hit, most))
+    return {**told, **_cut(hit.entry, most), "score": round(hit.score, 4)}
+
+
+def _cut(entry: MemoryEntry, most: int) -> dict[str, str]:
+    """A note on a content that is longer than what is shown."""
+    size = len(entry.content)
+    return {"cut": f"{size} characters in all; memory_get shows them"} if size > most else {}
+
+
+def metadata_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The field `metadata` for a model, or a note where it is too long to be read."""
+    size = len(json.dumps(dict(metadata), ensure_ascii=False))
+    if size <= _METADATA:
+        return {"metadata": dict(metadata)}
+    return {"metadata_left_out": f"it has {size} characters as JSON, over {_METADATA}"}
 
 
 def passage_json(hit: Hit, most: int) -> dict[str, Any]:
@@ -169,6 +188,13 @@ def document_json(document: Document) -> dict[str, Any]:
     values = dataclasses.asdict(document)
     values["metadata"] = dict(document.metadata)
     return values
+
+
+def brief_document_json(document: Document) -> dict[str, Any]:
+    """The same for a model, without metadata that are too long to be read."""
+    values = document_json(document)
+    metadata = values.pop("metadata")
+    return {**values, **metadata_json(metadata)}
 
 
 def _scores(hit: Hit) -> dict[str, Any]:

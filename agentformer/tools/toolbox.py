@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentformer.access.grant import EVERYTHING, Grant
-from agentformer.errors import AgentFormerError, Forbidden, NotFound, StoreError
+from agentformer.errors import AgentFormerError, NotFound, StoreError
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, ToolDefinition
@@ -80,8 +80,7 @@ class Toolbox:
             there = ", ".join(tool.name for tool in self.definitions(caller.grant))
             raise NotFound(f"there is no tool {name!r:.80}; there are: {there}")
         caller.grant.require(tool.hints.right)
-        if name in caller.grant.without:
-            raise Forbidden(f"the tool {name} is switched off for this key")
+        caller.grant.require_tool(name)
         return tool(caller, arguments)
 
     def run(self, call: ToolCall, caller: Caller = OWNER) -> Outcome:

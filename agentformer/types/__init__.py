@@ -10,6 +10,7 @@ from agentformer.types.documents import DocumentStatus, DocumentText, Heading, P
 from agentformer.types.embedding import Reembedding, SpaceState, Waiting
 from agentformer.types.memory import (
     DEFAULT_NAMESPACE,
+    DOCUMENT_KINDS,
     TIERS,
     UNSEARCHED_KINDS,
     Decay,
@@ -38,6 +39,7 @@ from agentformer.types.models import (
 
 __all__ = [
     "DEFAULT_NAMESPACE",
+    "DOCUMENT_KINDS",
     "TIERS",
     "UNSEARCHED_KINDS",
     "Answer",

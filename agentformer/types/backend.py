@@ -63,7 +63,8 @@ class MemoryBackend(Protocol):
         ...
 
     def remove(self, what: Scope | Sequence[str]) -> int:
-        """Delete entries with their parts (entries whose `parent_id` they are), vectors, terms and history.
+        """Delete entries with their parts (entries of the same namespace whose `parent_id` they are), vectors, terms
+        and history.
         Returns how many entries went, parts and dissolved summaries included.
 
         A summary of which an original goes is dissolved: it goes too, since it tells what was to be forgotten,

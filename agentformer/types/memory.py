@@ -15,6 +15,7 @@ TIERS: tuple[Tier, ...] = ("core", "semantic", "episodic", "working")
 # Kinds are open ("fact", "message", "chunk", a host application's own), but for these two: containers, kept and
 # cited, and never search results themselves; their chunks are.
 UNSEARCHED_KINDS = frozenset({"document", "page"})
+DOCUMENT_KINDS = UNSEARCHED_KINDS | {"chunk"}  # made by uploads alone, so that what is cited stands in a document
 
 DEFAULT_NAMESPACE = "default"
 
@@ -116,6 +117,7 @@ class Scope:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     min_salience: float = 0.0
     include_archived: bool = False
+    or_nobody: bool = False  # with a user or a project: also what belongs to no user, or no project
     agent_id: str | None = None
     user_id: str | None = None
     project: str | None = None

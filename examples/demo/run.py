@@ -24,13 +24,14 @@ START_SECONDS = 60
 
 def main() -> int:
     questions = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
-    with tempfile.TemporaryDirectory(prefix="agentformer-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="agentformer-demo-") as folder, tempfile.TemporaryFile("w+") as log:
         server = subprocess.Popen(
             [
                 *(sys.executable, "-m", "agentformer.cli", "serve", "--port", "0"),
                 *("--index-dir", f"{folder}/indexes", "--upload-dir", f"{folder}/uploads"),
             ],
             stdout=subprocess.PIPE,
+            stderr=log,  # a line for each request
             text=True,
             env=ENVIRONMENT,
         )
@@ -38,7 +39,8 @@ def main() -> int:
             assert server.stdout is not None
             started = server.stdout.readline()
             if not started:
-                print("the server did not start; its message is above", file=sys.stderr)
+                log.seek(0)
+                print(f"{log.read()}the server did not start; its message is above", file=sys.stderr)
                 return 1
             url = started.split()[-1]
             print(f"A server is running on {url}, with its memory in a temporary folder.\n")

@@ -14,3 +14,8 @@ def test_hosts_and_origins_are_read_as_browsers_write_them() -> None:
     ]
     assert origin_host("http://[::1]:8808") == "[::1]:8808"
     assert origin_host("http://[::1") == ""
+    assert [host_of(host).name for host in ("localhost:", "127.0.0.1:", "[::1]:", "localhost::", ":")] == [
+        *("localhost", "127.0.0.1", "::1"),
+        *("", ""),
+    ]
+    assert origin_host("https://example.org:") == ""  # no browser writes it so

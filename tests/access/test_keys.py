@@ -259,3 +259,12 @@ def test_processes_that_make_and_revoke_at_once_lose_nothing(tmp_path: Path) -> 
         assert maker.exitcode == 0
     left = sorted(key.name for key in KeyStore(tmp_path).all())
     assert left == [f"{name}{number}" for name in "abc" for number in (0, 2, 4)]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\rb", "\x1b[2Jroot", "a\0b", "a\x7fb", "a\x85b", "a\u2028b", "\ttab"])
+def test_a_name_that_would_break_the_list_is_refused(store: KeyStore, name: str) -> None:
+    with pytest.raises(InvalidInput, match="name: has control characters"):
+        store.make(name)
+    assert not store.ever_made
+    key, _ = store.make("Ääkköset 🔑, Åbo office")
+    assert store.all() == (key,)

@@ -46,7 +46,6 @@ def fixtures() -> list[dict[str, Any]]:
     keep = ("memory_add", {"content": "Aino prefers green tea.", "kind": "preference"})
     return [
         when("Summarise these messages.", {"content": SUMMARY}),
-        when("<passages>", {"content": "The caretaker keeps the keys [1]."}),
         when("Aino prefers green tea.</memory>", {"content": "Green tea, as you told me."}, toolName="memory_search"),
         when("Read rules.pdf", {"content": "I have read rules.pdf."}, **after('"status": "ready"')),
         when("Read rules.pdf", calls(("rag_upload", {"path": "rules.pdf"})), **first("rag_upload")),

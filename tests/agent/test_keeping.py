@@ -68,6 +68,55 @@ def test_what_one_session_learned_another_is_shown_and_another_user_is_not(agent
     assert "green" not in model.asked[0][-1].content
 
 
+@pytest.mark.parametrize("options", [{}, {"grant": READ}])
+def test_a_session_of_the_same_name_shows_nobody_what_another_user_said(
+    agent: Make, af: AgentFormer, options: dict[str, Any]
+) -> None:
+    one, _ = agent(says("Noted, 4711."), user_id="aino")
+    one.turn("My code is 4711.", session_id="monday")
+    af.memory.add_message("monday", "user", "I have a boat.", user_id="bob")
+
+    other, model = agent(says("A boat."), user_id="bob", **options)
+    other.turn("What do I have?", session_id="monday")
+    assert "4711" not in str(model.asked)
+    assert [message.content for message in model.asked[0][1:]] == ["I have a boat.\n\nWhat do I have?"]
+    nobody, model = agent(says("A code and a boat."), **options)
+    nobody.turn("What was said?", session_id="monday")
+    assert [message.content for message in model.asked[0][1:3]] == ["My code is 4711.", "Noted, 4711."]
+
+
+def test_who_begins_a_session_that_others_have_is_not_shown_theirs(agent: Make, af: AgentFormer) -> None:
+    af.memory.add_message("monday", "user", "My code is 4711.", user_id="aino")
+    one, model = agent(says("Hello."), user_id="bob", grant=READ)
+    one.turn("Hello?", session_id="monday")
+    assert [message.content for message in model.asked[0][1:]] == ["Hello?"]
+
+
+def test_with_a_namespace_tools_reach_no_other(agent: Make, af: AgentFormer) -> None:
+    secret = af.memory.store("The harbour code is 4711.").id
+    made = [("memory_search", {"query": "code", "namespace": "default"}), ("memory_get", {"id": secret})]
+    one, model = agent(calls(*made), says("No."), namespace="home")
+    assert [run.failed for run in one.turn("Which code?", session_id="s").tool_runs] == [True, True]
+    assert "4711" not in str(model.asked)
+    one, _ = agent(calls(*made), says("4711."))
+    assert [run.failed for run in one.turn("Which code?", session_id="s").tool_runs] == [False, False]
+
+
+def test_a_folder_that_is_none_is_refused(agent: Make, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    for folder in (tmp_path / "nothing", tmp_path / "file"):
+        with pytest.raises(InvalidInput, match=r"^folder: .* is no folder$"):
+            agent(says("Never."), folder=folder)
+
+
+def test_words_of_ours_are_not_kept_as_the_models(agent: Make, af: AgentFormer) -> None:
+    one, _ = agent(calls(("rag_list", {})))
+    turn = one.turn("List.", session_id="s")
+    assert (turn.finish, turn.text.startswith("There is no answer")) == ("repeating", True)
+    assert turn.text.endswith("Your message is kept in the session s.")
+    assert [entry.content for entry in af.memory.transcript("s")] == ["List."]
+
+
 def test_without_the_right_to_write_nothing_is_stored_and_the_talk_goes_on(agent: Make, af: AgentFormer) -> None:
     af.memory.add_message("s", "user", "I have a boat.")
     one, model = agent(

@@ -218,7 +218,7 @@ def test_a_model_that_says_nothing_is_asked_once_more(agent: Make) -> None:
 def test_a_model_that_only_thinks_has_said_nothing(agent: Make) -> None:
     one, model = agent(says("<think>They wait.</think>"))
     turn = one.turn("Hello?", session_id="s")
-    assert (turn.finish, len(model.asked)) == ("failed", 2)
+    assert (turn.finish, [bool(tools) for tools in model.tools]) == ("failed", [True, True, False])
     assert "said nothing" in turn.text
 
 
@@ -230,8 +230,43 @@ def test_a_reply_that_cannot_be_used_is_told_to_the_model_once(agent: Make) -> N
 
     one, model = agent(broken)
     turn = one.turn("List.", session_id="s")
-    assert (turn.finish, len(model.asked)) == ("failed", 2)
+    assert (turn.finish, [bool(tools) for tools in model.tools]) == ("failed", [True, True, False])
     assert "arguments that are not JSON" in turn.text
+
+
+@pytest.mark.parametrize("second", [InvalidReply("tiny called 'rag_list' with arguments that are not JSON"), says("")])
+def test_after_two_replies_that_cannot_be_used_the_model_answers_with_what_it_has(
+    agent: Make, second: Reply | Exception
+) -> None:
+    broken = InvalidReply("tiny called 'rag_list' with arguments that are not JSON")
+    one, model = agent(calls(("memory_status", {})), broken, second, says("There is one memory."))
+    turn = one.turn("How much is there?", session_id="s")
+    assert (turn.text, turn.finish, turn.steps) == ("There is one memory.", "repeating", 4)
+    assert [bool(tools) for tools in model.tools] == [True, True, True, False]
+    assert "No more tools" in model.asked[3][-1].content
+    assert results(model.asked[3])
+
+
+def test_arguments_without_end_are_not_run_and_not_told_back(agent: Make, af: AgentFormer) -> None:
+    made = [("memory_add", {"content": "ä" * 16_000}), ("memory_add", {"content": "å" * 15_000})]
+    one, model = agent(calls(*made, ids=["i" * 201, "i" * 200]), says("Done."))
+    turn = one.turn("Remember.", session_id="s")
+    assert [run.failed for run in turn.tool_runs] == [True, False]
+    first, second = model.asked[1][-3].tool_calls
+    assert (first.arguments, second.arguments) == ({}, made[1][1])
+    assert (len(first.id) < 200, second.id) == (True, "i" * 200)
+    assert first.id == model.asked[1][-2].tool_call_id
+    assert results(model.asked[1])[0].startswith("not run: the arguments have 32015 bytes as JSON, over 32000")
+    assert [entry.content for entry in af.memory.list(kinds=["fact"])] == ["å" * 15_000]
+
+
+def test_arguments_of_calls_count_as_tokens(agent: Make) -> None:
+    def until_the_limit(words: int) -> int:
+        lines = [calls(("memory_get", {"id": f"{number} " + "word " * words})) for number in range(2)]
+        one, _ = agent(*lines, says("Done."), max_tokens=8_000)
+        return one.turn("Read.", session_id="s").steps
+
+    assert (until_the_limit(1), until_the_limit(4_000)) == (3, 2)
 
 
 def test_without_a_server_the_turn_fails_in_words_and_the_message_is_kept(agent: Make, af: AgentFormer) -> None:

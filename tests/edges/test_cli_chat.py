@@ -89,6 +89,7 @@ def test_one_message_is_answered_with_its_tools_memories_and_places(
     assert any(line.startswith('tool    rag_query(question="Who keeps the keys?")  ok  ') for line in told)
     assert f"[rules.pdf, 2] {KEYS}" in told
     assert "session monday" in told
+    assert len(model.asked) == 2  # the tool quotes: it asks no model of its own
     said = shown("memories", "--session", "monday")["entries"]
     assert [(entry["role"], entry["content"]) for entry in said] == [
         ("user", "Who keeps the keys for Aino?"),
@@ -118,6 +119,31 @@ def test_a_session_is_taken_up_again(run: Invoke, model: Model) -> None:
     said = [[message["content"] for message in body["messages"][1:]] for body in model.asked]
     assert said[1] == ["I have a boat.", "Hello.", "Which colour?"]
     assert len(said[2]) == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--read-only"]])
+def test_a_session_is_a_users_own(run: Invoke, model: Model, options: list[str]) -> None:
+    run("chat", "My code is 4711.", "--session", "monday", "--user", "aino")
+    run("chat", "And mine?", "--session", "monday", "--user", "bob", *options)
+    assert "4711" not in json.dumps(model.asked[1]["messages"])
+
+
+def test_with_a_namespace_tools_reach_no_other(run: Invoke, model: Model) -> None:
+    run("remember", "The harbour code is 4711.")
+    model.reply = after(calling("memory_search", query="harbour code", namespace="default"), "Done.")
+    done = run("chat", "Which code?", "--namespace", "home")
+    assert 'namespace="default")  failed: ' in done.stderr
+    assert done.exit_code == 0
+    assert "failed" not in run("chat", "Which code?").stderr
+    assert "4711" not in json.dumps(model.asked[1]["messages"])
+
+
+@pytest.mark.parametrize("option", ["--session", "--user", "--agent", "--project", "--namespace"])
+def test_an_empty_name_is_refused_at_once(run: Invoke, shown: Shown, model: Model, option: str) -> None:
+    done = run("chat", "Hello.", option, "")
+    assert (done.exit_code, done.stdout, model.asked) == (2, "", [])
+    assert "must be a text of 1 to 200 characters" in done.stderr
+    assert shown("memories")["entries"] == []
 
 
 def test_without_a_model_it_is_told_what_is_missing_and_what_works(run: Invoke, shown: Shown) -> None:

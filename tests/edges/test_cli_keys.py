@@ -109,11 +109,15 @@ def test_a_damaged_file_is_told_and_left_as_it_is(run: Invoke, store: KeyStore, 
 
 
 def test_a_name_cannot_play_tricks_with_the_terminal(run: Invoke, shown: Shown) -> None:
-    done = run("keys add", "office\x1b[31m\u202e")
-    assert "\x1b" not in done.output
-    assert "\x1b" not in run("keys list").output
+    for name in ("office\x1b[31m", "office\nroot"):
+        refused = run("keys add", name)
+        assert (refused.exit_code, "control characters" in refused.stderr) == (2, True)
+        assert "\x1b" not in refused.output
+    assert shown("keys list")["keys"] == []
+    assert "\u202e" not in run("keys add", "office\u202e").output
+    assert "\u202e" not in run("keys list").output
     (listed,) = shown("keys list")["keys"]
-    assert json.dumps(listed["name"]) == '"office\\u001b[31m\\u202e"'
+    assert json.dumps(listed["name"]) == '"office\\u202e"'
 
 
 def test_keys_need_no_server_and_open_no_memory(run: Invoke, tmp_path: Path) -> None:

@@ -114,6 +114,11 @@ def test_a_job_without_a_usable_file_has_failed(client: Any) -> None:
     assert (job["state"], [d["status"] for d in job["documents"]]) == ("failed", ["failed"])
 
 
+def test_files_without_a_name_are_no_documents_called_by_their_number(client: Any) -> None:
+    job = until(client, send(client, (b"One.", "/"), (b"Two.", "ok.txt")).headers["Location"])
+    assert [(d["status"], d["name"]) for d in job["documents"]] == [("failed", ""), ("ready", "ok.txt")]
+
+
 @pytest.mark.parametrize(
     ("prefer", "status"),
     [
@@ -251,6 +256,10 @@ def test_a_key_sees_and_cancels_the_jobs_of_its_namespaces_only(tmp_path: Path) 
     assert client["reader"].delete(place).status_code == 403
     assert client["writer"].get(place).status_code == 403
     assert send(client["south"], (KEYS, "a.txt"), namespace="north").status_code == 403
+    waiting = send(client["north"], (KEYS + b"!", "secret.txt")).headers["Location"]
+    cancelled = client["writer"].delete(waiting)
+    assert (cancelled.status_code, cancelled.data) == (204, b"")
+    assert client["north"].get(waiting).json["state"] == "cancelled"
 
     unknown = "/api/jobs/019a0000-0000-7000-8000-000000000000"
     for method in ("get", "delete"):
@@ -262,7 +271,7 @@ def test_a_key_sees_and_cancels_the_jobs_of_its_namespaces_only(tmp_path: Path) 
         assert told[0][0] == 404
     assert client["south"].get("/api/jobs").json["jobs"] == []
     assert client["south"].get("/api/jobs?namespace=north").status_code == 403
-    assert len(client["north"].get("/api/jobs").json["jobs"]) == 1
+    assert len(client["north"].get("/api/jobs").json["jobs"]) == 2
     go.set()
     assert until(client["north"], place)["state"] == "done"
     for host in hosts.values():

@@ -107,7 +107,7 @@ def test_every_tool_that_is_listed_answers_over_http(host: Mounted) -> None:
         ("memory_search", {"query": "x", "limit": 99}, "limit", "less than or equal to 50"),
         ("memory_search", {"query": "x", "tiers": ["attic"]}, "tiers.0", "semantic"),
         ("memory_add", {"content": ""}, "content", "memory_add takes"),
-        ("memory_add", {"content": "x", "kind": "page"}, "kind", "rag.upload"),
+        ("memory_add", {"content": "x", "kind": "page"}, "kind", "such as fact"),
         ("memory_add", {"content": "x", "namespace": " "}, "namespace", "1 to 200 characters"),
         ("rag_upload", {"path": "/etc/passwd"}, "path", "give text or content_base64"),
         ("rag_upload", {"name": "x.pdf", "content_base64": "!"}, "content_base64", "base64"),

@@ -16,7 +16,9 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.api import create_app, init_app
 from agentformer.api.app import close_app
+from agentformer.api.models import uploads as models
 from agentformer.settings import load_settings
+from tests.edges.mounted import Mounted, grant, mounted
 from tests.readers.conftest import make_pdf
 
 KEYS = b"The caretaker keeps the keys in the blue cupboard."
@@ -102,7 +104,7 @@ def test_a_name_that_means_harm_is_only_a_name(client: Any, tmp_path: Path, name
     made = raw(client, part(name) + b"--x--\r\n")
     assert (made.status_code, made.json["documents"][0]["name"]) == (201, kept)
     assert listed(client) == [kept]
-    assert not [path for path in tmp_path.parent.rglob("*") if path.suffix == ".txt"]
+    assert not [path for path in tmp_path.parent.rglob("*") if path.name in (name, kept)]
 
 
 @pytest.mark.parametrize("name", ["", "..", "/", "\0"])
@@ -225,9 +227,33 @@ def test_a_body_over_the_limit_names_it_whether_its_length_is_told_or_not(tmp_pa
     close_app(app)
 
 
-def test_a_field_that_is_too_long_is_refused(client: Any) -> None:
-    answer = upload(client, (KEYS, "a.txt"), metadata="x" * 600_000)
-    assert (answer.status_code, "too long" in answer.json["detail"]) == (413, True)
+CHUNKED = {"headers": {"Transfer-Encoding": "chunked"}, "environ_overrides": {"wsgi.input_terminated": True}}
+
+
+@pytest.mark.parametrize("more", [{}, CHUNKED], ids=["length", "chunked"])
+def test_what_is_too_much_beside_the_files_is_told_as_that(client: Any, more: dict[str, Any]) -> None:
+    def send(*fields: bytes) -> Any:
+        head = b'--x\r\nContent-Disposition: form-data; name="metadata"\r\n\r\n'
+        body = part("a.txt") + b"".join(head + field + b"\r\n" for field in fields) + b"--x--\r\n"
+        given = {"input_stream": io.BytesIO(body)} if more else {"data": body}
+        return client.post("/api/rag/upload", content_type=FORM, **given, **more)
+
+    for answer in (send(b"x" * 600_000), send(*[b"{}"] * 200)):
+        assert (answer.status_code, answer.json["limit"]) == (413, "max_field_bytes")
+        assert "500000" in answer.json["detail"]
+    assert listed(client) == []
+
+
+def test_what_a_host_application_has_read_is_bound_too(tmp_path: Path) -> None:
+    flask = pytest.importorskip("flask")
+    ours = make_app(tmp_path, max_upload_files=3)
+    host = flask.Flask("host")
+    host.before_request(lambda: (flask.request.form, None)[1])
+    init_app(host, ours.extensions["agentformer"])
+    answer = upload(host.test_client(), *[(KEYS, f"{n}.txt") for n in range(4)])
+    assert (answer.status_code, answer.json["limit"]) == (413, "max_upload_files")
+    close_app(host)
+    close_app(ours)
 
 
 def test_over_the_most_uploads_at_once_a_further_one_is_told_when_to_come_back(tmp_path: Path) -> None:
@@ -287,3 +313,48 @@ def test_an_application_without_a_limit_of_its_own_gets_ours_for_uploads(tmp_pat
     answer = host.test_client().post("/memory/api/rag/upload", data=body, content_type=FORM)
     assert (answer.status_code, answer.json["limit"]) == (413, "max_file_bytes")
     close_app(ours)
+
+
+# Who may only write
+
+WRITER = grant("write")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Mounted]:
+    """Somebody's document is there, which a writer would like to know of."""
+    with mounted(tmp_path) as host:
+        host.af.rag.upload(KEYS, name="Mergers 2027.md", metadata={"case": "4711"})
+        yield host
+
+
+def sent(host: Mounted, data: bytes, name: str, asking: Any = WRITER) -> Any:
+    form = {"file": (io.BytesIO(data), name), "metadata": '{"mine": 1}'}
+    answer = host.ask("POST", "/api/rag/upload", asking, data=form)
+    models.Uploaded.model_validate(answer.json, strict=True)
+    return answer
+
+
+def test_who_may_only_write_learns_nothing_from_an_upload_of_what_is_there(shared: Mounted) -> None:
+    there, new = sent(shared, KEYS, "guess.txt"), sent(shared, KEYS + b" And the doors.", "guess.txt")
+    assert (there.status_code, new.status_code) == (201, 201)
+    told, of_new = there.json["documents"][0], new.json["documents"][0]
+    assert {name: told[name] for name in ("name", "id", "metadata", "unchanged", "status", "reason")} == {
+        **{"name": "guess.txt", "id": "", "metadata": {"mine": 1}, "unchanged": False, "status": "ready", "reason": ""}
+    }
+    own = {"sha256", "bytes"}  # of what was sent
+    assert {key: told[key] for key in told.keys() - own} == {key: of_new[key] for key in told.keys() - own}
+    for asking in (grant("read", "write"), grant("admin")):
+        seen = sent(shared, KEYS, "guess.txt", asking).json["documents"][0]
+        assert (seen["name"], seen["metadata"], seen["unchanged"]) == ("Mergers 2027.md", {"case": "4711"}, True)
+
+
+def test_the_tool_tells_who_may_only_write_as_little(shared: Mounted) -> None:
+    def told(text: str, asking: Any = WRITER) -> Any:
+        given = {"name": "guess.txt", "text": text, "metadata": {"mine": 1}}
+        return shared.post("/api/tools/rag_upload", given, asking).json["result"]["document"]
+
+    there, new = told(KEYS.decode()), told(KEYS.decode() + " And the doors.")
+    assert (there["name"], there["id"], there["metadata"], there["unchanged"]) == ("guess.txt", "", {"mine": 1}, False)
+    assert {key for key in there if there[key] != new[key]} == {"sha256", "bytes"}
+    assert told(KEYS.decode(), grant("read", "write"))["name"] == "Mergers 2027.md"

@@ -25,6 +25,7 @@ from mcp.shared.exceptions import MCPError
 
 import agentformer
 from agentformer.cli import main
+from agentformer.mcp_server.messages import is_answered, refusal
 from agentformer.tools.toolbox import HINTS
 from tests.edges.doors import BOUND, ENVIRONMENT, after, options, stdio_transport
 from tests.edges.talking import Talker
@@ -173,7 +174,7 @@ def test_the_options_say_whose_memories_are_meant(tmp_path: Path) -> None:
         return await client.call_tool("memory_add", {"content": "x", "namespace": "default"})
 
     refused = with_client(tmp_path, talk, *place)
-    assert refused.content[0].text == "this key does not reach the namespace default"
+    assert refused.content[0].text == "only the namespace work is reached here"
     with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         (entry,) = af.memory.list(namespace="work")
     assert (entry.user_id, entry.agent_id, entry.project) == ("aino", "helper", "harbour")
@@ -244,6 +245,84 @@ Toolbox.call = loud
     code, rest, errors = server.end()
     assert (code, rest) == (0, [])
     assert errors.count("noise") == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "of"),
+    [
+        (b"no JSON", -32700, None),
+        (b"\xff\xfe\x00", -32700, None),
+        (b"[" * 100_000, -32700, None),
+        (b"[]", -32600, None),
+        (b"null", -32600, None),
+        (b'[{"jsonrpc": "2.0", "id": 7, "method": "ping"}]', -32600, None),
+        (b'{"jsonrpc": "1.0", "id": 7, "method": "ping"}', -32600, 7),
+        (b'{"id": "seven", "method": "ping"}', -32600, "seven"),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": 5}', -32600, 7),
+        (b'{"jsonrpc": "2.0", "id": 7}', -32600, 7),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": []}', -32602, 7),
+        (b'{"jsonrpc": "2.0", "id": null, "method": "ping"}', -32600, None),
+        (b'{"jsonrpc": "2.0", "id": 1.5, "method": "ping"}', -32600, None),
+        (b'{"jsonrpc": "2.0", "id": true, "method": "ping"}', -32600, None),
+        (b'{"jsonrpc": "2.0", "id": {}, "method": "ping"}', -32600, None),
+        (b'{"jsonrpc": "2.0", "id": 7, "result": []}', -32600, None),  # an id that is the server's, not the client's
+        (b'{"params": {"id": 1, "x": %s}, "id": 7}' % (b"[" * 300 + b"]" * 300), -32700, 7),
+        (b'{"id": 7, "params": {"x": %s}}' % (b"9" * 5000), -32700, 7),
+        (b'{"id": %s, "params": {}}' % (b"9" * 5000), -32700, None),
+        (b'{"params": {"x": "\\ud800", "y": "\\"id\\": 2"}, "id": "a\\u00e5"}', -32700, "a\u00e5"),
+        (b'{"id": "\\ud800", "params": {}}', -32700, None),
+    ],
+    ids=str,
+)
+def test_what_is_no_message_is_answered_with_its_id_where_one_can_be_read(
+    line: bytes, code: int, of: int | str | None
+) -> None:
+    answer = refusal(line.decode("utf-8", "replace"))
+    assert answer is not None
+    assert (answer.error.code, answer.id) == (code, of)
+    assert is_answered(answer)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"jsonrpc": "2.0", "id": 7, "method": "ping"},
+        {"jsonrpc": "2.0", "id": "", "method": "ping", "params": {}},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 7, "result": {}},
+        {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "x"}},
+    ],
+    ids=str,
+)
+def test_what_is_a_message_is_left_to_the_sdk(message: dict[str, Any]) -> None:
+    assert refusal(json.dumps(message)) is None
+
+
+def test_a_notification_that_is_wrong_has_no_answer() -> None:
+    wrong = refusal('{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": []}')
+    assert wrong is not None
+    assert not is_answered(wrong)
+
+
+def test_every_wrong_line_is_answered_and_the_server_goes_on(piped: Callable[..., Piped]) -> None:
+    server = piped()
+    server.say(b"\xef\xbb\xbf" + json.dumps(INITIALIZE).encode() + b"\n")
+    assert server.hear()["result"]["serverInfo"]["name"] == "agentformer"
+    server.say(INITIALIZED, b"\n", b" \r\n", b"no JSON\n")
+    assert server.hear() == {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": -32700, "message": "this cannot be read as JSON: expected ident at line 1 column 2"},
+    }
+    server.say({"jsonrpc": "2.0", "id": 5, "method": "tools/list", "params": []})
+    told = server.hear()
+    assert (told["id"], told["error"]["code"]) == (5, -32602)
+    server.say(called(6, "memory_add", content="\ud800"))
+    told = server.hear()
+    assert (told["id"], told["error"]["code"]) == (6, -32700)
+    server.say(called(7, "memory_add", content="It goes on."))
+    assert server.hear()["result"]["isError"] is False
+    assert server.end() == (0, [], "")
 
 
 def test_lines_that_are_no_messages_are_survived(piped: Callable[..., Piped]) -> None:
@@ -404,7 +483,15 @@ def test_without_the_extra_it_says_what_to_install(piped: Callable[..., Piped]) 
         (["--port", "0"], "--port: goes with --http only"),
         (["--folder", "nowhere"], "--folder: 'nowhere' is no folder"),
         (["--http", "--host", "0.0.0.0"], "make a key with: agentformer keys add NAME"),
-        (["--http", "--host", "no such host"], "no such host"),
+        (["--http", "--host", "no such host"], "'no such host' is no address of this machine; use 127.0.0.1"),
+        (["--http", "--host", "bogus.invalid"], "'bogus.invalid' is no address of this machine; use 127.0.0.1"),
+        (["--http", "--host", ""], "--host: must be a text"),
+        (["--user", ""], "--user: must be a text"),
+        (["--agent", ""], "--agent: must be a text"),
+        (["--project", " "], "--project: must be a text"),
+        (["--session", ""], "--session: must be a text"),
+        (["--namespace", ""], "--namespace: must be a text"),
+        (["--folder", ""], "--folder: '' is no folder"),
     ],
 )
 def test_wrong_options_are_told_before_anything_is_served(tmp_path: Path, arguments: list[str], said: str) -> None:

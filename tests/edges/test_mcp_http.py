@@ -116,6 +116,11 @@ def test_without_keys_this_machine_is_served_and_a_wrong_key_is_refused(open_ser
         ({"Host": "memory.example.org"}, 200),
         ({"Host": "memory.example.org:443"}, 200),
         ({"Host": "other.example.org"}, 421),
+        ({"Host": "127.0.0.1:evil"}, 421),
+        ({"Host": "localhost:@evil.com"}, 421),
+        ({"Host": "memory.example.org:80@evil.com"}, 421),
+        ({"Origin": "http://localhost:@evil.com"}, 403),
+        ({"Origin": "http://localhost:evil"}, 403),
     ],
 )
 def test_pages_that_play_tricks_with_names_and_proxies_are_refused(
@@ -235,6 +240,17 @@ def test_bodies_that_are_no_messages_are_refused(open_server: HttpServer, body: 
     assert 400 <= answer.status_code < 500
     assert "Traceback" not in answer.text
     assert names(post(open_server, LIST))
+
+
+@pytest.mark.parametrize("number", [None, 1.5, {}, [], True])
+@pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
+def test_a_request_whose_id_is_none_is_refused_and_no_notification(
+    open_server: HttpServer, number: Any, version: str
+) -> None:
+    refused = post(open_server, {**LIST, "id": number}, MCP_Protocol_Version=version)
+    assert refused.status_code == 400
+    assert (refused.json()["error"]["code"], refused.json()["id"]) == (-32600, None)
+    assert post(open_server, {**LIST, "params": []}).json()["id"] == 1
 
 
 def test_half_a_surrogate_pair_is_corrected(open_server: HttpServer) -> None:

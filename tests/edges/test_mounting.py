@@ -154,6 +154,43 @@ def test_the_host_decides_who_asks(tmp_path: Path) -> None:
         close_app(app)
 
 
+SITE = "https://www.example.org"
+FOREIGN = [
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+]
+
+
+def test_a_foreign_page_may_not_use_what_a_browser_sends_of_itself(tmp_path: Path) -> None:
+    """The host application knows its users by their cookies."""
+    app = host()
+    settings = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}
+    with agentformer.connect(**settings, cors_origins=SITE) as memory:
+        KeyStore(memory.settings.index_dir).make("somebody")  # which does not matter here
+        init_app(app, memory, url_prefix="/memory", authorize=lambda: EVERYTHING)
+        client = app.test_client()
+
+        def answers(**headers: str) -> list[Any]:
+            parts = {"file": (io.BytesIO(KEYS), "planted.txt")}
+            named = {"Host": "memory.example.org", **headers}
+            return [
+                client.post("/memory/api/rag/upload", data=parts, headers=named),
+                client.post("/memory/api/memory/clean", headers=named),
+            ]
+
+        for headers in FOREIGN:
+            for answer in answers(**headers):
+                assert (answer.status_code, "cors_origins" in answer.json["detail"]) == (403, True), headers
+        assert client.get("/memory/api/rag/documents").json["documents"] == []
+        for own in ({"Origin": "http://memory.example.org"}, {"Origin": SITE}, {"Sec-Fetch-Site": "same-origin"}):
+            assert [answer.status_code for answer in answers(**own)] == [201, 200], own
+        link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+        assert client.get("/memory/docs", headers=link).status_code == 200
+        close_app(app)
+
+
 def test_without_a_word_of_the_host_the_keys_of_the_memory_decide(tmp_path: Path) -> None:
     app = host()
     with opened(tmp_path) as memory:
@@ -194,6 +231,11 @@ def test_the_hosts_way_of_writing_json_is_not_ours(tmp_path: Path) -> None:
 
 def test_closing_closes_every_memory_that_is_mounted(two: Any) -> None:
     close_app(two)
-    answer = two.test_client().get("/one/memory/api/rag/documents")
+    client = two.test_client()
+    answer = client.get("/one/memory/api/rag/documents")
     assert answer.status_code >= 500
+    assert upload(client, "/one/memory", KEYS, "keys.txt").status_code >= 500
+    parts = {"file": (io.BytesIO(KEYS), "keys.txt")}
+    answer = client.post("/one/memory/api/rag/upload", data=parts, headers={"Prefer": "respond-async"})
+    assert answer.status_code >= 500  # nobody would work on it
     close_app(two)  # again, which does nothing

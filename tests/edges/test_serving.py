@@ -24,7 +24,7 @@ from agentformer.access.keys import KeyStore
 from agentformer.api.serving.listening import listen, url_of
 from agentformer.errors import InvalidInput
 from agentformer.settings import Settings
-from tests.edges.running import BOUND, Running, Serve, answer_on, form_of, head_of, takes_connections, wait_until
+from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of, head_of, takes_connections, wait_until
 
 SERVERS = ("gunicorn", "waitress")
 
@@ -202,6 +202,44 @@ def test_a_request_that_does_not_end_is_cut_off_and_the_memory_is_closed(serve: 
         assert running.end() == 0
     with agentformer.connect(index_dir=tmp_path / "indexes", upload_dir=tmp_path / "uploads", embedder="hashing") as af:
         assert [document.name for document in af.rag.documents()] == ["kept.txt"]
+
+
+def test_a_request_whose_headers_are_half_sent_at_sigterm_is_answered(serve: Serve) -> None:
+    running = serve(before="import agentformer.api.serving.gunicorn as ours\nours._SILENT_SECONDS = 19")
+    with running.connect() as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHo")
+        assert running.ask("GET", "/healthz")[0] == 200
+        running.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not takes_connections(running.port))
+        connection.sendall(b"st: localhost\r\n\r\n")
+        assert answer_on(connection)[0] == 200
+    assert running.process.wait(BOUND) == 0
+
+
+SLOW = (  # a file is read until its job is broken off
+    "import time; from agentformer.rag.ingest import Ingest\n"
+    "def slow(*_, progress, **__):\n"
+    "    while True: progress(0, 1), time.sleep(0.01)\n"
+    "Ingest.__call__ = slow\n"
+)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_who_follows_a_running_job_does_not_hold_up_the_end(serve: Serve, server: str) -> None:
+    endless = f"import agentformer.api.serving.{server} as ours\nours.FINISH_SECONDS = 500\n"
+    running = serve("--server", server, before=endless + SLOW)
+    headers = {**FORM, "Prefer": "respond-async"}
+    status, job = running.ask("POST", "/api/rag/upload", form_of("a.txt", "Tea at four."), headers)
+    assert status == 202
+    with running.connect() as connection:
+        connection.sendall(
+            f"GET /api/jobs/{job['id']} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode()
+        )
+        stream = connection.makefile("rb")
+        wait_until(lambda: b'"state": "running"' in stream.readline())
+        assert running.end() == 0
+        assert b"event: done" not in stream.read()
+    assert "Traceback" not in running.told()
 
 
 # Several processes

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,11 @@ IMPATIENT = (
     "import agentformer.api.serving.patience as patience\n"
     "patience.HEADER_SECONDS = 1.0; patience.BODY_SECONDS = 2.0; patience.IDLE_SECONDS = 1.0\n"
 )
+STUBBORN = (  # so that whoever waits for a slow client in a thread waits for longer than the test
+    "import agentformer.api.serving.patience as patience; import gunicorn.workers.gthread as gthread\n"
+    "patience.HEADER_SECONDS = patience.IDLE_SECONDS = patience.LINGER_SECONDS = 500.0\n"
+    "gthread.DEFAULT_WORKER_DATA_TIMEOUT = 500.0\n"
+)
 
 
 @pytest.fixture
@@ -36,6 +43,16 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     yield serve
     for each in running:
         each.close()
+
+
+def status_in(answers: Any) -> int:
+    """Read one whole answer from a connection that has several."""
+    status, length = int(answers.readline().split()[1]), 0
+    while (line := answers.readline()) != b"\r\n":
+        if line.lower().startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    assert len(answers.read(length)) == length
+    return status
 
 
 def chunks_of(total: int) -> Iterator[bytes]:
@@ -62,6 +79,34 @@ def test_a_body_over_the_limit_is_413_and_the_limit_is_named_however_it_is_sent(
     )
     assert (status, told["limit"]) == (413, "max_json_bytes")
     assert running.documents() == []
+
+
+@pytest.mark.parametrize(
+    ("most", "length", "status"),
+    [(100_000, 10_000_000, 400), (100_000, 16 * 1024**2, 400), (30_000_000, 17_000_000, 413)],
+)
+def test_waitress_leaves_it_to_the_application_how_long_a_body_may_be(
+    serve: Serve, most: int, length: int, status: int
+) -> None:
+    running = serve("--server", "waitress", AGENTFORMER_MAX_FILE_BYTES=str(most))
+    body = b'{"content": "' + b"x" * (length - 15) + b'"}'
+    got, told = running.ask("POST", "/api/memory", body, {"Content-Type": "application/json"})
+    assert (got, told["status"]) == (status, status)
+    assert told["field"] == "content" if status == 400 else told["limit"] == "max_json_bytes"
+
+
+def test_waitress_says_nothing_of_requests_that_wait(serve: Serve) -> None:
+    running = serve("--server", "waitress", "--threads", "1")
+    running.process.send_signal(signal.SIGSTOP)
+    asking = [running.connect() for _ in range(20)]
+    for connection in asking:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    running.process.send_signal(signal.SIGCONT)
+    assert {answer_on(connection)[0] for connection in asking} == {200}
+    assert running.end() == 0
+    assert "queue" not in running.told()
+    for connection in asking:
+        connection.close()
 
 
 def test_a_chunked_upload_within_the_limit_is_whole(serve: Serve) -> None:
@@ -118,6 +163,82 @@ def test_slow_clients_do_not_keep_others_out(serve: Serve) -> None:
     assert running.ask("GET", "/healthz")[0] == 200
     assert running.upload("a.txt", "Tea at four.")[0] == 201
     for connection in stalled:
+        connection.close()
+
+
+PARTIAL = {
+    "a first request": b"G",
+    "headers without an end": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 5000,
+    "the request after one that was answered": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nG",
+}
+
+
+@pytest.mark.parametrize("sent", PARTIAL.values(), ids=PARTIAL)
+def test_headers_that_are_not_whole_hold_no_thread(serve: Serve, sent: bytes) -> None:
+    running = serve("--threads", "2", before=STUBBORN)
+    partial = [running.connect() for _ in range(20)]
+    for connection in partial:
+        connection.sendall(sent)
+    if b"\r\n\r\n" in sent:
+        assert {answer_on(connection)[0] for connection in partial} == {200}
+    assert running.ask("GET", "/healthz")[0] == 200
+    for connection in partial:
+        connection.sendall(b"ET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" if sent[-1:] == b"G" else b"\r\n\r\n")
+    assert {answer_on(connection)[0] for connection in partial} == {200}
+    for connection in partial:
+        connection.close()
+
+
+def test_headers_that_are_never_whole_end_the_connection(serve: Serve) -> None:
+    running = serve("--threads", "1", before=IMPATIENT)
+    for sent in PARTIAL.values():
+        with running.connect() as connection:
+            connection.sendall(sent)
+            if b"\r\n\r\n" in sent:
+                assert answer_on(connection)[0] == 200
+            assert connection.recv(1) == b""
+
+
+def test_a_connection_is_used_for_many_requests_in_whatever_pieces_they_come(serve: Serve) -> None:
+    running = serve("--threads", "1")
+    asked = b"POST /api/rag/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    body = b'{"question": "Tea?", "namespace": "%s"}' % (b"n" * 100)
+    asked += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with running.connect() as connection:
+        for size in (1, 7, 150, len(asked) + 50, 5 * len(asked)):
+            pieces = b"".join([asked] * 5)
+            for start in range(0, len(pieces), size):
+                connection.sendall(pieces[start : start + size])
+                time.sleep(0.001)
+            answers = connection.makefile("rb")
+            for _ in range(5):
+                assert status_in(answers) == 200
+
+
+@pytest.mark.parametrize(("endless", "status"), [(b"GET /", 414), (b"GET / HTTP/1.1\r\nHost: localhost\r\n", 431)])
+def test_headers_that_do_not_end_are_refused_when_too_much_came(serve: Serve, endless: bytes, status: int) -> None:
+    running = serve("--threads", "1", before=STUBBORN)
+    with running.connect() as connection:
+        connection.sendall(endless)
+        for number in range(100 * 1024 // 40):
+            try:
+                connection.sendall(b"x" * 40 if status == 414 else b"x%d: %s\r\n" % (number, b"x" * 30))
+            except OSError:  # refused already
+                break
+        got, told = answer_on(connection)
+    assert (got, told["status"]) == (status, status)
+
+
+def test_who_is_refused_before_the_body_is_sent_holds_no_thread(serve: Serve) -> None:
+    running = serve("--threads", "1", before=STUBBORN)
+    refused = [running.connect() for _ in range(8)]
+    for connection in refused:
+        connection.sendall(head_of("/api/rag/upload", 5000).replace(b"localhost", b"elsewhere.test"))
+    assert {answer_on(connection)[0] for connection in refused} == {421}
+    assert running.ask("GET", "/healthz")[0] == 200
+    for connection in refused:
+        connection.sendall(b"x" * 5000)  # is taken, and the connection stands until they have read the answer
+        assert connection.recv(1) == b""
         connection.close()
 
 

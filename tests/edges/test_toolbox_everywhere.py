@@ -258,7 +258,7 @@ def test_a_namespace_that_is_not_reached_is_refused_by_its_name_and_unseen_by_id
     secret = call("memory_add", content="The safe opens with 4711.")["memory"]["id"]
     for name, arguments in (("memory_search", {"query": "safe"}), ("memory_add", {"content": "x"})):
         assert call.correction(name, "harbour", namespace="default", **arguments) == (
-            "this key does not reach the namespace default"
+            "only the namespace harbour is reached here"
         )
     for name, more in (("memory_get", {}), ("memory_update", {"title": "x"})):
         unseen = call.correction(name, "harbour", id=secret, **more)

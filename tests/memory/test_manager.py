@@ -511,3 +511,21 @@ def test_a_list_is_not_filled_with_what_nothing_speaks_for(tmp_path: Path) -> No
         assert len(af.memory.search("numbat", mode="dense")) == 3
     with connect(index_dir=tmp_path, embedder="hashing", noise_floor=-1) as af:
         assert len(af.memory.search("numbat")) == 3
+
+
+@pytest.mark.parametrize("kind", ["document", "page", "chunk"])
+def test_what_only_uploads_make_is_no_kind_of_a_memory(af: AgentFormer, kind: str) -> None:
+    """Or a memory could pose as a passage of a document, and be cited."""
+    with pytest.raises(InvalidInput, match="kind"):
+        af.memory.store("The safe is open.", kind=kind)
+    kept = af.memory.store("The safe is open.")
+    with pytest.raises(InvalidInput, match="kind"):
+        af.memory.update(kept.id, kind=kind)
+
+
+def test_parts_go_with_their_whole_in_their_own_namespace_only(af: AgentFormer) -> None:
+    whole = af.memory.store("A tour of the harbour.", namespace="ours")
+    part = af.memory.store("It begins at the crane.", namespace="ours", parent_id=whole.id)
+    foreign = af.memory.store("Theirs.", namespace="theirs", parent_id=whole.id)
+    assert af.memory.remove(whole.id) == 2
+    assert [entry.id for entry in af.backend.get([part.id, foreign.id])] == [foreign.id]

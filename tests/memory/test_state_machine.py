@@ -135,7 +135,8 @@ class Model:
         """All that goes with these."""
         doomed = set(ids) & self.entries.keys()
         while True:
-            more = {e.id for e in self.entries.values() if e.parent_id in doomed}
+            places = {(i, self.entries[i].namespace) for i in doomed}
+            more = {e.id for e in self.entries.values() if (e.parent_id, e.namespace) in places}
             more |= {by for i in doomed if (by := self.entries[i].archived_by)}
             for entry in self.entries.values():
                 restored = entry.kind == "summary" and entry.archived_at
@@ -173,7 +174,11 @@ class Machine(RuleBasedStateMachine):
         self.store(batch, False, [])
 
     def teardown(self) -> None:
+        """At the end every summary that stands is undone: which rules are drawn how often is not ours to say."""
         if hasattr(self, "backend"):
+            for summary_id in self.standing():
+                self.bring_back(summary_id)
+            self.records_agree()
             self.backend.close()
         shutil.rmtree(self.folder)
 
@@ -308,9 +313,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule(n=pick)
     def restore_a_summary(self, n: int) -> None:
-        summaries = sorted({entry.archived_by for entry in self.model.entries.values() if entry.archived_by})
-        if summaries:
+        if summaries := self.standing():
             self.bring_back(summaries[n % len(summaries)])
+
+    def standing(self) -> list[str]:
+        return sorted({entry.archived_by for entry in self.model.entries.values() if entry.archived_by})
 
     def bring_back(self, summary_id: str) -> None:
         done = self.both("restore", lambda: self.model.restore(summary_id), lambda: self.backend.restore(summary_id))

@@ -26,6 +26,13 @@ def test_without_a_model_the_best_sentence_is_quoted() -> None:
     assert answer.text.startswith(f"“{first.quote}” [1]")
 
 
+def test_with_a_model_quotes_can_be_asked_for() -> None:
+    model = Scripted("Never.")
+    answer = Answerer(model, None).answer("Who keeps the keys?", HITS, extractive=True)
+    assert answer == Answerer(None, None).answer("Who keeps the keys?", HITS)
+    assert answer.mode == "extractive"
+
+
 def test_offsets_of_a_citation_are_in_the_page_and_not_in_the_chunk() -> None:
     citation = Answerer(None, None).answer("What does the crane cost?", HITS).citations[0]
     assert (citation.page, citation.start) == (2, 40 + BOATS.index("The crane"))

@@ -130,6 +130,25 @@ def test_the_audit_speaks_of_ones_own_memories_only(af: AgentFormer) -> None:
     assert set(theirs) == set(mine)
 
 
+def test_the_audit_and_the_status_count_ones_own_memories_only(af: AgentFormer) -> None:
+    aino, bo = Caller(user_id="aino"), Caller(user_id="bo", project="harbour")
+    for number in range(3):
+        af.toolbox.call("memory_add", {"content": f"Aino's fact {number}."}, aino)
+    af.toolbox.call("core_memory_append", {"name": "log", "text": "Aino."}, aino)
+    af.toolbox.call("memory_add", {"content": "The crane is blue."}, bo)
+    af.toolbox.call("core_memory_append", {"name": "log", "text": "Bo."}, bo)
+    af.toolbox.call("rag_upload", {"name": "a.txt", "text": "The pier is long."})
+
+    audits = [af.toolbox.call("memory_audit", {}, caller) for caller in (aino, bo)]
+    assert [(audit["entries"], audit["unread"]["count"]) for audit in audits] == [(4, 0), (2, 0)]
+    mine, theirs, all_of_it = (af.toolbox.call("memory_status", {}, caller) for caller in (aino, bo, Caller()))
+    empty = {"episodic": 0, "working": 0}
+    assert mine["memories"] == {"core": 1, "semantic": 3, **empty}
+    assert theirs["memories"] == {"core": 1, "semantic": 1, **empty}
+    assert all_of_it["memories"]["core"] == 2
+    assert [state["documents"] for state in (mine, theirs, all_of_it)] == [1, 1, 1]
+
+
 def test_core_blocks_belong_to_the_caller(af: AgentFormer) -> None:
     aino, bo = Caller(user_id="aino", agent_id="helper"), Caller(user_id="bo", agent_id="helper")
     af.toolbox.call("core_memory_append", {"name": "persona", "text": "Answer Aino briefly."}, aino)
@@ -147,6 +166,66 @@ def test_consolidating_means_the_callers_own_session(af: AgentFormer) -> None:
     report = af.toolbox.call("memory_consolidate", {}, Caller(session_id="monday"))
     assert report["archived"] == 5
     assert len(af.memory.list(session_id="tuesday", kinds=("message",))) == 12
+
+
+def test_who_is_bound_to_a_user_consolidates_sessions_that_the_user_took_part_in(af: AgentFormer) -> None:
+    aino, bo = Caller(user_id="aino"), Caller(user_id="bo")
+    for number in range(12):
+        af.memory.add_message("monday", "user", f"Message {number} is about pier {number}.", user_id="aino")
+    unseen = run(af, "memory_consolidate", {"session_id": "monday"}, bo)
+    missing = run(af, "memory_consolidate", {"session_id": "sunday"}, bo)
+    assert (unseen.failed, unseen.text) == (True, missing.text.replace("sunday", "monday"))
+    assert run(af, "memory_consolidate", {}, bo).text == "session_id: is missing; say which conversation to summarise"
+    assert run(af, "memory_consolidate", {}, Caller(user_id="bo", session_id="monday")).text == unseen.text
+    assert len(af.memory.list(session_id="monday", kinds=("message",))) == 12
+    assert af.toolbox.call("memory_consolidate", {"session_id": "monday"}, aino)["archived"] == 5
+    assert af.toolbox.call("memory_consolidate", {"session_id": "monday"}, aino)["archived"] == 0
+
+
+@pytest.mark.parametrize("kind", ["message", "chunk", "document", "page"])
+def test_kinds_of_conversations_and_uploads_are_not_remembered(af: AgentFormer, kind: str) -> None:
+    fact = af.memory.store("The crane is blue.")
+    for name, more in (("memory_add", {"content": "x"}), ("memory_update", {"id": fact.id})):
+        assert run(af, name, {**more, "kind": kind}).text == (
+            f"kind: {kind!r} is kept for what was said and uploaded; give another, such as fact"
+        )
+    assert [entry.kind for entry in af.memory.list()] == ["fact"]
+
+
+def test_what_was_said_stays_as_it_was_said(af: AgentFormer) -> None:
+    said = af.memory.add_message("monday", "user", "The crane is blue.")
+    for changes in ({"content": "The crane is red."}, {"kind": "fact"}):
+        told = run(af, "memory_update", {"id": said.id, **changes})
+        assert "what was said stays as it was said" in told.text
+    assert not run(af, "memory_update", {"id": said.id, "salience": 0.5}).failed
+    assert [(entry.content, entry.kind) for entry in af.memory.list()] == [("The crane is blue.", "message")]
+
+
+def test_long_contents_and_metadata_are_not_given_whole(af: AgentFormer) -> None:
+    long, facts = "The crane is blue. " * 1_000, {"notes": "ä" * 3_000}
+    added = af.toolbox.call("memory_add", {"content": long, "metadata": facts})["memory"]
+    changed = af.toolbox.call("memory_update", {"id": added["id"], "content": f"{long}!"})["memory"]
+    for told, size in ((added, len(long)), (changed, len(long) + 1)):
+        assert (told["content"], told["cut"]) == (long[:8_000], f"{size} characters in all; memory_get shows them")
+    read = af.toolbox.call("memory_get", {"id": added["id"]})
+    assert (len(read["memory"]["content"]), read["next_start"]) == (8_000, 8_000)
+    assert "metadata" not in read["memory"]
+    assert read["memory"]["metadata_left_out"] == "it has 3013 characters as JSON, over 2000"
+
+    for name, metadata in (("a.txt", facts), ("b.txt", {"site": "north"})):
+        af.rag.upload(f"{name} is short.".encode(), name=name, metadata=metadata)
+    first, second = af.toolbox.call("rag_list", {})["documents"]
+    assert ("metadata" in first, "3013 characters" in first["metadata_left_out"]) == (False, True)
+    assert (second["metadata"], "metadata_left_out" in second) == ({"site": "north"}, False)
+
+
+def test_a_caller_that_reads_passages_itself_is_not_told_that_there_is_no_answer(af: AgentFormer) -> None:
+    af.rag.upload(b"The crane is blue and stands on the northern pier.", name="crane.txt")
+    ask = {"question": "Who invented the telephone?"}
+    plain, quoted = (af.toolbox.call("rag_query", ask, Caller(quotes=quotes)) for quotes in (False, True))
+    assert plain["mode"] == quoted["mode"] == "none"
+    assert plain["answer"] != quoted["answer"] == "No sentence answers this by itself; read the passages."
+    assert plain["passages"] == quoted["passages"] != []
 
 
 def test_an_uploaded_document_is_not_changed_as_a_memory(af: AgentFormer) -> None:
@@ -183,4 +262,7 @@ def test_who_may_only_write_is_shown_nothing_that_was_there(af: AgentFormer) -> 
         af.toolbox.call("core_memory_append", {"name": "persona", "text": "Be kind."}, writer),
     ]
     assert "4711" not in str(told)
+    assert told[0] == told[1]
     assert told[2]["memory"]["id"] == secret.id
+    with pytest.raises(Forbidden, match="no right to read"):  # or it could be guessed letter by letter
+        af.toolbox.call("core_memory_replace", {"name": "persona", "old": "4", "new": "4"}, writer)

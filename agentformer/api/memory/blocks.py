@@ -48,6 +48,7 @@ def _add_editing(operations: Operations, af: AgentFormer) -> None:
         returns={200: models.Entry, 204: None},
         faults=(409,),
         tag=_TAG,
+        tool="core_memory_append",
     )
     def append(grant: Grant, body: asked.Addition, name: str) -> Response:
         """Add a line to a core block, which begins with it if it is not there.
@@ -61,16 +62,28 @@ def _add_editing(operations: Operations, af: AgentFormer) -> None:
         f"{_ONE}/replace",
         right="write",
         body=asked.Replacement,
-        returns={200: models.Entry, 204: None},
+        returns={200: models.Entry},
         faults=(409,),
         tag=_TAG,
+        tool="core_memory_replace",
     )
     def replace(grant: Grant, body: asked.Replacement, name: str) -> Response:
-        """Put new text where a core block says the old one, which must be there once. 204 for a key that may not
-        read."""
+        """Put new text where a core block says the old one, which must be there once.
+
+        Needs the right to read too, or what a block says could be guessed piece by piece.
+        """
+        grant.require("read")
         return changed(core.replace(name, body.old, body.new, **_owner(body, grant)), grant)
 
-    @operations.declare("DELETE", _ONE, right="write", query=asked.BlocksAsked, returns={204: None}, tag=_TAG)
+    @operations.declare(
+        "DELETE",
+        _ONE,
+        right="write",
+        query=asked.BlocksAsked,
+        returns={204: None},
+        tag=_TAG,
+        tool="memory_delete",
+    )
     def remove(grant: Grant, query: asked.BlocksAsked, name: str) -> Response:
         """Delete a core block, with its history."""
         core.remove(name, **_owner(query, grant))

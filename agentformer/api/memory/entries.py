@@ -38,6 +38,7 @@ def _add_storing(operations: Operations, af: AgentFormer) -> None:
         returns={201: models.Entry, 200: models.Entry, 204: None},
         faults=(409,),
         tag=TAG,
+        tool="memory_add",
     )
     def add(grant: Grant, body: asked.NewMemory) -> Response:
         """Remember something.
@@ -55,6 +56,7 @@ def _add_storing(operations: Operations, af: AgentFormer) -> None:
         returns={201: models.Entries, 204: None},
         faults=(409,),
         tag=TAG,
+        tool="memory_add",
     )
     def add_many(grant: Grant, body: asked.NewMemories) -> Response:
         """Remember much at once: all of it, or nothing.
@@ -95,13 +97,13 @@ def _add_list(operations: Operations, af: AgentFormer) -> None:
 
 
 def _add_looking(operations: Operations, af: AgentFormer) -> None:
-    @operations.declare("GET", ONE, right="read", returns={200: models.Entry}, faults=(400,), tag=TAG)
+    @operations.declare("GET", ONE, right="read", returns={200: models.Entry}, tag=TAG, tool="memory_get")
     def entry(grant: Grant, entry_id: str) -> Response:
         """Read a memory, archived or not. `ETag` is its version."""
         seen(af, grant, entry_id)
         return shown(af.memory.get(entry_id))
 
-    @operations.declare("GET", f"{ONE}/history", right="read", returns={200: models.Versions}, faults=(400,), tag=TAG)
+    @operations.declare("GET", f"{ONE}/history", right="read", returns={200: models.Versions}, tag=TAG)
     def history(grant: Grant, entry_id: str) -> Response:
         """Tell what a memory said before each of its changes, oldest first."""
         seen(af, grant, entry_id)
@@ -118,6 +120,7 @@ def _add_changing(operations: Operations, af: AgentFormer) -> None:
         returns={200: models.Entry, 204: None},
         faults=(409, 412),
         tag=TAG,
+        tool="memory_update",
     )
     def change(grant: Grant, body: asked.Change, entry_id: str) -> Response:
         """Change what a memory says; its former state stays in its history.
@@ -142,7 +145,14 @@ def _add_changing(operations: Operations, af: AgentFormer) -> None:
         return changed(entry, grant)
 
     @operations.declare(
-        "DELETE", ONE, right="write", headers=preconditions.HEADER, returns={204: None}, faults=(400, 412), tag=TAG
+        "DELETE",
+        ONE,
+        right="write",
+        headers=preconditions.HEADER,
+        returns={204: None},
+        faults=(412,),
+        tag=TAG,
+        tool="memory_delete",
     )
     def forget(grant: Grant, entry_id: str) -> Response:
         """Forget a memory for good, with its history and the summaries made from it.

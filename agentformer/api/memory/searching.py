@@ -26,7 +26,14 @@ def _add_search(operations: Operations, af: AgentFormer) -> None:
     most = af.settings.max_question_chars
 
     @operations.declare(
-        "POST", f"{ALL}/search", right="read", body=asked.Wanted, returns={200: models.Found}, faults=(409,), tag=TAG
+        "POST",
+        f"{ALL}/search",
+        right="read",
+        body=asked.Wanted,
+        returns={200: models.Found},
+        faults=(409,),
+        tag=TAG,
+        tool="memory_search",
     )
     def search(grant: Grant, body: asked.Wanted) -> Response:
         """Find memories and passages of documents, best first.
@@ -64,6 +71,7 @@ def _add_messages(operations: Operations, af: AgentFormer) -> None:
         query=asked.TranscriptAsked,
         returns={200: models.Transcript},
         tag=TAG,
+        tool="conversation_search",
     )
     def transcript(grant: Grant, query: asked.TranscriptAsked) -> Response:
         """Give a session's messages exactly as they were said, in order, summarised or not."""
@@ -72,8 +80,16 @@ def _add_messages(operations: Operations, af: AgentFormer) -> None:
 
 
 def _add_context(operations: Operations, af: AgentFormer) -> None:
+    most = af.settings.max_question_chars
+
     @operations.declare(
-        "POST", f"{ALL}/context", right="read", body=asked.Task, returns={200: models.Context}, faults=(409,), tag=TAG
+        "POST",
+        f"{ALL}/context",
+        right="read",
+        body=asked.Task,
+        returns={200: models.Context},
+        faults=(409, 413),
+        tag=TAG,
     )
     def context(grant: Grant, body: asked.Task) -> Response:
         """Build what a model should be given for a task, within a budget of tokens.
@@ -81,5 +97,7 @@ def _add_context(operations: Operations, af: AgentFormer) -> None:
         Core memory, what was said, and what memory holds about the task, as messages; and a report of what is in them
         and what was left out.
         """
+        if len(body.task) > most:
+            raise TooLarge("max_question_chars", f"the task has {len(body.task)} characters, over {most}")
         given = {**body.model_dump(), "namespace": grant.namespace(body.namespace)}
         return reply(context_json(af.memory.build_context(**given)))

@@ -25,7 +25,13 @@ def add_upkeep(operations: Operations, af: AgentFormer) -> None:
 
 def _add_summaries(operations: Operations, af: AgentFormer) -> None:
     @operations.declare(
-        "POST", f"{ALL}/clean", right="write", body=asked.Cleaning, returns={200: models.CleaningReport}, tag=TAG
+        "POST",
+        f"{ALL}/clean",
+        right="write",
+        body=asked.Cleaning,
+        returns={200: models.CleaningReport},
+        tag=TAG,
+        tool="memory_consolidate",
     )
     def clean(grant: Grant, body: asked.Cleaning) -> Response:
         """Turn older messages into summaries.
@@ -66,7 +72,13 @@ def _add_indexes(operations: Operations, af: AgentFormer) -> None:
         return reply({"pending": af.backend.pending(scope), "waiting": [report_json(item) for item in waiting]})
 
     @operations.declare(
-        "GET", f"{ALL}/audit", right="read", query=asked.NamespaceAsked, returns={200: models.AuditReport}, tag=TAG
+        "GET",
+        f"{ALL}/audit",
+        right="read",
+        query=asked.NamespaceAsked,
+        returns={200: models.AuditReport},
+        tag=TAG,
+        tool="memory_audit",
     )
     def audit(grant: Grant, query: asked.NamespaceAsked) -> Response:
         """Tell what a person should look at: duplicates, memories that nobody reads, contradictions, full blocks."""

@@ -80,7 +80,7 @@ class Document(Told):
     namespace: str
     status: DocumentStatus
     reason: str
-    id: str = Field(description="Empty for a file of which nothing was kept.")
+    id: str = Field(description="Empty for a file of which nothing was kept, and for a key that may not read.")
     pages: int
     chunks: int
     media_type: str

@@ -1,7 +1,7 @@
 """gunicorn: one process watches over others, each of which has the memory open and answers with threads.
 
-Requests are read by the thread that answers them. So that clients who send or read slowly, or not at all, do not hold
-all threads, every connection is a `PatientSocket`.
+A thread takes a connection when the headers of a request are whole; reads the body, and answers. So that clients who
+send or read slowly, or not at all, do not hold all threads, every connection is a `PatientSocket`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from selectors import EVENT_READ
@@ -38,7 +39,7 @@ from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.request_log import log_requests_to
 from agentformer.api.serving import patience
 from agentformer.api.serving.listening import FINISH_SECONDS, listen, url_of
-from agentformer.api.serving.patience import PatientSocket
+from agentformer.api.serving.patience import HeadersTooLong, PatientSocket
 from agentformer.api.serving.telling import Failure
 from agentformer.errors import AgentFormerError
 from agentformer.settings import Settings
@@ -47,9 +48,11 @@ _CLOSE_SECONDS = 10  # for a process to close its memory after its last request
 _WEDGED_SECONDS = 300  # without a sign of life; loading a model must fit in, and takes no more
 _KEEP_SECONDS = 30  # that an idle connection stays open; it costs no thread
 _SILENT_SECONDS = 2.0  # that a connection without a request stays open at the end
+_DRAIN_SECONDS = 0.1  # for the rest of a body that nobody wants, so that the connection can be used again
 _REFUSED = (  # the first class that fits decides
     (LimitRequestLine, 414, "URI Too Long"),
     (LimitRequestHeaders, 431, "Request Header Fields Too Large"),
+    (HeadersTooLong, 431, "Request Header Fields Too Large"),
     (ExpectationFailed, 417, "Expectation Failed"),
     (UnsupportedTransferCoding, 501, "Not Implemented"),
     (ParseException, 400, "Bad Request"),
@@ -142,6 +145,7 @@ class _Watcher(Arbiter):  # type: ignore[misc]
 
 class _Worker(ThreadWorker):  # type: ignore[misc]
     def init_process(self) -> None:
+        self._parting: deque[Any] = deque()  # connections that are answered for the last time
         self.cfg.set("graceful_timeout", FINISH_SECONDS)  # of this process alone: the watcher waits for longer
         super().init_process()
 
@@ -186,22 +190,66 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             conn.timeout = min(conn.timeout, time.monotonic() + _SILENT_SECONDS)
 
     def enqueue_req(self, conn: Any) -> None:
-        """A connection gets a thread when something comes on it, and not before."""
-        if not isinstance(conn.sock, PatientSocket):
+        """A connection gets a thread when the headers of a request are here, and not before."""
+        if isinstance(conn.sock, PatientSocket):
+            conn.sock.expect_headers(conn.parser.unreader.take_buffered())
+        else:
             conn.sock = PatientSocket.instead_of(conn.sock)
-            conn.timeout = time.monotonic() + (patience.HEADER_SECONDS if self.alive else _SILENT_SECONDS)
-            conn.sock.setblocking(False)
-            self.pending_conns.append(conn)
-            self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
+        conn.sock.setblocking(False)
+        if conn.sock.gather():
+            self._answer(conn)
             return
-        conn.sock.expect_headers()
+        conn.timeout = time.monotonic() + (patience.HEADER_SECONDS if self.alive else _SILENT_SECONDS)
+        self.pending_conns.append(conn)
+        self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
+
+    def on_pending_socket_readable(self, conn: Any, client: PatientSocket) -> None:
+        if client.gather():
+            self.poller.unregister(client)
+            self.pending_conns.remove(conn)
+            self._answer(conn)
+
+    def _answer(self, conn: Any) -> None:
+        conn.data_ready = True  # else the thread would wait for what is read already
         super().enqueue_req(conn)
 
     def handle(self, conn: Any) -> Any:
         keep = super().handle(conn)
-        if not keep:
-            conn.sock.linger()  # here: the thread that accepts connections would do it otherwise
+        if keep and (ahead := conn.sock.read_ahead()):
+            unreader = conn.parser.unreader
+            unreader.unread(unreader.take_buffered() + ahead)  # where it is looked for, before the socket is watched
         return keep
+
+    def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
+        return bool(keepalive and conn.parser.finish_body(deadline=time.monotonic() + _DRAIN_SECONDS))
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        """Connections that are not kept part without a thread."""
+        if not fs.cancelled() and not fs.exception() and fs.result():
+            super().finish_request(conn, fs)
+        elif conn.sock.part():
+            conn.timeout = time.monotonic() + patience.LINGER_SECONDS
+            self._parting.append(conn)
+            self.poller.register(conn.sock, EVENT_READ, partial(self._on_parting_readable, conn))
+        else:
+            self._close(conn)
+
+    def _on_parting_readable(self, conn: Any, client: PatientSocket) -> None:
+        if not client.drop():
+            self._parting.remove(conn)
+            self.poller.unregister(client)
+            self._close(conn)
+
+    def murder_pending(self) -> None:
+        super().murder_pending()
+        while self._parting and self._parting[0].timeout <= time.monotonic():
+            conn = self._parting.popleft()
+            self.poller.unregister(conn.sock)
+            self._close(conn)
+
+    def _close(self, conn: Any) -> None:
+        self.nr_conns -= 1
+        conn.close()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         conn.sock.expect_body()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import waitress
 
 from agentformer.api.app import close_app, create_app, stop_jobs
+from agentformer.api.guarding import JSON_BYTES
 from agentformer.api.multipart import FORM_BYTES
 from agentformer.api.request_log import log_requests_to
 from agentformer.api.serving.listening import FINISH_SECONDS, listen, url_of
@@ -25,12 +27,13 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
     with listen(settings) as listener:
         url = url_of(listener)
         log_requests_to(sys.stderr)
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # that requests wait is no fault
         app = create_app(settings)
         server = waitress.create_server(
             app,
             sockets=[listener],
             threads=settings.threads,
-            max_request_body_size=settings.max_file_bytes + FORM_BYTES,
+            max_request_body_size=_most_bytes(settings),
             clear_untrusted_proxy_headers=False,  # they tell that a proxy is there; nothing else believes them
             ident="agentformer",
         )
@@ -50,6 +53,11 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
         finally:
             server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
             close_app(app)
+
+
+def _most_bytes(settings: Settings) -> int:
+    """From where on waitress refuses a body itself: more than the application takes of any kind, so that it decides."""
+    return max(settings.max_file_bytes + FORM_BYTES, JSON_BYTES) + 1
 
 
 def _turn(server: Any) -> None:

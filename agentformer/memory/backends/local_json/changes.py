@@ -22,17 +22,17 @@ def inside(draft: Draft, scope: Scope) -> set[str]:
 
 
 def with_parts(draft: Draft, ids: Iterable[str]) -> set[str]:
-    """These entries, as far as they are there, and all below them by `parent_id`."""
-    parts: dict[str | None, list[str]] = defaultdict(list)
+    """These entries, as far as they are there, and all below them by `parent_id` in their own namespaces."""
+    parts: dict[tuple[str, str | None], list[str]] = defaultdict(list)
     for entry_id, record in draft.records.items():
-        parts[record.entry.parent_id].append(entry_id)
+        parts[record.entry.namespace, record.entry.parent_id].append(entry_id)
     found: set[str] = set()
     waiting = [entry_id for entry_id in ids if entry_id in draft.records]
     while waiting:
         entry_id = waiting.pop()
         if entry_id not in found:
             found.add(entry_id)
-            waiting += parts[entry_id]
+            waiting += parts[draft.records[entry_id].entry.namespace, entry_id]
     return found
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.records.salience import effective_salience
+from agentformer.records.scopes import OWNERS
 from agentformer.types import Decay, MemoryEntry, Scope
 
 _EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
@@ -14,7 +15,12 @@ _EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_t
 
 def filter_of(scope: Scope) -> Callable[[MemoryEntry], bool]:
     """A test of entries. One moment holds for all of them, so that none fades while others are looked at."""
-    equal = {name: wanted for name in _EQUAL if (wanted := getattr(scope, name)) is not None}
+    nobody = OWNERS if scope.or_nobody else ()
+    equal = {
+        name: (wanted, None) if name in nobody else (wanted,)
+        for name in _EQUAL
+        if (wanted := getattr(scope, name)) is not None
+    }
     decay = Decay(scope.decay.rates, scope.decay.at or datetime.now(UTC))
 
     def admits(entry: MemoryEntry) -> bool:
@@ -24,7 +30,7 @@ def filter_of(scope: Scope) -> Callable[[MemoryEntry], bool]:
             and (not scope.tiers or entry.tier in scope.tiers)
             and (not scope.kinds or entry.kind in scope.kinds)
             and (not scope.categories or entry.category in scope.categories)
-            and all(getattr(entry, name) == wanted for name, wanted in equal.items())
+            and all(getattr(entry, name) in wanted for name, wanted in equal.items())
             and _in_document(scope, entry)
             and _in_time(scope, entry)
             and all(_has(entry, key, wanted) for key, wanted in scope.metadata.items())

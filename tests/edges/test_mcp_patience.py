@@ -1,0 +1,177 @@
+"""The MCP server over HTTP with clients that are slow, that are many, or that send half of something."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+pytest.importorskip("flask", reason="the extra `server` is not installed")
+
+from tests.edges.doors import BOUND, HttpServer
+
+HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+LIST = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode()
+HASTY = "import agentformer.mcp_server.patience as p; "
+Start = Callable[..., HttpServer]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[HttpServer] = []
+
+    def start(**more: Any) -> HttpServer:
+        started.append(HttpServer(tmp_path, **more))
+        assert started[-1].url.startswith("http://"), started[-1].told
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def connect(server: HttpServer, stack: ExitStack) -> socket.socket:
+    host, port = server.url.removeprefix("http://").removesuffix("/mcp").split(":")
+    return stack.enter_context(socket.create_connection((host, int(port)), timeout=BOUND))
+
+
+def heard(connection: socket.socket) -> bytes:
+    """All until the server closes."""
+    told = b""
+    while piece := connection.recv(65536):
+        told += piece
+    return told
+
+
+def serves(server: HttpServer) -> bool:
+    return httpx2.post(server.url, content=LIST, headers=JSON, timeout=BOUND).status_code == 200
+
+
+@pytest.mark.parametrize("setting", ["p.HEADER_SECONDS = 0.5", "p.IDLE_SECONDS = 0.5"])
+@pytest.mark.parametrize("sent", [b"", b"POST /mcp HTTP/1.1\r\nHost: loc"])
+def test_headers_that_do_not_come_are_not_awaited(start: Start, stack: ExitStack, setting: str, sent: bytes) -> None:
+    server = start(before=HASTY + setting)
+    connection = connect(server, stack)
+    connection.sendall(sent)
+    head, body = heard(connection).split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert json.loads(body)["type"] == "urn:agentformer:problem:incomplete-request"
+    assert serves(server)
+    assert server.end() == (0, "")
+
+
+@pytest.mark.parametrize("setting", ["p.BODY_SECONDS = 0.5", "p.IDLE_SECONDS = 0.5"])
+@pytest.mark.parametrize("length", [b"Content-Length: 1000\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_a_body_that_does_not_come_is_not_awaited(start: Start, stack: ExitStack, setting: str, length: bytes) -> None:
+    server = start(before=HASTY + setting)
+    connection = connect(server, stack)
+    connection.sendall(HEAD + length + b"\r\n")
+    assert heard(connection).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert serves(server)
+    assert server.end() == (0, "")
+
+
+def test_what_trickles_in_has_a_time_as_a_whole(start: Start, stack: ExitStack) -> None:
+    server = start(before=HASTY + "p.BODY_SECONDS = 1")
+    connection = connect(server, stack)
+    connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
+    connection.settimeout(0.1)
+    told = b""
+    for _ in range(int(BOUND * 10)):
+        try:
+            connection.sendall(b" ")
+            told = connection.recv(65536)
+            break
+        except TimeoutError:
+            continue
+    assert told.startswith(b"HTTP/1.1 408 ")
+
+
+def test_who_was_refused_and_sends_on_is_cut(start: Start, stack: ExitStack) -> None:
+    server = start(before=HASTY + "p.BODY_SECONDS = 1")
+    connection = connect(server, stack)
+    connection.sendall(HEAD + b"Authorization: Basic YTpi\r\nContent-Length: 1000\r\n\r\n")
+    assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
+    connection.settimeout(0.1)
+    ended = False
+    for _ in range(int(BOUND * 10)):
+        try:
+            connection.sendall(b" ")
+            ended = not connection.recv(65536)
+        except TimeoutError:
+            continue
+        except OSError:
+            ended = True
+        if ended:
+            break
+    assert ended
+
+
+def test_more_connections_than_there_may_be_are_told_so(start: Start, stack: ExitStack) -> None:
+    server = start(before=HASTY + "p.MOST_CONNECTIONS = 5")
+    for _ in range(5):
+        connect(server, stack).sendall(b"POST /mcp HT")
+    told = heard(connect(server, stack))
+    assert told.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"\r\nRetry-After: 2\r\n" in told
+    stack.close()
+    for _ in range(int(BOUND * 10)):
+        with ExitStack() as other:
+            connection = connect(server, other)
+            lines = "".join(f"{name}: {value}\r\n" for name, value in JSON.items())
+            head = (
+                f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{lines}Content-Length: {len(LIST)}\r\n"
+            )
+            connection.sendall(head.encode() + b"\r\n" + LIST)
+            if (told := heard(connection)).startswith(b"HTTP/1.1 200 "):
+                break
+    assert told.startswith(b"HTTP/1.1 200 ")
+
+
+def test_bodies_under_way_are_bounded_together(start: Start, stack: ExitStack) -> None:
+    server = start(environment={"AGENTFORMER_MAX_FILE_BYTES": "1"})  # so that a message has at most 1 MiB
+    most = 1024 * 1024
+    waiting = []
+    for _ in range(6):
+        waiting.append(connect(server, stack))
+        waiting[-1].sendall(HEAD + b"Content-Length: %d\r\n\r\n" % most + b" " * (most - 1))
+    refused = []
+    for connection in waiting:
+        connection.settimeout(1)
+        try:
+            refused.append(connection.recv(65536))
+        except TimeoutError:
+            continue
+    assert len(refused) == 2
+    assert all(told.startswith(b"HTTP/1.1 429 ") and b"retry-after: 5\r\n" in told.lower() for told in refused)
+    assert serves(server)  # small ones have room
+    stack.close()
+    with ExitStack() as again:  # what was held is free again
+        for _ in range(4):
+            connection = connect(server, again)
+            connection.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % most + b" " * most)
+            assert b" 429 " not in heard(connection)
+
+
+def test_what_has_not_come_whole_does_not_hold_up_the_end(start: Start, stack: ExitStack) -> None:
+    # Where the server waits for them, it waits for longer than the test does.
+    server = start(before="import agentformer.mcp_server.http as h; h._FINISH_SECONDS = h._GIVE_UP_SECONDS = 600")
+    for number in range(20):
+        connection = connect(server, stack)
+        connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{" if number % 2 else b"POST /mcp HTTP/1.1\r\nHos")
+    assert serves(server)
+    assert server.end() == (0, "")
