@@ -119,7 +119,6 @@ class Talk:
                 dim(f"[{cited.document}{page}] {excerpt(cited.quote)}")
             if turn.finish != "answer":
                 dim(f"({turn.finish} after {turn.steps} steps)")
-        sys.stdout.flush()
         return turn.finish == "answer"
 
     def stopped(self) -> None:

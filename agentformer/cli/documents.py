@@ -167,7 +167,6 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
                 say(event.text, nl=False)
             elif isinstance(event, Answer):
                 _print_end(event)
-            sys.stdout.flush()
     except KeyboardInterrupt:
         if not as_json:
             say()

@@ -83,6 +83,8 @@ def add(
     except SystemExit:  # the output is lost, and with it the only text of the key
         store.revoke(key.id)
         say(f"key {key.id} ({key.name}) is revoked again, since nobody has seen it", err=True)
+        if first:
+            say("none the less, every request over HTTP needs a key from now on", err=True)
         raise
     if as_json:
         return

@@ -11,8 +11,8 @@ import click
 
 from agentformer.access.grant import EVERYTHING, Grant, Right
 from agentformer.cli.group import common, examples, main, namespace_asked
-from agentformer.cli.output import say
-from agentformer.errors import AccessError, InvalidInput, MissingExtra
+from agentformer.cli.output import fail, say
+from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.records import fields
 from agentformer.registry import lookup
 from agentformer.settings import load_settings
@@ -94,7 +94,7 @@ def mcp(
         serve(settings, caller, started=lambda url: say(f"serving MCP on {url}", err=True))
         return
     if sys.stdin is None or sys.stdout is None:
-        raise AccessError("standard input or output is closed, and MCP is spoken there; start it with both, or --http")
+        fail("standard input or output is closed, and MCP is spoken there; start it with both, or with --http", 3)
     if sys.stdin.isatty():
         say("speaking MCP here, which programs start themselves; Ctrl-D ends it, --help shows more", err=True)
     serve(load_settings(options), caller)

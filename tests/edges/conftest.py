@@ -14,6 +14,7 @@ from agentformer.cli import main
 
 Invoke = Callable[..., Result]
 Shown = Callable[..., Any]
+Copy = Callable[..., Result]
 
 UNCLEANED = {"AGENTFORMER_CLEAN_EVERY": "0"}  # unless a test says so
 
@@ -43,3 +44,14 @@ def shown(run: Invoke) -> Shown:
         return json.loads(done.stdout)
 
     return shown
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    """A command on another memory, which is empty at first."""
+
+    def copy(*arguments: str, **environment: str) -> Result:
+        folders = ("--index-dir", f"{tmp_path}/ci", "--upload-dir", f"{tmp_path}/cu", "--embedder", "hashing")
+        return CliRunner(env={**UNCLEANED, **environment}).invoke(main, [*arguments, *folders])
+
+    return copy

@@ -68,7 +68,34 @@ def test_a_closed_standard_input_is_a_wrong_argument(filled: tuple[str, ...], co
 
 def test_closed_outputs_are_no_crash(filled: tuple[str, ...]) -> None:
     done = shell('af status "${W[@]}" >&- 2>&-; echo "$?"', filled)
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+@pytest.mark.parametrize("command", ["list", "status --json", "--help", "--version", "list --help"])
+def test_a_closed_output_is_told_in_one_line(where: tuple[str, ...], command: str) -> None:
+    folders = "" if command.startswith("--") or "--help" in command else '"${W[@]}"'
+    done = shell(f"af {command} {folders} >&-", where)
+    assert done.returncode == 3
+    assert done.stderr == "error: the output cannot be written: standard output is closed\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_mcp_without_an_input_or_output_says_so(where: tuple[str, ...], closed: str) -> None:
+    done = shell(f'af mcp "${{W[@]}}" {closed}', where)
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False)
+    assert done.stderr.startswith("error: standard input or output is closed")
+
+
+@pytest.mark.parametrize("server", ["auto", "gunicorn", "waitress"])
+def test_serving_without_a_server_names_the_extra(where: tuple[str, ...], server: str) -> None:
+    without = (
+        "import sys; sys.modules['gunicorn'] = sys.modules['waitress'] = None\nfrom agentformer.cli import main; main()"
+    )
+    arguments = ("serve", "--port", "0", "--server", server, *where)
+    done = subprocess.run(
+        [sys.executable, "-c", without, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, "agentformer[server]" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
 
 
 @pytest.mark.parametrize("command", ["clean", "reindex", "search"])

@@ -130,3 +130,16 @@ def test_a_file_without_questions_is_a_wrong_argument(
         path.write_bytes(content)
     done = run("eval", str(path))
     assert (done.exit_code, "FILE" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [("4", True), ("2", False), ("14", False), ("car", False), ("carpet", True), ("net", False), ("日本", True)],
+)
+def test_an_answer_is_found_as_whole_words(
+    questions: Callable[..., str], shown: Shown, tmp_path: Path, answer: str, found: bool
+) -> None:
+    (tmp_path / "shed.txt").write_text("The carpet and 4 of 214 nets lie in the shed. 私は日本語を話します。")
+    shown("ingest", str(tmp_path / "shed.txt"))
+    file = questions({"question": "What lies in the shed: the carpet, nets?", "answer": answer})
+    assert (shown("eval", file, "--no-answers")["results"][0]["rank"] is not None) is found

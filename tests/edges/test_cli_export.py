@@ -8,20 +8,16 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from agentformer.cli import main
 from agentformer.factory import connect
-from tests.edges.conftest import UNCLEANED, Invoke, Shown
+from tests.edges.conftest import Copy, Invoke, Shown
 from tests.readers.conftest import make_pdf
 
 KEYS = "The caretaker keeps the keys in the blue cupboard."
-Copy = Callable[..., Result]
 
 
 @pytest.fixture
@@ -40,17 +36,6 @@ def filled(run: Invoke, shown: Shown, where: tuple[str, ...], tmp_path: Path) ->
         af.memory.core.append("persona", "You help the harbour office.")
         (summary,) = af.memory.clean(session_id="monday").summaries
     return {"document": document["id"], "old": old.id, "new": new.id, "summary": summary}
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Copy:
-    """A command on another memory, which is empty at first."""
-
-    def copy(*arguments: str, **environment: str) -> Result:
-        folders = ("--index-dir", f"{tmp_path}/ci", "--upload-dir", f"{tmp_path}/cu", "--embedder", "hashing")
-        return CliRunner(env={**UNCLEANED, **environment}).invoke(main, [*arguments, *folders])
-
-    return copy
 
 
 def lines(folder: Path) -> dict[str, dict[str, Any]]:
@@ -148,93 +133,6 @@ def test_a_document_that_is_there_under_another_id_stops_everything(
     assert len(json.loads(copy("memories", "--kind", "fact", "--json").stdout)["entries"]) == 0
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-
-
-def resign(folder: Path) -> None:
-    """Checksums that fit whatever the files hold now."""
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    for path in manifest["files"]:
-        manifest["files"][path]["sha256"] = hashlib.sha256((folder / path).read_bytes()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-
-
-def rewritten(folder: Path, old: str, new: str) -> None:
-    path = folder / "entries" / "default.jsonl"
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
-    resign(folder)
-
-
-def in_manifest(folder: Path, **values: Any) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    (folder / "manifest.json").write_text(json.dumps({**manifest, **values}), encoding="utf-8")
-
-
-DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a flipped bit in the entries": (lambda out: flip(out / "entries" / "default.jsonl"), "checksum differs"),
-    "a flipped bit in an original": (lambda out: flip(next(out.rglob("*.bin"))), "checksum differs"),
-    "an original that is another's": (
-        lambda out: (flip(next(out.rglob("*.bin"))), resign(out)),
-        "does not hold what its name says",
-    ),
-    "a file that is gone": (lambda out: next(out.rglob("*.bin")).unlink(), "cannot be read"),
-    "no manifest": (lambda out: (out / "manifest.json").unlink(), "no manifest.json"),
-    "a torn manifest": (lambda out: (out / "manifest.json").write_text('{"format"'), "manifest.json cannot be read"),
-    "a list for a manifest": (lambda out: (out / "manifest.json").write_text("[]"), "is not of the format"),
-    "another format": (lambda out: in_manifest(out, format="agentformer-export-9"), "is not of the format"),
-    "a file elsewhere": (lambda out: in_manifest(out, files={"../../etc/passwd": {}}), "no file of an export"),
-    "no list of files": (lambda out: in_manifest(out, files=[]), "does not list the files"),
-    "a document without its file": (lambda out: in_manifest(out, files=without_originals(out)), "is missing"),
-    "a line that is no JSON": (lambda out: rewritten(out, "{", "["), "line 1"),
-    "a tier that is none": (lambda out: rewritten(out, '"tier": "semantic"', '"tier": "royal"'), "tier"),
-    "a field that is none": (lambda out: rewritten(out, '"raw"', '"raw meat"'), "is no field"),
-    "a document without its pages": (
-        lambda out: rewritten(out, '"pages": 1', '"pages": "one"'),
-        "details of a document",
-    ),
-    "a number that is none": (lambda out: rewritten(out, '"salience": 1.0', '"salience": NaN'), "NaN is no number"),
-    "a salience of two": (lambda out: rewritten(out, '"salience": 1.0', '"salience": 2'), "salience"),
-    "a version of nought": (lambda out: rewritten(out, '"version": 1', '"version": 0'), "version"),
-    "a time without a zone": (lambda out: rewritten(out, '+00:00"', '"'), "time zone"),
-    "a history that is none": (lambda out: rewritten(out, '"id"', '"history": [1], "id"'), "former version"),
-    "half a character": (lambda out: rewritten(out, '"title": "', '"title": "\\ud800'), "line 1"),
-    "one id twice": (lambda out: twice(out), "twice"),
-    "a digest that leads away": (lambda out: rewritten(out, '"sha256": "', '"sha256": "../../'), "SHA-256"),
-}
-
-
-def without_originals(folder: Path) -> dict[str, Any]:
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    return {path: told for path, told in manifest["files"].items() if path.startswith("entries")}
-
-
-def twice(folder: Path) -> None:
-    path = folder / "entries" / "default.jsonl"
-    first = path.read_bytes().splitlines(keepends=True)[0]
-    path.write_bytes(path.read_bytes() + first)
-    resign(folder)
-
-
-@pytest.mark.parametrize("what", DAMAGES)
-def test_a_damaged_export_is_refused_and_writes_nothing(
-    run: Invoke, shown: Shown, copy: Copy, tmp_path: Path, what: str
-) -> None:
-    (tmp_path / "rules.txt").write_text(KEYS)
-    shown("ingest", str(tmp_path / "rules.txt"))
-    run("export", "--to", str(tmp_path / "out"))
-    damage, said = DAMAGES[what]
-    damage(tmp_path / "out")
-    done = copy("import", str(tmp_path / "out"))
-    assert (done.exit_code, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
-    assert json.loads(copy("status", "--json").stdout)["entries"] == 0
-    assert list((tmp_path / "cu").rglob("*.bin")) == []
-
-
 def test_as_many_keys_of_metadata_as_a_document_may_have_come_back(
     run: Invoke, shown: Shown, copy: Copy, tmp_path: Path
 ) -> None:
@@ -275,6 +173,20 @@ def test_an_export_needs_a_new_folder(run: Invoke, tmp_path: Path, arguments: tu
     assert (done.exit_code, said in done.stderr) == (2, True)
     assert sorted(tmp_path.rglob("*.txt")) == before
     assert not list(tmp_path.glob(".*")) and not list((tmp_path / "full").glob(".*"))
+
+
+@pytest.mark.parametrize("folder", ["", ".", "/", "..", "loop"])
+def test_an_export_never_replaces_where_one_stands(
+    run: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path / "here")
+    if folder == ".":
+        (tmp_path / "here" / "loop").unlink()
+    done = run("export", "--to", folder)
+    assert (done.exit_code, "error: --to: " in done.stderr) == (2, True), done.stderr
+    assert Path.cwd() == tmp_path / "here"
 
 
 def test_an_export_into_a_place_that_cannot_be_written_leaves_nothing(run: Invoke, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import pytest
 from agentformer.access.keys import KeyStore
 from agentformer.tools.toolbox import HINTS
 from tests.edges.conftest import Invoke, Shown
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 
 
 @pytest.fixture
@@ -83,6 +87,7 @@ def test_an_empty_list_says_whether_the_server_is_open(run: Invoke, store: KeySt
         ("keys add", ("office", "--right", "root"), "admin"),
         ("keys add", ("office", "--days", "0"), "--days"),
         ("keys add", ("office", "--namespace", ""), "namespaces"),
+        ("keys add", ("office", "--namespace", "*"), "leave --namespace out"),
         ("keys add", ("",), "name"),
         ("keys add", (), "NAME"),
         ("keys revoke", ("00000000",), "no key 00000000"),
@@ -96,6 +101,20 @@ def test_a_wrong_argument_makes_and_takes_nothing(
     assert told in done.stderr
     assert done.stdout == ""
     assert not store.ever_made
+
+
+@pytest.mark.parametrize("output", [">&-", pytest.param("> /dev/full", marks=needs_full)])
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_a_key_that_nobody_can_see_is_revoked_again(
+    where: tuple[str, ...], store: KeyStore, output: str, form: str
+) -> None:
+    line = f'"$0" -m agentformer.cli keys add office {form} "$@" {output}'
+    done = subprocess.run(
+        ["bash", "-c", line, sys.executable, *where], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, "(office) is revoked again" in done.stderr) == (3, True)
+    assert "needs a key from now on" in done.stderr
+    assert (store.ever_made, store.all()) == (True, ())
 
 
 def test_a_damaged_file_is_told_and_left_as_it_is(run: Invoke, store: KeyStore, tmp_path: Path) -> None:
