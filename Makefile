@@ -24,9 +24,10 @@ demo: setup  ## upload real documents over HTTP, ask in two languages, show answ
 serve: setup  ## the HTTP API on 127.0.0.1:8808
 	$(BIN)/agentformer serve
 
-# Two workers, and one thread for each model in them: two models on the same cores slow each other far more than twofold.
+# One thread for each model in a worker, since two models on the same cores slow each other far more than twofold; a worker
+# more than cores, since many tests wait for processes; in order of files, so that the long ones of faults do not come last.
 test: check  ## everything that must hold before a commit
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/test_house.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/test_house.py
 
 check: setup  ## format, lint, types, and who may import whom
 	$(BIN)/ruff format --check .

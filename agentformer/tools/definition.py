@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -15,7 +17,7 @@ from agentformer.access.grant import Right
 from agentformer.errors import InvalidInput
 from agentformer.types import Tool
 
-_CALLER = "caller"  # the parameter that no model sees
+_HIDDEN = ("self", "caller")  # parameters that no model sees
 _SHOWN = 80  # characters of a wrong value that a message repeats
 _MAX_DEPTH = 100  # of nested arguments; as deep as metadata may be
 
@@ -51,8 +53,8 @@ class ToolDefinition:
         self.title: str = function.title  # type: ignore[attr-defined]
         self.description = inspect.cleandoc(function.__doc__ or "")
         self.hints: Hints = function.hints  # type: ignore[attr-defined]
-        self._arguments = _arguments_model(function)
-        self.parameters: dict[str, Any] = _schema(self._arguments)
+        self._arguments = _arguments_model(getattr(function, "__func__", function))
+        self.parameters: dict[str, Any] = copy.deepcopy(_schema(self._arguments))
 
     @property
     def read_only(self) -> bool:
@@ -106,13 +108,14 @@ class ToolDefinition:
         return f"{self.name} takes: {told or 'no arguments'}{' (* must be given)' if required else ''}"
 
 
+@functools.cache  # once for a function, however many memories are opened
 def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     """A model whose fields are the function's parameters."""
     hints = get_type_hints(function, include_extras=True)
     given: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
-        if name != _CALLER
+        if name not in _HIDDEN
     }
     model: type[BaseModel] = create_model(
         function.__name__, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **given
@@ -120,6 +123,7 @@ def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     return model
 
 
+@functools.cache
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
     """The JSON Schema of the arguments, without the titles that tell a model nothing."""
     schema = model.model_json_schema()

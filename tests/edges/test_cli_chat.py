@@ -302,6 +302,14 @@ class Terminal:
         before, _, self.seen = self.seen.partition(text)
         return before
 
+    def interrupt_until(self, text: str) -> None:
+        """Press Ctrl-C until `text` is shown: one that comes just before a line is read waits for the next key."""
+        for _ in range(int(BOUND)):
+            self.process.send_signal(signal.SIGINT)
+            if select.select([self.own], [], [], 1.0)[0]:
+                break
+        self.until(text)
+
     def end(self) -> int:
         """The exit code, once the process has ended."""
         while True:
@@ -364,8 +372,7 @@ def test_ctrl_c_on_a_terminal_stops_the_turn_and_not_the_talk(terminal: Terminal
     terminal.type("Hello?\n")
     terminal.until("Here I am.")
     terminal.until("> ")
-    terminal.process.send_signal(signal.SIGINT)
-    terminal.until("/quit ends")
+    terminal.interrupt_until("/quit ends")
     terminal.type("\x04")
     assert terminal.end() == 0
     assert [message["content"] for message in model.asked[1]["messages"][1:]] == ["Are you there?\n\nHello?"]

@@ -22,6 +22,7 @@ from serve_load import BOUND, Load, Server, check_nothing_is_lost, multipart
 
 CLIENTS = int(os.environ.get("AGENTFORMER_CLIENTS", "8"))
 SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "6"))
+LONG = pytest.mark.skipif("AGENTFORMER_CLIENTS" not in os.environ, reason="of the long form: set AGENTFORMER_CLIENTS")
 
 SLOW = 60  # files of a job that goes on while something else happens
 
@@ -56,7 +57,7 @@ def wait_for_both(load: Load) -> None:
     until(lambda: len(load.accepted) > 2 and len(load.stored) > 2)
 
 
-@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=" ".join)
+@pytest.mark.parametrize("options", [(), pytest.param(("--workers", "2"), marks=LONG)], ids=" ".join)
 def test_many_clients_lose_nothing_and_see_no_error_of_the_server(start: Start, options: tuple[str, ...]) -> None:
     server = start(*options)
     load = Load(server, CLIENTS)
@@ -123,7 +124,7 @@ def test_the_same_file_from_everybody_at_once_is_one_document(start: Start) -> N
 
 
 @needs_proc
-@pytest.mark.parametrize("options", [(), ("--server", "waitress")], ids=" ".join)
+@pytest.mark.parametrize("options", [(), pytest.param(("--server", "waitress"), marks=LONG)], ids=" ".join)
 def test_clients_that_go_away_in_the_middle_leave_no_thread_and_nothing_stored(
     start: Start, options: tuple[str, ...]
 ) -> None:
