@@ -18,6 +18,7 @@ PARTS = (
     ("bench.cleaning",),
     ("bench.memory",),
     ("bench.moving",),
+    ("bench.serving",),
 )
 
 
