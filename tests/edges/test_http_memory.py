@@ -249,6 +249,11 @@ def test_a_wrong_search_is_400_and_names_the_field(quiet: Any, body: dict[str, A
     assert (answer.status_code, answer.json["field"]) == (400, field), answer.text
 
 
+def test_a_task_over_the_limit_is_413_and_names_the_setting(quiet: Any) -> None:
+    answer = quiet.post("/api/memory/context", json={"task": "ship " * 2_000})
+    assert (answer.status_code, answer.json["limit"]) == (413, "max_question_chars")
+
+
 def test_a_text_over_the_limit_is_413_and_names_the_setting(quiet: Any) -> None:
     answer = quiet.post("/api/memory/search", json={"text": "x" * 8001})
     assert (answer.status_code, answer.json["limit"]) == (413, "max_question_chars")

@@ -34,6 +34,35 @@ def contents(database: Database) -> list[str]:
         return [e.content for e in records.page(connection, Scope(), "", 100)]
 
 
+class Interrupted(sqlite3.Connection):
+    """Ctrl-C comes just behind the beginning of its first transaction."""
+
+    interrupted = False
+
+    def execute(self, sql: str, *arguments: object) -> sqlite3.Cursor:
+        cursor = super().execute(sql, *arguments)  # type: ignore[arg-type]
+        if sql.startswith("BEGIN") and not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return cursor
+
+
+@pytest.mark.parametrize("use", ["reading", "writing"])
+def test_an_interrupt_behind_the_beginning_leaves_no_transaction_open(database: Database, use: str) -> None:
+    """Or the pool would hand out a connection that no later call can begin with."""
+    with database.writing() as connection:
+        records.insert(connection, [entry("a")])
+    one = sqlite3.connect(database.path, factory=Interrupted, isolation_level=None, check_same_thread=False)
+    one.row_factory = sqlite3.Row
+    database._idle[:] = [one]
+    with pytest.raises(KeyboardInterrupt), getattr(database, use)():
+        pass
+    assert one.interrupted
+    assert not one.in_transaction
+    assert database._idle == [one]
+    assert contents(database) == ["a"]
+
+
 def test_an_error_inside_a_transaction_undoes_all_of_it(database: Database) -> None:
     with pytest.raises(KeyError), database.writing() as connection:
         records.insert(connection, [entry("a"), entry("b")])

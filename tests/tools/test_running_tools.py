@@ -266,3 +266,15 @@ def test_who_may_only_write_is_shown_nothing_that_was_there(af: AgentFormer) -> 
     assert told[2]["memory"]["id"] == secret.id
     with pytest.raises(Forbidden, match="no right to read"):  # or it could be guessed letter by letter
         af.toolbox.call("core_memory_replace", {"name": "persona", "old": "4", "new": "4"}, writer)
+
+
+def test_a_search_of_one_user_finds_his_own_and_what_is_nobodys(af: AgentFormer) -> None:
+    """Documents belong to nobody in particular; what is another user's stays out."""
+    af.rag.upload(b"Keys of the harbour hang in the office.", name="rules.txt")
+    af.memory.store("Keys of the boat are Aino's.", user_id="aino")
+    af.memory.store("Keys of the car are Bob's.", user_id="bob")
+    af.memory.store("Keys of the shed are everybody's.")
+    for user, own in (("aino", "boat"), ("bob", "car")):
+        found = af.toolbox.call("memory_search", {"query": "keys", "limit": 20}, Caller(user_id=user))["memories"]
+        assert len(found) == 3
+        assert {word for word in ("harbour", "boat", "car", "shed") if word in str(found)} == {"harbour", "shed", own}
