@@ -124,10 +124,7 @@ def connect(
 def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     """The configured backend, or those that the routes name, as one. Raises `InvalidInput` for an unknown name."""
     builders = {name: lookup("backends", name) for name in _backend_names(settings)}
-    built: dict[str, MemoryBackend] = {
-        name: build(settings.index_dir, embedder, fanout=settings.fanout, rrf_k=settings.rrf_k)
-        for name, build in builders.items()
-    }
+    built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
     for name in names("present"):
         if name not in built and lookup("present", name)(settings.index_dir):
             log.warning(

@@ -2,7 +2,7 @@
 
 A part of this package is named here as "module:Class". A third party adds one with an entry point of the
 group `agentformer.embedders` or `agentformer.llms`, a callable `(model: str, settings: Settings)`; or of
-`agentformer.backends`, a callable `(index_dir: Path, embedder: Embedder, *, fanout: int, rrf_k: int)`, and of
+`agentformer.backends`, a callable `(settings: Settings, embedder: Embedder)`, and of
 `agentformer.stored_spaces`, under the same name, one `(index_dir: Path) -> EmbeddingSpace | None`, of
 `agentformer.wanted_embedders` one `(index_dir: Path) -> str`, and of `agentformer.present` one
 `(index_dir: Path) -> bool`.
@@ -26,8 +26,8 @@ PARTS: dict[str, dict[str, str]] = {
         "openai": "agentformer.embedders.openai:OpenAIEmbedder.from_settings",
     },
     "backends": {
-        "faiss": "agentformer.memory.backends.faiss:FaissMemoryBackend",
-        "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend",
+        "faiss": "agentformer.memory.backends.faiss:FaissMemoryBackend.from_settings",
+        "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
     },
     # How `auto` learns which embedder made the vectors that a backend's folder holds.
     "stored_spaces": {

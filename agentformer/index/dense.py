@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index import snapshots
+from agentformer.index.scoping import Allowed
 from agentformer.index.vectors import Found, VectorIndex
 from agentformer.records import entries as records
 from agentformer.records.database import Database
@@ -60,13 +62,16 @@ class DenseIndex:
                 self._begin(connection, space[0], space[1].dimension)
             self._follow(connection, newest)
 
-    def search(self, space: int, query: Vector, limit: int, allowed: NDArray[np.bool_]) -> list[Found] | None:
-        """The best window of each of the best `limit` entries among `allowed` (a mask by entry number). None when the
-        index is not of the `space` that the query was embedded for."""
+    def search(self, database: Database, space: int, query: Vector, limit: int, allowed: Allowed) -> list[Found] | None:
+        """The best window of each of the best `limit` entries among `allowed`, best first, with cosines from the
+        full-precision vectors. None when the index is not of the `space` that the query was embedded for."""
         with self._lock:
             if self._index is None or self._space != space:
                 return None
-            return self._index.search(query, limit, allowed)
+            found = self._index.search(query, limit, allowed.mask)
+        with database.reading() as connection:
+            exact = _exact(connection, found, query)
+        return sorted(exact, key=lambda item: (-item.score, item.entry))
 
     def save(self) -> None:
         """Write a snapshot if it would spare a later start enough work."""
@@ -129,6 +134,17 @@ class DenseIndex:
                 np.fromiter((row[1] for row in group), np.int64, len(group)),
                 _matrix([row[2] for row in group], self._index.dimension),
             )
+
+
+def _exact(connection: sqlite3.Connection, found: Sequence[Found], query: Vector) -> list[Found]:
+    """The same windows with cosines from the full-precision vectors."""
+    rows = connection.execute(
+        "SELECT w.id, v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
+        "WHERE w.id IN (SELECT value FROM json_each(?))",
+        [json.dumps([item.window for item in found])],
+    )
+    scores = {row[0]: float(np.frombuffer(row[1], "<f4") @ query) for row in rows}
+    return [item._replace(score=scores.get(item.window, item.score)) for item in found]
 
 
 def _matrix(blobs: Sequence[bytes], dimension: int) -> NDArray[np.float32]:

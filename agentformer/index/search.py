@@ -1,38 +1,32 @@
 """Hybrid search: scope, then both sides, then fusion, then the entries.
 
 The scope is decided by the records and given to both sides as a mask, so that nothing outside it takes a
-place in a top-k. Cosines are computed again from the full-precision vectors before ranks are taken.
+place in a top-k.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from agentformer.errors import EmbedderError, SpaceMismatch
 from agentformer.index.dense import DenseIndex
 from agentformer.index.following import at_hand, pinned, settled
 from agentformer.index.fusion import merge
 from agentformer.index.knowledge import Knowledge
+from agentformer.index.scoping import Allowed, ScopeCache
 from agentformer.index.vectors import Found
 from agentformer.index.words import Match, WordIndex
 from agentformer.records import entries as records
-from agentformer.records import scopes
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space, space_of
 from agentformer.records.vectors import pending_count
-from agentformer.types import Embedder, Hit, Hits, Query, Scope, Span, Vector
+from agentformer.types import Embedder, Hit, Hits, Query, Span
 
 WORDS_FOLDER = "words"
 MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
-_CACHED_SCOPES = 32
 _SMALL = 20_000  # changes of a store whose indexes are brought up to date when it is closed
 _WITNESSES = 3  # passages looked at to tell the language at hand; a query alone may be mostly names
 _WAITING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
@@ -51,7 +45,7 @@ class HybridSearch:
         self._knowledge = Knowledge(embedder)
         self._fanout = fanout
         self._rrf_k = rrf_k
-        self._scopes = _ScopeCache()
+        self._scopes = ScopeCache()
         with database.reading() as connection:
             self._opened_at = records.last_change(connection)
 
@@ -59,8 +53,8 @@ class HybridSearch:
         """Best first. With no embedder at hand the words alone decide, and a warning says so."""
         if query.limit < 1 or not query.text.strip():
             return Hits()
-        allowed = self._scopes.mask(self._database, query.scope)
-        if not allowed.any():
+        allowed = self._scopes.allowed(self._database, query.scope)
+        if not allowed.count:
             return Hits()
         warnings: tuple[str, ...] = ()
         matches: list[Match] = []
@@ -105,7 +99,7 @@ class HybridSearch:
     def _candidates(self, query: Query) -> int:
         return min(max(self._fanout, query.limit), MAX_LIMIT)
 
-    def _nearest(self, query: Query, allowed: NDArray[np.bool_]) -> tuple[list[Found], tuple[str, ...]]:
+    def _nearest(self, query: Query, allowed: Allowed) -> tuple[list[Found], tuple[str, ...]]:
         """The dense side, with exact cosines, and warnings. Query and index are of one space, also while the store
         moves."""
         while True:
@@ -121,11 +115,11 @@ class HybridSearch:
                 embedder = pinned(self._embedder, stored[1])
             vector = embedder.embed_query(query.text)
             self._dense.refresh(self._database)
-            found = self._dense.search(stored[0], vector, self._candidates(query), allowed)
+            found = self._dense.search(self._database, stored[0], vector, self._candidates(query), allowed)
             if found is not None:
-                return self._exact(found, vector), self._waiting(query)
+                return found, self._waiting(query)
 
-    def _nearest_of_former(self, query: Query, allowed: NDArray[np.bool_]) -> list[Found] | None:
+    def _nearest_of_former(self, query: Query, allowed: Allowed) -> list[Found] | None:
         """By the index and the embedder from before a move; None where they are not at hand or not of one space."""
         embedder, number = settled(self._embedder), self._dense.space
         with self._database.reading() as connection:
@@ -133,13 +127,7 @@ class HybridSearch:
         if former is None or former.difference(embedder.space):
             return None
         vector = embedder.embed_query(query.text)
-        found = self._dense.search(number, vector, self._candidates(query), allowed)
-        return None if found is None else self._exact(found, vector)
-
-    def _exact(self, found: Sequence[Found], query: Vector) -> list[Found]:
-        with self._database.reading() as connection:
-            exact = _exact(connection, found, query)
-        return sorted(exact, key=lambda item: (-item.score, item.entry))
+        return self._dense.search(self._database, number, vector, self._candidates(query), allowed)
 
     def _dense_weight(self, query: Query, matches: Sequence[Match]) -> float:
         """What the embedder can know of this query and of the passages that share its words."""
@@ -177,47 +165,6 @@ class HybridSearch:
                 )
             )
         return sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
-
-
-class _ScopeCache:
-    """Masks of recent scopes, each valid until the next change of the records."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._masks: OrderedDict[str, tuple[int, NDArray[np.bool_]]] = OrderedDict()
-
-    def mask(self, database: Database, scope: Scope) -> NDArray[np.bool_]:
-        """By entry number: may a search in this scope return it?"""
-        key = repr(scope)
-        fading = scope.min_salience > 0  # what decay leaves changes with time and use, of which the feed knows nothing
-        with database.reading() as connection:
-            seq = records.last_change(connection)
-            with self._lock:
-                known = None if fading else self._masks.get(key)
-                if known and known[0] == seq:
-                    self._masks.move_to_end(key)
-                    return known[1]
-            nums = scopes.searchable(connection, scope)
-        mask = np.zeros(int(nums[-1]) + 1 if len(nums) else 0, np.bool_)
-        mask[nums] = True
-        if fading:
-            return mask
-        with self._lock:
-            self._masks[key] = (seq, mask)
-            if len(self._masks) > _CACHED_SCOPES:
-                self._masks.popitem(last=False)
-        return mask
-
-
-def _exact(connection: sqlite3.Connection, found: Sequence[Found], query: Vector) -> list[Found]:
-    """The same windows with cosines from the full-precision vectors."""
-    rows = connection.execute(
-        "SELECT w.id, v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
-        "WHERE w.id IN (SELECT value FROM json_each(?))",
-        [json.dumps([item.window for item in found])],
-    )
-    scores = {row[0]: float(np.frombuffer(row[1], "<f4") @ query) for row in rows}
-    return [item._replace(score=scores.get(item.window, item.score)) for item in found]
 
 
 def _spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:

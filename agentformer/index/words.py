@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import tantivy
 from filelock import FileLock
-from numpy.typing import NDArray
 
 from agentformer.errors import StoreFull
 from agentformer.index import manifest
+from agentformer.index.scoping import Allowed
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.text.analysis import query_terms, text_terms
@@ -83,8 +82,8 @@ class WordIndex:
             for folder in (self._folder, self._aside()):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def search(self, text: str, namespace: str, limit: int, allowed: NDArray[np.bool_]) -> list[Match]:
-        """The best `limit` entries of `namespace` among `allowed` (a mask by entry number), best first."""
+    def search(self, text: str, namespace: str, limit: int, allowed: Allowed) -> list[Match]:
+        """The best `limit` entries of `namespace` among `allowed`, best first."""
         with self._lock:
             index, languages = self._index, self._languages
         if index is None:
@@ -93,15 +92,13 @@ class WordIndex:
         if query is None:
             return []
         searcher = index.searcher()
-        limit = min(limit, int(allowed.sum()))
+        limit, mask = min(limit, allowed.count), allowed.mask
         wanted = limit + 1
         while True:
             hits = searcher.search(query, limit=wanted, count=False).hits
             nums = searcher.fast_field_values("num", [address for _, address in hits])
             found = [
-                Match(num, score)
-                for (score, _), num in zip(hits, nums, strict=True)
-                if num < len(allowed) and allowed[num]
+                Match(num, score) for (score, _), num in zip(hits, nums, strict=True) if num < len(mask) and mask[num]
             ]
             # Entries outside the scope may have filled the list, and equals may have been cut from its end:
             # tantivy orders equals by segment, which differs between two stores of the same entries.

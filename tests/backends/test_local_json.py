@@ -44,7 +44,7 @@ class TestLocalJson(BackendConformance):
     vectors = False
 
     def open(self, folder: Path, embedder: Embedder) -> LocalJsonMemoryBackend:
-        return LocalJsonMemoryBackend(folder, embedder)
+        return LocalJsonMemoryBackend(folder)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import now
 from agentformer.records.database import Database
+from agentformer.settings import Settings
 from agentformer.types import (
     Embedder,
     EmbeddingSpace,
@@ -50,6 +51,10 @@ class FaissMemoryBackend:
         self._embedding = Embedding(folder, self._database, embedder)
         self._closed = False
         self._search = HybridSearch(folder, self._database, embedder, fanout=fanout, rrf_k=rrf_k)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, embedder: Embedder) -> FaissMemoryBackend:
+        return cls(settings.index_dir, embedder, fanout=settings.fanout, rrf_k=settings.rrf_k)
 
     def store(
         self,

@@ -19,6 +19,7 @@ from agentformer.memory.backends.local_json.scope import filter_of
 from agentformer.memory.backends.local_json.words import ranked
 from agentformer.records import fields
 from agentformer.records.codec import from_micros, now
+from agentformer.settings import Settings
 from agentformer.types import (
     Embedder,
     Hit,
@@ -52,11 +53,15 @@ class LocalJsonMemoryBackend:
     and where; other namespaces work on, and `namespaces` and `status` count what can be read.
     """
 
-    def __init__(self, folder: Path, embedder: Embedder | None = None, *, fanout: int = 100, rrf_k: int = 60) -> None:
-        """`embedder` and `fanout` mean nothing here; they stand for every backend being built alike."""
+    def __init__(self, folder: Path, *, rrf_k: int = 60) -> None:
         self._folder = Folder(folder)
         self._leases = Leases(self._folder)
         self._rrf_k = rrf_k
+
+    @classmethod
+    def from_settings(cls, settings: Settings, embedder: Embedder) -> LocalJsonMemoryBackend:
+        """`embedder` means nothing here: search is by words alone."""
+        return cls(settings.index_dir, rrf_k=settings.rrf_k)
 
     def store(
         self,
