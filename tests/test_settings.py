@@ -20,10 +20,10 @@ ENV_LINE = re.compile(r"# [A-Z_]+=")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, empty, and no provider's variable in the environment."""
+    """The current folder, empty, and nothing in the environment that the tests themselves set."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("agentformer.settings.loading.ENV_FILE", ".env")
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "LMSTUDIO_BASE_URL", "OLLAMA_BASE_URL"):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "LMSTUDIO_BASE_URL", "OLLAMA_BASE_URL", "AGENTFORMER_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -199,7 +199,7 @@ def test_an_address_with_more_than_a_path_is_refused_at_once(name: str, rest: st
 MISPLACED = [
     "AGENTFORMER_LLM_TIMEOUT",
     "AGENTFORMER_TOP_K",
-    "AGENTFORMER_SBERT_BACKEND",
+    "AGENTFORMER_RUNTIME",
     "AGENTFORMER_ROUTES",
     "AGENTFORMER_DECAY_RATES",
     "AGENTFORMER_EMBED_LANGUAGES",
@@ -232,7 +232,7 @@ def test_a_key_in_the_wrong_variable_is_not_repeated_and_its_place_is_told(
 def test_an_argument_is_repeated_only_if_it_is_too_short_for_a_key() -> None:
     with pytest.raises(InvalidInput, match=r"^llm_timeout: must be a number, got 'soon'$"):
         load_settings({"llm_timeout": "soon"}, {"AGENTFORMER_LLM_TIMEOUT": "5"})
-    for name in ("llm_timeout", "sbert_backend", "routes", "decay_rates"):
+    for name in ("llm_timeout", "runtime", "routes", "decay_rates"):
         with pytest.raises(InvalidInput, match=f"^{name}: must ") as caught:
             load_settings({name: f"sk-{'canary' * 8}"}, {})
         assert "canary" not in str(caught.value)
@@ -287,7 +287,7 @@ def test_an_address_that_is_none_is_refused_with_an_example_and_without_its_cred
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("sbert_backend", "tensorrt"),
+        ("runtime", "tensorrt"),
         ("embed_batch", "0"),
         ("embed_retries", "-1"),
         ("breaker_seconds", "nan"),
@@ -302,3 +302,21 @@ def test_a_value_out_of_range_names_the_setting(name: str, value: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         load_settings({}, {f"AGENTFORMER_{name.upper()}": value})
     assert caught.value.field == name
+
+
+def test_caches_are_kept_where_the_user_keeps_caches() -> None:
+    assert load_settings({}, {}).cache_dir == Path("~/.cache/agentformer").expanduser()
+    assert load_settings({}, {"XDG_CACHE_HOME": "/elsewhere"}).cache_dir == Path("/elsewhere/agentformer")
+    both = {"XDG_CACHE_HOME": "/elsewhere", "AGENTFORMER_CACHE_DIR": "/mine"}
+    assert load_settings({}, both).cache_dir == Path("/mine")
+    assert load_settings({"cache_dir": "given"}, both).cache_dir == Path("given")
+
+
+def test_a_user_without_a_home_has_settings_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(path: Path) -> Path:
+        if str(path).startswith("~"):
+            raise RuntimeError("Could not determine home directory.")
+        return path
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert Settings().cache_dir == Path(os.devnull)

@@ -6,14 +6,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentformer.errors import AgentFormerError, EmbedderUnavailable, MissingExtra
+from agentformer.later import Later
 from agentformer.net.breaker import Breaker
 from agentformer.net.usage import Usage
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Later("numpy")
 
 _UNIT = 1e-3  # how far from 1 the length of a row may be
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -24,6 +25,16 @@ def checked_folder(name: str, folder: str | Path) -> Path:
         return Path(folder).expanduser()
     except RuntimeError:
         raise InvalidInput(name, "begins with ~ and a user who has no home here; write the whole path") from None
+
+
+def checked_cache(folder: str | Path) -> Path:
+    """As `checked_folder`; where a user without a home has not said which, a place that keeps nothing."""
+    try:
+        return checked_folder("cache_dir", folder)
+    except InvalidInput:
+        if str(folder).startswith("~/"):
+            return Path(os.devnull)
+        raise
 
 
 def checked_languages(text: str) -> str:

