@@ -1,51 +1,35 @@
 """From entries to windows that fit the model, and from windows to vectors, each text embedded once.
 
 An entry's windows cover all of its content. Each is embedded with the entry's context line before it, so that a
-passage from the middle of a document still knows whose it is.
+passage from the middle of a document still knows whose it is. Texts are cut out of their entries again when their turn
+comes, and finished vectors leave as soon as there is a batch of them: what a call holds at once does not grow with its
+vectors, and of a window it remembers where it lies and the hash of its text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from agentformer.errors import EmbedderError, EmbedderUnavailable, TextTooLong
+from agentformer.index.cuts import Cuts, Positions, Refused, Windows
 from agentformer.records import vectors as store
-from agentformer.records.vectors import Window
+from agentformer.records.vectors import Rows, Window
 from agentformer.text.chunking import windows
-from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry
+from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
 
 Progress = Callable[[int, int], None]  # windows done, windows in all
-Rows = dict[bytes, np.ndarray]
 
 _CONTEXT_SHARE = 0.25  # of the model's window; the context must not crowd out what it introduces
 GROUP = 64  # texts embedded between two commits of finished vectors: what an interruption can cost
+_ASKED = 4_096  # hashes that the store is asked for at a time
+_CONTEXTS = 1_024  # context lines remembered with their tokens; the chunks of a section share one
+_OWN = 2  # tokens that a model may put before a text without letters for them, such as SentencePiece's space
 # A model without a tokenizer at hand is given windows of estimated length; where it finds them too long, shorter ones.
 _SHARES = (1.0, 0.5, 0.25, 0.125)
-
-
-class Cut(NamedTuple):
-    """Windows per entry, and the text of each distinct window."""
-
-    windows: list[list[Window]]
-    texts: dict[bytes, str]
-
-
-def cut(entries: Sequence[MemoryEntry], embedder: Embedder, share: float = 1.0) -> Cut:
-    """All windows of entries, each at most `share` of what the model reads."""
-    texts: dict[bytes, str] = {}
-    return Cut([_windows(entry, embedder, share, texts) for entry in entries], texts)
-
-
-class Refused(NamedTuple):
-    """In place of an entry's windows: why the model does not take it."""
-
-    reason: str
-
-
-Windows = list[Window] | Refused
 
 
 @runtime_checkable
@@ -54,6 +38,65 @@ class AsksInBatches(Protocol):
 
     @property
     def request_texts(self) -> int: ...
+
+
+class _Failed(NamedTuple):
+    """What a model did not take."""
+
+    reasons: dict[int, EmbedderError]  # of each entry that has a text in a batch that was refused
+    left: Counter[int]  # how many windows of an entry are not embedded
+    total: int  # windows that had no vector
+
+    @property
+    def told(self) -> int:
+        return self.total - self.left.total()
+
+
+class Cutter:
+    """Cuts entries for an embedder into windows of at most `share` of what it reads."""
+
+    def __init__(self, embedder: Embedder, share: float = 1.0) -> None:
+        self._embedder = embedder
+        self._limit = max(2, int(embedder.space.max_tokens * share))
+        self._contexts: dict[str, tuple[str, int]] = {}
+
+    def cut(self, entries: Iterable[MemoryEntry]) -> Cuts:
+        """All windows of entries."""
+        cuts = Cuts()
+        for entry in entries:
+            before, spans = ("", []) if entry.kind in UNSEARCHED_KINDS else self._spans(entry)
+            texts = (before + entry.content[start:end] for start, end in spans)
+            cuts.append([Window(span, store.text_hash(text)) for span, text in zip(spans, texts, strict=True)])
+        return cuts
+
+    def text(self, entry: MemoryEntry, span: Span) -> str:
+        """What is embedded for a window."""
+        return self._context(entry)[0] + entry.content[span.start : span.end]
+
+    def _spans(self, entry: MemoryEntry) -> tuple[str, list[Span]]:
+        """What stands before each window, and the windows."""
+        before, used = self._context(entry)
+        limit = self._limit - used
+        content = entry.content
+        if len(content) <= limit - _OWN and content.isascii():  # no token without a letter of its own: it fits
+            bare = content.strip()
+            start = content.find(bare)
+            return before, [Span(start, start + len(bare))] if bare else []
+        return before, windows(content, self._embedder.token_spans, limit)
+
+    def _context(self, entry: MemoryEntry) -> tuple[str, int]:
+        """The line before each window, and how many tokens it takes."""
+        if not entry.context:
+            return "", 0
+        known = self._contexts.get(entry.context)
+        if known is None:
+            if len(self._contexts) >= _CONTEXTS:
+                self._contexts.clear()
+            line = " ".join(entry.context.split())
+            tokens = self._embedder.token_spans(line)[: int(self._limit * _CONTEXT_SHARE)] if line else []
+            known = (line[: tokens[-1].end] + "\n", len(tokens) + 1) if tokens else ("", 0)
+            self._contexts[entry.context] = known
+        return known
 
 
 class Vectorizer:
@@ -71,81 +114,105 @@ class Vectorizer:
         self._known = known
         self._keep = keep
         self._progress = progress
-        self.rows: Rows = {}
+        self._size = max(1, min(GROUP, embedder.request_texts)) if isinstance(embedder, AsksInBatches) else GROUP
+        self._held: list[Rows] = []
         self.reused = 0
+        self.embedded = 0
 
-    def __call__(self, entries: Sequence[MemoryEntry]) -> list[Windows]:
-        """Each entry's windows; `rows` holds the vectors of those texts that were not known. An entry that the model
-        takes in no way is `Refused`, and holds up no other. Raises `EmbedderUnavailable`; what was finished before
-        has been kept."""
-        whole = cut(entries, self._embedder)
+    @property
+    def rows(self) -> Rows:
+        """The vectors that were made and are not kept yet: fewer than two batches, whatever was embedded."""
+        return _joined(self._held)
+
+    def __call__(self, entries: Sequence[MemoryEntry]) -> Cuts:
+        """Each entry's windows. The vectors of texts that were not known have been kept, or are in `rows`. An entry
+        that the model takes in no way is `Refused`, and holds up no other. Raises `EmbedderUnavailable`; what was
+        finished before has been kept."""
+        cutter = Cutter(self._embedder)
+        cuts = cutter.cut(entries)
         try:
-            self._embed(whole.texts)
+            failed = self._embed(cutter, entries, cuts, self._progress)
+            told = failed.told
+            for i in sorted(failed.reasons):
+                cuts.put(i, self._alone(entries[i]))
+                if self._progress and failed.left[i]:
+                    told += failed.left[i]
+                    self._progress(told, failed.total)
         except EmbedderUnavailable:
+            self._release()
             raise
-        except EmbedderError:
-            return [self._alone(entry) for entry in entries]
-        return list(whole.windows)
+        return cuts
 
     def _alone(self, entry: MemoryEntry) -> Windows:
         """One entry's windows, as wide as the model takes them."""
         reason = ""
         for share in _SHARES:
-            narrow = cut([entry], self._embedder, share)
+            cutter = Cutter(self._embedder, share)
+            cuts = cutter.cut([entry])
+            error = self._embed(cutter, [entry], cuts).reasons.get(0)
+            if error is None:
+                return cuts[0]
+            reason = str(error)
+            if not isinstance(error, TextTooLong):
+                break
+        return Refused(reason)
+
+    def _embed(
+        self, cutter: Cutter, entries: Sequence[MemoryEntry], cuts: Cuts, progress: Progress | None = None
+    ) -> _Failed:
+        """Embed what has no vector."""
+        first, text = cuts.texts()
+        owners = cuts.owners()
+        missing = self._missing(cuts, first)
+        failed = _Failed({}, Counter(owners[missing].tolist()), len(missing))
+        for group in _groups(missing, self._size):  # of like length, so that a batch is padded little
             try:
-                self._embed(narrow.texts)
-                return narrow.windows[0]
-            except TextTooLong as error:
-                reason = str(error)
+                self._batch([cutter.text(entries[owners[p]], cuts.span(p)) for p in group], [*map(cuts.hash, group)])
             except EmbedderUnavailable:
                 raise
             except EmbedderError as error:
-                return Refused(str(error))
-        return Refused(reason)
+                failed.reasons.update(dict.fromkeys(owners[np.isin(text, text[group])].tolist(), error))
+                if len(failed.reasons) == len(entries):
+                    break
+                continue
+            failed.left.subtract(owners[group].tolist())
+            if progress:
+                progress(failed.told, failed.total)
+        return failed
 
-    def _embed(self, texts: Mapping[bytes, str]) -> None:
-        new = [key for key in texts if key not in self.rows]
-        known = self._known(new)
-        self.reused += len(known)
-        missing = sorted((key for key in new if key not in known), key=lambda key: len(texts[key]))
-        done = 0
-        size = max(1, min(GROUP, self._embedder.request_texts)) if isinstance(self._embedder, AsksInBatches) else GROUP
-        for group in _groups(missing, size):  # of like length, so that a batch is padded little
-            rows = self._embedder.embed_documents([texts[key] for key in group])
-            store.check_rows(rows, len(group))
-            finished = dict(zip(group, rows, strict=True))
-            if len(missing) > size:
-                self._keep(finished)
-            self.rows.update(finished)
-            done += len(group)
-            if self._progress:
-                self._progress(done, len(missing))
+    def _missing(self, cuts: Cuts, first: Positions) -> Positions:
+        """The windows with the texts that have no vector, the shortest first."""
+        without = np.ones(len(first), dtype=bool)
+        held = {key for rows in self._held for key in rows.hashes}
+        for start in range(0, len(first), _ASKED):
+            hashes = [cuts.hash(p) for p in first[start : start + _ASKED]]
+            known = self._known([key for key in hashes if key not in held])
+            self.reused += len(known)
+            without[start : start + _ASKED] = [key not in known and key not in held for key in hashes]
+        missing = first[without]
+        return missing[np.argsort(cuts.lengths(missing), kind="stable")]
 
+    def _batch(self, texts: list[str], hashes: list[bytes]) -> None:
+        if sum(len(rows.hashes) for rows in self._held) >= self._size:
+            self._release()
+        rows = self._embedder.embed_documents(texts)
+        store.check_rows(rows, len(texts))
+        self._held.append(Rows(hashes, rows))
+        self.embedded += len(texts)
 
-def _windows(entry: MemoryEntry, embedder: Embedder, share: float, texts: dict[bytes, str]) -> list[Window]:
-    """The entry's windows; their texts are added to `texts`."""
-    if entry.kind in UNSEARCHED_KINDS:
-        return []
-    limit = max(2, int(embedder.space.max_tokens * share))
-    context, used = _context(entry, embedder, limit)
-    out = []
-    for span in windows(entry.content, embedder.token_spans, limit - used):
-        text = context + entry.content[span.start : span.end]
-        key = store.text_hash(text)
-        texts[key] = text
-        out.append(Window(span, key))
-    return out
-
-
-def _context(entry: MemoryEntry, embedder: Embedder, limit: int) -> tuple[str, int]:
-    """The line before each window, and how many tokens it takes."""
-    line = " ".join(entry.context.split())
-    if not line:
-        return "", 0
-    tokens = embedder.token_spans(line)[: int(limit * _CONTEXT_SHARE)]
-    return (line[: tokens[-1].end] + "\n", len(tokens) + 1) if tokens else ("", 0)
+    def _release(self) -> None:
+        """Have what is held kept, and forget it."""
+        if self._held:
+            self._keep(self.rows)
+            self._held.clear()
 
 
-def _groups(keys: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    for i in range(0, len(keys), size):
-        yield keys[i : i + size]
+def _joined(parts: Sequence[Rows]) -> Rows:
+    if not parts:
+        return Rows([], np.zeros((0, 0), dtype=np.float32))
+    return Rows([key for rows in parts for key in rows.hashes], np.concatenate([rows.matrix for rows in parts]))
+
+
+def _groups(positions: Positions, size: int) -> Iterator[Positions]:
+    for start in range(0, len(positions), size):
+        yield positions[start : start + size]

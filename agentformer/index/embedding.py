@@ -6,35 +6,35 @@ What cannot be embedded now stays in the queue and is found by words.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from agentformer.errors import EmbedderUnavailable, SpaceMismatch, StoreFull
-from agentformer.index.cutting import Progress, Refused, Rows, Vectorizer, Windows
+from agentformer.index.cuts import Cuts, Refused
+from agentformer.index.cutting import Progress, Vectorizer
 from agentformer.index.following import FollowingEmbedder, pinned, retry_now
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space, changed_while_moving, claim_space, want_embedder
-from agentformer.records.vectors import Window
-from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, Matrix, MemoryEntry
+from agentformer.records.vectors import Rows, Window
+from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry
 
 LOCK_FILE = "embedding.lock"
-_ENTRIES = 256  # queued entries embedded together
+_ENTRIES = 256  # queued entries embedded together, and entries whose windows are written together
 _REMOVED = "its vector was removed by another writer"
 _MOVED = "the store moved to another embedding space meanwhile"
 
 
 class Prepared(NamedTuple):
-    """Embedded entries: windows per entry, and a row for each text that had none."""
+    """Embedded entries: windows per entry, and those new vectors that are not in the store yet."""
 
     space: EmbeddingSpace
-    windows: list[Windows]
+    windows: Cuts
     vectors: Rows
 
 
@@ -66,10 +66,11 @@ class Embedding:
             with self._database.writing() as connection:
                 now = active_space(connection)
                 if now is None or not now[1].difference(space):
-                    put_rows(connection, claim_space(connection, space), rows)
+                    store.put_vectors(connection, claim_space(connection, space), *rows)
 
         vectorizer = Vectorizer(embedder, known, keep, progress)
-        return Prepared(space, vectorizer(entries), vectorizer.rows)
+        cuts = vectorizer(entries)
+        return Prepared(space, cuts, vectorizer.rows)
 
     def commit(
         self,
@@ -96,14 +97,9 @@ class Embedding:
             store.put_pending(connection, searched, _MOVED)
             return
         space = claim_space(connection, outcome.space)
-        put_rows(connection, space, outcome.vectors)
-        taken = []
-        for num, windows in zip(nums, outcome.windows, strict=True):
-            if isinstance(windows, Refused):
-                store.put_pending(connection, [num], windows.reason, refused=True)
-            else:
-                taken.append((num, windows))
-        put_complete(connection, space, taken)
+        store.put_vectors(connection, space, *outcome.vectors)
+        for start in range(0, len(nums), _ENTRIES):
+            _commit_some(connection, space, nums, outcome.windows, range(start, min(start + _ENTRIES, len(nums))))
 
     def follow_up(self) -> None:
         """The embedder has just worked: embed what waited for it, unless somebody is at that already."""
@@ -118,7 +114,7 @@ class Embedding:
         again, else they leave it alone.
         """
         with self._database.reading() as connection:
-            if not store.pending_count(connection, refused=refused):
+            if not store.any_pending(connection, refused=refused):
                 return 0
         with suppress(Timeout), self._alone(wait):
             self._catch_up(progress, refused)
@@ -160,33 +156,34 @@ class Embedding:
             present = records.by_num(connection, nums)
             kept = [i for i, num in enumerate(nums) if present.get(num) == found[num]]
             same = [nums[i] for i in kept]
-            windows = [prepared.windows[i] for i in kept]
-            self.commit(connection, same, [found[num] for num in same], prepared._replace(windows=windows))
+            outcome = prepared._replace(windows=prepared.windows.of(kept))
+            self.commit(connection, same, [found[num] for num in same], outcome)
             records.announce(connection, same)
 
 
-def put_rows(connection: sqlite3.Connection, space: int, rows: Rows) -> None:
-    """Keep vectors by the hash of their text."""
-    if rows:
-        matrix: Matrix = np.stack(list(rows.values()))
-        store.put_vectors(connection, space, list(rows), matrix)
+def _commit_some(
+    connection: sqlite3.Connection, space: int, nums: Sequence[int], cuts: Cuts, which: Iterable[int]
+) -> None:
+    """Set the windows of entries in the active space; one that was refused, or lost a vector, waits instead."""
+    taken: list[tuple[int, Sequence[Window]]] = []
+    for i in which:
+        windows = cuts[i]
+        if isinstance(windows, Refused):
+            store.put_pending(connection, [nums[i]], windows.reason, refused=True)
+        else:
+            taken.append((nums[i], windows))
+    whole, lost = put_complete(connection, space, taken)
+    store.put_embedded(connection, whole)
+    if lost:
+        store.put_pending(connection, lost, _REMOVED)
 
 
-def put_complete(connection: sqlite3.Connection, space: int, cuts: Sequence[tuple[int, Sequence[Window]]]) -> None:
-    """Set the windows of entries in the active space; one of which a vector is gone waits instead."""
-    whole, lost = complete(connection, space, cuts)
-    for num, windows in whole:
-        store.put_windows(connection, space, num, windows)
-    store.put_embedded(connection, [num for num, _ in whole])
-    store.put_pending(connection, lost, _REMOVED)
-
-
-def complete(
+def put_complete(
     connection: sqlite3.Connection, space: int, cuts: Sequence[tuple[int, Sequence[Window]]]
-) -> tuple[list[tuple[int, Sequence[Window]]], list[int]]:
-    """The entries all of whose windows have a vector, with them, and the numbers of the others."""
-    needed = {window.hash for _, windows in cuts for window in windows}
-    gone = needed - store.known_hashes(connection, space, needed)
-    lost = [num for num, windows in cuts if any(window.hash in gone for window in windows)]
-    out = set(lost)
-    return [(num, windows) for num, windows in cuts if num not in out], lost
+) -> tuple[list[int], list[int]]:
+    """Set the windows of the entries all of whose windows have a vector. Returns their numbers, and the others'."""
+    vectors = store.vector_ids(connection, space, {window.hash for _, windows in cuts for window in windows})
+    whole = [(num, windows) for num, windows in cuts if all(window.hash in vectors for window in windows)]
+    store.put_windows(connection, space, whole, vectors)
+    taken = {num for num, _ in whole}
+    return [num for num, _ in whole], [num for num, _ in cuts if num not in taken]

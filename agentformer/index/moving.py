@@ -18,18 +18,19 @@ from filelock import FileLock, Timeout
 
 from agentformer.errors import Conflict, EmbedderError
 from agentformer.index.agreement import agreement, sample_agreement
-from agentformer.index.cutting import Refused, Rows, Vectorizer
-from agentformer.index.embedding import complete, put_rows
+from agentformer.index.cuts import Refused
+from agentformer.index.cutting import Vectorizer
+from agentformer.index.embedding import put_complete
 from agentformer.index.following import pinned
 from agentformer.records import entries as records
 from agentformer.records import spaces
 from agentformer.records import vectors as store
 from agentformer.records.database import Database
-from agentformer.records.vectors import Window
+from agentformer.records.vectors import Rows, Window
 from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, Reembedding
 
 LOCK_FILE = "reembed.lock"
-_ENTRIES = 64  # looked at together; their finished vectors are kept in smaller groups
+_ENTRIES = 64  # looked at together: what a person waiting sees as one step, and an interruption may cost
 
 Progress = Callable[[int, int], None]  # entries done in this run, entries known to be left or done
 
@@ -125,11 +126,11 @@ class Move:
         try:
             windows = vectorizer(list(found.values()))
         finally:
-            self._counts.embedded += len(vectorizer.rows)
+            self._counts.embedded += vectorizer.embedded
             self._counts.reused += vectorizer.reused
         with self._database.writing() as connection:
             spaces.check_building(connection, number)
-            put_rows(connection, number, vectorizer.rows)
+            store.put_vectors(connection, number, *vectorizer.rows)
             present = records.by_num(connection, list(found))
             cuts: list[tuple[int, Sequence[Window]]] = []
             for num, cut in zip(found, windows, strict=True):
@@ -137,10 +138,8 @@ class Move:
                     spaces.refused(connection, num, cut.reason)
                 elif present.get(num) == found[num]:
                     cuts.append((num, cut))
-            done, _ = complete(connection, number, cuts)
-            for num, complete_cut in done:
-                store.put_windows(connection, number, num, complete_cut)
-            spaces.moved(connection, [num for num, _ in done])
+            done, _ = put_complete(connection, number, cuts)
+            spaces.moved(connection, done)
         self._counts.entries += len(done)
 
     def _known(self, number: int, texts: Sequence[bytes]) -> set[bytes]:
@@ -150,7 +149,7 @@ class Move:
     def _keep(self, number: int, rows: Rows) -> None:
         with self._database.writing() as connection:
             spaces.check_building(connection, number)
-            put_rows(connection, number, rows)
+            store.put_vectors(connection, number, *rows)
 
     def _agreement(
         self, former: EmbeddingSpace | None, number: int, queries: Sequence[str]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument, StoreError
 from agentformer.rag.chunks import cut
+from agentformer.rag.documents import Document, describe
 from agentformer.rag.originals import Originals
 from agentformer.readers import ReadLimits, read
 from agentformer.records.ids import new_id
@@ -32,24 +32,6 @@ Progress = Callable[[int, int], None]  # windows embedded, windows in all
 _UNUSABLE: tuple[DocumentStatus, ...] = ("failed", "encrypted", "no_text", "garbled")
 _LONGEST_TITLE = 300  # code points; a title is repeated beside every chunk
 _LANGUAGE_SAMPLE = 20_000  # code points of a document that tell its language
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """An uploaded document. `id` is "" for a file of which nothing was kept."""
-
-    name: str
-    namespace: str
-    status: DocumentStatus
-    reason: str = ""
-    id: str = ""
-    pages: int = 0
-    chunks: int = 0
-    media_type: str = ""
-    sha256: str = ""
-    bytes: int = 0
-    unchanged: bool = False  # these bytes were here already
-    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Ingest:
@@ -126,8 +108,7 @@ class Ingest:
 
     def _entries(self, document: Document, text: DocumentText) -> list[MemoryEntry]:
         """The document, its pages, and its chunks."""
-        sample = " ".join(page.text for page in text.pages if page.status == "text")[:_LANGUAGE_SAMPLE]
-        language = detect_language(sample)
+        language = detect_language(_beginning(text))
         pieces = list(cut(text, document.name, self._spans, self._chunk_tokens, self._chunk_overlap))
         whole = _document_entry(document, text, "ready", text.reason, chunks=len(pieces), language=language)
         pages = [
@@ -165,26 +146,19 @@ class Ingest:
             return estimated_spans(text)
 
 
+def _beginning(text: DocumentText) -> str:
+    """As much of the document as tells its language."""
+    parts: list[str] = []
+    left = _LANGUAGE_SAMPLE
+    for page in text.pages:
+        if page.status == "text" and left > 0:
+            parts.append(page.text[:left])
+            left -= len(parts[-1]) + 1
+    return " ".join(parts)
+
+
 def _documents(namespace: str, **metadata: str) -> Scope:
     return Scope(namespace, kinds=("document",), metadata=metadata)
-
-
-def describe(entry: MemoryEntry) -> Document:
-    """The document that a document entry records."""
-    data = entry.metadata
-    return Document(
-        name=data["name"],
-        namespace=entry.namespace,
-        status=data["status"],
-        reason=data["reason"],
-        id=entry.id,
-        pages=data["pages"],
-        chunks=data["chunks"],
-        media_type=data["media_type"],
-        sha256=data["sha256"],
-        bytes=data["bytes"],
-        metadata=data["given"],
-    )
 
 
 def _document_entry(

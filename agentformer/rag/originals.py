@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-
-from filelock import FileLock
+from typing import TYPE_CHECKING
 
 from agentformer.errors import NotFound, StoreFull
 from agentformer.records.files import write_atomically
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 
 class Originals:
@@ -59,6 +61,8 @@ class Originals:
             self.put(data)
 
     def _guard(self) -> FileLock:
+        from filelock import FileLock
+
         return FileLock(str(self._folder / ".lock"))
 
     def _path(self, digest: str) -> Path:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
+from importlib.util import find_spec
 from typing import Any, Protocol
 
-try:
-    import pytesseract
-except ImportError:  # the extra is not installed; `unavailable` says so
-    pytesseract = None
-
+from agentformer.later import Later
 from agentformer.readers.pdfium import PdfiumDocument
+
+pytesseract: Any = Later("pytesseract")  # it imports NumPy, and hardly any file needs it; `unavailable` tells
 
 DPI = 300  # what tesseract's models were trained for
 POINTS_PER_INCH = 72
@@ -32,7 +31,7 @@ class Recogniser(Protocol):
 
 def unavailable() -> str:
     """Why pages cannot be recognised, as advice; empty if they can."""
-    return "" if pytesseract is not None and shutil.which("tesseract") else ADVICE
+    return "" if shutil.which("tesseract") and find_spec("pytesseract") else ADVICE
 
 
 def recognise(document: PdfiumDocument, number: int) -> str:

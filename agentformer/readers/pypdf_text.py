@@ -10,14 +10,20 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
-import pypdf
-from pypdf.errors import PyPdfError
+from agentformer.later import Later
+
+if TYPE_CHECKING:
+    import pypdf
+    import pypdf.errors as errors
+else:
+    pypdf, errors = Later("pypdf"), Later("pypdf.errors")
 
 logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings are for authors of PDFs
 
-# What a parser in Python may raise on hostile input: the page is lost, the file is not.
-PAGE_ERRORS = (PyPdfError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError,
+# What a parser in Python may raise on hostile input, beside its own errors: the page is lost, the file is not.
+PAGE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError,
                NotImplementedError, OSError, AssertionError, ImportError, TimeoutError)  # fmt: skip
 PAGE_SECONDS = 8.0  # honest pages take 0.03 s; a drawing of 40,000 paths takes 4
 
@@ -37,7 +43,7 @@ class PypdfDocument:
                     if not self.encrypted:
                         self._count = len(reader.pages)
                         self._reader = reader
-            except PAGE_ERRORS:
+            except (errors.PyPdfError, *PAGE_ERRORS):
                 self._reader = None
 
     def __len__(self) -> int:
@@ -51,7 +57,7 @@ class PypdfDocument:
             with warnings.catch_warnings(), _time_limit(PAGE_SECONDS):
                 warnings.simplefilter("ignore")
                 return self._reader.pages[number].extract_text()
-        except PAGE_ERRORS:
+        except (errors.PyPdfError, *PAGE_ERRORS):
             return None
 
     def decrypted(self) -> bytes | None:
@@ -62,7 +68,7 @@ class PypdfDocument:
             out = io.BytesIO()
             pypdf.PdfWriter(clone_from=self._reader).write(out)
             return out.getvalue()
-        except PAGE_ERRORS:
+        except (errors.PyPdfError, *PAGE_ERRORS):
             return None
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from agentformer.errors import InvalidInput
@@ -27,6 +29,10 @@ _PLAIN = tuple(
     f.name for f in dataclasses.fields(MemoryEntry) if f.name not in {*TIMES, "metadata", "source", "derived_from"}
 )
 COLUMNS = (*_PLAIN, *TIMES, "metadata", "derived_from", *_SOURCE_COLUMNS)
+_FIELDS = [f.name for f in dataclasses.fields(MemoryEntry)]
+_PLACE = {name: place for place, name in enumerate(_FIELDS)}
+_METADATA, _SOURCE, _DERIVED_FROM = (_PLACE[name] for name in ("metadata", "source", "derived_from"))
+_TIME_PLACES = tuple(_PLACE[name] for name in TIMES)
 
 
 def to_micros(moment: datetime | None) -> int | None:
@@ -65,14 +71,31 @@ def _object(metadata: Mapping[str, Any]) -> str:
         raise InvalidInput("metadata", f"must be JSON values: {error}") from None
 
 
-def from_row(row: sqlite3.Row) -> MemoryEntry:
-    values: dict[str, Any] = {name: row[name] for name in _PLAIN}
-    values |= {name: from_micros(row[name]) for name in TIMES}
-    values["metadata"] = json.loads(row["metadata"])
-    values["derived_from"] = tuple(Link(*pair) for pair in json.loads(row["derived_from"]))
-    if row["document_id"] is not None:
-        values["source"] = Source(**{name: row[column] for column, name in _SOURCE_COLUMNS.items()})
-    return MemoryEntry(**values)
+def from_row(stored: sqlite3.Row) -> MemoryEntry:
+    values = [*_in_order(tuple(stored.keys()))(stored)]
+    for place in _TIME_PLACES:
+        if values[place] is not None:
+            values[place] = _moment(values[place])
+    values[_METADATA] = {} if values[_METADATA] == "{}" else json.loads(values[_METADATA])
+    links = values[_DERIVED_FROM]
+    values[_DERIVED_FROM] = () if links == "[]" else tuple(Link(*pair) for pair in json.loads(links))
+    if values[_SOURCE] is not None:
+        values[_SOURCE] = Source(**{name: stored[column] for column, name in _SOURCE_COLUMNS.items()})
+    return MemoryEntry(*values)
+
+
+@lru_cache(maxsize=16)
+def _in_order(columns: tuple[str, ...]) -> Callable[[sqlite3.Row], tuple[Any, ...]]:
+    """What takes the fields of an entry, in their order, from a row of these columns: a `Row` finds each name by
+    looking through all of them."""
+    place = {name: place for place, name in enumerate(columns)}
+    return itemgetter(*(place["document_id" if name == "source" else name] for name in _FIELDS))
+
+
+@lru_cache(maxsize=1024)
+def _moment(micros: int) -> datetime:
+    """Many times are asked for twice: most entries were changed last when they were made."""
+    return _EPOCH + micros * _MICROSECOND
 
 
 def to_json(entry: MemoryEntry) -> dict[str, Any]:

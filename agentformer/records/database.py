@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from agentformer.errors import StoreError, StoreFull
@@ -53,8 +53,13 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction with the write lock from its start: committed at the end, or rolled back by an error."""
-        with self._translated(), self._borrowed() as connection, transaction(connection):
-            yield connection
+        try:
+            with self._translated(), self._borrowed() as connection, transaction(connection):
+                yield connection
+        except StoreFull:
+            with suppress(StoreError):  # what fills the log may have room in the database, and then smaller writes have
+                self.clear_log()
+            raise
 
     def clear_log(self) -> None:
         """Empty the write-ahead log, in which what was deleted would stay readable. Waits for nobody: where a

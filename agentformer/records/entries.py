@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -37,15 +38,17 @@ _PARTS = """
 
 def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
     """Insert entries; returns their numbers. Raises `Conflict` for an id that exists."""
-    nums = []
-    for entry in entries:
-        try:
-            cursor = connection.execute(_INSERT, to_row(entry))
-        except sqlite3.IntegrityError:
-            raise Conflict(f"there is an entry {entry.id} already; update it or store under a new id") from None
-        nums.append(int(cursor.lastrowid or 0))
+    nums = [_insert_one(connection, entry) for entry in entries]
     announce(connection, nums)
     return nums
+
+
+def _insert_one(connection: sqlite3.Connection, entry: MemoryEntry) -> int:
+    try:
+        cursor = connection.execute(_INSERT, to_row(entry))
+    except sqlite3.IntegrityError:
+        raise Conflict(f"there is an entry {entry.id} already; update it or store under a new id") from None
+    return int(cursor.lastrowid or 0)
 
 
 def announce(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
@@ -70,7 +73,7 @@ def insert_unique(
     for entry in entries:
         known = _known(connection, entry, ignoring)
         if known is None:
-            nums += insert(connection, [entry])
+            nums.append(_insert_one(connection, entry))
             fresh.append(entry)
             standing.append(entry)
             continue
@@ -80,6 +83,7 @@ def insert_unique(
             [to_micros(entry.created_at), known],
         )
         standing.append(by_num(connection, [known])[known])
+    announce(connection, nums)
     return nums, fresh, standing
 
 
@@ -99,6 +103,13 @@ def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]
 def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, MemoryEntry]:
     """Entries by number, missing ones left out."""
     return {row["num"]: from_row(row) for row in _rows_by(connection, "num", nums)}
+
+
+def beginnings(connection: sqlite3.Connection, nums: Sequence[int], length: int) -> list[str]:
+    """The first `length` code points of these entries' contents, in order of number, missing ones left out."""
+    marks = ",".join("?" * len(nums))
+    query = f"SELECT substr(content, 1, ?) FROM entries WHERE num IN ({marks}) ORDER BY num"
+    return [row[0] for row in connection.execute(query, [length, *nums])]
 
 
 def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list[int]:
@@ -177,6 +188,36 @@ def count(connection: sqlite3.Connection, scope: Scope) -> int:
     return int(connection.execute(f"SELECT count(*) FROM entries WHERE {condition}", values).fetchone()[0])
 
 
+def namespaces(connection: sqlite3.Connection) -> list[str]:
+    """All namespaces in order. Each is found from the one before, since DISTINCT would read a whole index."""
+    rows = connection.execute(
+        "WITH RECURSIVE found (name) AS (SELECT min(namespace) FROM entries UNION ALL SELECT "
+        "(SELECT min(namespace) FROM entries WHERE namespace > found.name) FROM found WHERE found.name IS NOT NULL) "
+        "SELECT name FROM found WHERE name IS NOT NULL"
+    )
+    return [row[0] for row in rows]
+
+
+# From one kind to the next by the index, and each counted in it: a GROUP BY by kind sorts a large store first.
+_KINDS = """
+WITH RECURSIVE found(name) AS (
+    SELECT min(kind) FROM entries WHERE namespace = :namespace
+    UNION ALL
+    SELECT (SELECT min(kind) FROM entries WHERE namespace = :namespace AND kind > name) FROM found
+    WHERE name IS NOT NULL
+) SELECT name, (SELECT count(*) FROM entries WHERE namespace = :namespace AND kind = name) FROM found
+WHERE name IS NOT NULL
+"""
+
+
+def kinds(connection: sqlite3.Connection) -> dict[str, int]:
+    """How many entries there are of each kind, over all namespaces, in order of name."""
+    counts: Counter[str] = Counter()
+    for namespace in namespaces(connection):
+        counts.update(dict(connection.execute(_KINDS, {"namespace": namespace}).fetchall()))
+    return dict(sorted(counts.items()))
+
+
 def last_change(connection: sqlite3.Connection) -> int:
     """The newest `seq` of the change feed; 0 for an empty store."""
     return int(connection.execute("SELECT coalesce(max(seq), 0) FROM points").fetchone()[0])
@@ -191,6 +232,12 @@ def point(connection: sqlite3.Connection, seq: int) -> str:
 def changed_since(connection: sqlite3.Connection, seq: int) -> list[int]:
     """Numbers of entries changed after `seq`, in order of their last change; removed ones too."""
     return [row[0] for row in connection.execute("SELECT entry FROM changes WHERE seq > ? ORDER BY seq", [seq])]
+
+
+def changes_since(connection: sqlite3.Connection, seq: int, limit: int = -1) -> list[tuple[int, int]]:
+    """The changes after `seq`, oldest first, each with the number of its entry; at most `limit` of them."""
+    query = "SELECT seq, entry FROM changes WHERE seq > ? ORDER BY seq LIMIT ?"
+    return [(row[0], row[1]) for row in connection.execute(query, [seq, limit])]
 
 
 def _rows_by(connection: sqlite3.Connection, column: str, values: Sequence[Any]) -> list[sqlite3.Row]:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Replace `path` by `data`; it has reached the disk when this returns. `mode` is who may read it, less what the
-    umask forbids. Raises `OSError`.
+    umask forbids. Raises `OSError`."""
+    with written_atomically(path, mode=mode) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def written_atomically(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` when it is left without an error, and has reached the disk then. Raises
+    `OSError`.
 
     The temporary file names its writer, so that what a killed writer of the same file left is cleared away.
     """
-    _clear(path)
+    clear_unfinished(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -28,8 +39,16 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     sync_folder(path.parent)
 
 
-def _clear(path: Path) -> None:
-    """Remove temporary files of writers that are no more."""
+def delete(path: Path) -> None:
+    """Delete a file, or a folder with all that is in it, where there is one. Raises `OSError`."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def clear_unfinished(path: Path) -> None:
+    """Remove temporary files of writers of `path` that are no more. Raises `OSError`."""
     for left in path.parent.glob(f".{path.name}.*"):
         writer = left.name.split(".")[-2]
         if writer.isdecimal() and not _alive(int(writer)):

@@ -123,6 +123,14 @@ MIGRATIONS: tuple[str, ...] = (
     -- What a model does not take, whatever the server's state, is tried again only when somebody asks for it.
     ALTER TABLE pending ADD COLUMN refused INTEGER NOT NULL DEFAULT 0;
     """,
+    # 4: what every upload asks for, found without a walk through all documents; `scopes.INDEXED` names these keys.
+    """
+    CREATE INDEX entries_by_sha256 ON entries (namespace, json_extract(metadata, '$.sha256'))
+        WHERE json_extract(metadata, '$.sha256') IS NOT NULL;
+    CREATE INDEX entries_by_name ON entries (namespace, json_extract(metadata, '$.name'))
+        WHERE json_extract(metadata, '$.name') IS NOT NULL;
+    CREATE INDEX pending_by_refusal ON pending (refused);
+    """,
 )
 
 

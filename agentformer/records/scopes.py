@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from agentformer.later import Later
 from agentformer.records.codec import now, to_micros
 from agentformer.types import UNSEARCHED_KINDS, Scope
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = Later("numpy")
 
 _EQUAL = (
     "session_id",
@@ -23,6 +28,7 @@ _EQUAL = (
     "source_id",
 )
 
+INDEXED = ("sha256", "name")  # keys of metadata with an index of their texts; see `records.schema`
 OWNERS = ("user_id", "project")  # that `Scope.or_nobody` speaks of
 
 
@@ -53,8 +59,9 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
         parts.append("occurred_at < ?")
         values.append(to_micros(scope.occurred_to))
     for key, value in scope.metadata.items():
-        parts.append("EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND " + _json_equal(value) + ")")
-        values += [key, *_json_values(value)]
+        condition, more = _holds(key, value)
+        parts.append(condition)
+        values += more
     if scope.min_salience > 0:
         parts.append("salience >= ?")  # decay only takes away
         values.append(scope.min_salience)
@@ -79,15 +86,30 @@ def _still_salient(scope: Scope) -> tuple[str, list[Any]]:
     )
 
 
-def searchable(connection: sqlite3.Connection, scope: Scope) -> NDArray[np.int64]:
-    """The numbers of all entries of the scope that a search may return, ascending."""
+def searchable(connection: sqlite3.Connection, scope: Scope, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+    """The numbers of all entries of the scope that a search may return, or of those `among` some; ascending."""
     condition, values = where(scope)
     marks = ",".join("?" * len(UNSEARCHED_KINDS))
-    rows = connection.execute(
-        f"SELECT num FROM entries WHERE {condition} AND kind NOT IN ({marks}) ORDER BY num",
-        [*values, *sorted(UNSEARCHED_KINDS)],
-    )
-    return np.fromiter((row[0] for row in rows), dtype=np.int64)
+    values += sorted(UNSEARCHED_KINDS)
+    table = "entries"
+    if among is not None:  # CROSS JOIN keeps the order: each of these is looked up, whatever indexes there are
+        table = "(SELECT value AS wanted FROM json_each(?)) CROSS JOIN entries ON entries.num = wanted"
+        values = [json.dumps([*among]), *values]
+    # As one text: a row of Python for each of a million entries would take a second.
+    query = f"SELECT group_concat(num) FROM {table} WHERE {condition} AND kind NOT IN ({marks})"
+    told = connection.execute(query, values).fetchone()[0]
+    nums = np.fromstring(told or "", dtype=np.int64, sep=",")
+    nums.sort()
+    return nums
+
+
+def _holds(key: str, value: Any) -> tuple[str, list[Any]]:
+    """That the metadata have this value under the key."""
+    condition = "EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND " + _json_equal(value) + ")"
+    values = [key, *_json_values(value)]
+    if key in INDEXED and isinstance(value, str):  # says no more, but SQLite has an index of it
+        return f"json_extract(metadata, '$.{key}') = ? AND {condition}", [value, *values]
+    return condition, values
 
 
 def _json_equal(value: Any) -> str:

@@ -9,14 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
-
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from agentformer.errors import EmbedderError
+from agentformer.later import Later
 from agentformer.records.scopes import where
 from agentformer.types import Matrix, Scope, Span, Waiting
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Later("numpy")
+
+
+HASH_BYTES = 32
+_VARIABLES = 500  # hashes per statement; well below every SQLite's limit of bound variables
+_FEW = 1_000  # queued entries looked up one by one rather than by walking through a scope
 
 
 class Window(NamedTuple):
@@ -24,6 +33,13 @@ class Window(NamedTuple):
 
     span: Span
     hash: bytes
+
+
+class Rows(NamedTuple):
+    """Vectors of texts: their hashes, and (len(hashes), dimension) unit rows."""
+
+    hashes: Sequence[bytes]
+    matrix: Matrix
 
 
 class Pending(NamedTuple):
@@ -36,30 +52,48 @@ def text_hash(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
+def vector_ids(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
+    """The vectors of those of these texts that have one."""
+    asked = list(hashes)
+    found: dict[bytes, int] = {}
+    for start in range(0, len(asked), _VARIABLES):
+        group = asked[start : start + _VARIABLES]
+        query = f"SELECT hash, id FROM vectors WHERE space = ? AND hash IN ({','.join('?' * len(group))})"
+        found.update((row[0], row[1]) for row in connection.execute(query, [space, *group]))
+    return found
+
+
 def known_hashes(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> set[bytes]:
     """Which of these texts have a vector already."""
-    query = "SELECT 1 FROM vectors WHERE space = ? AND hash = ?"
-    return {h for h in hashes if connection.execute(query, [space, h]).fetchone()}
+    return set(vector_ids(connection, space, hashes))
 
 
 def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[bytes], rows: Matrix) -> None:
     """Keep vectors; one that is there already stays. Raises `EmbedderError` for rows that are not unit vectors."""
+    if not hashes:
+        return
     check_rows(rows, len(hashes))
     data = np.ascontiguousarray(rows, dtype="<f4")
+    buffer, size = data.data.cast("B"), data.shape[1] * data.itemsize
     connection.executemany(
         "INSERT OR IGNORE INTO vectors (space, hash, data) VALUES (?, ?, ?)",
-        ((space, h, row.tobytes()) for h, row in zip(hashes, data, strict=True)),
+        ((space, key, buffer[i * size : (i + 1) * size]) for i, key in enumerate(hashes)),
     )
 
 
-def put_windows(connection: sqlite3.Connection, space: int, num: int, windows: Sequence[Window]) -> None:
-    """Set an entry's windows in a space, where their vectors are stored already."""
-    former = _vectors_of(connection, [num])
-    connection.execute("DELETE FROM windows WHERE entry = ? AND space = ?", [num, space])
+def put_windows(
+    connection: sqlite3.Connection,
+    space: int,
+    cuts: Sequence[tuple[int, Sequence[Window]]],
+    vectors: Mapping[bytes, int],
+) -> None:
+    """Set the windows of entries in a space; `vectors` has the stored vector of each."""
+    former = _vectors_of(connection, [num for num, _ in cuts])
+    if former:
+        connection.executemany("DELETE FROM windows WHERE entry = ? AND space = ?", ((num, space) for num, _ in cuts))
     connection.executemany(
-        "INSERT INTO windows (space, entry, span_start, span_end, vector) VALUES "
-        "(?, ?, ?, ?, (SELECT id FROM vectors WHERE space = ? AND hash = ?))",
-        ((space, num, w.span.start, w.span.end, space, w.hash) for w in windows),
+        "INSERT INTO windows (space, entry, span_start, span_end, vector) VALUES (?, ?, ?, ?, ?)",
+        ((space, num, w.span.start, w.span.end, vectors[w.hash]) for num, windows in cuts for w in windows),
     )
     _drop_unused(connection, former)
 
@@ -76,11 +110,12 @@ def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str,
     `spaces.changed_while_moving` looks after them.
     """
     former = _vectors_of(connection, nums)
-    connection.executemany(
-        "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)",
-        ((num,) for num in nums),
-    )
-    _drop_unused(connection, former)
+    if former:
+        connection.executemany(
+            "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)",
+            ((num,) for num in nums),
+        )
+        _drop_unused(connection, former)
     connection.executemany(
         "INSERT INTO pending VALUES (?, 1, ?, ?) ON CONFLICT (entry) DO UPDATE SET "
         "attempts = attempts + 1, last_error = excluded.last_error, refused = excluded.refused",
@@ -96,8 +131,8 @@ def forget(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
 
 
 def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
-    query = "SELECT vector FROM windows WHERE entry = ?"
-    return {row[0] for num in nums for row in connection.execute(query, [num])}
+    query = "SELECT vector FROM windows WHERE entry IN (SELECT value FROM json_each(?))"
+    return {row[0] for row in connection.execute(query, [json.dumps(nums)])} if nums else set()
 
 
 def _drop_unused(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
@@ -136,8 +171,19 @@ def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *,
         rows = connection.execute("SELECT count(*) FROM pending WHERE refused <= ?", [int(refused)])
         return int(rows.fetchone()[0])
     condition, values = where(scope)
-    query = f"SELECT count(*) FROM pending JOIN entries ON entries.num = pending.entry WHERE {condition}"
+    queued = connection.execute("SELECT count(*) FROM (SELECT 1 FROM pending LIMIT ?)", [_FEW]).fetchone()[0]
+    if not queued:
+        return 0
+    # A scope may hold a million entries of which none waits; CROSS keeps SQLite from walking through them.
+    join = "CROSS JOIN entries" if queued < _FEW else "JOIN entries"
+    query = f"SELECT count(*) FROM pending {join} ON entries.num = pending.entry WHERE {condition}"
     return int(connection.execute(query, values).fetchone()[0])
+
+
+def any_pending(connection: sqlite3.Connection, *, refused: bool) -> bool:
+    """Is an entry queued? With `refused`, also one that the model did not take."""
+    query = "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)"
+    return bool(connection.execute(query, [int(refused)]).fetchone()[0])
 
 
 def check_rows(rows: Matrix, expected: int) -> None:

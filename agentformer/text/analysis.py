@@ -54,6 +54,7 @@ _HYPHENATED = re.compile(rf"(?:[^\W\d_]|[{_MARKS}\-\u2010\u2011])++")
 _IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})")
 _YEAR_FIRST = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
+_NONE: frozenset[str] = frozenset()
 _ENGLISH_TAIL = frozenset({"s", "re", "ve", "ll", "d", "m"})
 # Case endings behind a colon, of abbreviations and numbers: "EU:n", "tv:ssä", "3:s".
 _COLON_TAIL = frozenset().union(*word_list("colon").values())
@@ -123,8 +124,10 @@ def query_terms(text: str, languages: Collection[str]) -> Terms:
     kept = _content(lexemes, spoken)
     stems = [code for lexeme in kept for code in lexeme.codes]
     parts = {part: None for lexeme in kept for part in lexeme.parts}
+    words = {word for lexeme in kept for word in lexeme.words}
     for language in sorted(languages):
-        own = [_term(word, language) for lexeme in _content(kept, language) for word in lexeme.words + lexeme.inner]
+        own_words = kept if FUNCTION_WORDS.get(language, _NONE).isdisjoint(words) else _content(kept, language)
+        own = [_term(word, language) for lexeme in own_words for word in lexeme.words + lexeme.inner]
         stems += own
         parts.update(dict.fromkeys(own))
         if language in COMPOUNDING and (spoken == language or spoken not in languages):

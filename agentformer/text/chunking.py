@@ -12,6 +12,8 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
+from typing import NamedTuple
 
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import Span
@@ -34,6 +36,10 @@ _UNSPACED = re.compile(
 
 _MARKS = frozenset({"Mn", "Mc", "Me", "Cf"})  # belong to the character before them
 
+# A piece between white space has as many tokens by itself as in its text, but for what a model does at a text's start
+# (a word without the space before it may be cut otherwise). Nearer to the limit than this, it is counted again.
+_RECOUNT = 8
+
 Tokens = Sequence[Span]
 
 
@@ -46,25 +52,44 @@ def split(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Seque
     """
     if limit < 1 or not 0 <= overlap < limit:
         raise ValueError(f"limit must be at least 1 and overlap below it, got {limit} and {overlap}")
+    return [piece.span for piece in _pieces(text, tokens, limit, overlap, breaks)]
+
+
+class _Piece(NamedTuple):
+    """A span, how many tokens it has as a part of the whole text, and whether both its ends stand at white space."""
+
+    span: Span
+    tokens: int
+    whole_words: bool
+
+
+def _pieces(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Sequence[int] = ()) -> list[_Piece]:
     if not tokens:
         return []
     tokens = _with_marks(text, tokens)
     strengths = _strengths(text, tokens, breaks)
-    pieces: list[Span] = []
+    pieces: list[_Piece] = []
     first = 0
     while True:
         last = _cut(strengths, first, limit, len(tokens))
-        pieces.append(Span(tokens[first].start, tokens[last - 1].end))
+        span = Span(tokens[first].start, tokens[last - 1].end)
+        free = _at_space(text, span.start - 1) and _at_space(text, span.end)
+        pieces.append(_Piece(span, last - first, free))
         if last == len(tokens):
             return pieces
         first = _resume(strengths, first, last, overlap)
 
 
+def _at_space(text: str, position: int) -> bool:
+    """Is there white space, or no text any more, at `position`?"""
+    return not 0 <= position < len(text) or text[position].isspace()
+
+
 def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[Span]:
     """Spans of `text` that fit a model reading `limit` tokens: no overlap, even in size, every token in one.
 
-    `count` gives a text's tokens. A piece is counted again by itself, since a model may tokenise the start
-    of a text differently, and is split again if it does not fit.
+    `count` gives a text's tokens. A piece that is cut inside a run of characters, or nearly fills the limit, is counted
+    again by itself, since a model may tokenise the start of a text differently, and is split again if it does not fit.
     """
     tokens = count(text)
     if not tokens:
@@ -72,28 +97,31 @@ def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[S
         start = text.find(stripped)
         return [Span(start, start + len(stripped))] if stripped else []
     if len(tokens) <= limit:
-        return [Span(tokens[0].start, _with_marks(text, tokens)[-1].end)]
+        return [Span(tokens[0].start, _past_marks(text, tokens[-1].end, len(text)))]
     pieces = -(-len(tokens) // limit)
     even = min(limit, -(-len(tokens) // pieces) + limit // 8)  # some slack, so that cuts can fall on sentences
     out: list[Span] = []
-    for start, end in split(text, tokens, even):
+    for (start, end), size, whole_words in _pieces(text, tokens, even):
         piece = text[start:end]
-        if len(count(piece)) <= limit or end - start < 2:
+        if (whole_words and size <= limit - _RECOUNT) or end - start < 2 or len(count(piece)) <= limit:
             out.append(Span(start, end))
         else:
             out += [Span(start + s, start + e) for s, e in windows(piece, count, limit // 2 or 1)]
     return out
 
 
-def _with_marks(text: str, tokens: Tokens) -> list[Span]:
+def _with_marks(text: str, tokens: Tokens) -> Tokens:
     """Tokens with the marks that follow them: BERT's tokenizer drops vowel signs, accents and joiners."""
-    out = []
-    for i, (start, end) in enumerate(tokens):
-        border = tokens[i + 1].start if i + 1 < len(tokens) else len(text)
-        while end < border and unicodedata.category(text[end]) in _MARKS:
-            end += 1
-        out.append(Span(start, end))
-    return out
+    if text.isascii() or not any(unicodedata.category(ch) in _MARKS for ch in set(text)):
+        return tokens
+    borders = chain((token.start for token in islice(tokens, 1, None)), [len(text)])
+    return [Span(start, _past_marks(text, end, border)) for (start, end), border in zip(tokens, borders, strict=True)]
+
+
+def _past_marks(text: str, end: int, border: int) -> int:
+    while end < border and unicodedata.category(text[end]) in _MARKS:
+        end += 1
+    return end
 
 
 def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
@@ -121,7 +149,16 @@ def _resume(strengths: Sequence[int], first: int, last: int, overlap: int) -> in
 
 def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
     """Per token, how good a cut right before it is."""
-    out = [_PARAGRAPH] + [_between(text, tokens[i - 1], tokens[i]) for i in range(1, len(tokens))]
+    out = [_PARAGRAPH]
+    end = tokens[0].end
+    for start, following in islice(tokens, 1, None):  # what cutting costs: the two usual borders need no more calls
+        if start - end == 1 and text[end] == " ":
+            out.append(_CLAUSE if text[end - 1] in _CLAUSE_END else _WORD)
+        elif start == end and text[start - 1 : start + 1].isascii():
+            out.append(_JOINED)
+        else:
+            out.append(_between(text, end, start))
+        end = following
     starts = [token.start for token in tokens]
     for sentence in sentence_spans(text):
         i = bisect_left(starts, sentence.start)
@@ -134,13 +171,14 @@ def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
     return out
 
 
-def _between(text: str, before: Span, after: Span) -> int:
-    gap = text[before.end : after.start]
+def _between(text: str, before: int, after: int) -> int:
+    """How good a cut is between a token that ends at `before` and the next one, which begins at `after`."""
+    gap = text[before:after]
     if not gap:
-        return _without_gap(text, after.start)
+        return _without_gap(text, after)
     if "\n" in gap and _BLANK_LINE.search(gap):
         return _PARAGRAPH
-    if "\n" in gap or text[before.end - 1] in _CLAUSE_END:
+    if "\n" in gap or text[before - 1] in _CLAUSE_END:
         return _CLAUSE
     return _WORD
 

@@ -13,7 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 
 import Stemmer
@@ -38,6 +38,8 @@ _ENOUGH = ((1.0, 1.1), (0.5, 2.0))
 _REPEATS = 3  # votes that one word can give by being repeated
 _NAME_WEIGHT = 0.3  # of a capitalised word
 _ENDING_VOTE = 0.35  # an ending is weaker evidence than a word
+_WORDS_KEPT = 16_384  # whose votes are remembered,
+_COMMON_LENGTH = 40  # and how long they may be: a text without spaces is one word of thousands of letters
 _LETTER_VOTE = 0.6  # for a word with a letter that only few languages use
 
 _LETTERS: Mapping[str, str] = {
@@ -82,6 +84,8 @@ _SCRIPTS: tuple[tuple[str, str, str], ...] = (
     ("latin", "A-Za-z\u00c0-\u024f\u1e00-\u1eff", ""),
 )
 _SCRIPT = re.compile("|".join(f"(?P<{name}>[{chars}]+)" for name, chars, _ in _SCRIPTS))
+_LETTER = re.compile("[" + _SCRIPTS[-1][1] + "]")
+_NOT_LATIN = re.compile("[" + "".join(chars for _, chars, _ in _SCRIPTS[:-1]) + "]")
 _SCRIPT_LANGUAGES = {name: tuple(languages.split()) for name, _, languages in _SCRIPTS}
 _IDEOGRAPHIC = frozenset({"kana", "hangul", "han"})
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[¿¡]|[\u0900-\u097f]+")
@@ -94,13 +98,17 @@ def _folded(text: str) -> str:
 def word_list(kind: str) -> dict[str, frozenset[str]]:
     """Language -> the items of all its lines of this kind in `function_words.txt`, which lists the kinds."""
     found: dict[str, set[str]] = {}
-    text = resources.files("agentformer.text").joinpath("function_words.txt").read_text("utf-8")
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            language, of_kind, *items = line.split()
-            if of_kind == kind:
-                found.setdefault(language, set()).update(_folded(item) for item in items)
+    for language, of_kind, *items in _word_lines():
+        if of_kind == kind:
+            found.setdefault(language, set()).update(_folded(item) for item in items)
     return {language: frozenset(items) for language, items in found.items()}
+
+
+@lru_cache(maxsize=1)
+def _word_lines() -> list[list[str]]:
+    """Language, kind and items of each line."""
+    text = Path(__file__).with_name("function_words.txt").read_text("utf-8")
+    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def _shared(vote: float, *lists: Mapping[str, frozenset[str]]) -> dict[str, tuple[tuple[str, float], ...]]:
@@ -139,13 +147,21 @@ _SPELLING_VOTE = 0.1
 _SOME, _LEAD = 0.5, 1.1  # votes that the likeliest of them needs, and its lead over all other languages
 
 
+@lru_cache(maxsize=8_192)
+def _script_of(letter: str) -> str:
+    match = _SCRIPT.match(letter)
+    return (match.lastgroup or "") if match else ""
+
+
 def _script(sample: str) -> str:
     """The script that carries most of the sample, "" when it has no letters. Kana settles Japanese."""
+    if not _NOT_LATIN.search(sample):  # nearly all texts here, and looking at each run takes most of the time
+        return "latin" if _LETTER.search(sample) else ""
     counts: Counter[str] = Counter()
-    for match in _SCRIPT.finditer(sample):
-        name = match.lastgroup or ""
-        # An ideograph says as much as a short word, so a few Latin product names do not outvote a sentence.
-        counts[name] += (match.end() - match.start()) * (3 if name in _IDEOGRAPHIC else 1)
+    for letter, times in Counter(sample).items():
+        if name := _script_of(letter):
+            # An ideograph says as much as a short word, so a few Latin product names do not outvote a sentence.
+            counts[name] += times * (3 if name in _IDEOGRAPHIC else 1)
     if not counts:
         return ""
     if counts["kana"]:
@@ -157,16 +173,22 @@ def _votes(sample: str, candidates: tuple[str, ...]) -> dict[str, float]:
     """Votes per candidate language of the words, endings and letters in `sample`."""
     votes = dict.fromkeys(candidates, 0.0)
     for word, weight in _witnesses(sample).items():
-        shown = list(_WORD_VOTES.get(_folded(word), ()))
-        if not shown:
-            sizes = range(min(_LONGEST_ENDING, len(word) - 2), 1, -1)
-            shown += next((_ENDING_VOTES[word[-size:]] for size in sizes if word[-size:] in _ENDING_VOTES), ())
-        for letter in set(word) if len(word) > 2 else ():  # a lone letter stands in a table, not in a sentence
-            shown += _LETTER_VOTES.get(letter, ())
-        for language, vote in shown:
+        for language, vote in _shown(word) if len(word) <= _COMMON_LENGTH else _shown.__wrapped__(word):
             if language in votes:
                 votes[language] += vote * weight
     return votes
+
+
+@lru_cache(maxsize=_WORDS_KEPT)
+def _shown(word: str) -> tuple[tuple[str, float], ...]:
+    """The votes of a word in lower case, its ending and its letters."""
+    shown = [*_WORD_VOTES.get(_folded(word), ())]
+    if not shown:
+        sizes = range(min(_LONGEST_ENDING, len(word) - 2), 1, -1)
+        shown += next((_ENDING_VOTES[word[-size:]] for size in sizes if word[-size:] in _ENDING_VOTES), ())
+    for letter in dict.fromkeys(word) if len(word) > 2 else ():  # a lone letter stands in a table, not in a sentence
+        shown += _LETTER_VOTES.get(letter, ())
+    return tuple(shown)
 
 
 def _witnesses(sample: str) -> dict[str, float]:
@@ -179,15 +201,20 @@ def _witnesses(sample: str) -> dict[str, float]:
         sample = sample.lower()
     weights: dict[str, float] = {}
     for n, (word, times) in enumerate(Counter(_WORD.findall(sample)).items()):
-        small = word.lower().replace("’", "'")
-        head, _, tail = small.partition("'")
-        if tail:
-            small = next((each for each in (head + tail, "'" + tail) if each in _WORD_VOTES), head + "'")
-        weight: float = min(times, _REPEATS)
-        if word[0].isupper():
-            weight = 1.0 if n == 0 else _NAME_WEIGHT
+        small = _small(word) if len(word) <= _COMMON_LENGTH else _small.__wrapped__(word)
+        weight = (_NAME_WEIGHT if n else 1.0) if word[0].isupper() else times if times < _REPEATS else _REPEATS
         weights[small] = weights.get(small, 0.0) + weight
     return weights
+
+
+@lru_cache(maxsize=_WORDS_KEPT)
+def _small(word: str) -> str:
+    """The word in lower case; of two words that an apostrophe joins the one that tells more."""
+    small = word.lower().replace("’", "'")
+    head, _, tail = small.partition("'")
+    if not tail:
+        return small
+    return next((each for each in (head + tail, "'" + tail) if each in _WORD_VOTES), head + "'")
 
 
 def detect_language(text: str, prior: str = "") -> str:

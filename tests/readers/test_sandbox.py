@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -129,3 +130,14 @@ def test_no_message_tells_a_path_of_this_machine() -> None:
         read(b"%PDF-1.4\n1 0 obj garbage", "/home/someone/a.pdf")
 
     assert "someone" not in str(caught.value)
+
+
+def test_a_child_imports_no_library_that_hardly_any_file_needs() -> None:
+    unneeded = "{'numpy', 'pypdf', 'pytesseract'}"
+    asked = f"import agentformer.readers.pdf; print(sorted({unneeded} & set(sys.modules)))"
+    boot = sandbox._BOOT.partition("from agentformer.readers.worker")[0]
+    paths = json.dumps([[p for p in sys.path if p], str(sandbox._PACKAGE)])
+    child = subprocess.run(
+        [sys.executable, "-I", "-c", boot + asked, paths], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert child.stdout.strip() == "[]"

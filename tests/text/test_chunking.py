@@ -310,3 +310,19 @@ def test_a_fact_in_the_last_sentence_of_a_full_chunk_is_found_by_vectors_alone(
     assert first.span is not None and FACT in chunk[first.span.start : first.span.end]
     assert (first.dense_score or 0) > (second.dense_score or 0)
     assert cut[-1] < (first.dense_score or 0) - 0.1
+
+
+def test_a_piece_is_counted_again_only_where_that_may_change_something() -> None:
+    counted: list[str] = []
+
+    def count(text: str) -> list[Span]:
+        counted.append(text)
+        return HashingEmbedder().token_spans(text)
+
+    words = "Boats come and go. " * 60  # 300 tokens, in pieces of about 150
+    windows(words, count, 254)
+    assert counted == [words]
+    del counted[:]
+    joined = "x" * 16 * 60  # tokens of one word: a cut may change how it is tokenised
+    windows(joined, count, 50)
+    assert len(counted) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agentformer.text import languages
 from agentformer.text.languages import FUNCTION_WORDS, LANGUAGES, STEMMERS, detect_language, stem, word_list
 
 SENTENCES = [
@@ -104,3 +105,28 @@ def test_function_words_are_folded_and_greetings_are_none() -> None:
 def test_a_language_without_stemmer_keeps_its_words() -> None:
     assert stem("hestarnir", "is") == "hestarnir"
     assert stem("taloissa", "fi") == "talo"
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "The committee's report wasn't ready, so they'd postponed the meeting."),
+        ("fr", "L'eau qu'il boit vient d'une source près de l'église."),
+        ("sr", "Састанак је одложен јер извештај још није био готов."),
+        ("ja", "会議は延期された。API v2 のレポートが未完成だったため。"),
+        ("zh", "会议推迟了，因为 report 还没有准备好。"),
+        ("en", "Kahvi 東京 coffee and a 会 in the \u00b5 table"),
+        ("en", "THE MEETING WAS MOVED BECAUSE OF THE REPORT"),
+        ("", "12.5 % (3/24) — 2024-05-01"),
+        ("", "ab" * 2000),
+        ("ro", "fi fi fi Å ø"),
+    ],
+)
+def test_texts_of_several_scripts_habits_and_lengths_are_told_as_ever(language: str, text: str) -> None:
+    assert [detect_language(text), detect_language(text)] == [language] * 2  # the second time from what is remembered
+
+
+def test_endless_words_are_not_remembered() -> None:
+    kept = languages._shown.cache_info().currsize, languages._small.cache_info().currsize
+    detect_language("qwertyuiop" * 5 + " " + "zxcvbnm" * 100)
+    assert kept == (languages._shown.cache_info().currsize, languages._small.cache_info().currsize)

@@ -1,0 +1,113 @@
+"""What every upload and every write asks the records costs the same in a small store and in a large one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentformer.records import entries as records
+from agentformer.records import vectors as store
+from agentformer.records.codec import now
+from agentformer.records.database import Database
+from agentformer.records.scopes import where
+from agentformer.testing import make_entry
+from agentformer.types import MemoryEntry, Scope
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    database = Database(tmp_path / "memory.sqlite3")
+    with database.writing() as opened:
+        yield opened
+    database.close()
+
+
+def entry(content: str, **values: object) -> MemoryEntry:
+    return make_entry(content, created_at=now(), updated_at=now(), **values)
+
+
+def statements(connection: sqlite3.Connection) -> list[str]:
+    """Collects what the connection runs from now on, with values in the place of marks."""
+    seen: list[str] = []
+    connection.set_trace_callback(lambda text: seen.append(text) if not text.startswith("--") else None)
+    return seen
+
+
+def plan(connection: sqlite3.Connection, query: str) -> str:
+    return "\n".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}"))
+
+
+@pytest.mark.parametrize("key", ["sha256", "name"])
+def test_a_document_is_found_by_what_uploads_know_of_it(connection: sqlite3.Connection, key: str) -> None:
+    scope = Scope("ours", kinds=("document",), metadata={key: "that one"})
+    for namespace, metadata in (
+        ("ours", {key: "that one"}),
+        ("theirs", {key: "that one"}),
+        ("ours", {key: "this one"}),
+        ("ours", {key: ["that one"]}),
+        ("ours", {}),
+    ):
+        records.insert(connection, [entry("x", kind="document", namespace=namespace, metadata=metadata)])
+    assert records.count(connection, scope) == 1
+    condition, values = where(scope)
+    for row in values:
+        condition = condition.replace("?", f"'{row}'", 1)
+    assert f"entries_by_{key}" in plan(connection, f"SELECT * FROM entries WHERE {condition} ORDER BY id LIMIT 1")
+
+
+def test_namespaces_are_named_in_order_and_without_reading_all_entries(connection: sqlite3.Connection) -> None:
+    assert records.namespaces(connection) == []
+    records.insert(connection, [entry("x", namespace=name) for name in ["b", "ä", "a", "b", "b c"]])
+    seen = statements(connection)
+    assert records.namespaces(connection) == ["a", "b", "b c", "ä"]
+    connection.set_trace_callback(None)
+    assert "SCAN entries" not in plan(connection, seen[0])
+
+
+@pytest.mark.parametrize("queued", [0, 3, 1_100])
+def test_what_waits_in_a_scope_is_counted_right_and_not_by_walking_through_the_scope(
+    connection: sqlite3.Connection, queued: int
+) -> None:
+    nums = records.insert(connection, [entry("x", namespace="ours" if n % 2 else "theirs") for n in range(1_200)])
+    store.put_pending(connection, nums[:queued], "the server is gone")
+    seen = statements(connection)
+    assert store.pending_count(connection, Scope("ours")) == queued // 2
+    connection.set_trace_callback(None)
+    if queued < 1_000:
+        assert not [query for query in seen if "namespace=" in plan(connection, query)]
+
+
+def test_whether_anything_waits_is_told_without_counting(connection: sqlite3.Connection) -> None:
+    assert not store.any_pending(connection, refused=True)
+    nums = records.insert(connection, [entry("x"), entry("y")])
+    store.put_pending(connection, nums[:1], "too long", refused=True)
+    assert store.any_pending(connection, refused=True)
+    assert not store.any_pending(connection, refused=False)
+    store.put_pending(connection, nums[1:], "the server is gone")
+    assert store.any_pending(connection, refused=False)
+
+
+def test_many_vectors_are_asked_for_in_few_statements(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO spaces (id, description, active) VALUES (1, '{}', 1)")
+    hashes = [store.text_hash(str(n)) for n in range(1_200)]
+    connection.executemany(
+        "INSERT INTO vectors (space, hash, data) VALUES (1, ?, x'00')", ((key,) for key in hashes[::2])
+    )
+    seen = statements(connection)
+    assert store.known_hashes(connection, 1, hashes) == set(hashes[::2])
+    connection.set_trace_callback(None)
+    assert len(seen) == 3
+    assert "COVERING INDEX" in plan(connection, seen[0])
+
+
+def test_entries_of_one_call_are_announced_together(connection: sqlite3.Connection) -> None:
+    seen = statements(connection)
+    nums, fresh, standing = records.insert_unique(connection, [entry("one"), entry("two"), entry("one")], ())
+    connection.set_trace_callback(None)
+    assert (len(nums), [e.content for e in fresh]) == (2, ["one", "two"])
+    assert [(e.content, e.repeat_count) for e in standing] == [("one", 0), ("two", 0), ("one", 1)]
+    assert records.changed_since(connection, 0) == nums
+    assert sum("INTO points" in query for query in seen) == 1
