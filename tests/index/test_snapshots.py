@@ -12,8 +12,9 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index import snapshots
-from agentformer.index.snapshots import INDEX_FILE, META_FILE
-from agentformer.index.vectors import VectorIndex
+from agentformer.index.described import INDEX_FILE, META_FILE
+from agentformer.index.plan import Plan
+from agentformer.index.vectors import Image, VectorIndex
 from agentformer.memory.backends.faiss import FaissMemoryBackend
 from agentformer.testing import Reference, make_entry
 from agentformer.types import MemoryEntry, Query
@@ -47,8 +48,8 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     original = VectorIndex.restored.__func__  # type: ignore[attr-defined]
 
-    def spy(cls: type[VectorIndex], saved: object, entry_of: dict[int, int]) -> VectorIndex:
-        index: VectorIndex = original(cls, saved, entry_of)
+    def spy(cls: type[VectorIndex], saved: Image, plan: Plan | None = None) -> VectorIndex:
+        index: VectorIndex = original(cls, saved, plan)
         sizes.append(len(index))
         return index
 
@@ -164,7 +165,7 @@ def test_an_old_snapshot_is_brought_up_to_date(tmp_path: Path, restored: list[in
         (tmp_path / name).write_bytes(data)
     del restored[:]
     check(tmp_path, reference)
-    assert restored[0] == 60 - 10 - 1  # windows of removed and changed entries are not in it any more
+    assert restored[0] == 60  # what was changed and removed since is taken from the records
 
 
 def change(folder: Path, reference: Reference) -> None:
