@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -26,6 +27,7 @@ def merge(
     scores: dict[Key, float] = {}
     for items, weight in zip(ranked, weights, strict=True):
         if weight:
-            for rank, item in enumerate(items, 1):
-                scores[item] = scores.get(item, 0.0) + weight / (k + rank)
-    return sorted(((item, score / most) for item, score in scores.items()), key=lambda pair: -pair[1])
+            for place, item in enumerate(items, k + 1):
+                scores[item] = scores.get(item, 0.0) + weight / place
+    # `reverse` keeps the order of equals, too.
+    return sorted([(item, score / most) for item, score in scores.items()], key=itemgetter(1), reverse=True)

@@ -11,10 +11,12 @@ in a language.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 from agentformer.text.languages import detect_language
-from agentformer.types import Embedder
+from agentformer.types import Embedder, EmbeddingSpace
 
 _WORD = re.compile(r"[^\W\d_]{3,}")  # numbers and short function words say little about a language
 
@@ -23,11 +25,20 @@ KNOWN = 1.6
 UNKNOWN = 2.0
 
 
+_KEPT = 50_000  # words whose tokens are remembered: nearly all that a language uses
+
+
 class Knowledge:
-    """Weighs the dense side by what the embedder can know of the texts at hand."""
+    """Weighs the dense side by what the embedder can know of the texts at hand. Thread-safe."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
+        self._tokens: tuple[EmbeddingSpace | None, dict[str, int]] = None, {}  # of words, and whose they are
+
+    @property
+    def judges(self) -> bool:
+        """Does the weight depend on the texts?"""
+        return self._embedder.space.languages != "*"
 
     def dense_weight(self, texts: Sequence[str]) -> float:
         """1.0 for texts that the embedder reads well, 0.0 for ones it does not, between them in between."""
@@ -41,8 +52,25 @@ class Knowledge:
         return min(1.0, max(0.0, (UNKNOWN - fertility) / (UNKNOWN - KNOWN)))
 
     def fertility(self, text: str) -> float:
-        """Tokens per word; 1.0 for a text without words."""
+        """Tokens per word; 1.0 for a text without words. A tokenizer reads word by word, so each is asked for once."""
         words = _WORD.findall(text)
         if not words:
             return 1.0
-        return len(self._embedder.token_spans(" ".join(words))) / len(words)
+        space = self._embedder.space
+        whose, known = self._tokens
+        if whose != space or len(known) > _KEPT:
+            known = {}
+            self._tokens = space, known
+        new = [word for word in dict.fromkeys(words) if word not in known]
+        if new:
+            known.update(zip(new, _token_counts(self._embedder, new), strict=True))
+        return sum(known[word] for word in words) / len(words)
+
+
+def _token_counts(embedder: Embedder, words: Sequence[str]) -> list[int]:
+    """How many tokens each word has, from one look at all of them."""
+    ends = list(accumulate(len(word) + 1 for word in words))  # of each word and the space behind it
+    counts = [0] * len(words)
+    for span in embedder.token_spans(" ".join(words)):
+        counts[min(bisect_left(ends, span.end), len(words) - 1)] += 1
+    return counts

@@ -10,15 +10,19 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from agentformer.errors import EmbedderError, SpaceMismatch
+from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
 from agentformer.index.dense import DenseIndex
 from agentformer.index.following import at_hand, pinned, settled
 from agentformer.index.fusion import merge
 from agentformer.index.knowledge import Knowledge
+from agentformer.index.plan import Plan
+from agentformer.index.questions import Questions
 from agentformer.index.scoping import Allowed, ScopeCache
 from agentformer.index.vectors import Found
-from agentformer.index.words import Match, WordIndex
+from agentformer.index.word_search import Match
+from agentformer.index.words import WordIndex
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space, space_of
@@ -37,12 +41,22 @@ _EXCERPT = 600  # code points of each
 class HybridSearch:
     """Searches a folder's records with vectors and words. Thread-safe."""
 
-    def __init__(self, folder: Path, database: Database, embedder: Embedder, *, fanout: int, rrf_k: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        database: Database,
+        embedder: Embedder,
+        *,
+        fanout: int,
+        rrf_k: int,
+        plan: Plan | None = None,
+    ) -> None:
         self._database = database
         self._embedder = embedder
-        self._dense = DenseIndex(folder, database.store_id)
+        self._dense = DenseIndex(folder, database.store_id, plan)
         self._words = WordIndex(folder / WORDS_FOLDER, database.store_id)
         self._knowledge = Knowledge(embedder)
+        self._questions = Questions()
         self._fanout = fanout
         self._rrf_k = rrf_k
         self._scopes = ScopeCache()
@@ -50,7 +64,8 @@ class HybridSearch:
             self._opened_at = records.last_change(connection)
 
     def search(self, query: Query) -> Hits:
-        """Best first. With no embedder at hand the words alone decide, and a warning says so."""
+        """Best first. With no embedder at hand the words alone decide, and where the word index cannot be written the
+        vectors alone; a warning says so."""
         if query.limit < 1 or not query.text.strip():
             return Hits()
         allowed = self._scopes.allowed(self._database, query.scope)
@@ -59,16 +74,26 @@ class HybridSearch:
         warnings: tuple[str, ...] = ()
         matches: list[Match] = []
         found: list[Found] = []
+        wordless: StoreError | None = None
         if query.mode != "dense":
-            self._words.refresh(self._database)
-            matches = self._words.search(query.text, query.scope.namespace, self._candidates(query), allowed)
+            try:
+                self._words.refresh(self._database)
+                matches = self._words.search(query.text, query.scope, self._candidates(query), allowed)
+            except StoreError as error:
+                if query.mode == "lexical" or isinstance(error, StoreDamaged):
+                    raise
+                wordless = error
         if query.mode != "lexical":
             try:
                 found, warnings = self._nearest(query, allowed)
             except SpaceMismatch:
                 raise
             except EmbedderError as error:
+                if wordless is not None:
+                    raise wordless from error
                 warnings = (f"searched by words alone: {error}",)
+        if wordless is not None:
+            warnings = (f"searched by vectors alone: {wordless}", *warnings)
         return Hits(self._hits(query, found, matches), warnings)
 
     def _waiting(self, query: Query) -> tuple[str, ...]:
@@ -77,8 +102,8 @@ class HybridSearch:
         return (_WAITING.format(waiting),) if waiting else ()
 
     def refresh(self) -> None:
-        """Bring both indexes up to date now instead of at the next search."""
-        self._words.refresh(self._database)
+        """Bring both indexes up to date now, also on disk, instead of at the next search."""
+        self._words.flush(self._database)
         self._dense.refresh(self._database)
 
     def catches_up_soon(self) -> bool:
@@ -91,10 +116,26 @@ class HybridSearch:
         """Write a snapshot of the vector index where that is worth it."""
         self._dense.save()
 
+    def close(self) -> None:
+        """End what is written in the background, and write what waits for it."""
+        self._dense.close()
+        self._words.close(self._database)
+
     def discard(self) -> None:
-        """Delete what the indexes keep on disk, for the sake of what must not be found there any more."""
-        self._words.discard()
-        self._dense.discard()
+        """Delete what the indexes keep on disk, for the sake of what must not be found there any more. Raises
+        `OSError`, also where another process writes meanwhile; then it is to be done again."""
+        try:
+            self._words.discard()
+        finally:
+            self._dense.discard()
+
+    def settle(self) -> None:
+        """Train the vector index now where that is due, and wait for it."""
+        self._dense.settle(self._database)
+
+    def status(self) -> dict[str, Any]:
+        """The state of the vector index, as JSON values."""
+        return self._dense.status()
 
     def _candidates(self, query: Query) -> int:
         return min(max(self._fanout, query.limit), MAX_LIMIT)
@@ -113,7 +154,7 @@ class HybridSearch:
                 if former is not None:
                     return former, (_MOVING.format(stored[1].spec),)
                 embedder = pinned(self._embedder, stored[1])
-            vector = embedder.embed_query(query.text)
+            vector = self._questions.embed(embedder, stored[0], query.text)
             self._dense.refresh(self._database)
             found = self._dense.search(self._database, stored[0], vector, self._candidates(query), allowed)
             if found is not None:
@@ -126,15 +167,16 @@ class HybridSearch:
             former = space_of(connection, number)
         if former is None or former.difference(embedder.space):
             return None
-        vector = embedder.embed_query(query.text)
+        vector = self._questions.embed(embedder, number, query.text)
         return self._dense.search(self._database, number, vector, self._candidates(query), allowed)
 
     def _dense_weight(self, query: Query, matches: Sequence[Match]) -> float:
         """What the embedder can know of this query and of the passages that share its words."""
-        nums = [match.entry for match in matches[:_WITNESSES]]
+        if not self._knowledge.judges:
+            return 1.0
         with self._database.reading() as connection:
-            entries = records.by_num(connection, nums)
-        return self._knowledge.dense_weight([query.text, *(entry.content[:_EXCERPT] for entry in entries.values())])
+            said = records.beginnings(connection, [match.entry for match in matches[:_WITNESSES]], _EXCERPT)
+        return self._knowledge.dense_weight([query.text, *said])
 
     def _hits(self, query: Query, found: Sequence[Found], matches: Sequence[Match]) -> list[Hit]:
         weight = self._dense_weight(query, matches) if found and matches else float(bool(found))

@@ -1,47 +1,49 @@
 """The word index: tantivy (BM25) over our own terms, a follower of the change feed on disk.
 
-Terms come analysed from `text.analysis`; tantivy only splits at spaces and scores. A manifest beside the
-index says up to which `seq` it has followed. Any process brings the index up to date under one lock; an index
-that cannot be read, does not fit its manifest, or is of another store or another analysis, is set aside and
-rebuilt from the records.
+A manifest beside the index says up to which `seq` it has followed. Any process brings the index up to date under one
+lock; an index that cannot be read, does not fit its manifest, or is of another store or another analysis, is set aside
+and rebuilt from the records. A few changes of a large store wait in memory for the next commit (`recent`): every
+process reads them from the records for itself, and whoever has gathered enough writes them, in the background.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
+import sqlite3
 import threading
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import tantivy
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from agentformer.errors import StoreFull
+from agentformer.errors import AgentFormerError, StoreFull
 from agentformer.index import manifest
+from agentformer.index.recent import Change, Recent
 from agentformer.index.scoping import Allowed
+from agentformer.index.word_fields import ANALYSIS, BOOSTS, Analysed, schema
+from agentformer.index.word_search import Match, Stored, View
+from agentformer.index.word_writing import broken, told, writer_of
+from agentformer.later import Later
 from agentformer.records import entries as records
 from agentformer.records.database import Database
-from agentformer.text.analysis import query_terms, text_terms
-from agentformer.text.languages import detect_language
-from agentformer.types import UNSEARCHED_KINDS, MemoryEntry
+from agentformer.records.files import delete
+from agentformer.types import UNSEARCHED_KINDS, Scope
+
+if TYPE_CHECKING:
+    import tantivy
+else:
+    tantivy = Later("tantivy")
+
+__all__ = ["BOOSTS", "Match", "WordIndex"]
 
 log = logging.getLogger("agentformer")
 
 _HEAP = 64_000_000  # bytes that a writer gathers before it writes a segment
 _GROUP = 2_000  # entries read from the records at a time
-_TIES = 50  # times the limit that are looked at to put equals in order; more equals say nothing to order them by
-_ANALYSIS = 1  # raised whenever the terms change: an index of other terms is rebuilt
-_UNKNOWN = "und"  # ISO 639's code for a language not known
-# How much a match counts in each field; chosen on development halves, see docs/BENCHMARKS.md.
-BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
-
-
-class Match(NamedTuple):
-    entry: int
-    score: float  # BM25, unbounded, higher is better
+_RECENT_SHARE = 0.02  # of an index's entries that may wait in memory: so few do not change how rare a word is
+_RECENT = 1_000  # and at most so many, since each of them is looked at by each search
+_GATHERED = 250  # so many are worth a commit in the background
 
 
 class WordIndex:
@@ -49,83 +51,124 @@ class WordIndex:
 
     def __init__(self, folder: Path, store_id: str) -> None:
         self._folder = folder
-        self._identity = {"store": store_id, "analysis": _ANALYSIS}
-        self._lock = threading.RLock()
+        self._identity = {"store": store_id, "analysis": ANALYSIS}
+        self._writing = threading.RLock()  # of the index on disk within this process; held while it is written
+        self._lock = threading.RLock()  # of what searches see, held for moments
         self._index: Any = None
         self._applied = -1
         self._point = ""  # the history's token at `_applied`
-        self._languages: tuple[str, ...] = ()
+        self._stored: Stored  # the index as it was at `_applied`
+        self._view: View | None = None
+        self._seen = -1  # up to where `_view` has followed, and the token there
+        self._seen_point = ""
+        self._writer: threading.Thread | None = None
+        self._closed = False
 
     def refresh(self, database: Database) -> None:
-        """Follow the records up to the newest acknowledged change."""
+        """Follow the records up to the newest acknowledged change. Raises `StoreFull` or another `StoreError`."""
         with self._lock:
-            with database.reading() as connection:
-                newest = records.last_change(connection)
-            if self._index is not None and self._applied >= newest:
+            if self._up_to_date(database):
                 return
-            self._folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(str(self._folder) + ".lock"):
+        self._catch_up(database, wait=True)
+
+    def flush(self, database: Database) -> None:
+        """Follow the records on disk too, and wait for it."""
+        self._catch_up(database, wait=True)
+
+    def discard(self) -> None:
+        """Delete the index: what was removed from it stays readable in its segments until they are merged. The
+        next search builds it anew from the records. Raises `OSError`."""
+        with self._writing, FileLock(self._lock_file()):
+            with self._lock:
+                self._index, self._applied, self._point = None, -1, ""
+                self._view, self._seen = None, -1
+            for folder in (self._folder, self._aside()):
+                delete(folder)
+
+    def close(self, database: Database) -> None:
+        """Wait for what is being written, begin nothing more in the background, and write what waits in memory."""
+        with self._lock:
+            self._closed = True
+            writer = self._writer
+        if writer is not None:
+            writer.join()
+        if self._view is not None and len(self._view.recent):
+            self._catch_up(database, wait=False)
+
+    def search(self, text: str, scope: Scope, limit: int, allowed: Allowed) -> list[Match]:
+        """The best `limit` entries of `scope` among `allowed`, best first. No lock is held meanwhile."""
+        with self._lock:
+            view = self._view
+        return view.search(text, scope, limit, allowed) if view else []
+
+    def _up_to_date(self, database: Database) -> bool:
+        """Is the view, with what has changed in the records taken into memory? Where that is too much, it is not."""
+        with database.reading() as connection:
+            newest = records.last_change(connection)
+            if self._view is None or self._seen == newest:
+                return self._view is not None
+            if newest < self._seen or records.point(connection, self._seen) != self._seen_point:
+                return False  # the records are another copy, put back in place
+            room = min(_RECENT, int(self._view.stored.entries * _RECENT_SHARE))
+            changes = [Change(*row) for row in records.changes_since(connection, self._seen, room + 1)]
+            if len(changes) + len(self._view.recent) > room:
+                return False
+            found = _analysed(connection, [change.num for change in changes])
+            self._view = View(self._view.stored, self._view.recent.with_changes(changes, found))
+            self._seen, self._seen_point = newest, records.point(connection, newest)
+        if len(self._view.recent) >= min(_GATHERED, room // 2 + 1):
+            self._write_soon(database)
+        return True
+
+    def _write_soon(self, database: Database) -> None:
+        if self._closed or (self._writer is not None and self._writer.is_alive()):
+            return
+        self._writer = threading.Thread(target=self._write_now, args=(database,), name="agentformer-words", daemon=True)
+        self._writer.start()
+
+    def _write_now(self, database: Database) -> None:
+        try:
+            self._catch_up(database, wait=False)
+        except (AgentFormerError, OSError, ValueError) as error:
+            log.warning("the word index was not written, and is at the next change: %s", error)
+
+    def _catch_up(self, database: Database, *, wait: bool) -> None:
+        """Follow the records on disk. Without `wait`, not while another process does. Raises `StoreError`."""
+        try:
+            self._catch_up_alone(database, wait)
+        except AgentFormerError:
+            raise
+        except BaseException as error:
+            if not broken(error):
+                raise
+            with self._writing:
+                self._index = None  # opened anew, and looked at closely, by the next one
+            raise told(error, self._folder) from error
+
+    def _catch_up_alone(self, database: Database, wait: bool) -> None:
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        with self._writing:
+            try:
+                lock = FileLock(self._lock_file()).acquire(timeout=-1 if wait else 0)
+            except Timeout:
+                return
+            with lock:
                 self._open()
                 with database.reading() as connection:
                     newest = records.last_change(connection)
                     known = records.point(connection, self._applied)
+                    self._forget_another_history(connection)
                 if self._applied and known != self._point:  # the records are another copy, put back in place
                     self._begin_anew()
                 if self._applied < newest:
                     self._follow(database)
+                self._show()
 
-    def discard(self) -> None:
-        """Delete the index: what was removed from it stays readable in its segments until they are merged. The
-        next search builds it anew from the records."""
-        with self._lock, FileLock(str(self._folder) + ".lock"):
-            self._index, self._applied, self._point = None, -1, ""
-            for folder in (self._folder, self._aside()):
-                shutil.rmtree(folder, ignore_errors=True)
-
-    def search(self, text: str, namespace: str, limit: int, allowed: Allowed) -> list[Match]:
-        """The best `limit` entries of `namespace` among `allowed`, best first."""
+    def _forget_another_history(self, connection: sqlite3.Connection) -> None:
+        """Let go of what is in memory where the records are another copy now."""
         with self._lock:
-            index, languages = self._index, self._languages
-        if index is None:
-            return []
-        query = self._query(index.schema, text, languages, namespace)
-        if query is None:
-            return []
-        searcher = index.searcher()
-        limit, mask = min(limit, allowed.count), allowed.mask
-        wanted = limit + 1
-        while True:
-            hits = searcher.search(query, limit=wanted, count=False).hits
-            nums = searcher.fast_field_values("num", [address for _, address in hits])
-            found = [
-                Match(num, score) for (score, _), num in zip(hits, nums, strict=True) if num < len(mask) and mask[num]
-            ]
-            # Entries outside the scope may have filled the list, and equals may have been cut from its end:
-            # tantivy orders equals by segment, which differs between two stores of the same entries.
-            complete = len(found) > limit and (found[-1].score < found[limit - 1].score or wanted > limit * _TIES)
-            if complete or len(hits) < wanted:
-                return sorted(found, key=lambda match: (-match.score, match.entry))[:limit]
-            wanted *= 4
-
-    def _query(self, schema: Any, text: str, languages: Sequence[str], namespace: str) -> Any:
-        terms = query_terms(text, languages)
-        counts = Counter(
-            [
-                *(("stems", term) for term in terms.stems),
-                *(("surface", term) for term in terms.surface),
-                *(("parts", term) for term in terms.parts),
-            ]
-        )
-        if not counts:
-            return None
-        should = [
-            (tantivy.Occur.Should, tantivy.Query.boost_query(_term(schema, field, term), BOOSTS[field] * times))
-            for (field, term), times in counts.items()
-        ]
-        inside = tantivy.Query.const_score_query(_term(schema, "namespace", namespace), 0.0)
-        return tantivy.Query.boolean_query(
-            [(tantivy.Occur.Must, tantivy.Query.boolean_query(should)), (tantivy.Occur.Must, inside)]
-        )
+            if self._view and records.point(connection, self._seen) != self._seen_point:
+                self._view, self._seen = None, -1
 
     def _open(self) -> None:
         """Open or reload what is on disk, or begin anew when it is not ours or cannot be read."""
@@ -133,17 +176,15 @@ class WordIndex:
             self._folder.mkdir(parents=True, exist_ok=True)
             state = manifest.read(self._folder, verify=self._index is None)
             if self._index is None:
-                self._index = tantivy.Index(_schema(), path=str(self._folder))
+                self._index = tantivy.Index(schema(), path=str(self._folder))
             self._index.reload()
             self._adopt(state or {**self._identity, "seq": 0, "point": ""})
         except manifest.Unfinished:
-            shutil.rmtree(self._folder)
+            delete(self._folder)
             self._begin_anew()
         except BaseException as error:
-            _raise_if_full(error)
-            # Tantivy answers some damage with a Rust panic, which is no `Exception`.
-            if not isinstance(error, (ValueError, OSError, KeyError)) and type(error).__name__ != "PanicException":
-                raise
+            if not broken(error) or isinstance(told(error, self._folder), StoreFull):
+                raise  # no room is no damage, and must not cost the index
             log.warning("the word index is rebuilt from the records: %s", error)
             self._begin_anew()
 
@@ -151,85 +192,63 @@ class WordIndex:
         self._index = None
         self._set_aside()
         self._folder.mkdir(parents=True)
-        self._index = tantivy.Index(_schema(), path=str(self._folder))
-        self._applied, self._point = 0, ""
+        self._index = tantivy.Index(schema(), path=str(self._folder))
+        self._adopt({**self._identity, "seq": 0, "point": ""})
 
     def _adopt(self, state: Mapping[str, Any]) -> None:
         if {key: state.get(key) for key in self._identity} != self._identity:
             raise ValueError("the word index is of another store or of another analysis")
         self._applied, self._point = int(state["seq"]), str(state["point"])
-        names = (name for name, _ in self._index.searcher().terms_with_prefix("language", ""))
-        self._languages = tuple("" if name == _UNKNOWN else name for name in names)
+        self._stored = Stored(self._index.searcher(), self._index.schema)
+
+    def _show(self) -> None:
+        """Let searches see the index as it is on disk, with what is newer in memory."""
+        with self._lock:
+            if self._view is None or self._seen <= self._applied:
+                self._view, self._seen, self._seen_point = View(self._stored, Recent()), self._applied, self._point
+            else:
+                self._view = View(self._stored, self._view.recent.after(self._applied))
 
     def _set_aside(self) -> None:
         if self._folder.exists():
             aside = self._aside()
-            shutil.rmtree(aside, ignore_errors=True)
+            delete(aside)
             self._folder.rename(aside)
 
     def _aside(self) -> Path:
         return self._folder.with_name(self._folder.name + ".damaged")
 
+    def _lock_file(self) -> str:
+        return str(self._folder) + ".lock"
+
     def _follow(self, database: Database) -> None:
         manifest.clear(self._folder)
-        writer = self._index.writer(heap_size=_HEAP, num_threads=1)
-        try:
-            with database.reading() as connection:
-                newest = records.last_change(connection)
-                state = {**self._identity, "seq": newest, "point": records.point(connection, newest)}
-                changed = records.changed_since(connection, self._applied)
-                for i in range(0, len(changed), _GROUP):
-                    group = changed[i : i + _GROUP]
-                    found = records.by_num(connection, group)
-                    self._write(writer, group, found.get)
-            writer.commit()
-            writer.wait_merging_threads()
-        except BaseException as error:
-            _raise_if_full(error)
-            raise
+        with writer_of(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
+            newest = records.last_change(connection)
+            state = {**self._identity, "seq": newest, "point": records.point(connection, newest)}
+            changes = [Change(*row) for row in records.changes_since(connection, self._applied)]
+            for i in range(0, len(changes), _GROUP):
+                self._write(connection, writer, changes[i : i + _GROUP])
         manifest.write(self._folder, state)
         self._index.reload()
         self._adopt(state)
 
-    def _write(self, writer: Any, nums: Sequence[int], find: Callable[[int], MemoryEntry | None]) -> None:
-        for num in nums:
+    def _write(self, connection: sqlite3.Connection, writer: Any, changes: Sequence[Change]) -> None:
+        view = self._view
+        known = {change.num: view.recent.analysed(change) if view else None for change in changes}
+        found = _analysed(connection, [num for num, analysed in known.items() if analysed is None])
+        for _, num in changes:
             if self._applied:
                 writer.delete_documents_by_query(tantivy.Query.term_query(self._index.schema, "num", num))
-            entry = find(num)
-            if entry is not None and entry.kind not in UNSEARCHED_KINDS:
-                writer.add_document(_document(num, entry))
+            analysed = known[num] or found.get(num)
+            if analysed is not None:
+                writer.add_document(analysed.document())
 
 
-def _raise_if_full(error: BaseException) -> None:
-    """Tantivy tells every failure as a `ValueError`; one for lack of room is no damage and must not cost the index."""
-    if any(text in str(error) for text in ("No space left", "Read-only file system", "Permission denied")):
-        raise StoreFull(f"the word index cannot be written ({error}); free space or check permissions") from error
-
-
-def _term(schema: Any, field: str, term: str) -> Any:
-    return tantivy.Query.term_query(schema, field, term, "freq" if field in BOOSTS else "basic")
-
-
-def _schema() -> Any:
-    builder = tantivy.SchemaBuilder()
-    builder.add_unsigned_field("num", indexed=True, fast=True)
-    for name in ("namespace", "language"):
-        builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
-    for name in BOOSTS:
-        builder.add_text_field(name, tokenizer_name="whitespace", index_option="freq")
-    return builder.build()
-
-
-def _document(num: int, entry: MemoryEntry) -> Any:
-    prior = entry.metadata.get("language")
-    language = detect_language(entry.content, prior if isinstance(prior, str) else "")
-    terms = text_terms(entry.content, language)
-    context = text_terms(f"{entry.title} {entry.context}", language)
-    document = tantivy.Document()
-    document.add_unsigned("num", num)
-    document.add_text("namespace", entry.namespace)
-    document.add_text("language", language or _UNKNOWN)
-    document.add_text("stems", " ".join((*terms.stems, *dict.fromkeys(context.stems))))
-    document.add_text("surface", " ".join(terms.surface))
-    document.add_text("parts", " ".join(terms.parts))
-    return document
+def _analysed(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Analysed]:
+    """Those of these entries that are there and searched."""
+    return {
+        num: Analysed.of(num, entry)
+        for num, entry in records.by_num(connection, nums).items()
+        if entry.kind not in UNSEARCHED_KINDS
+    }

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+import tantivy
+from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import StoreFull
+from agentformer.index import erasing, growth
+from agentformer.index.described import INDEX_FILE
+from agentformer.index.word_fields import schema
+from agentformer.index.words import WordIndex
 from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
@@ -65,3 +77,117 @@ def test_another_process_goes_on_after_the_files_went(tmp_path: Path) -> None:
     assert len(one.search(Query("numbat", mode="lexical"))) == 2
     one.close()
     other.close()
+
+
+def in_the_words(folder: Path) -> bool:
+    """Tantivy's files share beginnings of terms, so that they must be asked. An index that is gone holds nothing."""
+    if not (folder / "words" / "meta.json").exists():
+        return False
+    searcher = tantivy.Index(schema(), path=str(folder / "words")).searcher()
+    return bool(searcher.terms_with_prefix("surface", "zirconium"))
+
+
+def with_a_secret(folder: Path) -> FaissMemoryBackend:
+    """A store whose both indexes are on disk and know it."""
+    backend = FaissMemoryBackend(folder, HashingEmbedder())
+    backend.store([*(make_entry(f"an ordinary fact, number {n}") for n in range(20)), make_entry(SECRET, user_id="x")])
+    assert backend.search(Query("zirconium"))
+    backend.close()
+    assert in_the_words(folder) and (folder / INDEX_FILE).exists()
+    return FaissMemoryBackend(folder, HashingEmbedder())
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.types import Scope
+
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder())
+backend._search.discard = lambda: os.kill(os.getpid(), signal.SIGKILL)
+backend.remove(Scope(user_id="x"))
+"""
+
+
+def test_what_a_killed_removal_left_is_gone_when_the_store_is_opened_next(tmp_path: Path) -> None:
+    with_a_secret(tmp_path).close()
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert in_the_words(tmp_path)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    assert backend.count(Scope(user_id="x")) == 0
+    assert not in_the_words(tmp_path) and not (tmp_path / INDEX_FILE).exists()
+    backend.close()
+    assert not leftovers(tmp_path, b"Xylophonia", b"zirconium") and not in_the_words(tmp_path)
+
+
+@pytest.mark.parametrize("again", ["removal", "search", "closing", "opening"])
+def test_a_removal_that_is_done_is_no_error_and_what_it_owes_is_done_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, again: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreFull("no room at all")
+
+    backend = with_a_secret(tmp_path)
+    monkeypatch.setattr(erasing, "_AGAIN_SECONDS", 0.0)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "agentformer"):
+        patch.setattr(Database, "clear_log", fail)
+        patch.setattr(WordIndex, "discard", fail)
+        assert backend.remove(Scope(user_id="x")) == 1
+        if again == "opening":
+            backend.close()
+    assert caplog.text.count("no room at all") >= 2 and in_the_words(tmp_path)
+    assert not (tmp_path / INDEX_FILE).exists() or again == "opening"  # one that fails does not keep the other
+    if again == "removal":
+        assert backend.remove(Scope(user_id="x")) == 0
+    elif again == "search":
+        assert len(backend.search(Query("ordinary fact", limit=100))) == 20
+    elif again == "closing":
+        backend.close()
+    else:
+        backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    assert not in_the_words(tmp_path)
+    backend.close()
+    assert not leftovers(tmp_path, b"Xylophonia", b"zirconium") and not in_the_words(tmp_path)
+
+
+def test_removing_by_id_is_no_error_when_the_log_cannot_be_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreFull("no room at all")
+
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    (entry,) = backend.store([make_entry("one")])
+    monkeypatch.setattr(Database, "clear_log", fail)
+    assert backend.remove([entry.id]) == 1
+    backend.close()
+
+
+def test_a_snapshot_that_another_process_was_writing_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = with_a_secret(tmp_path)
+    late = (tmp_path / INDEX_FILE).read_bytes()
+    monkeypatch.setattr("agentformer.index.dense._PATIENCE", 0.0)
+    with FileLock(tmp_path / growth.LOCK_FILE):
+        assert backend.remove(Scope(user_id="x")) == 1
+        (tmp_path / INDEX_FILE).write_bytes(late)  # its last step, after the removal
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    assert not (tmp_path / INDEX_FILE).exists()
+    other.close()
+    backend.close()
+
+
+def test_what_lies_aside_or_was_left_unfinished_goes_whatever_it_is(tmp_path: Path) -> None:
+    backend = with_a_secret(tmp_path)
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait(60)
+    unfinished = tmp_path / f".{INDEX_FILE}.{child.pid}.1"
+    unfinished.write_text("zirconium")
+    aside = tmp_path / f"{INDEX_FILE}.damaged"
+    aside.mkdir()
+    (aside / "x").write_text("zirconium")
+    (tmp_path / "words.damaged").write_text("zirconium")
+    assert backend.remove(Scope(user_id="x")) == 1
+    assert not unfinished.exists() and not aside.exists() and not leftovers(tmp_path, b"zirconium")
+    backend.close()

@@ -50,3 +50,40 @@ def test_a_file_too_many_is_refused_alone(tmp_path: Path) -> None:
     again = run(tmp_path, "ingest", str(documents), limited=False)["documents"]
     assert [(d["status"], d["unchanged"]) for d in again] == [("ready", True), ("ready", False), ("ready", True)]
     assert "four" in run(tmp_path, "ask", "When is tea served?", limited=False)["answer"]
+
+
+CHILD = """
+import resource, sys
+from pathlib import Path
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import StoreFull
+from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.testing import make_entry
+from agentformer.types import Query
+
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder())
+backend.store([make_entry(f"numbat {n} under lantern {n * n} in room {n * 7}") for n in range(200)])
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+for _ in range(2):
+    hits = backend.search(Query("numbat 3 under lantern 9", limit=5))
+    assert len(hits) == 5 and "by vectors alone" in hits.warnings[0], hits
+    try:
+        backend.search(Query("numbat", mode="lexical"))
+    except StoreFull as error:
+        assert "free space" in str(error)
+    else:
+        raise AssertionError("found")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+hits = backend.search(Query("numbat 3 under lantern 9", limit=5))
+assert len(hits) == 5 and not hits.warnings and hits[0].lexical_score, hits
+assert len(backend.search(Query("numbat", limit=500, mode="lexical"))) == 200
+backend.close()
+"""
+
+
+@pytest.mark.parametrize("room", [0, 600, 3_000])
+def test_where_the_words_cannot_be_written_vectors_answer_alone(tmp_path: Path, room: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path), str(room)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

@@ -36,6 +36,14 @@ def start(folder: Path, log: Path, name: str, *, seed: int, threads: int = 1, se
     return process
 
 
+def written(log: Path) -> None:
+    """Wait until another call has been acknowledged."""
+    before, deadline = len(acknowledged(log)), time.monotonic() + 60
+    while len(acknowledged(log)) == before:
+        assert time.monotonic() < deadline, "no call was acknowledged"
+        time.sleep(0.02)
+
+
 def acknowledged(log: Path) -> list[dict[str, Any]]:
     """What the log tells; a line that was cut off was not acknowledged."""
     lines = log.read_text(encoding="utf-8").split("\n")[:-1] if log.exists() else []
@@ -103,6 +111,8 @@ def test_killed_at_any_moment_nothing_is_lost_or_half_done(tmp_path: Path) -> No
     seen: Counter[str] = Counter()
     for kill in range(KILLS):
         process = start(folder, log, f"run{kill}", seed=seed + kill)
+        if kill % 2:  # one half while the first calls are made, which import what they need; the other in the midst
+            written(log)
         time.sleep(choose.uniform(0.0, 0.8))
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import StoreError, StoreFull
+from agentformer.index.word_fields import schema
+from agentformer.index.word_writing import told
 from agentformer.index.words import WordIndex
 from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records import scopes
@@ -181,3 +185,43 @@ def test_what_a_killed_writer_left_does_not_stop_the_next(tmp_path: Path) -> Non
     assert len(found(backend, "numbat")) == 399
     assert len(list(words.glob("*.del"))) == 1
     backend.close()
+
+
+def test_a_file_in_the_place_of_the_folder_aside_is_no_hindrance(tmp_path: Path) -> None:
+    contents = make_store(tmp_path)
+    (tmp_path / "words.damaged").write_text("")
+    flip(tmp_path / "words" / "meta.json")
+    (tmp_path / "words" / "manifest.json").write_text("[")
+    backend = open_store(tmp_path)
+    assert found(backend, "numbat") == contents
+    assert (tmp_path / "words.damaged").is_dir()
+    backend.close()
+
+
+def test_a_lock_that_a_forked_child_keeps_stops_no_search(tmp_path: Path) -> None:
+    contents = make_store(tmp_path)
+    held = tantivy.Index(schema(), path=str(tmp_path / "words")).writer(heap_size=15_000_000, num_threads=1)
+    backend = open_store(tmp_path)
+    backend.store([make_entry(f"numbat {n} dreams") for n in range(100, 140)])
+    assert len(found(backend, "numbat")) == len(contents) + 40
+    backend.close()
+    del held
+    reopened = open_store(tmp_path)
+    assert len(found(reopened, "numbat")) == len(contents) + 40
+    reopened.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("Failed to acquire Lockfile: LockBusy. Some(...)"), StoreError),
+        (ValueError("An index writer was killed.. A worker thread encountered an error (io::Error most"), StoreFull),
+        (OSError(28, "No space left on device"), StoreFull),
+        (OSError(30, "Read-only file system"), StoreFull),
+        (ValueError("something else"), StoreError),
+    ],
+)
+def test_failures_of_the_word_index_say_what_to_do(tmp_path: Path, error: Exception, kind: type[StoreError]) -> None:
+    made = told(error, tmp_path)
+    assert type(made) is kind and str(tmp_path) in str(made)
+    assert ("forked" in str(made)) == ("LockBusy" in str(error)) and ("free space" in str(made)) == (kind is StoreFull)

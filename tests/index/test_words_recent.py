@@ -1,0 +1,239 @@
+"""What has just changed is found by words before it is on disk, and as it would be from there."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tantivy
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.index import word_fields, word_search
+from agentformer.index.recent import Change, Recent
+from agentformer.index.word_search import Stored, telling
+from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.records.fields import MAX_LIMIT
+from agentformer.testing import make_entry
+from agentformer.types import Query, Scope
+
+ANIMALS = ("numbat", "kakapo", "quokka", "axolotl", "pangolin", "tarsier", "fossa")
+DEEDS = ("sleeps in the hollow log", "eats at night", "was seen by the old rangers", "läuft durch die Wälder")
+SECONDS = 60
+
+
+def open_store(folder: Path) -> FaissMemoryBackend:
+    return FaissMemoryBackend(folder, HashingEmbedder(16))
+
+
+def said(n: int) -> str:
+    return f"{ANIMALS[n % 7]} {n} {DEEDS[n % 4]} {'again and ' * (n % 5)}"
+
+
+def found(backend: FaissMemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
+    hits = backend.search(Query(text, scope or Scope(), limit=MAX_LIMIT, mode="lexical"))
+    return [hit.entry.content for hit in hits]
+
+
+def written(folder: Path) -> int:
+    """Up to which change the index on disk has followed."""
+    seq = json.loads((folder / "words" / "manifest.json").read_bytes())["state"]["seq"]
+    assert isinstance(seq, int)
+    return seq
+
+
+def test_what_waits_in_memory_scores_as_the_index_would_score_it() -> None:
+    schema = word_fields.schema()
+    entries = [word_fields.Analysed.of(n, make_entry(said(n) * (1 + n % 40))) for n in range(200)]
+    index = tantivy.Index(schema)
+    writer = index.writer(15_000_000, 1)
+    for entry in entries:
+        writer.add_document(entry.document())
+    writer.commit()
+    writer.wait_merging_threads()
+    index.reload()
+    stored = Stored(index.searcher(), schema)
+    recent = Recent().with_changes([Change(n, n) for n in range(200)], {entry.num: entry for entry in entries})
+    for text in ("numbat 7", "the old rangers sleep", "Wälder", "kakapo quokka again"):
+        asked = word_fields.asked_terms(text, stored.languages)
+        held = {(field, term): stored.holders(field, term) for field, term, _ in asked}
+        query: Any = tantivy.Query.boolean_query(
+            [
+                (
+                    tantivy.Occur.Should,
+                    tantivy.Query.boost_query(tantivy.Query.term_query(schema, field, term, "freq"), weight),
+                )
+                for field, term, weight in asked
+            ]
+        )
+        hits = index.searcher().search(query, limit=200, count=False).hits
+        nums = index.searcher().fast_field_values("num", [address for _, address in hits])
+        expected = dict(zip(nums, (score for score, _ in hits), strict=True))
+        assert expected
+        assert recent.scores(asked, held, stored.statistics(asked)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_few_changes_are_found_without_a_commit_and_are_on_disk_after_closing(tmp_path: Path) -> None:
+    backend = open_store(tmp_path)
+    entries = backend.store([make_entry(said(n)) for n in range(400)])
+    assert len(found(backend, "numbat")) == 58
+    before = written(tmp_path)
+    backend.store([make_entry("a numbat that came late")])
+    backend.remove([entries[0].id])
+    backend.update(entries[7].id, {"content": "no longer that animal"})
+    late = found(backend, "numbat")
+    assert len(late) == 57
+    assert "a numbat that came late" in late
+    assert found(backend, "longer animal")[0] == "no longer that animal"
+    assert written(tmp_path) == before
+    backend.close()
+    assert written(tmp_path) > before
+    backend = open_store(tmp_path)
+    assert sorted(found(backend, "numbat")) == sorted(late)
+    backend.close()
+
+
+def test_equals_on_disk_and_in_memory_stand_in_the_order_of_storing(tmp_path: Path) -> None:
+    backend = open_store(tmp_path)
+    backend.store([make_entry(said(n)) for n in range(400)])
+    early = backend.store([make_entry("an aardvark digs") for _ in range(3)])
+    assert len(found(backend, "numbat")) == 58
+    backend.close()
+    backend = open_store(tmp_path)
+    assert len(found(backend, "aardvark")) == 3
+    before = written(tmp_path)
+    late = backend.store([make_entry("an aardvark digs") for _ in range(3)])
+    hits = backend.search(Query("aardvark digs", mode="lexical"))
+    assert written(tmp_path) == before
+    assert [hit.lexical_rank for hit in hits] == [1, 2, 3, 4, 5, 6]
+    assert [hit.entry.id for hit in hits] == [entry.id for entry in (*early, *late)]
+    backend.close()
+
+
+def test_many_changes_are_written_in_the_background_and_closing_ends_that(tmp_path: Path) -> None:
+    backend = open_store(tmp_path)
+    backend.store([make_entry(said(n)) for n in range(600)])
+    assert found(backend, "numbat")
+    before = written(tmp_path)
+    for n in range(40):
+        backend.store([make_entry(f"wombat {n}")])
+        assert len(found(backend, "wombat")) == n + 1
+    assert written(tmp_path) > before
+    backend.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "agentformer-words"]
+    assert len(list((tmp_path / "words").glob("*.idx"))) < 20
+    backend = open_store(tmp_path)
+    assert len(found(backend, "wombat")) == 40
+    backend.close()
+
+
+def test_records_put_back_take_what_waits_in_memory_along(tmp_path: Path) -> None:
+    backend = open_store(tmp_path)
+    backend.store([make_entry(said(n)) for n in range(400)])
+    assert found(backend, "numbat")
+    backend.close()
+    old = (tmp_path / "memory.sqlite3").read_bytes()
+    backend = open_store(tmp_path)
+    assert found(backend, "numbat")
+    backend.store([make_entry("a lost dugong")])
+    assert found(backend, "dugong") == ["a lost dugong"]
+    backend.close()
+    (tmp_path / "memory.sqlite3").write_bytes(old)
+    backend = open_store(tmp_path)
+    backend.store([make_entry("a kept manatee")])
+    assert found(backend, "dugong") == []
+    assert found(backend, "manatee") == ["a kept manatee"]
+    backend.close()
+
+
+def write_in_turn(folder: str, name: str, mine: Any, theirs: Any) -> None:
+    backend = open_store(Path(folder))
+    for n in range(12):
+        assert mine.acquire(timeout=SECONDS)
+        assert len(found(backend, "wombat")) == 2 * n + (name == "second")
+        backend.store([make_entry(f"wombat {n} of the {name}")])
+        assert len(found(backend, "wombat")) == 2 * n + 1 + (name == "second")
+        theirs.release()
+    backend.close()
+
+
+def test_two_processes_that_write_in_turn_see_each_other_at_once(tmp_path: Path) -> None:
+    backend = open_store(tmp_path)
+    backend.store([make_entry(said(n)) for n in range(300)])
+    assert found(backend, "numbat")
+    backend.close()
+    context = multiprocessing.get_context("spawn")
+    first, second = context.Semaphore(1), context.Semaphore(0)
+    workers = [
+        context.Process(target=write_in_turn, args=(str(tmp_path), "first", first, second)),
+        context.Process(target=write_in_turn, args=(str(tmp_path), "second", second, first)),
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(2 * SECONDS)
+        if worker.is_alive():
+            worker.kill()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    backend = open_store(tmp_path)
+    assert len(found(backend, "wombat")) == 24
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope(session_id="s3"),
+        Scope(user_id="u", session_id="s3"),
+        Scope(metadata={"part": 3}),
+        Scope(metadata={"part": 3.0, "name": "n3"}),
+        Scope(kinds=("fact",), tiers=("semantic",), metadata={"flag": True}),
+        Scope(user_id="u", or_nobody=True, metadata={"part": 3}),
+    ],
+    ids=str,
+)
+def test_a_small_scope_in_a_large_namespace_is_searched_as_one_of_its_own(tmp_path: Path, scope: Scope) -> None:
+    backend = open_store(tmp_path)
+    backend.store(
+        [
+            make_entry(
+                said(n),
+                session_id=f"s{n % 50}",
+                user_id="u",
+                metadata={"part": n % 50, "name": f"n{n % 50}", "flag": n % 50 == 3},
+            )
+            for n in range(1000)
+        ]
+    )
+    everything = backend.search(Query("numbat of the rangers", limit=MAX_LIMIT, mode="lexical"))
+    expected = [hit.entry.id for hit in everything if hit.entry.session_id == "s3"]
+    assert expected
+    hits = backend.search(Query("numbat of the rangers", scope, limit=5, mode="lexical"))
+    assert [hit.entry.id for hit in hits] == expected[:5]
+    backend.close()
+
+
+def test_a_common_term_is_left_out_where_rarer_ones_tell_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = open_store(tmp_path)
+    backend.store([make_entry(f"station report {n} {'heron' if n % 10 else 'otter'} {said(n)}") for n in range(200)])
+    text = "station report otter fossa"
+    best = found(backend, text)[0]
+    monkeypatch.setattr(word_search, "_LARGE", 100)
+    assert found(backend, text)[0] == best
+    assert len(found(backend, text)) < 200  # those that have the common terms alone are not looked at
+    assert len(found(backend, "station report")) == 200  # nothing rarer is asked for
+    backend.close()
+
+
+def test_only_terms_that_a_large_share_has_are_left_out() -> None:
+    holders = {("stems", "en~common"): 9_000, ("stems", "et~common"): 5, ("stems", "en~rare"): 100}
+    holders |= {("stems", "rarer"): 10, ("stems", "en~missing"): 0}
+    asked = [word_fields.Asked(field, term, 1.0) for field, term in holders]
+    common, elsewhere, rare, rarer, missing = asked
+    assert telling(asked, holders, 20_000, "en") == [elsewhere, rare, rarer, missing]
+    assert telling([common, elsewhere, rare, missing], holders, 20_000, "en") == [common, elsewhere, rare, missing]
+    assert telling(asked, holders, 20_000, "fi") == asked
+    assert telling(asked, holders, 9_500, "en") == asked
