@@ -10,7 +10,7 @@
     ├── LimitExceeded           a limit of this installation; `limit` names it
     │   ├── TooLarge            send less
     │   └── Busy                send it again later; `retry_after` says when
-    ├── MissingExtra            an optional package is not installed; `extra` names it    (also ImportError)
+    ├── MissingExtra            an optional package is absent or broken; `extra` names it (also ImportError)
     ├── DocumentError           a file could not become text; nothing of it was stored
     │   ├── EmptyDocument       no bytes, or no pages
     │   ├── UnsupportedFormat   not a type that a reader knows
@@ -36,7 +36,18 @@ from __future__ import annotations
 
 
 class AgentFormerError(Exception):
-    """Root of every error that this package raises on purpose."""
+    """Root of every error that this package raises on purpose. Each can be copied and pickled, also those that are made
+    from other arguments than their message: one that cannot would break the process pool that it is raised in."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_again, (type(self), self.args), {**vars(self)})
+
+
+def _again(kind: type[AgentFormerError], args: tuple[object, ...]) -> AgentFormerError:
+    """An error with the message that another one has."""
+    error = kind.__new__(kind, *args)
+    super(AgentFormerError, error).__init__(*args)
+    return error
 
 
 class InvalidInput(AgentFormerError, ValueError):
@@ -88,10 +99,19 @@ class Busy(LimitExceeded):
 
 
 class MissingExtra(AgentFormerError, ImportError):
-    """An optional dependency is not installed. `extra` names what to install."""
+    """An optional dependency is not installed, or it is and cannot be imported, which `error` says. `extra` names what
+    to install."""
 
-    def __init__(self, extra: str, what: str) -> None:
-        super().__init__(f"{what} needs an optional part: pip install 'agentformer[{extra}]'")
+    def __init__(self, extra: str, what: str, error: ImportError | None = None) -> None:
+        if error is None or isinstance(error, ModuleNotFoundError):
+            message = f"{what} needs an optional part: pip install 'agentformer[{extra}]'"
+        else:
+            reason = " ".join(str(error).split())[:200]
+            message = (
+                f"{what} needs an optional part that is installed and cannot be imported ({reason}): "
+                f"pip install --force-reinstall 'agentformer[{extra}]'"
+            )
+        super().__init__(message)
         self.extra = extra
 
 

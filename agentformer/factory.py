@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from agentformer.embedders.guarded import GuardedEmbedder
-from agentformer.embedders.sbert import why_unavailable
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.index.following import FollowingEmbedder
-from agentformer.llms.guarded import GuardedModel
+from agentformer.later import Made
 from agentformer.memory.catching_up import CatchingUp
-from agentformer.memory.context import ContextBuilder
-from agentformer.memory.core import CoreMemory
-from agentformer.memory.hierarchical import HierarchicalMemory
-from agentformer.memory.memory_cleaner import MemoryCleaner
-from agentformer.memory.memory_manager import MemoryManager
-from agentformer.memory.routing import RoutedBackend
-from agentformer.memory.summaries.summarizer import Summarizer
 from agentformer.memory.usage import UsageCounter
-from agentformer.net.breaker import Breaker
 from agentformer.net.usage import Usage
-from agentformer.rag.answer import Answerer
-from agentformer.rag.ingest import Ingest
-from agentformer.rag.originals import Originals
-from agentformer.readers import ReadLimits
-from agentformer.registry import lookup, names
+from agentformer.registry import known, late, lookup, names, ours
 from agentformer.settings import Settings, load_settings
-from agentformer.text.tokens import estimated_spans
-from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.shapes import space_json
-from agentformer.tools.toolbox import Toolbox
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, Reembedding
+
+if TYPE_CHECKING:
+    from agentformer.building.documents import build_rag
+    from agentformer.building.memory import build_cleaner, build_memory
+    from agentformer.embedders.sbert import why_unavailable
+    from agentformer.llms.guarded import GuardedModel
+    from agentformer.memory.memory_cleaner import MemoryCleaner
+    from agentformer.memory.memory_manager import MemoryManager
+    from agentformer.memory.routing import RoutedBackend
+    from agentformer.net.breaker import Breaker
+    from agentformer.tools.rag_tool import RAGTool
+    from agentformer.tools.toolbox import Toolbox
+else:
+    build_rag, build_cleaner, build_memory = late("build_rag"), late("build_cleaner"), late("build_memory")
+    Breaker, GuardedModel, RoutedBackend = late("Breaker"), late("GuardedModel"), late("RoutedBackend")
+    Toolbox, why_unavailable = late("Toolbox"), late("why_unavailable")
 
 log = logging.getLogger("agentformer")
 
@@ -44,25 +45,61 @@ class AgentFormer:
     lets a language model do both.
 
     Use it as a context manager, or call `close()`. Any number of them, in any number of processes, may
-    have the same folders open.
+    have the same folders open. The store is opened at once; each other part is made when it is first asked for.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._closed = False
+        self._making = threading.RLock()
         self.settings = settings
         self.embedder = build_embedder(settings)
         _agree(settings, self.embedder)
         self.backend = build_backend(settings, self.embedder)
-        usage = UsageCounter(self.backend)
+        self._usage = UsageCounter(self.backend)
         self._model_usage = Usage()
-        self.model = model = build_model(settings, self._model_usage)
-        self.rag = build_rag(settings, self.backend, self.embedder, model, usage)
-        self.cleaner = build_cleaner(settings, self.backend, self.embedder, model)
-        self.memory = build_memory(settings, self.backend, self.embedder, self.cleaner, usage, self.rag.released)
-        self.toolbox = Toolbox(self.memory, self.rag, self.backend, self.status)
         self._catching_up = CatchingUp(self.backend, settings.embed_retry_seconds)
-        self.cleaner.start()
+        if settings.cleanup_interval > 0:
+            self.cleaner.start()
         self._catching_up.start()
+
+    @Made
+    def model(self) -> LanguageModel | None:
+        """The configured language model; None when none is. Raises `InvalidInput` or `MissingExtra`."""
+        return build_model(self.settings, self._model_usage)
+
+    @Made
+    def rag(self) -> RAGTool:
+        """Takes documents, and answers from them."""
+        return build_rag(self.settings, self.backend, self.embedder, lambda: self.model, self._usage)
+
+    @Made
+    def cleaner(self) -> MemoryCleaner:
+        """Turns old messages into summaries."""
+        return build_cleaner(self.settings, self.backend, self.embedder, lambda: self.model)
+
+    @Made
+    def memory(self) -> MemoryManager:
+        """Remembers and recalls."""
+        return build_memory(
+            self.settings,
+            self.backend,
+            self.embedder,
+            self.cleaner,
+            self._usage,
+            lambda digests: self.rag.released(digests),
+        )
+
+    @Made
+    def toolbox(self) -> Toolbox:
+        """What an agent can do with this memory."""
+        return Toolbox(self.memory, self.rag, self.backend, self.status)
+
+    def ready(self) -> Self:
+        """Make every part now, as a server does before its first caller. Raises what making one raises, such as
+        `InvalidInput` for a language model that does not exist."""
+        _ = self.model, self.toolbox
+        self.rag.ready()
+        return self
 
     def reembed(
         self, to: str, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
@@ -94,8 +131,9 @@ class AgentFormer:
             return
         self._closed = True
         self._catching_up.close()
-        self.cleaner.close()
-        self.memory.close()
+        if AgentFormer.cleaner.made(self):
+            self.cleaner.close()
+        self._usage.flush()
         self.backend.close()
 
     def __enter__(self) -> Self:
@@ -116,7 +154,8 @@ def connect(
     """Open a memory, making its folders where they are missing.
 
     Every field of `Settings` may be given by name; what is not given comes from the environment
-    (`AGENTFORMER_...`) or from the default. Raises `InvalidInput`, `StoreFull` or `StoreDamaged`.
+    (`AGENTFORMER_...`) or from the default. Raises `InvalidInput`, `StoreFull` or `StoreDamaged`; what is wrong with a
+    part that is made later is raised at its first use, or by `ready()`.
     """
     return AgentFormer(load_settings({"index_dir": index_dir, "upload_dir": upload_dir, **settings}))
 
@@ -124,8 +163,9 @@ def connect(
 def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     """The configured backend, or those that the routes name, as one. Raises `InvalidInput` for an unknown name."""
     builders = {name: lookup("backends", name) for name in _backend_names(settings)}
+    begun = any(_of_backends("present", settings))
     built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
-    for name in names("present"):
+    for name in ours("present") if begun else names("present"):  # a store that is there is not taken for empty
         if name not in built and lookup("present", name)(settings.index_dir):
             log.warning(
                 "%s also holds a store of the backend %s, which these settings (backend, routes) do not read or change",
@@ -143,64 +183,6 @@ def _backend_names(settings: Settings) -> list[str]:
     routed = [route.target for route in settings.routes]
     own = settings.hierarchical_backend or settings.backend
     return list(dict.fromkeys([settings.backend, *(own if name == "hierarchical" else name for name in routed)]))
-
-
-def build_cleaner(
-    settings: Settings, backend: MemoryBackend, embedder: Embedder, model: LanguageModel | None
-) -> MemoryCleaner:
-    """The cleaner, with a language model where there is one."""
-    summarizer = Summarizer(
-        model,
-        token_counter(embedder),
-        max_tokens=settings.summary_tokens,
-        temperature=settings.temperature,
-    )
-    return MemoryCleaner(
-        backend,
-        summarizer,
-        every=settings.clean_every,
-        keep_recent=settings.clean_keep_recent,
-        batch=settings.clean_batch,
-        interval=settings.cleanup_interval,
-        lease_seconds=settings.lease_seconds,
-    )
-
-
-def build_memory(
-    settings: Settings,
-    backend: MemoryBackend,
-    embedder: Embedder,
-    cleaner: MemoryCleaner,
-    usage: UsageCounter,
-    released: Callable[[Iterable[str]], None],
-) -> MemoryManager:
-    """The memory over a backend. `released` is told of uploaded files whose documents were forgotten."""
-    count_tokens = token_counter(embedder)
-    core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
-    return MemoryManager(
-        backend,
-        HierarchicalMemory(backend, core, working_messages=settings.working_messages),
-        cleaner,
-        ContextBuilder(backend, count_tokens),
-        usage,
-        decay_rates=settings.decay_rates,
-        context_tokens=settings.context_tokens,
-        noise_floor=settings.noise_floor,
-        count_tokens=count_tokens,
-        released=released,
-    )
-
-
-def token_counter(embedder: Embedder) -> Callable[[str], int]:
-    """How many tokens a text has for the embedder's model; a cautious estimate while it cannot be loaded."""
-
-    def count(text: str) -> int:
-        try:
-            return len(embedder.token_spans(text))
-        except EmbedderUnavailable:
-            return len(estimated_spans(text))
-
-    return count
 
 
 def build_embedder(settings: Settings) -> FollowingEmbedder:
@@ -241,39 +223,7 @@ def _model_spec(settings: Settings) -> tuple[str, str]:
     """`provider:model` for a registered provider; any other name, colons and all, is one that an OpenAI-compatible
     server knows."""
     provider, _, model = settings.llm_model.partition(":")
-    return (provider, model) if provider in names("llms") else ("openai", settings.llm_model)
-
-
-def build_rag(
-    settings: Settings,
-    backend: MemoryBackend,
-    embedder: Embedder,
-    model: LanguageModel | None,
-    usage: UsageCounter,
-) -> RAGTool:
-    """The document tool over a backend."""
-    originals = Originals(settings.upload_dir)
-    ingest = Ingest(
-        backend,
-        originals,
-        embedder,
-        chunk_tokens=settings.chunk_tokens,
-        chunk_overlap=settings.chunk_overlap,
-        limits=ReadLimits(
-            max_bytes=settings.max_file_bytes, max_pages=settings.max_pages, wall_seconds=settings.read_seconds
-        ),
-    )
-    answerer = Answerer(model, embedder, temperature=settings.temperature, max_tokens=settings.answer_tokens)
-    return RAGTool(
-        backend,
-        ingest,
-        answerer,
-        originals,
-        usage,
-        top_k=settings.top_k,
-        max_file_bytes=settings.max_file_bytes,
-        max_question_chars=settings.max_question_chars,
-    )
+    return (provider, model) if known("llms", provider) else ("openai", settings.llm_model)
 
 
 def _automatic(settings: Settings) -> Embedder:
@@ -296,8 +246,7 @@ def _automatic(settings: Settings) -> Embedder:
 
 def _of_backends(group: str, settings: Settings) -> Iterator[Any]:
     """What each configured backend tells about its folder."""
-    known = names(group)
-    return (lookup(group, name)(settings.index_dir) for name in _backend_names(settings) if name in known)
+    return (lookup(group, name)(settings.index_dir) for name in _backend_names(settings) if known(group, name))
 
 
 def _stored_space(settings: Settings) -> EmbeddingSpace | None:

@@ -10,12 +10,15 @@ group `agentformer.embedders` or `agentformer.llms`, a callable `(model: str, se
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 PARTS: dict[str, dict[str, str]] = {
     "embedders": {
@@ -40,7 +43,7 @@ PARTS: dict[str, dict[str, str]] = {
     # Whether a folder holds a store of this backend, so that nobody takes it for empty with other settings.
     "present": {
         "faiss": "agentformer.memory.backends.faiss:present",
-        "local_json": "agentformer.memory.backends.local_json:present",
+        "local_json": "agentformer.memory.backends.present:local_json",
     },
     "servers": {
         "auto": "agentformer.api.serving:serve",  # one of these
@@ -59,21 +62,77 @@ PARTS: dict[str, dict[str, str]] = {
     },
 }
 
+# Parts of ours that not every command needs; each is imported when it is first called.
+LATE: dict[str, str] = {
+    "Answerer": "agentformer.rag.answer:Answerer",
+    "Breaker": "agentformer.net.breaker:Breaker",
+    "CatchingUp": "agentformer.memory.catching_up:CatchingUp",
+    "ContextBuilder": "agentformer.memory.context:ContextBuilder",
+    "Embedding": "agentformer.index.embedding:Embedding",
+    "GuardedModel": "agentformer.llms.guarded:GuardedModel",
+    "HybridSearch": "agentformer.index.search:HybridSearch",
+    "Ingest": "agentformer.rag.ingest:Ingest",
+    "Move": "agentformer.index.moving:Move",
+    "ReadLimits": "agentformer.readers:ReadLimits",
+    "RoutedBackend": "agentformer.memory.routing:RoutedBackend",
+    "Summarizer": "agentformer.memory.summaries.summarizer:Summarizer",
+    "Toolbox": "agentformer.tools.toolbox:Toolbox",
+    "alone": "agentformer.index.moving:alone",
+    "audit": "agentformer.memory.audit:audit",
+    "build_cleaner": "agentformer.building.memory:build_cleaner",
+    "build_memory": "agentformer.building.memory:build_memory",
+    "build_rag": "agentformer.building.documents:build_rag",
+    "clean_plain": "agentformer.text.normalize:clean_plain",
+    "merge_duplicates": "agentformer.memory.audit:merge_duplicates",
+    "relevant": "agentformer.memory.relevance:relevant",
+    "summary_entry": "agentformer.memory.summaries.entry:summary_entry",
+    "why_nothing": "agentformer.memory.hints:why_nothing",
+    "why_unavailable": "agentformer.embedders.sbert:why_unavailable",
+}
+
 
 def names(group: str) -> list[str]:
     """Known names of a group, ours and third parties', sorted."""
-    found = {point.name for point in entry_points(group=f"agentformer.{group}")}
-    return sorted(found | set(PARTS[group]))
+    return sorted({point.name for point in _plugins(group)} | set(PARTS[group]))
+
+
+def ours(group: str) -> list[str]:
+    """Names of our own parts of a group, sorted; they are known without looking for third parties'."""
+    return sorted(PARTS[group])
+
+
+def known(group: str, name: str) -> bool:
+    """Is there a part of this name, ours or a third party's?"""
+    return name in PARTS[group] or any(point.name == name for point in _plugins(group))
 
 
 def lookup(group: str, name: str) -> Callable[..., Any]:
     """The callable that builds the part `name`. Raises `InvalidInput` that lists the known names, or names the plugin
     that cannot be loaded."""
     if target := PARTS[group].get(name):
-        return _load(target)
-    for point in entry_points(group=f"agentformer.{group}", name=name):
-        return _load_plugin(group, point)
+        part: Callable[..., Any] = load(target)
+        return part
+    for point in _plugins(group):
+        if point.name == name:
+            return _load_plugin(group, point)
     raise InvalidInput(group, f"there is no {name!r}; known are {', '.join(names(group))}")
+
+
+def load(target: str) -> Any:
+    """What "module:attribute" names."""
+    module, _, attribute = target.partition(":")
+    found: Any = import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@functools.cache
+def _plugins(group: str) -> tuple[EntryPoint, ...]:
+    """Parts of third parties. Looked for once, and only where ours do not answer: it reads a file of every package."""
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=f"agentformer.{group}"))
 
 
 def _load_plugin(group: str, point: EntryPoint) -> Callable[..., Any]:
@@ -90,10 +149,12 @@ def _load_plugin(group: str, point: EntryPoint) -> Callable[..., Any]:
     return loaded
 
 
-def _load(target: str) -> Callable[..., Any]:
-    module, _, attribute = target.partition(":")
-    found: Any = import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    loaded: Callable[..., Any] = found
-    return loaded
+def late(name: str) -> Callable[..., Any]:
+    """A part of ours that is imported when it is first called. Type checkers get the part itself, under
+    `TYPE_CHECKING`."""
+    target = LATE[name]
+
+    def call(*values: Any, **options: Any) -> Any:
+        return load(target)(*values, **options)
+
+    return call

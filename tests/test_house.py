@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import agentformer
+from agentformer import registry
 
 ROOT = Path(agentformer.__file__).parent
 # From the bottom up; a room may import lower floors only, and inside itself without a cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
+    ("later",),
     ("types", "errors", "_version"),
     ("net",),
     ("records", "text", "embedders", "settings", "registry"),
     ("index", "llms", "readers", "access", "jobs"),
     ("memory", "rag"),
     ("tools",),
+    ("building",),
     ("factory",),
     ("agent", "testing"),
     ("api", "mcp_server"),
@@ -120,10 +121,39 @@ def test_the_version_is_the_installed_one() -> None:
     assert importlib.metadata.version("agentformer") == agentformer.__version__
 
 
-def test_importing_the_package_loads_no_heavy_library() -> None:
-    code = "import sys, agentformer.cli; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert not {"torch", "faiss", "tantivy", "flask", "pypdf"} & set(done.stdout.split())
+def named_parts() -> list[str]:
+    """Every "module:attribute" by which a part of ours is found when it is needed."""
+    own = [target for parts in registry.PARTS.values() for target in parts.values()]
+    return [*own, *registry.LATE.values()]
+
+
+@pytest.mark.parametrize("target", named_parts())
+def test_a_part_that_is_named_is_there(target: str) -> None:
+    module, _, attribute = target.partition(":")
+    path = ROOT.parent / module.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    first = attribute.partition(".")[0]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    made = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    assert first in made | imported
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_what_is_had_late_is_named_in_the_registry_and_known_to_the_type_checker(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    checked = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+        if isinstance(inner, (ast.Import, ast.ImportFrom))
+        for alias in inner.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "late":
+            name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+            assert name in registry.LATE and name in checked, f"{name_of(path)} has {name} late"
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)

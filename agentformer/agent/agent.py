@@ -21,8 +21,9 @@ from agentformer.agent.limits import Limits, Meter
 from agentformer.agent.loop import Ended, Loop, Model, ToolsRefused
 from agentformer.agent.turns import OnEvent, Recalled, Turn, TurnEvent
 from agentformer.agent.workers import Workers
+from agentformer.building.counting import token_counter
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable
-from agentformer.factory import AgentFormer, token_counter
+from agentformer.factory import AgentFormer
 from agentformer.records import fields
 from agentformer.tools.caller import Caller
 from agentformer.types import ChatMessage, Scope

@@ -4,8 +4,8 @@ from agentformer.errors import MissingExtra
 
 try:
     import flask as _flask  # noqa: F401
-except ModuleNotFoundError:
-    raise MissingExtra("server", "the HTTP API") from None
+except ImportError as error:
+    raise MissingExtra("server", "the HTTP API", error) from None
 
 from agentformer.api.app import close_app, create_app, init_app
 

@@ -77,7 +77,7 @@ def close_app(app: Flask) -> None:
 def _mount(app: Flask, memory: AgentFormer, guard: Guard, prefix: str, *, whole: bool) -> None:
     """`whole`: the application is all ours, so that unknown paths are answered like everything else."""
     blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
-    jobs = upload_jobs(memory)
+    jobs = upload_jobs(memory.ready())
     try:
         _declare(Operations(blueprint, guard.authorize), memory, jobs, prefix)
         handle_errors(app if whole else blueprint)

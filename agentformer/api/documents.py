@@ -15,7 +15,7 @@ from agentformer.api.operations import Operations
 from agentformer.api.outgoing import reply
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer
-from agentformer.rag.ingest import Document
+from agentformer.rag.documents import Document
 from agentformer.tools.shapes import document_json
 from agentformer.types import MemoryEntry, Scope
 

@@ -52,8 +52,8 @@ def _page(memory: Measured) -> Response:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
         from prometheus_client.core import Metric
         from prometheus_client.registry import Collector
-    except ModuleNotFoundError:
-        raise MissingExtra("metrics", "GET /metrics") from None
+    except ImportError as error:
+        raise MissingExtra("metrics", "GET /metrics", error) from None
 
     class Now(Collector):
         def collect(self) -> Iterator[Metric]:

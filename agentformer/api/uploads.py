@@ -22,7 +22,7 @@ from agentformer.factory import AgentFormer
 from agentformer.jobs.job import Job, Task, usable
 from agentformer.jobs.queue import Jobs
 from agentformer.jobs.worker import Progress
-from agentformer.rag.ingest import Document
+from agentformer.rag.documents import Document
 from agentformer.records import fields
 from agentformer.tools.document_tools import told_document
 from agentformer.tools.rag_tool import RAGTool

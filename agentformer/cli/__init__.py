@@ -1,42 +1,20 @@
 """The command line: `agentformer COMMAND`, the top edge. `agentformer --help` lists the commands and the exit codes.
 
-Each module here adds its commands to `group.main` when it is imported; docs/CLI.md is made from them.
+`commands` names the module of each command; docs/CLI.md is made from them. `start` is where the program begins.
 """
 
-from agentformer.cli import (
-    changing,
-    chat,
-    completion,
-    core,
-    doctor,
-    documents,
-    embedding,
-    evaluating,
-    exporting,
-    keys,
-    mcp,
-    memory,
-    serving,
-    state,
-    upkeep,
-)
-from agentformer.cli.group import main
+TYPE_CHECKING = False  # true for type checkers; `typing` would be imported before Ctrl-C is guarded
+if TYPE_CHECKING:
+    from agentformer.cli.group import main
 
-__all__ = [
-    "changing",
-    "chat",
-    "completion",
-    "core",
-    "doctor",
-    "documents",
-    "embedding",
-    "evaluating",
-    "exporting",
-    "keys",
-    "main",
-    "mcp",
-    "memory",
-    "serving",
-    "state",
-    "upkeep",
-]
+__all__ = ["main"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        """`main`, imported when it is asked for: behind the guard of `start`."""
+        from importlib import import_module
+
+        if name != "main":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.group").main

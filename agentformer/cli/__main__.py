@@ -1,5 +1,5 @@
 """`python -m agentformer.cli`."""
 
-from agentformer.cli import main
+from agentformer.cli.start import run
 
-main(prog_name="agentformer")
+run()

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
-from agentformer.rag.ingest import Document, describe
+from agentformer.rag.documents import Document, describe
 from agentformer.records import fields
 from agentformer.records.codec import TIMES, to_json
 from agentformer.types import MemoryEntry

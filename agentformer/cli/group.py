@@ -11,16 +11,21 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from agentformer._version import __version__
+from agentformer.cli import commands, start
 from agentformer.cli.output import CLOSED, INTERRUPTED, fail, output_lost, say
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, LimitExceeded, MissingExtra, NotFound
-from agentformer.factory import AgentFormer
-from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry
+from agentformer.types import DEFAULT_NAMESPACE
+
+if TYPE_CHECKING:
+    from agentformer.factory import AgentFormer
+    from agentformer.types import MemoryEntry
 
 Command = Callable[..., Any]
 
@@ -33,16 +38,7 @@ EXIT_CODES = {
     130: "stopped by Ctrl-C; what was done until then is kept",
     141: "whoever read the output went away, as `head` does",
 }
-SECTIONS: Mapping[str, Sequence[str]] = {
-    "Documents": ("ingest", "ask", "search", "list", "remove", "eval"),
-    "Memories": (
-        "remember", "recall", "context", "memories", "core", "update", "supersede", "history", "forget",
-    ),
-    "Upkeep": (
-        "status", "doctor", "clean", "restore", "audit", "reindex", "reembed", "spaces", "export", "import",
-    ),
-    "Ways in": ("chat", "serve", "keys", "mcp", "completion"),
-}  # fmt: skip
+SECTIONS: Mapping[str, Sequence[str]] = {title: tuple(names) for title, names in commands.SECTIONS.items()}
 _PLACE = ("namespace", "session_id", "agent_id", "user_id", "project")
 _EVERYWHERE = ("as_json", "embedder", "index_dir", "upload_dir")
 
@@ -84,12 +80,13 @@ class CommandLine(Group):
     group_class = Group
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
-        listed = {name for names in SECTIONS.values() for name in names}
-        sections = {**SECTIONS, "More": [name for name in shown if name not in listed]}
+        shown = self.list_commands(ctx)
+        sections = {**SECTIONS, "More": [name for name in shown if name not in commands.HELP]}
         longest = max(map(len, shown))
         for title, names in sections.items():
-            lines = [(f"{name:{longest}}", first_sentence(shown[name])) for name in names if name in shown]
+            lines = [
+                (f"{name:{longest}}", commands.HELP.get(name) or first_sentence(self.commands[name])) for name in names
+            ]
             if lines:
                 with formatter.section(title):
                     formatter.write_dl(lines)
@@ -97,6 +94,11 @@ class CommandLine(Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        told = [CompletionItem(name, help=commands.HELP.get(name)) for name in names]
+        return [*told, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -114,7 +116,7 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandLine, commands=commands.Commands(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def main() -> None:
     """A memory that an agent can trust, and answers from documents with page-exact citations.
@@ -128,6 +130,7 @@ def main() -> None:
     `agentformer COMMAND --help` explains a command, with examples. With --json, the answer is JSON on standard
     output; what went wrong is told in words on standard error, and by the exit code.
     """
+    start.hand_over()
     _fill_closed()
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):

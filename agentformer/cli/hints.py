@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from agentformer.cli.output import say
-from agentformer.factory import AgentFormer
-from agentformer.memory.relevance import relevant
 from agentformer.memory.weighing import above_noise
+from agentformer.registry import late
 from agentformer.types import Hits, Query, Scope
+
+if TYPE_CHECKING:
+    from agentformer.factory import AgentFormer
+    from agentformer.memory.relevance import relevant
+else:
+    relevant = late("relevant")
 
 _NAMED = 20  # namespaces
 _LOOKED_AT = 30  # hits

@@ -12,6 +12,7 @@ import click
 from agentformer.access.grant import EVERYTHING, Grant, Right
 from agentformer.cli.group import common, examples, main, namespace_asked
 from agentformer.cli.output import fail, say
+from agentformer.cli.start import whose
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.records import fields
 from agentformer.registry import lookup
@@ -87,8 +88,8 @@ def mcp(
     )
     try:
         serve = lookup("mcp", "http" if http else "stdio")
-    except ModuleNotFoundError as error:
-        raise MissingExtra("mcp", f"the MCP server ({error.name})") from None
+    except ImportError as error:
+        raise MissingExtra("mcp", f"the MCP server ({whose(error)})", error) from None
     if http:
         settings = load_settings({**options, "host": host, "port": _PORT if port is None else port})
         serve(settings, caller, started=lambda url: say(f"serving MCP on {url}", err=True))

@@ -67,6 +67,11 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
             entry = af.memory.add_message(values.pop("session_id"), values.pop("role"), content, **values)
         else:
             entry = _stored(af, content, values)
+        waiting = af.backend.waiting([entry.id])
+    print_warnings(
+        f"it is kept without a vector and found by its words; `agentformer reindex` embeds it ({item.last_error})"
+        for item in waiting
+    )
     if as_json:
         print_json(entry_json(entry))
     else:

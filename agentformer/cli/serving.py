@@ -8,6 +8,7 @@ import click
 
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.output import print_json, say
+from agentformer.cli.start import whose
 from agentformer.errors import MissingExtra
 from agentformer.registry import lookup
 from agentformer.settings import load_settings
@@ -52,7 +53,7 @@ def serve(
         run(
             settings, started=lambda url: print_json({"url": url}, indent=None) if as_json else say(f"serving on {url}")
         )
-    except ModuleNotFoundError as error:  # `auto` looks for its server only when it runs
-        if (error.name or "").partition(".")[0] not in _PACKAGES:
+    except ImportError as error:  # `auto` looks for its server only when it runs
+        if isinstance(error, MissingExtra) or whose(error) not in _PACKAGES:
             raise
-        raise MissingExtra("server", f"the server ({error.name})") from None
+        raise MissingExtra("server", f"the server ({whose(error)})", error) from None

@@ -9,7 +9,7 @@ from typing import Any
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.output import print_json, say
 from agentformer.factory import AgentFormer, connect
-from agentformer.rag.ingest import Document
+from agentformer.rag.documents import Document
 from agentformer.types import Scope
 
 _NAMED = 10  # namespaces

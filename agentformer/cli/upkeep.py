@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,9 +11,14 @@ from agentformer.cli.output import excerpt, print_entries, print_json, print_tab
 from agentformer.cli.progress import watching
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
-from agentformer.memory.audit import AuditReport, Duplicates, merge_duplicates
+from agentformer.registry import late
 from agentformer.tools.shapes import entry_json, report_json
 from agentformer.types import Scope
+
+if TYPE_CHECKING:
+    from agentformer.memory.audit import AuditReport, Duplicates, merge_duplicates
+else:
+    merge_duplicates = late("merge_duplicates")
 
 
 @main.command(

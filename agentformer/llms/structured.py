@@ -40,8 +40,8 @@ class Schema:
             from jsonschema.exceptions import SchemaError
             from jsonschema.validators import Draft202012Validator, validator_for
             from jsonschema_specifications import REGISTRY
-        except ImportError:
-            raise MissingExtra("llm", "an answer by a JSON Schema") from None
+        except ImportError as error:
+            raise MissingExtra("llm", "an answer by a JSON Schema", error) from None
         try:
             self.wire: dict[str, Any] = json.loads(json.dumps(dict(schema), allow_nan=False))
             kind = validator_for(self.wire, default=Draft202012Validator)

@@ -27,7 +27,7 @@ class Opening:
             if self._closed:
                 raise StoreError("the memory is closed: the server is ending")
             if self._memory is None:
-                self._memory = AgentFormer(self._settings)
+                self._memory = AgentFormer(self._settings).ready()
             return self._memory
 
     def begin(self) -> None:

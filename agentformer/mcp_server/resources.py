@@ -12,7 +12,7 @@ import mcp_types as types
 
 from agentformer.errors import AgentFormerError, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
-from agentformer.rag.ingest import Document
+from agentformer.rag.documents import Document
 from agentformer.records import fields
 from agentformer.tools.caller import Caller
 from agentformer.types import Page

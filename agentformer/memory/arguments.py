@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.calls import MessageFields, Place, ScopeFields, StoredFields
@@ -12,8 +12,13 @@ from agentformer.memory.recalled import without_recalled
 from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.records.ids import new_id
-from agentformer.text.normalize import clean_plain
+from agentformer.registry import late
 from agentformer.types import DEFAULT_NAMESPACE, Decay, MemoryEntry, Scope
+
+if TYPE_CHECKING:
+    from agentformer.text.normalize import clean_plain
+else:
+    clean_plain = late("clean_plain")
 
 MAX_TITLE = 300  # code points
 ROLES = ("user", "assistant", "system", "tool")

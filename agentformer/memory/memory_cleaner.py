@@ -12,20 +12,26 @@ import logging
 import os
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentformer.errors import AgentFormerError, Conflict, StoreError
 from agentformer.memory.summaries.background import Background, Clock
 from agentformer.memory.summaries.counting import MessageCounts
-from agentformer.memory.summaries.entry import KIND, summary_entry
 from agentformer.memory.summaries.lines import in_order
-from agentformer.memory.summaries.summarizer import OUTCOMES, Summarizer
+from agentformer.memory.summaries.outcomes import KIND, OUTCOMES
 from agentformer.records.ids import new_id
+from agentformer.registry import late
 from agentformer.types import MemoryBackend, MemoryEntry, Scope
+
+if TYPE_CHECKING:
+    from agentformer.memory.summaries.entry import summary_entry
+    from agentformer.memory.summaries.summarizer import Summary
+else:
+    summary_entry = late("summary_entry")
 
 log = logging.getLogger("agentformer")
 
@@ -70,6 +76,15 @@ def select(
     return groups
 
 
+class Summarizes(Protocol):
+    """What makes one text of many entries, as `Summarizer` does."""
+
+    @property
+    def instant(self) -> bool: ...
+
+    def summarize(self, originals: Sequence[MemoryEntry]) -> Summary: ...
+
+
 class MemoryCleaner:
     """Cleans sessions of a backend. Thread-safe, and safe beside other processes: a lease lets one clean a session.
 
@@ -79,15 +94,19 @@ class MemoryCleaner:
     def __init__(
         self,
         backend: MemoryBackend,
-        summarizer: Summarizer,
+        summarizer: Summarizes,
         *,
         every: int = 10,
         keep_recent: int = 5,
         batch: int = 5,
         interval: float = 0.0,
         lease_seconds: float = 300.0,
+        ready: Callable[[], object] = lambda: None,
     ) -> None:
+        """`ready` makes what the summarizer needs, and raises what is wrong with it, before somebody who asks is
+        served; the triggers work without it."""
         self._backend = backend
+        self._ready = ready
         self._summarizer = summarizer
         self._every = every
         self._keep_recent = keep_recent
@@ -104,7 +123,8 @@ class MemoryCleaner:
         """Clean one session, one namespace, or everything; a session id alone is looked for in every namespace.
 
         Returns when all is done. A session that another process is cleaning is left to it. Originals that were
-        restored are summarised again, since somebody asks; the triggers leave them alone.
+        restored are summarised again, since somebody asks; the triggers leave them alone. Raises what `ready` raises,
+        such as `InvalidInput` for a language model that does not exist; then nothing was changed.
         """
         return self._run(namespace, session_id, again=True)
 
@@ -140,7 +160,7 @@ class MemoryCleaner:
 
     def status(self) -> dict[str, Any]:
         """How the stored summaries came about, over all namespaces, and how cleaning goes, as JSON values."""
-        outcomes: Counter[str] = Counter()
+        outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         for namespace in self._backend.namespaces():
             for outcome in OUTCOMES:
                 scope = Scope(namespace, kinds=(KIND,), metadata={"outcome": outcome}, include_archived=True)
@@ -157,6 +177,8 @@ class MemoryCleaner:
     ) -> CleaningReport:
         report = CleaningReport()
         try:
+            if again:
+                self._ready()
             for name in self._backend.namespaces() if namespace is None else [namespace]:
                 for session in self._sessions(name) if session_id is None else [session_id]:
                     report = _sum(report, self._clean(name, session, most, again))
@@ -253,6 +275,8 @@ class MemoryCleaner:
         if len(originals) != len(ids):
             return CleaningReport(conflicts=1)
         summary = self._summarizer.summarize(originals)
+        if summary.outcome == "extractive_unavailable" and summary.problems:
+            self._last_error = summary.problems[-1]
         if not summary.text.strip():
             return CleaningReport(outcomes={summary.outcome: 0})
         versions = {entry.id: entry.version for entry in originals}

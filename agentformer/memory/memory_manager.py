@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import arguments
-from agentformer.memory.audit import AuditReport, audit
 from agentformer.memory.calls import MessageFields, Place, ScopeFields, StoredFields
-from agentformer.memory.context import Context, ContextBuilder
 from agentformer.memory.core import BLOCK_KIND, CoreMemory, block_id
 from agentformer.memory.hierarchical import HierarchicalMemory
-from agentformer.memory.hints import why_nothing
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
-from agentformer.memory.relevance import relevant
 from agentformer.memory.usage import UsageCounter
 from agentformer.memory.weighing import SPARE, above_noise, weighed
 from agentformer.records import fields
 from agentformer.records.salience import effective_salience
+from agentformer.registry import late
 from agentformer.types import (
     DEFAULT_NAMESPACE,
     UNSEARCHED_KINDS,
@@ -32,6 +29,14 @@ from agentformer.types import (
     Scope,
 )
 
+if TYPE_CHECKING:
+    from agentformer.memory.audit import AuditReport, audit
+    from agentformer.memory.context import Context, ContextBuilder
+    from agentformer.memory.hints import why_nothing
+    from agentformer.memory.relevance import relevant
+else:
+    audit, why_nothing, relevant = late("audit"), late("why_nothing"), late("relevant")
+
 Entries = list[MemoryEntry]  # inside the class, `list` is a method
 
 _JUDGED = 30  # hits that are held against each other to tell which bear on the query
@@ -43,7 +48,7 @@ class MemoryManager:
 
     `place` below means the keyword arguments `namespace` ("default"), `session_id`, `agent_id`, `user_id` and
     `project`; those not given are not asked for. `decay` gives the categories' daily rates. `released` is told
-    the digests of uploaded files whose documents went with a scope.
+    the digests of uploaded files whose documents went with a scope; `contexts` gives what builds a context.
     """
 
     def __init__(
@@ -51,7 +56,7 @@ class MemoryManager:
         backend: MemoryBackend,
         hierarchical: HierarchicalMemory,
         cleaner: MemoryCleaner,
-        contexts: ContextBuilder,
+        contexts: Callable[[], ContextBuilder],
         usage: UsageCounter,
         *,
         decay_rates: Mapping[str, float],
@@ -237,7 +242,7 @@ class MemoryManager:
         """Chat messages for a model, within `max_tokens` (`Settings.context_tokens`), and a report of what is in
         them and what was left out. See `ContextBuilder.build`; what is included counts as read."""
         budget = self._context_tokens if max_tokens is None else max_tokens
-        context = self._contexts.build(task, conversation, budget, **arguments.place_from(place))
+        context = self._contexts().build(task, conversation, budget, **arguments.place_from(place))
         self._usage.read(entry_id for ids in context.report.included.values() for entry_id in ids)
         return context
 

@@ -1,7 +1,7 @@
 """Counting uses without writing at every search: uses are gathered, and written together.
 
-What is gathered is written with the next call that writes or looks at an entry, when it becomes much, and when
-the memory is closed. A process that is killed loses the counts of its last searches, and nothing else.
+What is gathered is written with the next call that writes or looks at an entry, in the background when it becomes
+much, and when the memory is closed. A process that is killed loses the counts of its last searches, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class UsageCounter:
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
         self._lock = threading.Lock()
+        self._writing = threading.Lock()  # so that whoever has flushed finds all counts written
+        self._writer: threading.Thread | None = None
         self._gathered: dict[str, Use] = {}
 
     def matched(self, ids: Iterable[str]) -> None:
@@ -45,21 +47,22 @@ class UsageCounter:
         looks at counts next finds them right. Asking by id alone makes nobody a writer."""
         with self._lock:
             told = self._gathered.values() if ids is None else filter(None, map(self._gathered.get, ids))
-            due = any(use.matches or use.reads for use in told)
+            due = any(use.matches or use.reads for use in told) or self._writing.locked()
         if due:
             self.flush()
 
     def flush(self) -> None:
         """Write what has been gathered. A store that cannot be written now is told in the log: counts are no
         reason to fail what was asked for."""
-        with self._lock:
-            uses, self._gathered = list(self._gathered.values()), {}
-        if not uses:
-            return
-        try:
-            self._backend.touch(uses)
-        except StoreError as error:
-            log.warning("uses of %d entries were not counted: %s", len(uses), error)
+        with self._writing:
+            with self._lock:
+                uses, self._gathered = list(self._gathered.values()), {}
+            if not uses:
+                return
+            try:
+                self._backend.touch(uses)
+            except StoreError as error:
+                log.warning("uses of %d entries were not counted: %s", len(uses), error)
 
     def _add(self, ids: Iterable[str], *, matches: int = 0, reads: int = 0, others: int = 0) -> None:
         moment = now()
@@ -74,5 +77,7 @@ class UsageCounter:
                     others=former.others + others,
                 )
             much = len(self._gathered) >= _MOST
-        if much:
-            self.flush()
+            if much and (self._writer is None or not self._writer.is_alive()):
+                # A search does not wait for the disk.
+                self._writer = threading.Thread(target=self.flush, name="agentformer-uses", daemon=True)
+                self._writer.start()

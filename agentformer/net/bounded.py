@@ -188,8 +188,8 @@ def open_http(
     `MissingExtra`."""
     try:
         import openai
-    except ImportError:
-        raise MissingExtra("llm", "a server that speaks the OpenAI protocol") from None
+    except ImportError as error:
+        raise MissingExtra("llm", "a server that speaks the OpenAI protocol", error) from None
     guard = _Guard(authorization, timeout, seconds, max_bytes)
     http: Any = openai.DefaultHttpxClient(
         timeout=openai.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),

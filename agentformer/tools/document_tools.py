@@ -12,7 +12,7 @@ from pydantic import Field
 
 from agentformer.access.grant import Grant
 from agentformer.errors import InvalidInput
-from agentformer.rag.ingest import Document
+from agentformer.rag.documents import Document
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
 from agentformer.tools.memory_tools import Metadata, Namespace

@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from agentformer.errors import InvalidInput, NotFound
+from agentformer.later import Made
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.answer import Answerer
-from agentformer.rag.ingest import Document, Ingest, Progress, describe
+from agentformer.rag.documents import Document, describe
 from agentformer.rag.originals import Originals
 from agentformer.rag.turns import Turns
 from agentformer.records import fields
@@ -29,6 +30,10 @@ from agentformer.types import (
     Query,
     Scope,
 )
+
+if TYPE_CHECKING:
+    from agentformer.rag.answer import Answerer
+    from agentformer.rag.ingest import Ingest, Progress
 
 _WAITING = "no embedder was at hand: found by words, and by vectors after `agentformer reindex`"
 _PAGE = 500  # entries listed at a time
@@ -56,13 +61,14 @@ class _Clock:
 
 
 class RAGTool:
-    """Uploads documents and answers from them. Thread-safe as its backend is."""
+    """Uploads documents and answers from them. Thread-safe as its backend is. `ingest` and `answerer` make their parts
+    when a call first needs them: who lists documents neither reads nor answers."""
 
     def __init__(
         self,
         backend: MemoryBackend,
-        ingest: Ingest,
-        answerer: Answerer,
+        ingest: Callable[[], Ingest],
+        answerer: Callable[[], Answerer],
         originals: Originals,
         usage: UsageCounter,
         *,
@@ -71,14 +77,27 @@ class RAGTool:
         max_question_chars: int = 8_000,
     ) -> None:
         self._backend = backend
-        self._ingest = ingest
-        self._answerer = answerer
+        self._making = threading.RLock()
+        self._make_ingest = ingest
+        self._make_answerer = answerer
         self._originals = originals
         self._usage = usage
         self._top_k = top_k
         self._max_file_bytes = max_file_bytes
         self._max_question_chars = max_question_chars
         self._turns = Turns()
+
+    @Made
+    def _ingest(self) -> Ingest:
+        return self._make_ingest()
+
+    @Made
+    def _answerer(self) -> Answerer:
+        return self._make_answerer()
+
+    def ready(self) -> None:
+        """Make all parts now, and raise what making them raises."""
+        _ = self._ingest, self._answerer
 
     def upload(
         self,

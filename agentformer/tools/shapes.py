@@ -6,10 +6,8 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentformer.memory.context_plan import Context
-from agentformer.rag.ingest import Document
 from agentformer.types import (
     Answer,
     AnswerEvent,
@@ -23,6 +21,10 @@ from agentformer.types import (
     Reference,
     SpaceState,
 )
+
+if TYPE_CHECKING:
+    from agentformer.memory.context_plan import Context
+    from agentformer.rag.documents import Document
 
 _BROKE_OFF = "urn:agentformer:problem:language-model-unavailable"
 _METADATA = 2_000  # characters of JSON that a model is shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -154,9 +155,12 @@ def test_files_of_one_name_in_different_folders_are_all_kept(run: Run, tmp_path:
     assert "23 euros" in run("ask", "What was the fee in 2023?").stdout
 
 
-def test_reindex_embeds_what_waited(run: Run, documents: Path, tmp_path: Path) -> None:
+def test_reindex_embeds_what_waited(run: Run, documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = ("--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u")
-    absent = ("--embedder", f"sbert:{tmp_path}/no-model", *where)
+    with socket.socket() as closed:  # a port that nobody listens on: the absent server is known at once
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("OLLAMA_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
+    absent = ("--embedder", "ollama:no-model", *where)
     pending = json.loads(run("ingest", str(documents), "--json", *absent, folders=False).stdout)["documents"]
     assert {d["status"] for d in pending} == {"pending"}
     assert run("reindex", *absent, folders=False).returncode == 1

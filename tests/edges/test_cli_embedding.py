@@ -174,3 +174,13 @@ def test_usage_counts_the_calls_of_this_process(tmp_path: Path) -> None:
         af.memory.search("tea")
         used = af.usage()["embedder hashing:256"]
     assert used["calls"] == 2 and used["errors"] == {} and used["seconds"] >= 0
+
+
+def test_a_text_that_was_kept_without_a_vector_is_told_with_the_reason(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_BASE_URL", "http://127.0.0.1:1")
+    kept = run("remember", "Aino prefers tea.", "--embedder", "ollama:x")
+    assert kept.exit_code == 0
+    assert "kept without a vector" in kept.stderr and "127.0.0.1:1 refused the connection" in kept.stderr
+    assert "note" not in run("remember", "The keys hang there.", "--embedder", "hashing", "--namespace", "b").stderr

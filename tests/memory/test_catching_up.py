@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError
 from agentformer.memory.backends.faiss import FaissMemoryBackend
@@ -94,3 +97,30 @@ def test_many_that_catch_up_at_once_embed_each_text_once(tmp_path: Path) -> None
     assert Counter(embedder.texts) == {f"stoat {n}": 1 for n in range(100)}
     for backend in backends:
         backend.close()
+
+
+def test_a_memory_that_is_dropped_without_closing_leaves_no_thread(tmp_path: Path) -> None:
+    """Neither that which embeds, nor those which clean; and the store itself is let go."""
+    before = set(threading.enumerate())
+    af = agentformer.connect(
+        index_dir=tmp_path / "i",
+        upload_dir=tmp_path / "u",
+        embedder="hashing",
+        llm_model="echo",
+        clean_every=10,
+        embed_retry_seconds=3600,
+        cleanup_interval=3600,
+    )
+    for number in range(10):
+        af.memory.add_message("monday", "user", f"Boat {number} lies in the harbour.")
+    backend = weakref.ref(af.backend)
+    assert wait_for(lambda: backend().count(Scope(kinds=("summary",))) == 1)
+    names = {thread.name for thread in set(threading.enumerate()) - before}
+    assert {"agentformer-embedding", "agentformer-clock"} <= names
+    del af
+
+    def gone() -> bool:
+        gc.collect()
+        return backend() is None and not set(threading.enumerate()) - before
+
+    assert wait_for(gone), set(threading.enumerate()) - before

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sqlite3
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import Conflict, EmbedderError, NotFound, SpaceMismatch, StoreError
-from agentformer.index.cutting import Progress
-from agentformer.index.embedding import Embedding, Prepared
-from agentformer.index.moving import Move, alone
-from agentformer.index.search import HybridSearch
+from agentformer.index.described import described
+from agentformer.index.erasing import Erasing
+from agentformer.index.plan import Plan
+from agentformer.later import Made
 from agentformer.records import consolidation, fields, leases, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import now
 from agentformer.records.database import Database
+from agentformer.registry import late
 from agentformer.settings import Settings
 from agentformer.types import (
     Embedder,
@@ -36,6 +40,14 @@ from agentformer.types import (
     Waiting,
 )
 
+if TYPE_CHECKING:
+    from agentformer.index.cutting import Progress
+    from agentformer.index.embedding import Embedding, Prepared
+    from agentformer.index.moving import Move, alone
+    from agentformer.index.search import HybridSearch
+else:
+    Embedding, HybridSearch, Move, alone = late("Embedding"), late("HybridSearch"), late("Move"), late("alone")
+
 log = logging.getLogger("agentformer")
 
 DATABASE_FILE = "memory.sqlite3"
@@ -44,17 +56,32 @@ DATABASE_FILE = "memory.sqlite3"
 class FaissMemoryBackend:
     """`MemoryBackend` over a folder. Raises `StoreFull` or `StoreDamaged` when the folder cannot be used."""
 
-    def __init__(self, folder: Path, embedder: Embedder, *, fanout: int = 100, rrf_k: int = 60) -> None:
+    def __init__(
+        self, folder: Path, embedder: Embedder, *, fanout: int = 100, rrf_k: int = 60, plan: Plan | None = None
+    ) -> None:
         self._folder = folder
         self._database = Database(folder / DATABASE_FILE)
         self._embedder = embedder
-        self._embedding = Embedding(folder, self._database, embedder)
         self._closed = False
-        self._search = HybridSearch(folder, self._database, embedder, fanout=fanout, rrf_k=rrf_k)
+        self._making = threading.RLock()
+        self._ranking: dict[str, Any] = {"fanout": fanout, "rrf_k": rrf_k, "plan": plan}
+        self._erasing = Erasing(self._database, lambda: self._search.discard())
+        self._erasing.settle()
+
+    @Made
+    def _search(self) -> HybridSearch:
+        """Made by the first search or before the first change: who only reads records needs no index."""
+        return HybridSearch(self._folder, self._database, self._embedder, **self._ranking)
+
+    @Made
+    def _embedding(self) -> Embedding:
+        _ = self._search  # which notes where the indexes stood before
+        return Embedding(self._folder, self._database, self._embedder)
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> FaissMemoryBackend:
-        return cls(settings.index_dir, embedder, fanout=settings.fanout, rrf_k=settings.rrf_k)
+        plan = Plan(target_recall=settings.target_recall)
+        return cls(settings.index_dir, embedder, fanout=settings.fanout, rrf_k=settings.rrf_k, plan=plan)
 
     def store(
         self,
@@ -66,7 +93,7 @@ class FaissMemoryBackend:
     ) -> list[MemoryEntry]:
         entries = [_completed(entry) for entry in entries]
         prepared = self._prepared(entries, progress)
-        with self._database.writing() as connection:
+        with self._changing() as connection:
             doomed: set[int] = set()
             for scope in replacing:
                 doomed.update(records.with_parts(connection, records.numbers(connection, scope)))
@@ -78,7 +105,7 @@ class FaissMemoryBackend:
                 nums = records.insert(connection, entries)
             self._embedding.commit(connection, nums, fresh, _only(prepared, entries, fresh))
             consolidation.remove(connection, sorted(doomed))  # last, so that vectors of text that stays are kept
-        if isinstance(prepared, Prepared):
+        if not isinstance(prepared, str):
             self._embedding.follow_up()
         return standing
 
@@ -91,7 +118,7 @@ class FaissMemoryBackend:
             _check_version(found[0], expected_version)
             changed = _changed(found[0], changes)
             prepared = self._prepared([changed], None)
-            with self._database.writing() as connection:
+            with self._changing() as connection:
                 current = next(iter(records.get(connection, [entry_id])), None)
                 if current is None or current.version != found[0].version:
                     continue  # somebody was faster; look again, and apply the same changes to what is there now
@@ -109,13 +136,14 @@ class FaissMemoryBackend:
     def remove(self, what: Scope | Sequence[str]) -> int:
         if isinstance(what, Scope):
             what = dataclasses.replace(what, include_archived=True)
-        with self._database.writing() as connection:
+        with self._changing() as connection:
             doomed = records.with_parts(connection, records.numbers(connection, what))
             gone = consolidation.remove(connection, doomed)
+            if gone and isinstance(what, Scope):  # somebody is to be forgotten: nothing may stay in a file
+                self._erasing.note(connection)
+        self._erasing.settle()
         if gone:
-            self._database.clear_log()
-        if gone and isinstance(what, Scope):  # somebody is to be forgotten: nothing may stay in a file
-            self._search.discard()
+            self._erasing.clear_log()
         return gone
 
     def consolidate(
@@ -123,13 +151,13 @@ class FaissMemoryBackend:
     ) -> MemoryEntry:
         summary = _completed(summary)
         prepared = self._prepared([summary], None)
-        with self._database.writing() as connection:
+        with self._changing() as connection:
             consolidation.archive(connection, summary.id, archive_ids, now(), versions or {})
             self._embedding.commit(connection, records.insert(connection, [summary]), [summary], prepared)
         return summary
 
     def restore(self, summary_id: str) -> list[MemoryEntry]:
-        with self._database.writing() as connection:
+        with self._changing() as connection:
             return consolidation.restore(connection, summary_id, now())
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
@@ -141,7 +169,10 @@ class FaissMemoryBackend:
             leases.give_up(connection, name, holder)
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        return self._embedding.catch_up(progress, refused=refused)
+        done = self._embedding.catch_up(progress, refused=refused)
+        if refused:  # somebody asked for it and waits; so a store that only short-lived processes use is trained too
+            self._search.settle()
+        return done
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
         with self._database.reading() as connection:
@@ -154,21 +185,23 @@ class FaissMemoryBackend:
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
+        _ = self._search
         return Move(self._folder, self._database, self._embedder, target).run(queries, progress)
 
     def abandon_reembedding(self) -> bool:
-        with alone(self._folder), self._database.writing() as connection:
+        with alone(self._folder), self._changing() as connection:
             return spaces.abandon_move(connection)
 
     def prune_spaces(self) -> int:
         gone, done = 0, False
         while not done:
-            with self._database.writing() as connection:
+            with self._changing() as connection:
                 some, done = spaces.prune_some(connection)
             gone += some
         return gone
 
     def search(self, query: Query) -> Hits:
+        self._erasing.settle_late()
         return self._search.search(query)
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
@@ -181,7 +214,7 @@ class FaissMemoryBackend:
 
     def namespaces(self) -> Sequence[str]:
         with self._database.reading() as connection:
-            return [row[0] for row in connection.execute("SELECT DISTINCT namespace FROM entries ORDER BY namespace")]
+            return records.namespaces(connection)
 
     def pending(self, scope: Scope) -> int:
         with self._database.reading() as connection:
@@ -206,12 +239,12 @@ class FaissMemoryBackend:
                 table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
                 for table in ("entries", "windows", "vectors", "pending")
             }
-            kinds = connection.execute("SELECT kind, count(*) FROM entries GROUP BY kind ORDER BY kind").fetchall()
             return {
                 **counts,
-                "kinds": {row[0]: row[1] for row in kinds},
+                "kinds": records.kinds(connection),
                 "changes": records.last_change(connection),
                 "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
+                "index": self._search.status() if self._searching() else described(self._folder),
             }
 
     def close(self) -> None:
@@ -219,13 +252,26 @@ class FaissMemoryBackend:
             return
         self._closed = True
         try:
+            self._erasing.finish()
+            if not self._searching():
+                return  # nothing was changed or searched here
             if self._search.catches_up_soon():  # then the next start finds both indexes ready; else it catches up
                 self._search.refresh()
+            self._search.close()
             self._search.save()
         except (OSError, StoreError) as error:  # a snapshot only spares time: the records have everything
             log.warning("the indexes were not saved, and catch up at the next start: %s", error)
         finally:
             self._database.close()
+
+    def _searching(self) -> bool:
+        """Have the indexes been asked for?"""
+        return FaissMemoryBackend._search.made(self)
+
+    def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction that changes what the indexes follow: they note where they stood before it."""
+        _ = self._search
+        return self._database.writing()
 
     def _prepared(self, entries: Sequence[MemoryEntry], progress: Progress | None) -> Prepared | str:
         """Embedded entries, or why they could not be embedded now."""
@@ -239,12 +285,10 @@ class FaissMemoryBackend:
 
 def _only(prepared: Prepared | str, entries: Sequence[MemoryEntry], kept: Sequence[MemoryEntry]) -> Prepared | str:
     """What was prepared for `entries`, for those of them that were kept."""
-    if not isinstance(prepared, Prepared) or len(kept) == len(entries):
+    if isinstance(prepared, str) or len(kept) == len(entries):
         return prepared
     these = set(map(id, kept))  # the objects: one entry may stand twice in a batch, and be kept once
-    return prepared._replace(
-        windows=[cut for entry, cut in zip(entries, prepared.windows, strict=True) if id(entry) in these]
-    )
+    return prepared._replace(windows=prepared.windows.of([i for i, entry in enumerate(entries) if id(entry) in these]))
 
 
 def _check_version(entry: MemoryEntry, expected: int | None) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from agentformer.memory.summaries.calendar import written_range
 from agentformer.memory.summaries.lines import flat, in_order, label, moment_of
+from agentformer.memory.summaries.outcomes import CATEGORY, KIND
 from agentformer.memory.summaries.summarizer import Summary
 from agentformer.records.ids import new_id
 from agentformer.text.languages import detect_language
 from agentformer.types import Link, MemoryEntry
 
-CATEGORY = "summaries"
-KIND = "summary"
 _MOST_NAMES = 8  # in the title and the context; the metadata have all
 
 

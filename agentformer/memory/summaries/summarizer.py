@@ -5,25 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from agentformer.errors import LanguageModelError
 from agentformer.memory.summaries import prompts
 from agentformer.memory.summaries.extractive import CountTokens, extract
 from agentformer.memory.summaries.keeping import lost
 from agentformer.memory.summaries.lines import in_order
+from agentformer.memory.summaries.outcomes import Outcome
 from agentformer.memory.summaries.verification import unfaithful
 from agentformer.text.thoughts import without_thoughts
 from agentformer.types import ChatMessage, LanguageModel, MemoryEntry, Reply
 
-Outcome = Literal["model", "model_retried", "extractive", "extractive_unfaithful", "extractive_unavailable"]
-OUTCOMES: tuple[Outcome, ...] = (
-    "model",
-    "model_retried",
-    "extractive",
-    "extractive_unfaithful",
-    "extractive_unavailable",
-)
 EXTRACTIVE = "extractive"  # the model's name in what no model wrote
 # [1], [1, 2], [message 3], 【1】, with the space before
 _CITING = re.compile(

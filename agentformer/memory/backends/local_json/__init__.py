@@ -1,5 +1,5 @@
 """A backend of one human-readable JSON file per namespace."""
 
-from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend, present
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 
-__all__ = ["LocalJsonMemoryBackend", "present"]
+__all__ = ["LocalJsonMemoryBackend"]

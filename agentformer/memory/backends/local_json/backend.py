@@ -36,11 +36,6 @@ from agentformer.types import (
 _NO_VECTORS = "local_json keeps no vectors: search in the mode lexical or hybrid"
 
 
-def present(folder: Path) -> bool:
-    """Does the folder hold a store of this kind?"""
-    return any(folder.glob("memory-*.json"))
-
-
 class LocalJsonMemoryBackend:
     """`MemoryBackend` over one JSON file per namespace, for people who want to read and edit their memory.
 

@@ -1,0 +1,64 @@
+"""Errors of the package: each can be copied and sent to another process, with all that it says."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from agentformer import errors
+from agentformer.errors import AgentFormerError, Busy, InvalidInput, MissingExtra
+
+KINDS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, AgentFormerError)]
+
+
+def made(kind: type[AgentFormerError]) -> AgentFormerError:
+    """One whose fields are all different."""
+    if not inspect.isfunction(kind.__init__):  # the message alone
+        return kind("the message")
+    values = {"retry_after": 7, "error": ImportError("it is broken")}
+    return kind(*(values.get(name, f"the {name}") for name in inspect.signature(kind).parameters))
+
+
+def refuse() -> None:
+    raise Busy("max_running", "too much is under way", 30)
+
+
+@pytest.mark.parametrize("again", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_can_be_copied_and_pickled(
+    kind: type[AgentFormerError], again: Callable[[AgentFormerError], AgentFormerError]
+) -> None:
+    error = made(kind)
+    error.add_note("while it was read")
+    other = again(error)
+    assert type(other) is kind
+    assert (str(other), other.args, vars(other)) == (str(error), error.args, vars(error))
+    assert getattr(other, "msg", "") == getattr(error, "msg", "")  # of an ImportError
+
+
+def test_one_that_is_raised_in_a_process_pool_does_not_break_it() -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with pytest.raises(Busy, match="too much is under way") as caught:
+            pool.submit(refuse).result(timeout=60)
+        assert (caught.value.limit, caught.value.retry_after) == ("max_running", 30)
+        assert pool.submit(abs, -3).result(timeout=60) == 3
+
+
+def test_a_missing_part_and_a_broken_one_are_told_apart() -> None:
+    absent = MissingExtra("llm", "a server", ModuleNotFoundError("No module named 'openai'", name="openai"))
+    assert str(absent) == str(MissingExtra("llm", "a server"))
+    broken = MissingExtra("llm", "a server", ImportError("the library\n  is for another machine" + "!" * 900))
+    assert "cannot be imported (the library is for another machine!" in str(broken)
+    assert "pip install --force-reinstall 'agentformer[llm]'" in str(broken)
+    assert len(str(broken)) < 400
+
+
+def test_what_was_said_of_a_field_is_still_a_value_error() -> None:
+    with pytest.raises(ValueError, match="name: is empty"):
+        raise pickle.loads(pickle.dumps(InvalidInput("name", "is empty")))
