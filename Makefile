@@ -5,7 +5,12 @@ BIN = $(VENV)/bin
 TORCH = torch==2.13.0
 STAMP = $(VENV)/.installed
 
-.PHONY: setup demo serve test check bench lock clean
+# Other libraries that do the same work, for the benchmark alone.
+PEERS = .venv-peers
+PEERS_STAMP = $(PEERS)/.installed
+PEERS_PINS = bench/speed/peers/requirements.txt
+
+.PHONY: setup demo serve test check bench bench-full lock clean
 
 setup: $(STAMP)  ## everything that the other targets need, into .venv; does nothing when it is there
 
@@ -35,8 +40,22 @@ check: setup  ## format, lint, types, and who may import whom
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py
 
-bench: setup  ## the figures of docs/BENCHMARKS.md
+bench: setup  ## the figures of docs/BENCHMARKS.md, in a shorter form
 	$(BIN)/python -m bench
+
+bench-full: setup $(PEERS_STAMP)  ## speed up to a million entries, beside other libraries; writes its tables and plots
+	$(BIN)/python -m bench.speed --peers $(PEERS) --write
+
+# One after another, so that one that cannot be had leaves the others in the comparison; its absence is told there.
+$(PEERS_STAMP): $(PEERS_PINS)
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	@failed=; for peer in "langchain-community langchain-huggingface" "llama-index-embeddings-huggingface \
+		llama-index-vector-stores-faiss" txtai chromadb; do \
+		echo "installing $$peer"; \
+		$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c $(PEERS_PINS) \
+			sentence-transformers faiss-cpu $$peer || failed=yes; \
+	done; test -n "$$failed" || touch $@
 
 lock: setup  ## choose new exact versions (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header \
@@ -44,5 +63,5 @@ lock: setup  ## choose new exact versions (needs uv)
 	$(BIN)/python scripts/trim_lock.py requirements.lock
 
 clean:  ## remove what the other targets made, but not indexes/ and uploads/
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

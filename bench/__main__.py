@@ -1,4 +1,5 @@
-"""`make bench`: every table of docs/BENCHMARKS.md, one after another, on the development sets beside the repository."""
+"""`make bench`: the tables of docs/BENCHMARKS.md in a shorter form, one after another, on the development sets beside
+the repository. `make bench-full` is `python -m bench.speed` in its long form, with other libraries beside ours."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ PARTS = (
     ("bench.memory",),
     ("bench.moving",),
     ("bench.serving",),
+    ("bench.speed", "--short"),
 )
 
 

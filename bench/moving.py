@@ -17,7 +17,7 @@ from pathlib import Path
 
 import agentformer
 from agentformer.factory import named_embedder
-from agentformer.index.cutting import GROUP, cut
+from agentformer.index.cutting import GROUP, Cutter
 from agentformer.types import Embedder, MemoryEntry, Query
 from bench.data import load
 
@@ -59,7 +59,11 @@ def main() -> None:
 
 def _bare(target: Embedder, entries: Sequence[MemoryEntry]) -> float:
     """Seconds that the model takes for all windows."""
-    texts = sorted(cut(entries, target).texts.values(), key=len)
+    cutter = Cutter(target)
+    cuts = cutter.cut(entries)
+    first, _ = cuts.texts()
+    owners = cuts.owners()
+    texts = sorted((cutter.text(entries[owners[p]], cuts.span(p)) for p in first), key=len)
     started = time.perf_counter()
     for i in range(0, len(texts), GROUP):
         target.embed_documents(texts[i : i + GROUP])

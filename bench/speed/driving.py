@@ -1,0 +1,101 @@
+"""The work that ours and every peer do alike: ingest passages into a folder, and answer from it in a new process.
+
+`python -m MODULE ingest|query WORK FOLDER MODEL`, where WORK holds `passages.json`, `questions.json` and `first.json`.
+Ingest is counted from a loaded and warmed model until everything is searchable and on disk; the first answer from the
+start of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from bench.speed.timing import WARMING, Ask, Values, crowd, disk_mb, memory, percentiles, report, since_start, timed
+
+PARTS = 3  # of the questions: asked one by one, embedded alone, and asked by many threads
+
+
+class System(Protocol):
+    """A library. What it loads, it loads when it is made or in `warm` and `open`."""
+
+    def warm(self, text: str) -> None:
+        """Encode something, so that what is made at the first use is there."""
+        ...
+
+    def ingest(self, folder: Path, passages: Sequence[str]) -> None:
+        """Make passages searchable, and write them to disk."""
+        ...
+
+    def open(self, folder: Path) -> Ask:
+        """What answers a question from what `ingest` wrote."""
+        ...
+
+
+@runtime_checkable
+class Apart(Protocol):
+    """A system whose model can be asked alone."""
+
+    def encode(self, passages: Sequence[str]) -> object: ...
+
+    def embed(self, text: str) -> object: ...
+
+
+def drive(make: Callable[[], System], phase: str, work: Path, folder: Path) -> None:
+    """One phase of one system; prints what it measured."""
+    system = make()
+    measure = _ingest if phase == "ingest" else _query
+    report(measure(system, work, folder))
+
+
+def _texts(work: Path, name: str) -> list[str]:
+    texts: list[str] = json.loads((work / f"{name}.json").read_text(encoding="utf-8"))
+    return texts
+
+
+def _ingest(system: System, work: Path, folder: Path) -> Values:
+    passages = _texts(work, "passages")
+    system.warm(passages[0])
+    alone = _encoding(system, passages[::4])
+    started = time.perf_counter()
+    system.ingest(folder, passages)
+    seconds = time.perf_counter() - started
+    told = memory()
+    alone += _encoding(system, passages[2::4])  # before and after, since machines change their pace
+    return {
+        "seconds": seconds,
+        "per_second": len(passages) / seconds,
+        "disk_mb": disk_mb(folder),
+        "encode_s": 2 * alone,  # of every second passage
+        **told,
+    }
+
+
+def _encoding(system: System, passages: Sequence[str]) -> float:
+    """Seconds of the model alone for these passages; 0 where it cannot be asked alone."""
+    started = time.perf_counter()
+    if isinstance(system, Apart):
+        system.encode(passages)
+        return time.perf_counter() - started
+    return 0.0
+
+
+def _query(system: System, work: Path, folder: Path) -> Values:
+    ask = system.open(folder)
+    ask(_texts(work, "first")[0])
+    first = since_start()
+    questions = _texts(work, "questions")
+    for text in questions[:WARMING]:
+        ask(text)
+    single, embedded, shared = (questions[WARMING + part :: PARTS] for part in range(PARTS))
+    whole, apart = [], []
+    for asked, other in zip(single, embedded, strict=False):  # never one text for both: answers may be kept
+        whole.append(timed(ask, asked))
+        if isinstance(system, Apart):
+            apart.append(timed(system.embed, other))
+    told = {"first_s": first, **percentiles(whole), **memory()}
+    if apart:
+        told["embed_p50"] = percentiles(apart)["p50"]
+    return {**told, "crowd": crowd(ask, shared)}

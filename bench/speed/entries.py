@@ -1,0 +1,106 @@
+"""Any number of short entries, made of real ones: always the same, and made again whenever they are needed.
+
+An entry is the first half of one sentence and the second half of another, so that words come as often as they do in
+real text. Its vector lies between the two sentences' embeddings, with a little noise: to embed a million texts would
+take hours.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+import agentformer
+from bench.speed import passages
+from bench.speed.kept import cache
+
+Rows = NDArray[np.float32]
+
+BLOCK = 10_000  # entries whose vectors are made together
+QUESTIONS = 1_000
+SCOPES = 100  # users; each has one entry of a hundred
+_NOISE = 0.012  # of each component; cosine .97 to the vector without it
+_STRIDE = 37  # has no common factor with any number of sentences that is not a multiple of it
+_SEED = 20_260
+
+
+@dataclass(frozen=True)
+class Source:
+    """Sentences and questions with their embeddings, rows of unit length."""
+
+    sentences: list[str]
+    vectors: Rows
+    questions: list[str]
+    asked: Rows
+
+    def text(self, number: int) -> str:
+        """The entry's words. No two entries are made of the same two sentences."""
+        first, second = self._pair(np.array([number]))
+        head, tail = self.sentences[first[0]].split(), self.sentences[second[0]].split()
+        return " ".join([*head[: (len(head) + 1) // 2], *tail[len(tail) // 2 :]])
+
+    def block(self, number: int) -> Rows:
+        """Vectors of the entries from `number * BLOCK` on."""
+        first, second = self._pair(np.arange(number * BLOCK, (number + 1) * BLOCK))
+        chance = np.random.default_rng([_SEED, number])
+        share = chance.uniform(0.3, 0.7, (BLOCK, 1)).astype(np.float32)
+        rows = share * self.vectors[first] + (1 - share) * self.vectors[second]
+        rows += np.float32(_NOISE) * chance.standard_normal(rows.shape, np.float32)
+        unit: Rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        return unit
+
+    def _pair(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        count = len(self.sentences)
+        shuffled = _shuffled(count)
+        first = numbers % count
+        second = (first + 1 + numbers // count * _STRIDE) % count
+        return shuffled[first], shuffled[second]
+
+
+def source() -> Source:
+    """The sentences and questions of the development sets, embedded once by the packaged model and kept."""
+    texts, asked = passages.sentences(), passages.questions(QUESTIONS)
+    if len(texts) % _STRIDE == 0:
+        texts.pop()
+    kept = cache() / f"sentences-{len(texts)}-{len(asked)}.npz"
+    if not kept.exists():
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            agentformer.connect(index_dir=f"{folder}/i", upload_dir=f"{folder}/u", embedder="minilm") as af,
+        ):
+            rows = af.embedder.embed_documents(texts)
+            np.savez(kept, rows=rows, asked=np.stack([af.embedder.embed_query(text) for text in asked]))
+    with np.load(kept) as saved:
+        return Source(texts, saved["rows"], asked, saved["asked"])
+
+
+@functools.cache
+def _shuffled(count: int) -> NDArray[np.int64]:
+    return np.random.default_rng(_SEED).permutation(count)
+
+
+def user(number: int) -> str:
+    """Whose entry this is."""
+    return f"user-{number % SCOPES}"
+
+
+def nearest(known: Source, asked: Rows, count: int, limit: int, scope: int | None = None) -> NDArray[np.int64]:
+    """The numbers of the `limit` entries nearest to each row of `asked`, by exact cosines, in no order: (asked, limit).
+    Of all the first `count` entries, or of one user's."""
+    scores = np.zeros((len(asked), 0), np.float32)
+    which = np.zeros((len(asked), 0), np.int64)
+    for at in range(0, count, BLOCK):
+        rows = known.block(at // BLOCK)[: count - at]
+        numbers = np.arange(at, at + len(rows))
+        if scope is not None:
+            rows, numbers = rows[numbers % SCOPES == scope], numbers[numbers % SCOPES == scope]
+        scores = np.concatenate([scores, asked @ rows.T], axis=1)
+        which = np.concatenate([which, np.broadcast_to(numbers, (len(which), len(numbers)))], axis=1)
+        if scores.shape[1] > limit:
+            best = np.argpartition(-scores, limit - 1, axis=1)[:, :limit]
+            scores, which = np.take_along_axis(scores, best, 1), np.take_along_axis(which, best, 1)
+    return which

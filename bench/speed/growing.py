@@ -1,0 +1,56 @@
+"""Stores of growing size: made once for each version of the code, kept, and measured in new processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.speed.children import python, run
+from bench.speed.kept import cache, fingerprint
+from bench.speed.timing import Values
+
+SIZES = (10_000, 100_000, 1_000_000)
+_OF = ("records", "index", "text", "memory")  # the rooms that decide what is on disk
+_MADE = "made.json"
+
+Say = Callable[[str], None]
+
+
+def compare(sizes: Sequence[int], repeats: int, say: Say) -> dict[str, Values]:
+    """By number of entries: how the store was made, and each turn's measurements. The sizes take turns."""
+    version = fingerprint(_OF)
+    folders = {size: cache() / f"store-{size}-{version}" for size in sizes}
+    told: dict[str, Values] = {}
+    for size in sizes:
+        told[str(size)] = {"made": _made(size, folders[size], say), "turns": []}
+    for number in range(repeats):
+        for size in sizes:
+            if "error" in told[str(size)]["made"]:
+                continue
+            say(f"  {size:,} entries, round {number + 1} of {repeats}")
+            values = run(python("bench.speed.growth", "measure", str(folders[size]), str(size)))
+            told[str(size)]["turns"].append(values)
+            if "error" in values:
+                say(f"    {values['error']}")
+    return told
+
+
+def _made(size: int, folder: Path, say: Say) -> Values:
+    """How the store of this size was made, now or in an earlier run."""
+    told = folder / _MADE
+    if told.exists():
+        say(f"  {size:,} entries: made by an earlier run")
+        values: Values = json.loads(told.read_text(encoding="utf-8"))
+        return {**values, "known": True}
+    for former in cache().glob(f"store-{size}-*"):
+        shutil.rmtree(former)  # of another version, or half made
+    say(f"  {size:,} entries: being made")
+    values = run(python("bench.speed.growth", "build", str(folder), str(size)))
+    if "error" in values:
+        say(f"    {values['error']}")
+    else:
+        told.write_text(json.dumps(values), encoding="utf-8")
+        say(f"    {size / values['followed_s']:,.0f} entries/s until they are found")
+    return values

@@ -1,0 +1,188 @@
+"""What grows with the store: `python -m bench.speed.growth build|follow|measure FOLDER ENTRIES`.
+
+`build` stores entries through the public API, while `follow` brings the words up in another process. `measure` opens
+the store in a new process and tells what a search adds to embedding the query, how near to exact it is, what a scope of
+one entry in a hundred costs, when a change is seen, and what it takes. The embedder is `prepared`: it costs a look-up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import agentformer
+from bench.speed import prepared
+from bench.speed.children import python
+from bench.speed.entries import BLOCK, Source, nearest, source, user
+from bench.speed.timing import LIMIT, WARMING, Values, crowd, disk_mb, memory, percentiles, report, since_start, timed
+
+ASKED = 200
+CHANGES = 20
+_BATCH = 2_500  # entries of one call
+_SCOPE = 7  # the user whose hundredth is searched
+_QUIET = 1.5  # seconds without work after which an index has settled
+_PATIENCE = 900.0
+_PAUSE = 0.5  # seconds between two searches of the one that follows
+
+
+def main() -> None:
+    phase, folder, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    prepared.register()
+    phases = {"build": build, "follow": follow, "measure": measure}
+    report(phases[phase](folder, count))
+
+
+def build(folder: Path, count: int) -> Values:
+    """Store entries up to `count`, beside those that are there, and wait until the index has settled. Also what is
+    needed to judge searches: the nearest entries of every question, of all and of one user's."""
+    known = source()
+    truth = folder / "truth.npz"
+    if not truth.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        asked = known.asked[:ASKED]
+        np.savez(truth, all=nearest(known, asked, count, LIMIT), scope=nearest(known, asked, count, LIMIT, _SCOPE))
+    with _opened(folder) as af:
+        started, processor = time.perf_counter(), time.process_time()
+        with _following(folder, count):
+            for at in range(0, count, BLOCK):
+                _store(af, known, range(at, min(at + BLOCK, count)))
+            stored = time.perf_counter() - started
+        prepared.SHELF[known.questions[0]] = known.asked[0]
+        af.memory.search(known.questions[0])
+        followed = time.perf_counter() - started
+        settled = _settle(af)
+    spent = time.process_time() - processor
+    return {"stored_s": stored, "followed_s": followed, "settled": settled, "processor_s": spent, **memory()}
+
+
+def follow(folder: Path, count: int) -> Values:
+    """Search by words until the input ends, so that their index grows beside another process that stores."""
+    with _opened(folder) as af:
+        while not select.select([sys.stdin], [], [], _PAUSE)[0]:
+            af.memory.search("anything", mode="lexical", limit=1)
+    return memory()
+
+
+def measure(folder: Path, count: int) -> Values:
+    """Everything that is told of a store of this size."""
+    known = source()
+    prepared.SHELF.update(zip(known.questions, known.asked, strict=True))
+    prepared.SHELF["what is loaded beside"] = known.asked[0]
+    ready, own = since_start(), memory()["rss_mb"]
+    with _opened(folder) as af, np.load(folder / "truth.npz") as truth:
+        af.memory.search(known.questions[0], limit=LIMIT)
+        start = since_start() - ready
+        _settle(af)
+        general, scoped = (known.questions[at : at + WARMING + ASKED] for at in (1, 1 + WARMING + ASKED))
+        told = {
+            "entries": count,
+            "start_s": start,
+            "hybrid": _asked(af, general),
+            "recall": _recall(af, known, truth["all"], {}),
+            "scope": _asked(af, scoped, user_id=user(_SCOPE)),
+            "scope_recall": _recall(af, known, truth["scope"], {"user_id": user(_SCOPE)}),
+            "resident": memory(),
+            "index": _index(af),
+            **_changes(af, known, count),
+            "crowd": crowd(lambda text: af.memory.search(text, limit=LIMIT), known.questions[-ASKED:]),
+        }
+    return {**told, **memory(), "before_mb": own, "disk_mb": disk_mb(folder / "indexes")}
+
+
+def _opened(folder: Path) -> agentformer.AgentFormer:
+    return agentformer.connect(
+        index_dir=folder / "indexes", upload_dir=folder / "uploads", embedder=prepared.SPEC, clean_every=0
+    )
+
+
+@contextlib.contextmanager
+def _following(folder: Path, count: int) -> Iterator[None]:
+    """Another process follows with the words meanwhile: on two cores a store is made in half of the time."""
+    command = python("bench.speed.growth", "follow", str(folder), str(count))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.communicate(timeout=_PATIENCE)
+    if process.returncode:
+        raise RuntimeError(f"the process that follows ended with {process.returncode}")
+
+
+def _store(af: agentformer.AgentFormer, known: Source, block: range) -> None:
+    """The entries of one block, in batches. Their rows alone are at hand from then on."""
+    rows = known.block(block[0] // BLOCK)
+    texts = [known.text(number) for number in block]
+    prepared.SHELF.clear()
+    prepared.SHELF.update(zip(texts, rows, strict=False))
+    for at in range(0, len(block), _BATCH):
+        af.memory.store_many(
+            {"content": text, "user_id": user(number), "metadata": {"n": number}}
+            for number, text in zip(block[at : at + _BATCH], texts[at : at + _BATCH], strict=True)
+        )
+
+
+def _index(af: agentformer.AgentFormer) -> Values:
+    """What the vector index tells of itself."""
+    told: Values = af.backend.status().get("index") or {}
+    return told
+
+
+def _settle(af: agentformer.AgentFormer) -> bool:
+    """Wait until nothing works in the background any more, such as an index in training; did it end in time?"""
+    until = time.monotonic() + _PATIENCE
+    while time.monotonic() < until:
+        spent = time.process_time()
+        time.sleep(_QUIET)
+        if time.process_time() - spent < _QUIET / 20 and not _index(af).get("training"):
+            return True
+    return False
+
+
+def _asked(af: agentformer.AgentFormer, questions: Sequence[str], **scope: str) -> Values:
+    """Milliseconds of the first question, and percentiles of those after the warming ones."""
+    times = [timed(lambda text: af.memory.search(text, limit=LIMIT, **scope), text) for text in questions]
+    return {"first": times[0], **percentiles(times[WARMING:])}
+
+
+def _recall(af: agentformer.AgentFormer, known: Source, truth: NDArray[np.int64], scope: dict[str, str]) -> float:
+    """The share of the ten nearest that the dense side finds."""
+    found = 0
+    for text, right in zip(known.questions[:ASKED], truth, strict=False):
+        hits = af.memory.search(text, mode="dense", limit=LIMIT, **scope)
+        found += len({hit.entry.metadata["n"] for hit in hits} & set(right.tolist()))
+    return found / (ASKED * LIMIT)
+
+
+def _changes(af: agentformer.AgentFormer, known: Source, count: int) -> Values:
+    """Milliseconds until an entry just stored is found, and one just removed is not. All are removed in the end."""
+    numbers = range(-(-count // BLOCK) * BLOCK, -(-count // BLOCK) * BLOCK + CHANGES)
+    rows = known.block(numbers[0] // BLOCK)
+    added, stored, gone = [], [], []
+    for number in numbers:
+        text = known.text(number)
+        prepared.SHELF[text] = rows[number % BLOCK]
+        started = time.perf_counter()
+        entry = af.memory.store(text, user_id=user(number))
+        stored.append((time.perf_counter() - started) * 1000)
+        seen = entry.id in {hit.entry.id for hit in af.memory.search(text, limit=LIMIT)}
+        added.append((time.perf_counter() - started) * 1000)
+        started = time.perf_counter()
+        af.memory.remove(entry.id)
+        hidden = entry.id not in {hit.entry.id for hit in af.memory.search(text, limit=LIMIT)}
+        gone.append((time.perf_counter() - started) * 1000)
+        if not (seen and hidden):
+            raise RuntimeError(f"entry {number} of {count}: found after storing {seen}, not after removing {hidden}")
+    return {"store_ms": statistics.median(stored), "add": percentiles(added), "delete": percentiles(gone)}
+
+
+if __name__ == "__main__":
+    main()

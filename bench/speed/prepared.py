@@ -1,0 +1,38 @@
+"""An embedder whose rows are made beforehand, so that what a store does can be measured without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentformer.registry import PARTS
+from agentformer.settings import Settings
+from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
+from bench.speed.passages import WINDOW, tokenizer
+
+SPEC = "prepared"
+SHELF: dict[str, Vector] = {}  # of all texts that will be asked for: embedding costs a look-up
+
+
+class Prepared:
+    """Tokens are the packaged model's own, so that texts are cut, and languages judged, as they are with it."""
+
+    def __init__(self, model: str, settings: Settings) -> None:
+        self.space = EmbeddingSpace(SPEC, "rows", 384, WINDOW)
+        self._tokenizer = tokenizer()
+
+    def token_spans(self, text: str) -> list[Span]:
+        offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
+        return [Span(start, end) for start, end in offsets]
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        return np.stack([SHELF[text] for text in texts])
+
+    def embed_query(self, text: str) -> Vector:
+        return SHELF[text]
+
+
+def register() -> None:
+    """Let `connect(embedder="prepared")` find it, as a plugin would be."""
+    PARTS["embedders"][SPEC] = "bench.speed.prepared:Prepared"

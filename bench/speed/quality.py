@@ -1,0 +1,72 @@
+"""Whether int8 finds what fp32 finds: R@5 on every development set. `python -m bench.speed.quality VARIANT SET SAMPLE`.
+
+The figures follow from code and data alone, so they are kept between runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+
+import agentformer
+from bench.data import load
+from bench.retrieval import SETS, ids, recall, store
+from bench.speed.children import python, run
+from bench.speed.kept import cache, fingerprint
+from bench.speed.timing import Values, report
+from bench.speed.variants import FAST, INT8, VARIANTS, Variant, missing
+
+MODES = ("dense", "hybrid")
+_OF = ("embedders", "index", "records", "text", "memory")  # the rooms that decide what is found
+_K = 5
+
+Say = Callable[[str], None]
+
+
+def compare(sample: int, say: Say, sets: Iterable[str] = SETS) -> dict[str, Values]:
+    """R@5 of each runtime and mode by set, at most `sample` questions of each."""
+    for variant in (FAST, INT8):
+        if reason := missing(variant):
+            return {variant.name: {"error": reason}}
+    told: dict[str, Values] = {}
+    for name in sets:
+        told[name] = {}
+        for variant in (FAST, INT8):
+            values = _known(variant, name, sample)
+            told[name][variant.name] = values
+            say(f"  {name}, {variant.name}: {values.get('dense')}{', known' if values.get('known') else ''}")
+    return told
+
+
+def _known(variant: Variant, name: str, sample: int) -> Values:
+    key = f"quality-{fingerprint(_OF)}-{variant.name}-{name}-{sample}.json".replace("/", "-").replace(" ", "-")
+    kept = cache() / key
+    if kept.exists():
+        values: Values = json.loads(kept.read_text(encoding="utf-8"))
+        return {**values, "known": True}
+    values = run(python("bench.speed.quality", variant.name, name, str(sample)))
+    if "error" not in values:
+        kept.write_text(json.dumps(values), encoding="utf-8")
+    return values
+
+
+def measure(variant: Variant, name: str, sample: int) -> Values:
+    """R@5 of each mode."""
+    data = load(name)
+    queries = [query for query in data.queries if query.relevant]
+    queries = queries[:: max(1, -(-len(queries) // sample))]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        agentformer.connect(
+            index_dir=f"{folder}/i", upload_dir=f"{folder}/u", clean_every=0, **variant.settings()
+        ) as af,
+    ):
+        store(af, data)
+        found = {mode: recall(queries, [ids(af, query, mode) for query in queries], _K) for mode in MODES}
+    return {"questions": len(queries), **found}
+
+
+if __name__ == "__main__":
+    report(measure(VARIANTS[sys.argv[1]], sys.argv[2], int(sys.argv[3])))

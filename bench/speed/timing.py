@@ -1,0 +1,91 @@
+"""What every measured process does alike, ours and the peers': times, percentiles, memory. Standard library only, since
+the peers' environment has none of ours."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+STARTED = "BENCH_STARTED"  # the clock when the parent started this process
+LIMIT = 10  # hits of a question
+WARMING = 20  # questions before anything is counted
+THREADS = 8
+
+Ask = Callable[[str], Any]
+Values = dict[str, Any]
+
+
+def since_start() -> float:
+    """Seconds since the parent started this process, the interpreter's own start included."""
+    return time.time() - float(os.environ[STARTED])
+
+
+def memory() -> Values:
+    """Resident megabytes of this process: now, and at most so far. 0 where the system does not tell (`/proc`)."""
+    told = {"VmRSS": 0.0, "VmHWM": 0.0}
+    status = Path("/proc/self/status")
+    for line in status.read_text(encoding="utf-8").splitlines() if status.exists() else ():
+        name, _, value = line.partition(":")
+        if name in told:
+            told[name] = int(value.split()[0]) / 1024
+    return {"rss_mb": told["VmRSS"], "peak_mb": told["VmHWM"]}
+
+
+def disk_mb(folder: Path) -> float:
+    """Megabytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+
+
+def timed(ask: Ask, text: str) -> float:
+    """Milliseconds of one call."""
+    started = time.perf_counter()
+    ask(text)
+    return (time.perf_counter() - started) * 1000
+
+
+def percentiles(times: Sequence[float]) -> Values:
+    """p50, p95 and p99 by nearest rank, in the unit of `times`."""
+    ranked = sorted(times)
+    return {f"p{share}": ranked[max(0, math.ceil(len(ranked) * share / 100) - 1)] for share in (50, 95, 99)}
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median with the least and the greatest."""
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def crowd(ask: Ask, questions: Sequence[str], threads: int = THREADS) -> Values:
+    """Percentiles and questions a second of `threads` that share the questions. An error of the library's is told."""
+    times: list[float] = []
+    errors: list[str] = []
+
+    def work(own: Sequence[str]) -> None:
+        try:
+            times.extend([timed(ask, text) for text in own])
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}"[:160])
+
+    workers = [threading.Thread(target=work, args=(questions[n::threads],)) for n in range(threads)]
+    started = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    seconds = time.perf_counter() - started
+    if errors:
+        return {"error": errors[0]}
+    return {**percentiles(times), "per_second": len(times) / seconds}
+
+
+def report(values: Values) -> None:
+    """The process's result: its last line."""
+    sys.stdout.flush()
+    print(json.dumps(values), flush=True)
