@@ -143,12 +143,13 @@ def test_the_day_of_the_last_use_is_kept(store: KeyStore, tmp_path: Path) -> Non
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a folder that cannot be written")
 def test_a_folder_that_cannot_be_written_stops_nobody_who_has_a_key(store: KeyStore, tmp_path: Path) -> None:
-    _, secret = store.make("office")
+    key, secret = store.make("office")
     tmp_path.chmod(0o500)
     try:
-        store.grant_of(secret)
+        grant = store.grant_of(secret)
     finally:
         tmp_path.chmod(0o700)
+    assert grant.key_id == key.id
 
 
 @pytest.mark.parametrize(
