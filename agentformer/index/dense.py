@@ -19,7 +19,7 @@ from agentformer.index.described import described
 from agentformer.index.growth import Growth, Stopped
 from agentformer.index.plan import Plan
 from agentformer.index.scoping import Allowed
-from agentformer.index.vectors import Found, Image, Near, Numbers, VectorIndex
+from agentformer.index.vectors import Image, Near, Numbers, VectorIndex
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space
@@ -35,6 +35,22 @@ _PATIENCE = 3.0  # seconds for another process's snapshot to be written before t
 # a single addition to a large store must not write gigabytes.
 _SNAPSHOT_SHARE = 0.1
 _SMALL = 20_000
+
+
+class Nearby(NamedTuple):
+    """Windows that the index holds to be nearest to a query, of at least as many entries as were asked for."""
+
+    query: Vector
+    limit: int
+    near: Near
+
+
+class Ranked(NamedTuple):
+    """Entries by nearness, best first, each with its best window and that one's cosine. Lists of one length."""
+
+    entries: list[int]
+    windows: list[int]
+    scores: list[float]
 
 
 class _Held(NamedTuple):
@@ -72,27 +88,25 @@ class DenseIndex:
         """Follow the records up to the newest acknowledged change, in the space that is active now."""
         with database.reading() as connection:
             newest, space = records.last_change(connection), active_space(connection)
-        if space is None:
-            return
-        if self.space != space[0] or self._applied < newest:
+        if space is not None:
+            self.follow(database, newest, space[0])
+
+    def follow(self, database: Database, newest: int, space: int) -> None:
+        """As `refresh`, for who has read the newest change and the active space already."""
+        if self.space != space or self._applied < newest:
             with self._following, database.reading() as connection:
-                newest, space = records.last_change(connection), active_space(connection)
-                if space is not None:
-                    self._follow(connection, newest, space[0], space[1].dimension)
+                newest, active = records.last_change(connection), active_space(connection)
+                if active is not None:
+                    self._follow(connection, newest, active[0], active[1].dimension)
         self._grow(database)
 
-    def search(self, database: Database, space: int, query: Vector, limit: int, allowed: Allowed) -> list[Found] | None:
-        """The best window of each of the best `limit` entries among `allowed`, best first, with cosines from the
-        full-precision vectors. None when the index is not of the `space` that the query was embedded for."""
+    def search(self, space: int, query: Vector, limit: int, allowed: Allowed) -> Nearby | None:
+        """What may be nearest to `query`, for `exact`. None when the index is not of the `space` that the query was
+        embedded for."""
         held = self._held
         if held is None or held.space != space:
             return None
-        near = held.vectors.search(query, limit, allowed)
-        if len(near.windows) == 0:
-            return []
-        with database.reading() as connection:
-            numbers, rows = stored.exact(connection, np.unique(near.vectors), held.vectors.dimension)
-        return _ranked(near, _exact(near, numbers, rows, query), limit)
+        return Nearby(query, limit, held.vectors.search(query, limit, allowed))
 
     def save(self) -> None:
         """Write a snapshot if it would spare a later start enough work, and nobody else is writing one. Raises
@@ -219,23 +233,23 @@ class DenseIndex:
         snapshots.save(self._folder, image, store_id=self._store_id, space=space, seq=seq, point=point)
 
 
-def _exact(near: Near, numbers: Numbers, rows: Matrix, query: Vector) -> Scores:
-    """Exact cosines where the vector is still stored, else what the index said."""
+def exact(connection: sqlite3.Connection, nearby: Nearby) -> Ranked:
+    """The best window of each of the best `limit` entries, by cosines of the full-precision vectors."""
+    query, limit, near = nearby
+    if not len(near.windows):
+        return Ranked([], [], [])
+    numbers, rows = stored.exact(connection, np.sort(near.vectors), len(query))
     scores = near.scores.astype(np.float32)
     if len(numbers):
         places = np.minimum(np.searchsorted(numbers, near.vectors), len(numbers) - 1)
-        known = numbers[places] == near.vectors
+        known = numbers[places] == near.vectors  # the others are gone since, and keep what the index said
         scores[known] = (rows @ query)[places[known]]
-    return scores
+    return _ranked(near, scores, limit)
 
 
-def _ranked(near: Near, scores: Scores, limit: int) -> list[Found]:
+def _ranked(near: Near, scores: Scores, limit: int) -> Ranked:
     order = np.lexsort((near.entries, -scores))  # the first of equal windows stays the first
-    _, first = np.unique(near.entries[order], return_index=True)
-    best = order[np.sort(first)[:limit]]
-    return list(
-        map(
-            Found._make,
-            zip(near.windows[best].tolist(), near.entries[best].tolist(), scores[best].tolist(), strict=True),
-        )
-    )
+    entries = near.entries[order].tolist()
+    first = {entry: place for place, entry in zip(range(len(entries) - 1, -1, -1), reversed(entries), strict=True)}
+    best = order[sorted(first.values())[:limit]]
+    return Ranked(near.entries[best].tolist(), near.windows[best].tolist(), scores[best].tolist())

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from agentformer.records import entries as records
 from agentformer.records import scopes
-from agentformer.records.database import Database
 from agentformer.types import Scope
 
 _BYTES = 64_000_000  # of masks that are kept: 64 scopes of a million entries
@@ -43,22 +42,20 @@ class ScopeCache:
         self._masks: OrderedDict[str, _Known] = OrderedDict()
         self._bytes = 0
 
-    def allowed(self, database: Database, scope: Scope) -> Allowed:
-        """What a search in this scope may return now; the same object as long as that stays the same."""
+    def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> Allowed:
+        """What a search in this scope may return now; the same object as long as that stays the same. `seq` is the
+        last change that the connection sees."""
         if scope.min_salience > 0:  # what decay leaves changes with time and use, of which the feed knows nothing
-            with database.reading() as connection:
-                return _fresh(connection, scope)
+            return _fresh(connection, scope)
         key = repr(scope)
         with self._lock:
             known = self._masks.get(key)
             if known:
                 self._masks.move_to_end(key)
-        with database.reading() as connection:
-            seq = records.last_change(connection)
-            if known and known.seq == seq:
-                return known.allowed
-            allowed = _followed(connection, scope, known) if known else None
-            current = _Known(seq, records.point(connection, seq), allowed or _fresh(connection, scope))
+        if known and known.seq == seq:
+            return known.allowed
+        allowed = _followed(connection, scope, known) if known else None
+        current = _Known(seq, records.point(connection, seq), allowed or _fresh(connection, scope))
         self._keep(key, current)
         return current.allowed
 

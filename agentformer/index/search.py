@@ -6,28 +6,27 @@ place in a top-k.
 
 from __future__ import annotations
 
-import json
+import itertools
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
-from agentformer.index.dense import DenseIndex
+from agentformer.index.dense import DenseIndex, Nearby, Ranked, exact
 from agentformer.index.following import at_hand, pinned, settled
 from agentformer.index.fusion import merge
 from agentformer.index.knowledge import Knowledge
 from agentformer.index.plan import Plan
 from agentformer.index.questions import Questions
 from agentformer.index.scoping import Allowed, ScopeCache
-from agentformer.index.vectors import Found
-from agentformer.index.word_search import Match
+from agentformer.index.word_search import Matches
 from agentformer.index.words import WordIndex
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space, space_of
-from agentformer.records.vectors import pending_count
-from agentformer.types import Embedder, Hit, Hits, Query, Span
+from agentformer.records.vectors import any_pending, pending_count
+from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope, Span
 
 WORDS_FOLDER = "words"
 MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
@@ -36,6 +35,14 @@ _WITNESSES = 3  # passages looked at to tell the language at hand; a query alone
 _WAITING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
 _MOVING = "answered from the former embedding space while the embedder {} is being loaded"
 _EXCERPT = 600  # code points of each
+
+
+class _State(NamedTuple):
+    """What the records say when a search begins, all of one moment."""
+
+    seq: int  # the last change
+    allowed: Allowed
+    space: tuple[int, EmbeddingSpace] | None  # the active one with its number; not read for words alone
 
 
 class HybridSearch:
@@ -68,24 +75,26 @@ class HybridSearch:
         vectors alone; a warning says so."""
         if query.limit < 1 or not query.text.strip():
             return Hits()
-        allowed = self._scopes.allowed(self._database, query.scope)
-        if not allowed.count:
+        state = self._state(query)
+        if not state.allowed.count:
             return Hits()
         warnings: tuple[str, ...] = ()
-        matches: list[Match] = []
-        found: list[Found] = []
+        matches = Matches([], [])
+        near: Nearby | None = None
+        whole = False  # did the dense side take part as the store is now?
         wordless: StoreError | None = None
         if query.mode != "dense":
             try:
-                self._words.refresh(self._database)
-                matches = self._words.search(query.text, query.scope, self._candidates(query), allowed)
+                self._words.refresh(self._database, state.seq)
+                matches = self._words.search(query.text, query.scope, self._candidates(query), state.allowed)
             except StoreError as error:
                 if query.mode == "lexical" or isinstance(error, StoreDamaged):
                     raise
                 wordless = error
         if query.mode != "lexical":
             try:
-                found, warnings = self._nearest(query, allowed)
+                near, warnings = self._nearest(query, state)
+                whole = not warnings
             except SpaceMismatch:
                 raise
             except EmbedderError as error:
@@ -94,12 +103,16 @@ class HybridSearch:
                 warnings = (f"searched by words alone: {error}",)
         if wordless is not None:
             warnings = (f"searched by vectors alone: {wordless}", *warnings)
-        return Hits(self._hits(query, found, matches), warnings)
-
-    def _waiting(self, query: Query) -> tuple[str, ...]:
         with self._database.reading() as connection:
-            waiting = pending_count(connection, query.scope) if pending_count(connection) else 0
-        return (_WAITING.format(waiting),) if waiting else ()
+            if whole:
+                warnings = (*warnings, *_waiting(connection, query.scope))
+            return Hits(self._hits(connection, query, near, matches), warnings)
+
+    def _state(self, query: Query) -> _State:
+        with self._database.reading() as connection:
+            seq = records.last_change(connection)
+            allowed = self._scopes.allowed(connection, query.scope, seq)
+            return _State(seq, allowed, active_space(connection) if query.mode != "lexical" else None)
 
     def refresh(self) -> None:
         """Bring both indexes up to date now, also on disk, instead of at the next search."""
@@ -140,27 +153,25 @@ class HybridSearch:
     def _candidates(self, query: Query) -> int:
         return min(max(self._fanout, query.limit), MAX_LIMIT)
 
-    def _nearest(self, query: Query, allowed: Allowed) -> tuple[list[Found], tuple[str, ...]]:
-        """The dense side, with exact cosines, and warnings. Query and index are of one space, also while the store
-        moves."""
-        while True:
-            with self._database.reading() as connection:
-                stored = active_space(connection)
-            if stored is None:
-                return [], self._waiting(query)
-            embedder = at_hand(self._embedder, stored[1])
+    def _nearest(self, query: Query, state: _State) -> tuple[Nearby | None, tuple[str, ...]]:
+        """The dense side, and warnings. Query and index are of one space, also while the store moves."""
+        while state.space is not None:
+            number, space = state.space
+            embedder = at_hand(self._embedder, space)
             if embedder is None:
-                former = self._nearest_of_former(query, allowed)
+                former = self._nearest_of_former(query, state.allowed)
                 if former is not None:
-                    return former, (_MOVING.format(stored[1].spec),)
-                embedder = pinned(self._embedder, stored[1])
-            vector = self._questions.embed(embedder, stored[0], query.text)
-            self._dense.refresh(self._database)
-            found = self._dense.search(self._database, stored[0], vector, self._candidates(query), allowed)
-            if found is not None:
-                return found, self._waiting(query)
+                    return former, (_MOVING.format(space.spec),)
+                embedder = pinned(self._embedder, space)
+            vector = self._questions.embed(embedder, number, query.text)
+            self._dense.follow(self._database, state.seq, number)
+            near = self._dense.search(number, vector, self._candidates(query), state.allowed)
+            if near is not None:
+                return near, ()
+            state = self._state(query)
+        return None, ()
 
-    def _nearest_of_former(self, query: Query, allowed: Allowed) -> list[Found] | None:
+    def _nearest_of_former(self, query: Query, allowed: Allowed) -> Nearby | None:
         """By the index and the embedder from before a move; None where they are not at hand or not of one space."""
         embedder, number = settled(self._embedder), self._dense.space
         with self._database.reading() as connection:
@@ -168,50 +179,54 @@ class HybridSearch:
         if former is None or former.difference(embedder.space):
             return None
         vector = self._questions.embed(embedder, number, query.text)
-        return self._dense.search(self._database, number, vector, self._candidates(query), allowed)
+        return self._dense.search(number, vector, self._candidates(query), allowed)
 
-    def _dense_weight(self, query: Query, matches: Sequence[Match]) -> float:
+    def _dense_weight(self, connection: sqlite3.Connection, query: Query, matches: Matches) -> float:
         """What the embedder can know of this query and of the passages that share its words."""
         if not self._knowledge.judges:
             return 1.0
-        with self._database.reading() as connection:
-            said = records.beginnings(connection, [match.entry for match in matches[:_WITNESSES]], _EXCERPT)
+        said = records.beginnings(connection, matches.entries[:_WITNESSES], _EXCERPT)
         return self._knowledge.dense_weight([query.text, *said])
 
-    def _hits(self, query: Query, found: Sequence[Found], matches: Sequence[Match]) -> list[Hit]:
-        weight = self._dense_weight(query, matches) if found and matches else float(bool(found))
+    def _hits(self, connection: sqlite3.Connection, query: Query, near: Nearby | None, matches: Matches) -> list[Hit]:
+        """Both sides joined: all that tie with the last one asked for are read, since ties are settled by id."""
+        found = exact(connection, near) if near else Ranked([], [], [])
+        both = bool(found.entries and matches.entries)
+        weight = self._dense_weight(connection, query, matches) if both else float(bool(found.entries))
         # A side without a vote is left out wholly: its ranks would only look like evidence.
-        dense = {item.entry: (rank, item) for rank, item in enumerate(found if weight else (), 1)}
-        words = {item.entry: (rank, item) for rank, item in enumerate(matches, 1)}
-        ranked = merge([list(dense), list(words)], weights=[weight, float(bool(matches))], k=self._rrf_k)
-        # All that tie with the last one asked for: ties are settled by id before the list is cut.
-        least = ranked[min(query.limit, len(ranked)) - 1][1] if ranked else 0.0
-        best = [(num, score) for num, score in ranked if score >= max(least, query.min_score)]
-        with self._database.reading() as connection:
-            entries = records.by_num(connection, [num for num, _ in best])
-            spans = _spans(connection, [dense[num][1].window for num, _ in best if num in dense])
+        dense = found.entries if weight else []
+        ranked = merge([dense, matches.entries], weights=[weight, float(bool(matches.entries))], k=self._rrf_k)
+        least = max(ranked[min(query.limit, len(ranked)) - 1][1] if ranked else 0.0, query.min_score)
+        best = dict(itertools.takewhile(lambda item: item[1] >= least, ranked))
+        entries = records.by_num(connection, list(best))
+        near_at = {num: place for place, num in enumerate(dense) if num in best}
+        words_at = {num: place for place, num in enumerate(matches.entries) if num in best}
+        spans = _spans(connection, [found.windows[place] for place in near_at.values()])
         hits = []
-        for num, score in best:
-            if num not in entries:
-                continue  # removed since the ranks were taken
-            near, match = dense.get(num), words.get(num)
+        for num, entry in entries.items():  # one that is not there was removed since the ranks were taken
+            place, other = near_at.get(num), words_at.get(num)
             hits.append(
                 Hit(
-                    entries[num],
-                    score,
-                    dense_score=near[1].score if near else None,
-                    lexical_score=match[1].score if match else None,
-                    dense_rank=near[0] if near else None,
-                    lexical_rank=match[0] if match else None,
-                    span=spans.get(near[1].window) if near else None,
+                    entry,
+                    best[num],
+                    dense_score=None if place is None else found.scores[place],
+                    lexical_score=None if other is None else matches.scores[other],
+                    dense_rank=None if place is None else place + 1,
+                    lexical_rank=None if other is None else other + 1,
+                    span=None if place is None else spans.get(found.windows[place]),
                 )
             )
         return sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
 
 
+def _waiting(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:
+    waiting = pending_count(connection, scope) if any_pending(connection, refused=True) else 0
+    return (_WAITING.format(waiting),) if waiting else ()
+
+
 def _spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
-    rows = connection.execute(
-        "SELECT id, span_start, span_end FROM windows WHERE id IN (SELECT value FROM json_each(?))",
-        [json.dumps(list(windows))],
-    )
+    if not windows:
+        return {}
+    marks = ",".join("?" * len(windows))
+    rows = connection.execute(f"SELECT id, span_start, span_end FROM windows WHERE id IN ({marks})", windows)
     return {row[0]: Span(row[1], row[2]) for row in rows}

@@ -9,11 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agentformer.index.recent import Recent, Statistics
 from agentformer.index.scoping import Allowed
 from agentformer.index.word_fields import BOOSTS, Asked, asked_terms, in_language, languages_of, required_places
 from agentformer.later import Later
-from agentformer.text.languages import detect_language
+from agentformer.text.analysis import MAX_QUERY
+from agentformer.text.languages import language_of_query
 from agentformer.types import Scope
 
 if TYPE_CHECKING:
@@ -30,12 +34,35 @@ _LARGE = 10_000  # entries of an index from which on common terms cost more than
 _SPOKEN = 0.001  # the share of its entries in a language from which on each query is stemmed in it
 _COMMON = 0.3  # the share of entries that makes a term common,
 _TELLING = 2  # and how many rarer terms must be there, so that it may be left out
+_MORE = 25  # beyond the limit: mostly the last of these scores less than the last asked for, so no equal is cut off
 _KNOWN = 50_000  # terms of which the number of holders is remembered
 
 
-class Match(NamedTuple):
-    entry: int
-    score: float  # BM25, unbounded, higher is better
+class Matches(NamedTuple):
+    """Entries by number, best first, with BM25 scores: unbounded, higher is better. Lists of one length."""
+
+    entries: list[int]
+    scores: list[float]
+
+
+class Scored(NamedTuple):
+    """The same as arrays, in any order."""
+
+    entries: NDArray[np.int64]
+    scores: NDArray[np.float64]  # rounded, so that sums of the same terms are equal
+
+    @classmethod
+    def of(cls, entries: Sequence[int], scores: Sequence[float]) -> Scored:
+        return cls(np.array(entries, np.int64), np.array(scores, np.float64).round(_DIGITS))
+
+    def where(self, kept: NDArray[np.bool_]) -> Scored:
+        return Scored(self.entries[kept], self.scores[kept])
+
+    def with_others(self, others: Scored) -> Scored:
+        return Scored(np.concatenate((self.entries, others.entries)), np.concatenate((self.scores, others.scores)))
+
+
+_NONE = Scored.of([], [])
 
 
 class Stored:
@@ -61,7 +88,7 @@ class Stored:
         """
         languages = {*self.languages, *more}
         if self.entries >= _LARGE and len(self._spoken) < len(self.languages):
-            languages = {*self._spoken, *more, *(languages & {detect_language(text)})}
+            languages = {*self._spoken, *more, *(languages & {language_of_query(text[:MAX_QUERY])})}
         return asked_terms(text, sorted(languages))
 
     def holders(self, field: str, term: str) -> int:
@@ -95,24 +122,22 @@ class Stored:
 
     def best(
         self, asked: Sequence[Asked], scope: Scope, limit: int, allowed: Allowed, hidden: Collection[int]
-    ) -> list[Match]:
+    ) -> Scored:
         """At least the best `limit` of `allowed` without `hidden`, and what equals the last, as far as there are."""
         if not asked:
-            return []
+            return _NONE
         query, share = self._query(asked, scope, allowed)
-        mask = allowed.mask
-        wanted = min(math.ceil((limit + 1) / share * (_SPARE if share < 1 else 1)), max(1, self.entries))
+        wanted = min(math.ceil((limit + _MORE) / share * (_SPARE if share < 1 else 1)), max(1, self.entries))
         while True:
             hits = self._searcher.search(query, limit=wanted, count=False).hits
             nums = self._searcher.fast_field_values("num", [address for _, address in hits])
-            found = [
-                Match(num, round(score, _DIGITS))
-                for (score, _), num in zip(hits, nums, strict=True)
-                if num < len(mask) and mask[num] and num not in hidden
-            ]
+            found = _inside(Scored.of(nums, [score for score, _ in hits]), allowed)
+            if hidden:
+                found = found.where(~np.isin(found.entries, list(hidden)))
             # Entries outside the scope may have filled the list, and equals may have been cut from its end:
             # tantivy orders equals by segment, which differs between two stores of the same entries.
-            complete = len(found) > limit and (found[-1].score < found[limit - 1].score or wanted > limit * _TIES)
+            scores = found.scores
+            complete = len(scores) > limit and (scores[-1] < scores[limit - 1] or wanted > limit * _TIES)
             if complete or len(hits) < wanted:
                 return found
             wanted *= 4
@@ -149,7 +174,7 @@ class View:
     stored: Stored
     recent: Recent
 
-    def search(self, text: str, scope: Scope, limit: int, allowed: Allowed) -> list[Match]:
+    def search(self, text: str, scope: Scope, limit: int, allowed: Allowed) -> Matches:
         """The best `limit` entries of `scope` among `allowed`, best first, equal ones by number."""
         asked = self.stored.asked(text, self.recent.languages)
         held = {(field, term): self.stored.holders(field, term) for field, term, _ in asked}
@@ -159,11 +184,16 @@ class View:
         found = self.stored.best(known, scope, limit, allowed, self.recent.held)
         if len(self.recent) and asked:
             scores = self.recent.scores(asked, held, self.stored.statistics(asked))
-            mask = allowed.mask
-            found += [
-                Match(num, round(score, _DIGITS)) for num, score in scores.items() if num < len(mask) and mask[num]
-            ]
-        return sorted(found, key=lambda match: (-match.score, match.entry))[:limit]
+            newest = _inside(Scored.of(list(scores), list(scores.values())), allowed)
+            found = found.with_others(newest)
+        best = np.lexsort((found.entries, -found.scores))[:limit]
+        return Matches(found.entries[best].tolist(), found.scores[best].tolist())
+
+
+def _inside(found: Scored, allowed: Allowed) -> Scored:
+    """Those that a search may return."""
+    known = found.where(found.entries < len(allowed.mask))
+    return known.where(allowed.mask[known.entries])
 
 
 def telling(asked: Sequence[Asked], holders: Mapping[tuple[str, str], int], entries: int, language: str) -> list[Asked]:

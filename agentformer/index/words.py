@@ -22,7 +22,7 @@ from agentformer.index import manifest
 from agentformer.index.recent import Change, Recent
 from agentformer.index.scoping import Allowed
 from agentformer.index.word_fields import ANALYSIS, BOOSTS, Analysed, schema
-from agentformer.index.word_search import Match, Stored, View
+from agentformer.index.word_search import Matches, Stored, View
 from agentformer.index.word_writing import broken, told, writer_of
 from agentformer.later import Later
 from agentformer.records import entries as records
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 else:
     tantivy = Later("tantivy")
 
-__all__ = ["BOOSTS", "Match", "WordIndex"]
+__all__ = ["BOOSTS", "Matches", "WordIndex"]
 
 log = logging.getLogger("agentformer")
 
@@ -64,10 +64,11 @@ class WordIndex:
         self._writer: threading.Thread | None = None
         self._closed = False
 
-    def refresh(self, database: Database) -> None:
-        """Follow the records up to the newest acknowledged change. Raises `StoreFull` or another `StoreError`."""
+    def refresh(self, database: Database, newest: int = -1) -> None:
+        """Follow the records up to the newest acknowledged change, which `newest` is where that was just read. Raises
+        `StoreFull` or another `StoreError`."""
         with self._lock:
-            if self._up_to_date(database):
+            if (self._view is not None and self._seen == newest) or self._up_to_date(database):
                 return
         self._catch_up(database, wait=True)
 
@@ -95,11 +96,11 @@ class WordIndex:
         if self._view is not None and len(self._view.recent):
             self._catch_up(database, wait=False)
 
-    def search(self, text: str, scope: Scope, limit: int, allowed: Allowed) -> list[Match]:
+    def search(self, text: str, scope: Scope, limit: int, allowed: Allowed) -> Matches:
         """The best `limit` entries of `scope` among `allowed`, best first. No lock is held meanwhile."""
         with self._lock:
             view = self._view
-        return view.search(text, scope, limit, allowed) if view else []
+        return view.search(text, scope, limit, allowed) if view else Matches([], [])
 
     def _up_to_date(self, database: Database) -> bool:
         """Is the view, with what has changed in the records taken into memory? Where that is too much, it is not."""

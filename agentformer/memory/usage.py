@@ -6,10 +6,10 @@ much, and when the memory is closed. A process that is killed loses the counts o
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 from collections.abc import Iterable
+from datetime import datetime
 
 from agentformer.errors import StoreError
 from agentformer.records.codec import now
@@ -20,6 +20,16 @@ log = logging.getLogger("agentformer")
 _MOST = 256  # entries gathered before a search writes them: one transaction for some ten searches
 
 
+class _Counts:
+    """What is gathered of one entry: counted in place, since every search counts ten."""
+
+    __slots__ = ("at", "matches", "others", "reads")
+    at: datetime
+
+    def __init__(self) -> None:
+        self.matches = self.reads = self.others = 0
+
+
 class UsageCounter:
     """Gathers uses for a backend. Thread-safe."""
 
@@ -28,7 +38,7 @@ class UsageCounter:
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # so that whoever has flushed finds all counts written
         self._writer: threading.Thread | None = None
-        self._gathered: dict[str, Use] = {}
+        self._gathered: dict[str, _Counts] = {}
 
     def matched(self, ids: Iterable[str]) -> None:
         """They were among the results of a search."""
@@ -56,9 +66,13 @@ class UsageCounter:
         reason to fail what was asked for."""
         with self._writing:
             with self._lock:
-                uses, self._gathered = list(self._gathered.values()), {}
-            if not uses:
+                gathered, self._gathered = self._gathered, {}
+            if not gathered:
                 return
+            uses = [
+                Use(entry_id, told.at, matches=told.matches, reads=told.reads, others=told.others)
+                for entry_id, told in gathered.items()
+            ]
             try:
                 self._backend.touch(uses)
             except StoreError as error:
@@ -68,14 +82,13 @@ class UsageCounter:
         moment = now()
         with self._lock:
             for entry_id in ids:
-                former = self._gathered.get(entry_id) or Use(entry_id, moment)
-                self._gathered[entry_id] = dataclasses.replace(
-                    former,
-                    at=moment,
-                    matches=former.matches + matches,
-                    reads=former.reads + reads,
-                    others=former.others + others,
-                )
+                told = self._gathered.get(entry_id)
+                if told is None:
+                    told = self._gathered[entry_id] = _Counts()
+                told.at = moment
+                told.matches += matches
+                told.reads += reads
+                told.others += others
             much = len(self._gathered) >= _MOST
             if much and (self._writer is None or not self._writer.is_alive()):
                 # A search does not wait for the disk.

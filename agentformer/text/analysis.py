@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem, word_list
+from agentformer.text.languages import FUNCTION_WORDS, detect_language, language_of_query, stem, word_list
 
 # Languages that write compounds as one word, or stack endings: pieces of stems find "kone" in "pesukone".
 COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})
@@ -120,7 +120,7 @@ def query_terms(text: str, languages: Collection[str]) -> Terms:
         replace(lexeme, capital=False) if lexeme.capital and (n == 0 or shouted) else lexeme
         for n, lexeme in enumerate(lexemes)
     ]
-    spoken = detect_language(text, *languages) if len(languages) == 1 else detect_language(text)
+    spoken = detect_language(text, *languages) if len(languages) == 1 else language_of_query(text)
     kept = _content(lexemes, spoken)
     stems = [code for lexeme in kept for code in lexeme.codes]
     parts = {part: None for lexeme in kept for part in lexeme.parts}

@@ -241,6 +241,12 @@ def detect_language(text: str, prior: str = "") -> str:
     return prior if prior in votes or script == "latin" else candidates[0]
 
 
+@lru_cache(maxsize=512)
+def language_of_query(text: str) -> str:
+    """`detect_language` of a short text that several ask about: the words, the stems and the answer."""
+    return detect_language(text)
+
+
 def likelier_of_alike(text: str) -> str:
     """Danish, Norwegian or Swedish, whichever is the likeliest, where the text is surely one of them; else "".
 

@@ -39,6 +39,11 @@ def fresh(database: Database, scope: Scope) -> list[int]:
         return scopes.searchable(connection, scope).tolist()
 
 
+def allowed(cache: ScopeCache, database: Database, scope: Scope) -> Allowed:
+    with database.reading() as connection:
+        return cache.allowed(connection, scope, records.last_change(connection))
+
+
 def inside(allowed: Allowed) -> list[int]:
     assert allowed.count == int(allowed.mask.sum())
     return np.flatnonzero(allowed.mask).tolist()
@@ -72,7 +77,7 @@ def test_a_mask_that_follows_is_the_mask_made_anew(rounds: list[list[tuple[str, 
             for action in actions:
                 act(database, *action)
             for scope in SCOPES:
-                assert inside(cache.allowed(database, scope)) == fresh(database, scope)
+                assert inside(allowed(cache, database, scope)) == fresh(database, scope)
         database.close()
 
 
@@ -80,11 +85,11 @@ def test_a_scope_that_stays_the_same_stays_the_same_object(tmp_path: Path) -> No
     database = Database(tmp_path / "records.sqlite3")
     cache = ScopeCache()
     stored(database, 3, session_id="a")
-    own = cache.allowed(database, Scope(session_id="a"))
+    own = allowed(cache, database, Scope(session_id="a"))
     stored(database, 3, session_id="b")
-    assert cache.allowed(database, Scope(session_id="a")) is own
+    assert allowed(cache, database, Scope(session_id="a")) is own
     stored(database, 1, session_id="a")
-    assert cache.allowed(database, Scope(session_id="a")).count == 4
+    assert allowed(cache, database, Scope(session_id="a")).count == 4
     assert own.count == 3  # who still searches with it sees what he saw
     database.close()
 
@@ -95,7 +100,7 @@ def test_more_changes_than_are_followed_one_by_one(tmp_path: Path, monkeypatch: 
     cache = ScopeCache()
     for count in (10, 11, 9, 40):
         stored(database, count)
-        assert inside(cache.allowed(database, Scope())) == fresh(database, Scope())
+        assert inside(allowed(cache, database, Scope())) == fresh(database, Scope())
     database.close()
 
 
@@ -108,13 +113,13 @@ def test_records_put_back_are_read_anew(tmp_path: Path) -> None:
     cache = ScopeCache()
     database = Database(path)
     (lost, *_) = stored(database, 3, session_id="a")
-    assert lost in inside(cache.allowed(database, Scope()))
+    assert lost in inside(allowed(cache, database, Scope()))
     database.close()
     path.write_bytes(old)
     database = Database(path)
     stored(database, 1, kind="page")
     stored(database, 4, namespace="other")
-    assert inside(cache.allowed(database, Scope())) == [1, 2, 3]
+    assert inside(allowed(cache, database, Scope())) == [1, 2, 3]
     database.close()
 
 
@@ -124,8 +129,8 @@ def test_masks_are_kept_up_to_a_number_of_bytes(tmp_path: Path, monkeypatch: pyt
     stored(database, 100, session_id="a")
     cache = ScopeCache()
     every = [Scope(), Scope(session_id="a"), Scope(kinds=("fact",))]
-    first = [cache.allowed(database, scope) for scope in every]
-    assert cache.allowed(database, every[2]) is first[2]
-    assert cache.allowed(database, every[0]) is not first[0]  # the oldest went
+    first = [allowed(cache, database, scope) for scope in every]
+    assert allowed(cache, database, every[2]) is first[2]
+    assert allowed(cache, database, every[0]) is not first[0]  # the oldest went
     assert cache._bytes <= 250
     database.close()

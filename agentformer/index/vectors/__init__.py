@@ -3,7 +3,6 @@
 from agentformer.index.vectors.apart import Codes
 from agentformer.index.vectors.growing import Base, Image, Near, VectorIndex
 from agentformer.index.vectors.rows import Numbers, Rows
-from agentformer.index.vectors.stage import Found
 from agentformer.index.vectors.training import Interrupted, Stored
 
-__all__ = ["Base", "Codes", "Found", "Image", "Interrupted", "Near", "Numbers", "Rows", "Stored", "VectorIndex"]
+__all__ = ["Base", "Codes", "Image", "Interrupted", "Near", "Numbers", "Rows", "Stored", "VectorIndex"]

@@ -13,14 +13,6 @@ from agentformer.index.vectors.rows import Numbers
 _mine = threading.local()
 
 
-class Found(NamedTuple):
-    """An entry with its best window."""
-
-    window: int
-    entry: int
-    score: float  # cosine, higher is better
-
-
 class Nearest(NamedTuple):
     """Rows by position, best first, with their approximate cosines."""
 
