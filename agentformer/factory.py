@@ -16,7 +16,7 @@ from agentformer.later import Made
 from agentformer.memory.catching_up import CatchingUp
 from agentformer.memory.usage import UsageCounter
 from agentformer.net.usage import Usage
-from agentformer.registry import known, late, lookup, names, ours
+from agentformer.registry import known, late, lookup, names, ours, promised
 from agentformer.settings import Settings, load_settings
 from agentformer.tools.shapes import space_json
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, Reembedding
@@ -205,7 +205,7 @@ def build_embedder(settings: Settings) -> FollowingEmbedder:
 def named_embedder(spec: str, settings: Settings) -> GuardedEmbedder:
     """The embedder `provider:model`, loaded at its first use. Raises `InvalidInput` for an unknown provider."""
     provider, _, model = spec.partition(":")
-    build = lookup("embedders", provider)
+    build = promised("embedders", provider)
     return GuardedEmbedder(lambda: build(model, settings), seconds=settings.breaker_seconds)
 
 
@@ -260,12 +260,19 @@ def _agree(settings: Settings, embedder: FollowingEmbedder) -> None:
     if space is None or settings.embedder in ("auto", space.spec):
         embedder.agree()
         return
-    if settings.embedder == space.provider and settings.embedder != "hashing":  # its default model, most likely
+    if _shortened(settings.embedder, space):
         return
     try:
         embedder.at(space)
     except EmbedderUnavailable as error:
         log.warning("the embedder %s cannot be used now: %s", settings.embedder, error)
+
+
+def _shortened(spec: str, space: EmbeddingSpace) -> bool:
+    """Does `spec` most likely stand for this space: by the provider alone, for its default model, or as `minilm:int8`
+    does? It is not loaded to learn that; its first use tells."""
+    provider, _, model = spec.partition(":")
+    return provider == space.provider != "hashing" and (not model or space.model.endswith(f"@{model}"))
 
 
 def _stored(spec: str, settings: Settings) -> Embedder:

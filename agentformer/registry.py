@@ -118,6 +118,12 @@ def lookup(group: str, name: str) -> Callable[..., Any]:
     raise InvalidInput(group, f"there is no {name!r}; known are {', '.join(names(group))}")
 
 
+def promised(group: str, name: str) -> Callable[..., Any]:
+    """Like `lookup`, but a part of ours is imported when it is first called."""
+    target = PARTS[group].get(name)
+    return _when_called(target) if target else lookup(group, name)
+
+
 def load(target: str) -> Any:
     """What "module:attribute" names."""
     module, _, attribute = target.partition(":")
@@ -152,8 +158,10 @@ def _load_plugin(group: str, point: EntryPoint) -> Callable[..., Any]:
 def late(name: str) -> Callable[..., Any]:
     """A part of ours that is imported when it is first called. Type checkers get the part itself, under
     `TYPE_CHECKING`."""
-    target = LATE[name]
+    return _when_called(LATE[name])
 
+
+def _when_called(target: str) -> Callable[..., Any]:
     def call(*values: Any, **options: Any) -> Any:
         return load(target)(*values, **options)
 

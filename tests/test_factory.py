@@ -12,6 +12,7 @@ from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.factory import build_embedder, build_model
 from agentformer.llms.echo import EchoModel
 from agentformer.settings import Settings, load_settings
+from agentformer.types import EmbeddingSpace
 
 
 def test_an_argument_beats_the_environment_and_that_beats_the_default() -> None:
@@ -73,6 +74,18 @@ def test_an_embedder_that_failed_to_load_is_not_loaded_for_every_call() -> None:
         with pytest.raises(EmbedderUnavailable, match="no model"):
             embedder.embed_query("x")
     assert len(loads) == 1
+
+
+@pytest.mark.parametrize("spec", ["minilm", "minilm:int8", "minilm:all-MiniLM-L6-v2@int8"])
+def test_opening_a_store_with_its_own_embedder_loads_no_model(
+    tmp_path: Path, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = EmbeddingSpace("minilm", "all-MiniLM-L6-v2@int8", dimension=384, max_tokens=254)
+    monkeypatch.setattr("agentformer.memory.backends.faiss.stored_space", lambda folder: space)
+    with agentformer.connect(index_dir=tmp_path, embedder=spec) as af:
+        assert af.embedder.current.known_space is None
+    with pytest.raises(InvalidInput, match="minilm is all-MiniLM-L6-v2"):
+        agentformer.connect(index_dir=tmp_path, embedder="minilm:another")
 
 
 def test_auto_takes_the_packaged_model_where_no_hub_answers(

@@ -15,6 +15,7 @@ import pytest
 from agentformer.cli import commands
 from agentformer.cli.group import first_sentence, main
 from agentformer.factory import connect
+from agentformer.registry import ours
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = {"torch", "sentence_transformers", "transformers", "openvino", "onnxruntime", "openai", "huggingface_hub"}
@@ -95,11 +96,29 @@ def test_looking_at_records_imports_no_index_model_or_reader(store: tuple[str, .
     assert "sqlite3" in there
     assert not HEAVY & there
     assert not {"agentformer.index.search", "agentformer.tools.toolbox", "agentformer.readers"} & there
+    assert "importlib.metadata" not in there  # no file of every package is read for plugins
+
+
+@pytest.mark.parametrize("command", ["list", "status"])
+@pytest.mark.parametrize("embedder", ["minilm", "minilm:int8", "sbert:some-model", "ollama:some", "openai:some"])
+def test_looking_at_records_imports_nothing_for_the_embedder_that_is_set(
+    tmp_path: Path, command: str, embedder: str
+) -> None:
+    there = imported(
+        RUN, command, "--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", embedder
+    )
+    assert not HEAVY & there
+    assert not {f"agentformer.embedders.{provider}" for provider in ours("embedders")} & there
 
 
 def test_looking_at_records_makes_no_language_model(store: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTFORMER_LLM_MODEL", "openai:some-model")
     assert not {"openai", "agentformer.llms.openai"} & imported(RUN, "status", *store)
+
+
+def test_the_end_of_the_program_is_not_spent_on_looking_for_cycles() -> None:
+    told = "import atexit, gc\natexit.register(lambda: print('kept', gc.get_freeze_count() > 0))\n"
+    assert "kept True" in python(told + RUN, "--version").stdout
 
 
 def test_a_search_by_words_imports_no_vector_index_and_no_model(store: tuple[str, ...]) -> None:
