@@ -101,8 +101,10 @@ def python(module: str, *arguments: str, interpreter: str | Path = sys.executabl
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    """This process's, without settings that would make it another measurement."""
+    """This process's, without settings that would make it another measurement. Python keeps what it compiles, as it
+    does of an installed package."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("AGENTFORMER_") or name in _OURS}
+    own.pop("PYTHONDONTWRITEBYTECODE", None)
     return {**own, **_QUIET, **(extra or {}), STARTED: repr(time.time())}
 
 

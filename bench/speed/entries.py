@@ -1,8 +1,9 @@
 """Any number of short entries, made of real ones: always the same, and made again whenever they are needed.
 
-An entry is the first half of one sentence and the second half of another, so that words come as often as they do in
-real text. Its vector lies between the two sentences' embeddings, with a little noise: to embed a million texts would
-take hours.
+An entry is the first half of one sentence and the second half of one of its nearest, so that words come as often as
+they do in real text. Its vector lies between the two sentences' embeddings, with a little noise: to embed a million
+texts would take hours. Between near sentences, since a search by lists needs as many of them for these vectors as for
+the sentences themselves (60 of 517 for a recall of .99); between any two it would need six times as many.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ BLOCK = 10_000  # entries whose vectors are made together
 QUESTIONS = 1_000
 SCOPES = 100  # users; each has one entry of a hundred
 _NOISE = 0.012  # of each component; cosine .97 to the vector without it
-_STRIDE = 37  # has no common factor with any number of sentences that is not a multiple of it
+_NEAR = 64  # sentences that one may be joined with: enough for a million entries
+_ROWS = 1_000  # of the similarities, made at a time
 _SEED = 20_260
 
 
@@ -34,11 +36,12 @@ class Source:
 
     sentences: list[str]
     vectors: Rows
+    near: NDArray[np.int32]  # of each sentence, those that it is joined with: (sentences, at most `_NEAR`)
     questions: list[str]
     asked: Rows
 
     def text(self, number: int) -> str:
-        """The entry's words. No two entries are made of the same two sentences."""
+        """The entry's words. No two of the first `near.size` entries are made of the same two halves."""
         first, second = self._pair(np.array([number]))
         head, tail = self.sentences[first[0]].split(), self.sentences[second[0]].split()
         return " ".join([*head[: (len(head) + 1) // 2], *tail[len(tail) // 2 :]])
@@ -54,18 +57,14 @@ class Source:
         return unit
 
     def _pair(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        count = len(self.sentences)
-        shuffled = _shuffled(count)
-        first = numbers % count
-        second = (first + 1 + numbers // count * _STRIDE) % count
-        return shuffled[first], shuffled[second]
+        count, width = self.near.shape
+        first = _shuffled(count)[numbers % count]
+        return first, self.near[first, (first + numbers // count) % width].astype(np.int64)
 
 
 def source() -> Source:
     """The sentences and questions of the development sets, embedded once by the packaged model and kept."""
     texts, asked = passages.sentences(), passages.questions(QUESTIONS)
-    if len(texts) % _STRIDE == 0:
-        texts.pop()
     kept = cache() / f"sentences-{len(texts)}-{len(asked)}.npz"
     if not kept.exists():
         with (
@@ -73,9 +72,21 @@ def source() -> Source:
             agentformer.connect(index_dir=f"{folder}/i", upload_dir=f"{folder}/u", embedder="minilm") as af,
         ):
             rows = af.embedder.embed_documents(texts)
-            np.savez(kept, rows=rows, asked=np.stack([af.embedder.embed_query(text) for text in asked]))
+            vectors = np.stack([af.embedder.embed_query(text) for text in asked])
+            np.savez(kept, rows=rows, asked=vectors, near=neighbours(rows))
     with np.load(kept) as saved:
-        return Source(texts, saved["rows"], asked, saved["asked"])
+        return Source(texts, saved["rows"], saved["near"], asked, saved["asked"])
+
+
+def neighbours(rows: Rows) -> NDArray[np.int32]:
+    """The nearest others of each row, in no order."""
+    width = min(_NEAR, len(rows) - 1)
+    found = np.empty((len(rows), width), np.int32)
+    for at in range(0, len(rows), _ROWS):
+        scores = rows[at : at + _ROWS] @ rows.T
+        scores[np.arange(len(scores)), np.arange(at, at + len(scores))] = -2.0  # itself
+        found[at : at + _ROWS] = np.argpartition(-scores, width - 1, axis=1)[:, :width]
+    return found
 
 
 @functools.cache

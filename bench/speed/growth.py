@@ -31,6 +31,7 @@ _BATCH = 2_500  # entries of one call
 _SCOPE = 7  # the user whose hundredth is searched
 _QUIET = 1.5  # seconds without work after which an index has settled
 _PATIENCE = 900.0
+_STARTS = range(1, 1 + 3 * (WARMING + ASKED), WARMING + ASKED)  # of questions that are asked once each
 _PAUSE = 0.5  # seconds between two searches of the one that follows
 
 
@@ -59,6 +60,7 @@ def build(folder: Path, count: int) -> Values:
         prepared.SHELF[known.questions[0]] = known.asked[0]
         af.memory.search(known.questions[0])
         followed = time.perf_counter() - started
+        af.backend.embed_pending()  # which nothing waits for, and with which an index is trained that is due
         settled = _settle(af)
     spent = time.process_time() - processor
     return {"stored_s": stored, "followed_s": followed, "settled": settled, "processor_s": spent, **memory()}
@@ -82,10 +84,13 @@ def measure(folder: Path, count: int) -> Values:
         af.memory.search(known.questions[0], limit=LIMIT)
         start = since_start() - ready
         _settle(af)
-        general, scoped = (known.questions[at : at + WARMING + ASKED] for at in (1, 1 + WARMING + ASKED))
+        before, general, scoped = (known.questions[at : at + WARMING + ASKED] for at in _STARTS)
+        early = _asked(af, before)
+        _settle(af)  # a trained index tunes itself anew with the first questions of its users
         told = {
             "entries": count,
             "start_s": start,
+            "early": early,
             "hybrid": _asked(af, general),
             "recall": _recall(af, known, truth["all"], {}),
             "scope": _asked(af, scoped, user_id=user(_SCOPE)),

@@ -203,6 +203,7 @@ def _growth(results: Values) -> list[str]:
         "search beside embedding, p50, ms": (("hybrid", "p50"), 1),
         "p95": (("hybrid", "p95"), 1),
         "p99": (("hybrid", "p99"), 1),
+        "the first 200 questions, p50, ms": (("early", "p50"), 1),
         "8 threads, p50, ms": (("crowd", "p50"), 1),
         "8 threads, queries/s": (("crowd", "per_second"), 0),
         "recall@10, dense side": (("recall",), 4),

@@ -20,7 +20,7 @@ def known(sentences: int = 61, dimension: int = 16) -> entries.Source:
     rows = chance.standard_normal((sentences, dimension)).astype(np.float32)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     texts = [" ".join(f"w{number}x{place}" for place in range(7)) for number in range(sentences)]
-    return entries.Source(texts, unit, ["what?"], unit[:1])
+    return entries.Source(texts, unit, entries.neighbours(unit), ["what?"], unit[:1])
 
 
 def results(**parts: timing.Values) -> timing.Values:
