@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import Timeout
-from numpy.typing import NDArray
 
 from agentformer.index import snapshots, stored
 from agentformer.index.described import described
 from agentformer.index.growth import Growth, Stopped
 from agentformer.index.plan import Plan
+from agentformer.index.reranking import Nearby
 from agentformer.index.scoping import Allowed
-from agentformer.index.vectors import Image, Near, Numbers, VectorIndex
+from agentformer.index.vectors import Image, Numbers, VectorIndex
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space
@@ -27,30 +27,12 @@ from agentformer.types import Matrix, Vector
 
 log = logging.getLogger("agentformer")
 
-Scores = NDArray[np.float32]
-
 _GROUP = 512  # changed entries that are applied in one step
 _PATIENCE = 3.0  # seconds for another process's snapshot to be written before this one deletes it
 # A snapshot is written when this share has changed since the last one, or always while the store is small:
 # a single addition to a large store must not write gigabytes.
 _SNAPSHOT_SHARE = 0.1
 _SMALL = 20_000
-
-
-class Nearby(NamedTuple):
-    """Windows that the index holds to be nearest to a query, of at least as many entries as were asked for."""
-
-    query: Vector
-    limit: int
-    near: Near
-
-
-class Ranked(NamedTuple):
-    """Entries by nearness, best first, each with its best window and that one's cosine. Lists of one length."""
-
-    entries: list[int]
-    windows: list[int]
-    scores: list[float]
 
 
 class _Held(NamedTuple):
@@ -101,7 +83,7 @@ class DenseIndex:
         self._grow(database)
 
     def search(self, space: int, query: Vector, limit: int, allowed: Allowed) -> Nearby | None:
-        """What may be nearest to `query`, for `exact`. None when the index is not of the `space` that the query was
+        """What may be nearest to `query`, for `ranked`. None when the index is not of the `space` that the query was
         embedded for."""
         held = self._held
         if held is None or held.space != space:
@@ -231,25 +213,3 @@ class DenseIndex:
 
     def _write(self, image: Image, space: int, seq: int, point: str) -> None:
         snapshots.save(self._folder, image, store_id=self._store_id, space=space, seq=seq, point=point)
-
-
-def exact(connection: sqlite3.Connection, nearby: Nearby) -> Ranked:
-    """The best window of each of the best `limit` entries, by cosines of the full-precision vectors."""
-    query, limit, near = nearby
-    if not len(near.windows):
-        return Ranked([], [], [])
-    numbers, rows = stored.exact(connection, np.sort(near.vectors), len(query))
-    scores = near.scores.astype(np.float32)
-    if len(numbers):
-        places = np.minimum(np.searchsorted(numbers, near.vectors), len(numbers) - 1)
-        known = numbers[places] == near.vectors  # the others are gone since, and keep what the index said
-        scores[known] = (rows @ query)[places[known]]
-    return _ranked(near, scores, limit)
-
-
-def _ranked(near: Near, scores: Scores, limit: int) -> Ranked:
-    order = np.lexsort((near.entries, -scores))  # the first of equal windows stays the first
-    entries = near.entries[order].tolist()
-    first = {entry: place for place, entry in zip(range(len(entries) - 1, -1, -1), reversed(entries), strict=True)}
-    best = order[sorted(first.values())[:limit]]
-    return Ranked(near.entries[best].tolist(), near.windows[best].tolist(), scores[best].tolist())

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
-from agentformer.index.dense import DenseIndex, Nearby, Ranked, exact
+from agentformer.index.beside import Beside
+from agentformer.index.dense import DenseIndex
 from agentformer.index.following import at_hand, pinned, settled
 from agentformer.index.fusion import merge
 from agentformer.index.knowledge import Knowledge
 from agentformer.index.plan import Plan
 from agentformer.index.questions import Questions
+from agentformer.index.reranking import Nearby, Ranked, ranked, refined
 from agentformer.index.scoping import Allowed, ScopeCache
 from agentformer.index.word_search import Matches
 from agentformer.index.words import WordIndex
@@ -32,6 +34,7 @@ WORDS_FOLDER = "words"
 MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
 _SMALL = 20_000  # changes of a store whose indexes are brought up to date when it is closed
 _WITNESSES = 3  # passages looked at to tell the language at hand; a query alone may be mostly names
+_WORTHWHILE = 5_000  # windows from which on a scan takes longer than to call another thread
 _WAITING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
 _MOVING = "answered from the former embedding space while the embedder {} is being loaded"
 _EXCERPT = 600  # code points of each
@@ -67,6 +70,7 @@ class HybridSearch:
         self._fanout = fanout
         self._rrf_k = rrf_k
         self._scopes = ScopeCache()
+        self._beside = Beside()
         with database.reading() as connection:
             self._opened_at = records.last_change(connection)
 
@@ -78,19 +82,10 @@ class HybridSearch:
         state = self._state(query)
         if not state.allowed.count:
             return Hits()
+        words, wordless = self._words_begun(query, state)
         warnings: tuple[str, ...] = ()
-        matches = Matches([], [])
         near: Nearby | None = None
         whole = False  # did the dense side take part as the store is now?
-        wordless: StoreError | None = None
-        if query.mode != "dense":
-            try:
-                self._words.refresh(self._database, state.seq)
-                matches = self._words.search(query.text, query.scope, self._candidates(query), state.allowed)
-            except StoreError as error:
-                if query.mode == "lexical" or isinstance(error, StoreDamaged):
-                    raise
-                wordless = error
         if query.mode != "lexical":
             try:
                 near, warnings = self._nearest(query, state)
@@ -103,10 +98,28 @@ class HybridSearch:
                 warnings = (f"searched by words alone: {error}",)
         if wordless is not None:
             warnings = (f"searched by vectors alone: {wordless}", *warnings)
+        matches = words()
         with self._database.reading() as connection:
             if whole:
                 warnings = (*warnings, *_waiting(connection, query.scope))
             return Hits(self._hits(connection, query, near, matches), warnings)
+
+    def _words_begun(self, query: Query, state: _State) -> tuple[Callable[[], Matches], StoreError | None]:
+        """What waits for the words' side, and why there is none."""
+        if query.mode == "dense":
+            return _no_matches, None
+        try:
+            self._words.refresh(self._database, state.seq)
+        except StoreError as error:
+            if query.mode == "lexical" or isinstance(error, StoreDamaged):
+                raise
+            return _no_matches, error
+
+        def ask() -> Matches:
+            return self._words.search(query.text, query.scope, self._candidates(query), state.allowed)
+
+        both = query.mode == "hybrid" and len(self._dense) >= _WORTHWHILE
+        return self._beside.begin(ask) if both else ask, None
 
     def _state(self, query: Query) -> _State:
         with self._database.reading() as connection:
@@ -132,6 +145,7 @@ class HybridSearch:
     def close(self) -> None:
         """End what is written in the background, and write what waits for it."""
         self._dense.close()
+        self._beside.close()
         self._words.close(self._database)
 
     def discard(self) -> None:
@@ -190,17 +204,18 @@ class HybridSearch:
 
     def _hits(self, connection: sqlite3.Connection, query: Query, near: Nearby | None, matches: Matches) -> list[Hit]:
         """Both sides joined: all that tie with the last one asked for are read, since ties are settled by id."""
-        found = exact(connection, near) if near else Ranked([], [], [])
+        found = ranked(connection, near, alone=query.mode == "dense") if near else Ranked([], [], [], [], 0)
         both = bool(found.entries and matches.entries)
         weight = self._dense_weight(connection, query, matches) if both else float(bool(found.entries))
         # A side without a vote is left out wholly: its ranks would only look like evidence.
         dense = found.entries if weight else []
-        ranked = merge([dense, matches.entries], weights=[weight, float(bool(matches.entries))], k=self._rrf_k)
-        least = max(ranked[min(query.limit, len(ranked)) - 1][1] if ranked else 0.0, query.min_score)
-        best = dict(itertools.takewhile(lambda item: item[1] >= least, ranked))
+        merged = merge([dense, matches.entries], weights=[weight, float(bool(matches.entries))], k=self._rrf_k)
+        least = max(merged[min(query.limit, len(merged)) - 1][1] if merged else 0.0, query.min_score)
+        best = dict(itertools.takewhile(lambda item: item[1] >= least, merged))
         entries = records.by_num(connection, list(best))
         near_at = {num: place for place, num in enumerate(dense) if num in best}
         words_at = {num: place for place, num in enumerate(matches.entries) if num in best}
+        cosines = refined(connection, near.query, found, near_at.values()) if near else {}
         spans = _spans(connection, [found.windows[place] for place in near_at.values()])
         hits = []
         for num, entry in entries.items():  # one that is not there was removed since the ranks were taken
@@ -209,7 +224,7 @@ class HybridSearch:
                 Hit(
                     entry,
                     best[num],
-                    dense_score=None if place is None else found.scores[place],
+                    dense_score=None if place is None else cosines[place],
                     lexical_score=None if other is None else matches.scores[other],
                     dense_rank=None if place is None else place + 1,
                     lexical_rank=None if other is None else other + 1,
@@ -217,6 +232,10 @@ class HybridSearch:
                 )
             )
         return sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
+
+
+def _no_matches() -> Matches:
+    return Matches([], [])
 
 
 def _waiting(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:

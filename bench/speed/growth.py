@@ -86,7 +86,8 @@ def measure(folder: Path, count: int) -> Values:
         _settle(af)
         before, general, scoped = (known.questions[at : at + WARMING + ASKED] for at in _STARTS)
         early = _asked(af, before)
-        _settle(af)  # a trained index tunes itself anew with the first questions of its users
+        af.backend.embed_pending()  # a trained index tunes itself anew with the first questions of its users
+        _settle(af)
         told = {
             "entries": count,
             "start_s": start,

@@ -42,12 +42,13 @@ EVERYTHING = Allowed(np.zeros(0, np.bool_), 0)  # stands for all live rows
 
 
 class Near(NamedTuple):
-    """Windows in order of nearness, by approximate cosines. Arrays of one length."""
+    """Windows in order of nearness, by approximate cosines."""
 
     windows: Numbers
     entries: Numbers
     vectors: Numbers
     scores: NDArray[np.float32]
+    sure: int  # the first so many hold the ten nearest as surely as the index was asked to
 
 
 class Image(NamedTuple):
@@ -219,10 +220,9 @@ class VectorIndex:
     def _nearest(self, query: Vector, limit: int, selection: Selection) -> Near:
         stage, probes = self._stage, 0
         if not selection.count or limit < 1:
-            return Near(_NONE, _NONE, _NONE, np.zeros(0, np.float32))
-        wanted = limit + _SPARE
-        if isinstance(stage, Inverted):
-            wanted = max(wanted, stage.tuning.candidates)
+            return Near(_NONE, _NONE, _NONE, np.zeros(0, np.float32), 0)
+        sure = stage.tuning.candidates if isinstance(stage, Inverted) else 0
+        wanted = max(limit + _SPARE, sure)
         while True:
             found = stage.search(query, wanted, selection, probes)
             entries = self._rows.entries[found.positions]
@@ -234,7 +234,8 @@ class VectorIndex:
                 break
             else:
                 probes = stage.lists  # so many are asked for that the tuned ones do not hold them
-        return Near(self._rows.windows[found.positions], entries, self._rows.vectors[found.positions], found.scores)
+        rows = self._rows
+        return Near(rows.windows[found.positions], entries, rows.vectors[found.positions], found.scores, sure)
 
     def _selection(self, allowed: Allowed) -> Selection:
         """Of the present generation; for who holds the gate."""
