@@ -14,7 +14,7 @@ from typing import Any
 from agentformer.errors import Conflict
 from agentformer.records.codec import COLUMNS, from_json, from_row, to_json, to_micros, to_row
 from agentformer.records.duplicates import KEPT_EACH_TIME, same
-from agentformer.records.scopes import where
+from agentformer.records.scopes import names_few, where
 from agentformer.records.vectors import forget
 from agentformer.types import MemoryEntry, Scope, Use
 
@@ -24,14 +24,14 @@ _INSERT = f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c 
 _SAME_BEGINNING = (
     "SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) AND content IS ? "
     f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(KEPT_EACH_TIME))}) "
-    "AND archived_at IS NULL AND superseded_by IS NULL ORDER BY id"
+    "AND archived_at IS NULL AND superseded_by IS NULL ORDER BY +id"
 )
 _PARTS = """
     WITH RECURSIVE doomed (num, id, namespace) AS (
         SELECT num, id, namespace FROM entries WHERE num IN (SELECT value FROM json_each(?))
         UNION
         SELECT e.num, e.id, e.namespace
-        FROM entries AS e JOIN doomed AS d ON e.parent_id = d.id AND e.namespace = d.namespace
+        FROM entries AS e JOIN doomed AS d ON e.parent_id = d.id AND +e.namespace = d.namespace
     ) SELECT num FROM doomed
 """
 
@@ -157,8 +157,9 @@ def history(connection: sqlite3.Connection, entry_id: str) -> list[MemoryEntry]:
 def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
     """Entries of the scope with an id above `after`, in order of id."""
     condition, values = where(scope)
+    by = "+id" if names_few(scope) else "id"  # few are better sorted than met on the way through all
     rows = connection.execute(
-        f"SELECT * FROM entries WHERE {condition} AND id > ? ORDER BY id LIMIT ?", [*values, after, limit]
+        f"SELECT * FROM entries WHERE {condition} AND {by} > ? ORDER BY {by} LIMIT ?", [*values, after, limit]
     )
     return [from_row(row) for row in rows]
 
@@ -166,9 +167,9 @@ def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -
 def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[MemoryEntry]:
     """The newest entries of the scope, newest first."""
     condition, values = where(scope)
+    by = "+coalesce(occurred_at, created_at)" if names_few(scope) else "coalesce(occurred_at, created_at)"
     rows = connection.execute(
-        f"SELECT * FROM entries WHERE {condition} ORDER BY coalesce(occurred_at, created_at) DESC, id DESC LIMIT ?",
-        [*values, limit],
+        f"SELECT * FROM entries WHERE {condition} ORDER BY {by} DESC, id DESC LIMIT ?", [*values, limit]
     )
     return [from_row(row) for row in rows]
 

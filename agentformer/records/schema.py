@@ -131,6 +131,24 @@ MIGRATIONS: tuple[str, ...] = (
         WHERE json_extract(metadata, '$.name') IS NOT NULL;
     CREATE INDEX pending_by_refusal ON pending (refused);
     """,
+    # 5: a page of a scope, and what is newest in it, without sorting the scope; `scopes.where` counts on these.
+    """
+    DROP INDEX entries_by_scope;
+    DROP INDEX entries_by_session;
+    DROP INDEX entries_by_user;
+    CREATE INDEX entries_by_id ON entries (namespace, id);
+    CREATE INDEX entries_by_kind ON entries (namespace, kind, id);
+    CREATE INDEX entries_by_tier ON entries (namespace, tier, id);
+    CREATE INDEX entries_by_tier_and_time ON entries (namespace, tier, coalesce(occurred_at, created_at), id);
+    CREATE INDEX entries_by_session ON entries (namespace, session_id, id) WHERE session_id IS NOT NULL;
+    CREATE INDEX entries_by_session_and_time ON entries (
+        namespace, session_id, coalesce(occurred_at, created_at), id) WHERE session_id IS NOT NULL;
+    CREATE INDEX entries_by_user ON entries (namespace, user_id, id) WHERE user_id IS NOT NULL;
+    CREATE INDEX entries_by_user_and_time ON entries (
+        namespace, user_id, coalesce(occurred_at, created_at), id) WHERE user_id IS NOT NULL;
+    -- All that is neither archived nor replaced, which the first search of a scope reads.
+    CREATE INDEX entries_live ON entries (namespace, tier, kind) WHERE archived_at IS NULL AND superseded_by IS NULL;
+    """,
 )
 
 

@@ -32,19 +32,37 @@ INDEXED = ("sha256", "name")  # keys of metadata with an index of their texts; s
 OWNERS = ("user_id", "project")  # that `Scope.or_nobody` speaks of
 
 
+def names_few(scope: Scope) -> bool:
+    """Does it name a record, a whole or a file? These have few entries, and an index that is not in any order."""
+    known = any(key in INDEXED and isinstance(value, str) for key, value in scope.metadata.items())
+    return known or not (scope.parent_id is None and scope.document_id is None and scope.source_id is None)
+
+
 def where(scope: Scope) -> tuple[str, list[Any]]:
-    """A condition over `entries`, and its parameters."""
-    parts = ["namespace = ?"]
+    """A condition over `entries`, and its parameters.
+
+    SQLite takes equal to be rare, whatever the column. So a column that says less than another one of the scope has a
+    plus before it, with which SQLite looks for no index of it: a session is found by its name, not by going through all
+    messages.
+    """
+    few, session = names_few(scope), scope.session_id is not None
+    user = scope.user_id is not None and not scope.or_nobody
+    loose = {"session_id": few, "user_id": few or session, "tier": few or session or user}
+    loose["kind"] = loose["tier"]
+    whole = scope.parent_id is not None or scope.document_id is not None  # found by ids alone, wherever they are
+    parts = ["+namespace = ?" if whole else "namespace = ?"]
     values: list[Any] = [scope.namespace]
 
     def equal(column: str, value: Any, or_null: bool) -> None:
         if value is not None:
-            parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{column} = ?")
+            plus = "+" if loose.get(column) else ""
+            parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{plus}{column} = ?")
             values.append(value)
 
     def among(column: str, allowed: tuple[str, ...]) -> None:
         if allowed:
-            parts.append(f"{column} IN ({','.join('?' * len(allowed))})")
+            plus = "+" if loose.get(column) else ""
+            parts.append(f"{plus}{column} IN ({','.join('?' * len(allowed))})")
             values.extend(allowed)
 
     among("tier", scope.tiers)

@@ -102,11 +102,14 @@ def user(number: int) -> str:
 def nearest(known: Source, asked: Rows, count: int, limit: int, scope: int | None = None) -> NDArray[np.int64]:
     """The numbers of the `limit` entries nearest to each row of `asked`, by exact cosines, in no order: (asked, limit).
     Of all the first `count` entries, or of one user's."""
+    shared = _shared(known, count)
     scores = np.zeros((len(asked), 0), np.float32)
     which = np.zeros((len(asked), 0), np.int64)
     for at in range(0, count, BLOCK):
         rows = known.block(at // BLOCK)[: count - at]
         numbers = np.arange(at, at + len(rows))
+        for number in shared.keys() & set(numbers.tolist()):
+            rows[number - at] = shared[number]
         if scope is not None:
             rows, numbers = rows[numbers % SCOPES == scope], numbers[numbers % SCOPES == scope]
         scores = np.concatenate([scores, asked @ rows.T], axis=1)
@@ -115,3 +118,18 @@ def nearest(known: Source, asked: Rows, count: int, limit: int, scope: int | Non
             best = np.argpartition(-scores, limit - 1, axis=1)[:, :limit]
             scores, which = np.take_along_axis(scores, best, 1), np.take_along_axis(which, best, 1)
     return which
+
+
+def _shared(known: Source, count: int) -> dict[int, Rows]:
+    """The vectors of entries that say what an earlier one says: a store has one vector for one text."""
+    first: dict[int, int] = {}
+    earlier = {}
+    for number in range(count):
+        same = first.setdefault(hash(known.text(number)), number)
+        if same != number:
+            earlier[number] = same
+    vectors = {}
+    for block in sorted({same // BLOCK for same in earlier.values()}):
+        rows = known.block(block)
+        vectors.update({number: rows[same % BLOCK] for number, same in earlier.items() if same // BLOCK == block})
+    return vectors

@@ -128,7 +128,7 @@ def _store(af: agentformer.AgentFormer, known: Source, block: range) -> None:
     rows = known.block(block[0] // BLOCK)
     texts = [known.text(number) for number in block]
     prepared.SHELF.clear()
-    prepared.SHELF.update(zip(texts, rows, strict=False))
+    prepared.SHELF.update(zip(reversed(texts), rows[: len(texts)][::-1], strict=True))  # of equals the first counts
     for at in range(0, len(block), _BATCH):
         af.memory.store_many(
             {"content": text, "user_id": user(number), "metadata": {"n": number}}

@@ -12,7 +12,6 @@ from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.records.scopes import where
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope
 
@@ -52,10 +51,10 @@ def test_a_document_is_found_by_what_uploads_know_of_it(connection: sqlite3.Conn
     ):
         records.insert(connection, [entry("x", kind="document", namespace=namespace, metadata=metadata)])
     assert records.count(connection, scope) == 1
-    condition, values = where(scope)
-    for row in values:
-        condition = condition.replace("?", f"'{row}'", 1)
-    assert f"entries_by_{key}" in plan(connection, f"SELECT * FROM entries WHERE {condition} ORDER BY id LIMIT 1")
+    seen = statements(connection)
+    assert [e.metadata for e in records.page(connection, scope, "", 5)] == [{key: "that one"}]
+    connection.set_trace_callback(None)
+    assert f"entries_by_{key}" in plan(connection, seen[0])
 
 
 def test_namespaces_are_named_in_order_and_without_reading_all_entries(connection: sqlite3.Connection) -> None:
@@ -111,3 +110,46 @@ def test_entries_of_one_call_are_announced_together(connection: sqlite3.Connecti
     assert [(e.content, e.repeat_count) for e in standing] == [("one", 0), ("two", 0), ("one", 1)]
     assert records.changed_since(connection, 0) == nums
     assert sum("INTO points" in query for query in seen) == 1
+
+
+# What a scope names, and the index that leads to it: for a page in order of id, and for what is newest.
+_INDEXES = [
+    (Scope("ours"), "id", "time"),
+    (Scope("ours", tiers=("core",)), "tier", "tier_and_time"),
+    (Scope("ours", kinds=("message",)), "kind", "time"),
+    (Scope("ours", user_id="aino"), "user", "user_and_time"),
+    (Scope("ours", user_id="aino", tiers=("episodic",), kinds=("fact",)), "user", "user_and_time"),
+    (Scope("ours", session_id="s"), "session", "session_and_time"),
+    (Scope("ours", session_id="s", kinds=("message",)), "session", "session_and_time"),
+    (Scope("ours", session_id="s", kinds=("message",), user_id="aino"), "session", "session_and_time"),
+    (Scope("ours", session_id="s", tiers=("episodic",)), "session", "session_and_time"),
+    (Scope("ours", parent_id="p"), "parent", "parent"),
+    (Scope("ours", parent_id="p", kinds=("chunk",), session_id="s"), "parent", "parent"),
+    (Scope("ours", document_id="d", kinds=("chunk",), tiers=("semantic",)), "document", "document"),
+    (Scope("ours", source_type="issue", source_id="7", user_id="aino"), "reference", "reference"),
+    (Scope("ours", kinds=("document",), metadata={"sha256": "x"}), "sha256", "sha256"),
+]
+
+
+@pytest.mark.parametrize(("scope", "paged", "newest"), _INDEXES)
+def test_entries_of_a_scope_are_found_by_what_says_most_of_it(
+    connection: sqlite3.Connection, scope: Scope, paged: str, newest: str
+) -> None:
+    seen = statements(connection)
+    records.page(connection, scope, "", 100)
+    records.latest(connection, scope, 10)
+    connection.set_trace_callback(None)
+    for query, index in zip(seen, (paged, newest), strict=True):
+        told = plan(connection, query)
+        assert f"USING INDEX entries_by_{index} (" in told
+        assert ("TEMP B-TREE" in told) == (index in ("parent", "document", "reference", "sha256"))
+
+
+def test_what_is_below_an_entry_is_found_by_its_name(connection: sqlite3.Connection) -> None:
+    nums = records.insert(connection, [entry("whole", id="w"), entry("part", parent_id="w"), entry("other")])
+    elsewhere = entry("not ours", parent_id="w", namespace="theirs")
+    records.insert(connection, [elsewhere])
+    seen = statements(connection)
+    assert records.with_parts(connection, nums[:1]) == nums[:2]
+    connection.set_trace_callback(None)
+    assert "USING INDEX entries_by_parent (" in plan(connection, seen[0])
