@@ -19,6 +19,11 @@ class Questions:
         self._lock = threading.Lock()
         self._rows: OrderedDict[tuple[int, str], Vector] = OrderedDict()
 
+    def knows(self, space: int, text: str) -> bool:
+        """Is its row at hand?"""
+        with self._lock:
+            return (space, text) in self._rows
+
     def embed(self, embedder: Embedder, space: int, text: str) -> Vector:
         """The row of `text`, by `embedder`, which is of the store's space with the number `space`."""
         key = (space, text)

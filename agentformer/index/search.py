@@ -34,7 +34,7 @@ WORDS_FOLDER = "words"
 MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
 _SMALL = 20_000  # changes of a store whose indexes are brought up to date when it is closed
 _WITNESSES = 3  # passages looked at to tell the language at hand; a query alone may be mostly names
-_WORTHWHILE = 5_000  # windows from which on a scan takes longer than to call another thread
+_WORTHWHILE = 5_000  # windows from which on a scan takes longer than to call another thread; a model always does
 _WAITING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
 _MOVING = "answered from the former embedding space while the embedder {} is being loaded"
 _EXCERPT = 600  # code points of each
@@ -118,8 +118,10 @@ class HybridSearch:
         def ask() -> Matches:
             return self._words.search(query.text, query.scope, self._candidates(query), state.allowed)
 
-        both = query.mode == "hybrid" and len(self._dense) >= _WORTHWHILE
-        return self._beside.begin(ask) if both else ask, None
+        if query.mode != "hybrid" or state.space is None:
+            return ask, None
+        slow = len(self._dense) >= _WORTHWHILE or not self._questions.knows(state.space[0], query.text)
+        return self._beside.begin(ask) if slow else ask, None
 
     def _state(self, query: Query) -> _State:
         with self._database.reading() as connection:

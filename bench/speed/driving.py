@@ -1,6 +1,6 @@
 """The work that ours and every peer do alike: ingest passages into a folder, and answer from it in a new process.
 
-`python -m MODULE ingest|query WORK FOLDER MODEL`, where WORK holds `passages.json`, `questions.json` and `first.json`.
+`python -m MODULE ingest|query|crowd WORK FOLDER MODEL`; WORK holds `passages.json`, `questions.json` and `first.json`.
 Ingest is counted from a loaded and warmed model until everything is searchable and on disk; the first answer from the
 start of the process.
 """
@@ -46,8 +46,7 @@ class Apart(Protocol):
 def drive(make: Callable[[], System], phase: str, work: Path, folder: Path) -> None:
     """One phase of one system; prints what it measured."""
     system = make()
-    measure = _ingest if phase == "ingest" else _query
-    report(measure(system, work, folder))
+    report({"ingest": _ingest, "query": _query, "crowd": _crowd}[phase](system, work, folder))
 
 
 def _texts(work: Path, name: str) -> list[str]:
@@ -83,19 +82,34 @@ def _encoding(system: System, passages: Sequence[str]) -> float:
 
 
 def _query(system: System, work: Path, folder: Path) -> Values:
-    ask = system.open(folder)
-    ask(_texts(work, "first")[0])
-    first = since_start()
-    questions = _texts(work, "questions")
-    for text in questions[:WARMING]:
-        ask(text)
-    single, embedded, shared = (questions[WARMING + part :: PARTS] for part in range(PARTS))
+    ask, first = _opened(system, work, folder)
+    single, embedded, _ = _questions(work)
     whole, apart = [], []
     for asked, other in zip(single, embedded, strict=False):  # never one text for both: answers may be kept
         whole.append(timed(ask, asked))
         if isinstance(system, Apart):
             apart.append(timed(system.embed, other))
     told = {"first_s": first, **percentiles(whole), **memory()}
-    if apart:
-        told["embed_p50"] = percentiles(apart)["p50"]
-    return {**told, "crowd": crowd(ask, shared)}
+    return {**told, "embed_p50": percentiles(apart)["p50"]} if apart else told
+
+
+def _crowd(system: System, work: Path, folder: Path) -> Values:
+    """In a process of its own: not every library survives several threads."""
+    ask, _ = _opened(system, work, folder)
+    return crowd(ask, _questions(work)[2])
+
+
+def _opened(system: System, work: Path, folder: Path) -> tuple[Ask, float]:
+    """What answers, warmed, and the seconds from the start of the process to its first answer."""
+    ask = system.open(folder)
+    ask(_texts(work, "first")[0])
+    first = since_start()
+    for text in _texts(work, "questions")[:WARMING]:
+        ask(text)
+    return ask, first
+
+
+def _questions(work: Path) -> list[list[str]]:
+    """To be asked one by one, to be embedded alone, and to be asked by many threads."""
+    questions = _texts(work, "questions")[WARMING:]
+    return [questions[part::PARTS] for part in range(PARTS)]
