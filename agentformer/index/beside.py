@@ -35,7 +35,8 @@ class Beside:
 
         try:
             return self._thread().submit(work).result
-        except RuntimeError:  # the interpreter is ending
+        except RuntimeError:  # the interpreter is ending, or has no room for a thread; the task stays queued there
+            self._helper = None
             self._idle.release()
             return task
 

@@ -37,6 +37,7 @@ _WITNESSES = 3  # passages looked at to tell the language at hand; a query alone
 _WORTHWHILE = 5_000  # windows from which on a scan takes longer than to call another thread; a model always does
 _WAITING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
 _MOVING = "answered from the former embedding space while the embedder {} is being loaded"
+_VARIABLES = 500  # of a statement; well below every SQLite's limit
 _EXCERPT = 600  # code points of each
 
 
@@ -109,14 +110,14 @@ class HybridSearch:
         if query.mode == "dense":
             return _no_matches, None
         try:
-            self._words.refresh(self._database, state.seq)
+            view = self._words.followed(self._database, state.seq)
         except StoreError as error:
             if query.mode == "lexical" or isinstance(error, StoreDamaged):
                 raise
             return _no_matches, error
 
         def ask() -> Matches:
-            return self._words.search(query.text, query.scope, self._candidates(query), state.allowed)
+            return view.search(query.text, query.scope, self._candidates(query), state.allowed)
 
         if query.mode != "hybrid" or state.space is None:
             return ask, None
@@ -206,7 +207,11 @@ class HybridSearch:
 
     def _hits(self, connection: sqlite3.Connection, query: Query, near: Nearby | None, matches: Matches) -> list[Hit]:
         """Both sides joined: all that tie with the last one asked for are read, since ties are settled by id."""
-        found = ranked(connection, near, alone=query.mode == "dense") if near else Ranked([], [], [], [], 0)
+        found = (
+            ranked(connection, near, alone=query.mode == "dense" or not matches.entries)
+            if near
+            else Ranked([], [], [], [], 0)
+        )
         both = bool(found.entries and matches.entries)
         weight = self._dense_weight(connection, query, matches) if both else float(bool(found.entries))
         # A side without a vote is left out wholly: its ranks would only look like evidence.
@@ -246,8 +251,10 @@ def _waiting(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:
 
 
 def _spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
-    if not windows:
-        return {}
-    marks = ",".join("?" * len(windows))
-    rows = connection.execute(f"SELECT id, span_start, span_end FROM windows WHERE id IN ({marks})", windows)
-    return {row[0]: Span(row[1], row[2]) for row in rows}
+    spans = {}
+    for start in range(0, len(windows), _VARIABLES):
+        group = windows[start : start + _VARIABLES]
+        marks = ",".join("?" * len(group))
+        rows = connection.execute(f"SELECT id, span_start, span_end FROM windows WHERE id IN ({marks})", group)
+        spans.update({row[0]: Span(row[1], row[2]) for row in rows})
+    return spans

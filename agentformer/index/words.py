@@ -20,7 +20,6 @@ from filelock import FileLock, Timeout
 from agentformer.errors import AgentFormerError, StoreFull
 from agentformer.index import manifest
 from agentformer.index.recent import Change, Recent
-from agentformer.index.scoping import Allowed
 from agentformer.index.word_fields import ANALYSIS, BOOSTS, Analysed, schema
 from agentformer.index.word_search import Matches, Stored, View
 from agentformer.index.word_writing import broken, told, writer_of
@@ -28,7 +27,7 @@ from agentformer.later import Later
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.files import delete
-from agentformer.types import UNSEARCHED_KINDS, Scope
+from agentformer.types import UNSEARCHED_KINDS
 
 if TYPE_CHECKING:
     import tantivy
@@ -72,6 +71,14 @@ class WordIndex:
                 return
         self._catch_up(database, wait=True)
 
+    def followed(self, database: Database, newest: int = -1) -> View:
+        """What a search sees after `refresh`. It stays as it is, also where another thread discards the index."""
+        while True:
+            self.refresh(database, newest)
+            with self._lock:
+                if self._view is not None:
+                    return self._view
+
     def flush(self, database: Database) -> None:
         """Follow the records on disk too, and wait for it."""
         self._catch_up(database, wait=True)
@@ -95,12 +102,6 @@ class WordIndex:
             writer.join()
         if self._view is not None and len(self._view.recent):
             self._catch_up(database, wait=False)
-
-    def search(self, text: str, scope: Scope, limit: int, allowed: Allowed) -> Matches:
-        """The best `limit` entries of `scope` among `allowed`, best first. No lock is held meanwhile."""
-        with self._lock:
-            view = self._view
-        return view.search(text, scope, limit, allowed) if view else Matches([], [])
 
     def _up_to_date(self, database: Database) -> bool:
         """Is the view, with what has changed in the records taken into memory? Where that is too much, it is not."""

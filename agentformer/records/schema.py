@@ -138,6 +138,7 @@ MIGRATIONS: tuple[str, ...] = (
     DROP INDEX entries_by_user;
     CREATE INDEX entries_by_id ON entries (namespace, id);
     CREATE INDEX entries_by_kind ON entries (namespace, kind, id);
+    CREATE INDEX entries_by_kind_and_tier ON entries (namespace, kind, tier, id);
     CREATE INDEX entries_by_tier ON entries (namespace, tier, id);
     CREATE INDEX entries_by_tier_and_time ON entries (namespace, tier, coalesce(occurred_at, created_at), id);
     CREATE INDEX entries_by_session ON entries (namespace, session_id, id) WHERE session_id IS NOT NULL;

@@ -35,7 +35,8 @@ OWNERS = ("user_id", "project")  # that `Scope.or_nobody` speaks of
 def names_few(scope: Scope) -> bool:
     """Does it name a record, a whole or a file? These have few entries, and an index that is not in any order."""
     known = any(key in INDEXED and isinstance(value, str) for key, value in scope.metadata.items())
-    return known or not (scope.parent_id is None and scope.document_id is None and scope.source_id is None)
+    record = scope.source_type is not None and scope.source_id is not None
+    return known or record or scope.parent_id is not None or scope.document_id is not None
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:

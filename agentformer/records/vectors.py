@@ -159,7 +159,7 @@ def waiting(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: 
         condition, values = "id IN (SELECT value FROM json_each(?))", [json.dumps(list(what))]
     rows = connection.execute(
         "SELECT id, attempts, last_error FROM pending JOIN entries ON entries.num = pending.entry "
-        f"WHERE {condition} ORDER BY id LIMIT ?",
+        f"WHERE {condition} ORDER BY +id LIMIT ?",  # few wait: they are sorted, not met on the way through all
         [*values, limit],
     )
     return [Waiting(*row) for row in rows]

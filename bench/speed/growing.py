@@ -14,6 +14,7 @@ from bench.speed.timing import Values
 SIZES = (10_000, 100_000, 1_000_000)
 _OF = ("records", "index", "text", "memory")  # the rooms that decide what is on disk
 _MADE = "made.json"
+_PIECE = 1 << 22
 
 Say = Callable[[str], None]
 
@@ -30,11 +31,21 @@ def compare(sizes: Sequence[int], repeats: int, say: Say) -> dict[str, Values]:
             if "error" in told[str(size)]["made"]:
                 continue
             say(f"  {size:,} entries, round {number + 1} of {repeats}")
+            _read(folders[size])
             values = run(python("bench.speed.growth", "measure", str(folders[size]), str(size)))
             told[str(size)]["turns"].append(values)
             if "error" in values:
                 say(f"    {values['error']}")
     return told
+
+
+def _read(folder: Path) -> None:
+    """All files once, so that they are in the system's cache: a store's pace is asked for, not a disk's."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.read(_PIECE):
+                    pass
 
 
 def _made(size: int, folder: Path, say: Say) -> Values:

@@ -18,7 +18,7 @@ from agentformer.index import search as search_module
 from agentformer.index.beside import Beside
 from agentformer.memory.backends.faiss import FaissMemoryBackend
 from agentformer.testing import make_entry
-from agentformer.types import Query
+from agentformer.types import Query, Vector
 
 
 @pytest.fixture
@@ -54,6 +54,21 @@ def test_one_processor_and_a_closed_helper_do_without_a_thread(beside: Beside, m
     assert Beside().begin(threading.get_ident)() == threading.get_ident()
 
 
+def test_a_thread_that_could_not_be_begun_costs_no_later_search(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        beside.begin(lambda: done.append(1))()
+    for n in (2, 3):
+        beside.begin(lambda n=n: done.append(n))()
+    assert done == [1, 2, 3]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_process_has_a_helper_of_its_own() -> None:
     script = """
@@ -69,6 +84,26 @@ def test_a_forked_process_has_a_helper_of_its_own() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=60, check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_words_count_though_their_index_is_discarded_while_the_question_is_embedded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+
+    class Embedder(HashingEmbedder):
+        def embed_query(self, text: str) -> Vector:
+            if "discard" in text:
+                backend._search.discard()
+            return super().embed_query(text)
+
+    backend = FaissMemoryBackend(tmp_path, Embedder())
+    backend.store([make_entry(f"numbat {n} under lantern") for n in range(20)])
+    backend.search(Query("numbat"))
+    for text in ("numbat 7", "discard the numbat 7"):
+        assert all(hit.lexical_score for hit in backend.search(Query(text)))
+    backend.close()
 
 
 def test_a_search_finds_the_same_with_and_without_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

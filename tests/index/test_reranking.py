@@ -13,6 +13,7 @@ from agentformer.index import reranking
 from agentformer.index.plan import Plan
 from agentformer.index.reranking import Nearby, ranked, refined
 from agentformer.index.vectors import Near
+from agentformer.index.word_search import Matches, View
 from agentformer.memory.backends.faiss import FaissMemoryBackend
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope, Vector
@@ -62,6 +63,16 @@ def test_ranks_that_decide_alone_are_all_exact(backend: FaissMemoryBackend, monk
     assert scores == sorted(scores, reverse=True)
     best = sorted((cosine(text) for text in TEXTS), reverse=True)[:60]
     assert scores == pytest.approx(best, abs=1e-6)
+
+
+def test_ranks_are_all_exact_where_words_find_nothing(
+    backend: FaissMemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reranking, "_FIRST", 1)
+    nothing = Matches([], [])
+    monkeypatch.setattr(View, "search", lambda *_: nothing)
+    alone = backend.search(Query(ASKED, limit=60, mode="dense"))
+    assert [hit.entry.id for hit in backend.search(Query(ASKED, limit=60))] == [hit.entry.id for hit in alone]
 
 
 def test_only_the_first_are_read_and_the_others_stay_behind_them(

@@ -117,6 +117,8 @@ _INDEXES = [
     (Scope("ours"), "id", "time"),
     (Scope("ours", tiers=("core",)), "tier", "tier_and_time"),
     (Scope("ours", kinds=("message",)), "kind", "time"),
+    (Scope("ours", kinds=("fact",), tiers=("semantic",)), "kind_and_tier", "tier_and_time"),
+    (Scope("ours", source_id="7", session_id="s"), "session", "session_and_time"),
     (Scope("ours", user_id="aino"), "user", "user_and_time"),
     (Scope("ours", user_id="aino", tiers=("episodic",), kinds=("fact",)), "user", "user_and_time"),
     (Scope("ours", session_id="s"), "session", "session_and_time"),
