@@ -10,7 +10,22 @@ import pytest
 
 KEPT = {
     f"AGENTFORMER_{name}"
-    for name in ("KILLS", "KILLS_SEED", "CLIENTS", "SECONDS", "DATA", "PASSAGES", "REEMBED", "EXAMPLES")
+    for name in (
+        "KILLS",
+        "KILLS_SEED",
+        "DISK",
+        "CLIENTS",
+        "SECONDS",
+        "DATA",
+        "PASSAGES",
+        "REEMBED",
+        "EXAMPLES",
+        "DAMAGES",
+        "DAMAGES_SEED",
+        "HOSTILE",
+        "MUTANTS",
+        "MUTANTS_SEED",
+    )
 }
 PROVIDERS = ("OPENAI_", "LMSTUDIO_", "OLLAMA_")
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from agentformer.access.grant import RIGHTS, Right
 from agentformer.errors import StoreDamaged, StoreError
-from agentformer.records.files import write_atomically
+from agentformer.records.files import file_bytes, write_atomically
 
 _VERSION = 1
-_OWNER_ONLY = 0o600
+OWNER_ONLY = 0o600
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -40,7 +40,7 @@ def read_keys(path: Path, before: tuple[bytes, tuple[Key, ...]] | None) -> tuple
     """The file's bytes and keys; `before` itself if they are the same; None where there is no file. Raises
     `StoreDamaged`, `StoreError`."""
     try:
-        data = path.read_bytes()
+        data = file_bytes(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -65,7 +65,7 @@ def read_keys(path: Path, before: tuple[bytes, tuple[Key, ...]] | None) -> tuple
 def write_keys(path: Path, keys: tuple[Key, ...]) -> None:
     """Raises `OSError`."""
     kept = {"version": _VERSION, "keys": [_json(key) for key in keys]}
-    write_atomically(path, json.dumps(kept, indent=1).encode(), mode=_OWNER_ONLY)
+    write_atomically(path, json.dumps(kept, indent=1).encode(), mode=OWNER_ONLY)
 
 
 def _json(key: Key) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
-from agentformer.errors import EmbedderUnavailable, SpaceMismatch, StoreFull
+from agentformer.errors import EmbedderUnavailable, SpaceMismatch, StoreError, StoreFull
 from agentformer.index.cuts import Cuts, Refused
 from agentformer.index.cutting import Progress, Vectorizer
 from agentformer.index.following import FollowingEmbedder, pinned, retry_now
@@ -103,7 +103,7 @@ class Embedding:
 
     def follow_up(self) -> None:
         """The embedder has just worked: embed what waited for it, unless somebody is at that already."""
-        with suppress(SpaceMismatch):  # what was to be stored is stored; the next call is refused with this
+        with suppress(SpaceMismatch, StoreError):  # what was to be stored is stored; the next call is refused with this
             self.catch_up(wait=False, refused=False)
 
     def catch_up(self, progress: Progress | None = None, *, wait: bool = True, refused: bool = True) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentformer.records.files import write_atomically
+from agentformer.records.files import file_bytes, write_atomically
 
 FILE = "manifest.json"
 _LIST = "meta.json"  # tantivy's own list of segments, new at each commit
@@ -59,7 +59,7 @@ def read(folder: Path, *, verify: bool) -> dict[str, Any]:
 
 def _load(folder: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((folder / FILE).read_bytes())
+        manifest = json.loads(file_bytes(folder / FILE))
     except FileNotFoundError:
         return {}
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):

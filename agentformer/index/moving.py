@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from agentformer.errors import Conflict, EmbedderError
+from agentformer.errors import Conflict, EmbedderError, StoreFull
 from agentformer.index.agreement import agreement, sample_agreement
 from agentformer.index.cuts import Refused
 from agentformer.index.cutting import Vectorizer
@@ -46,10 +46,13 @@ class _Counts:
 def alone(folder: Path) -> Iterator[None]:
     """Nobody else moves the store meanwhile. Raises `Conflict` when somebody does."""
     try:
-        with FileLock(folder / LOCK_FILE, timeout=0):
-            yield
+        held = FileLock(folder / LOCK_FILE, timeout=0).acquire()
     except Timeout:
         raise Conflict("this store is being re-embedded by a process; wait for it, or end it") from None
+    except OSError as error:
+        raise StoreFull(f"{folder} cannot be written ({error.strerror}); free space or check permissions") from error
+    with held:
+        yield
 
 
 class Move:

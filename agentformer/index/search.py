@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
 from agentformer.index.beside import Beside
 from agentformer.index.dense import DenseIndex
+from agentformer.index.described import WORDS_FOLDER
 from agentformer.index.following import at_hand, pinned, settled
 from agentformer.index.fusion import merge
 from agentformer.index.knowledge import Knowledge
@@ -25,19 +26,19 @@ from agentformer.index.scoping import Allowed, ScopeCache
 from agentformer.index.word_search import Matches
 from agentformer.index.words import WordIndex
 from agentformer.records import entries as records
+from agentformer.records.crc import damaged
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space, space_of
-from agentformer.records.vectors import any_pending, pending_count
-from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope, Span
+from agentformer.records.vectors import any_pending, pending_count, spans
+from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope
 
-WORDS_FOLDER = "words"
 MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
 _SMALL = 20_000  # changes of a store whose indexes are brought up to date when it is closed
 _WITNESSES = 3  # passages looked at to tell the language at hand; a query alone may be mostly names
 _WORTHWHILE = 5_000  # windows from which on a scan takes longer than to call another thread; a model always does
 _WAITING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
+_WORDS_ALONE = "searched by words alone: {}"
 _MOVING = "answered from the former embedding space while the embedder {} is being loaded"
-_VARIABLES = 500  # of a statement; well below every SQLite's limit
 _EXCERPT = 600  # code points of each
 
 
@@ -93,13 +94,26 @@ class HybridSearch:
                 whole = not warnings
             except SpaceMismatch:
                 raise
-            except EmbedderError as error:
+            except (EmbedderError, StoreDamaged) as error:
                 if wordless is not None:
                     raise wordless from error
-                warnings = (f"searched by words alone: {error}",)
+                if query.mode == "dense" and isinstance(error, StoreDamaged):
+                    raise
+                warnings = (_WORDS_ALONE.format(error),)
         if wordless is not None:
             warnings = (f"searched by vectors alone: {wordless}", *warnings)
         matches = words()
+        try:
+            return self._answer(query, near, matches, warnings, whole)
+        except StoreDamaged as error:
+            if near is None or query.mode == "dense" or wordless is not None:
+                raise
+            warnings = (*warnings, _WORDS_ALONE.format(error))
+        return self._answer(query, None, matches, warnings, whole)  # raises for what the words find damaged
+
+    def _answer(
+        self, query: Query, near: Nearby | None, matches: Matches, warnings: tuple[str, ...], whole: bool
+    ) -> Hits:
         with self._database.reading() as connection:
             if whole:
                 warnings = (*warnings, *_waiting(connection, query.scope))
@@ -157,6 +171,14 @@ class HybridSearch:
         try:
             self._words.discard()
         finally:
+            self._dense.discard()
+
+    def renew(self, *, words: bool = False, vectors: bool = False) -> None:
+        """Forget an index, on disk and in memory: the next search makes it anew. Raises `OSError`."""
+        if words:
+            self._words.discard()
+        if vectors:
+            self._dense.forget()
             self._dense.discard()
 
     def settle(self) -> None:
@@ -220,10 +242,12 @@ class HybridSearch:
         least = max(merged[min(query.limit, len(merged)) - 1][1] if merged else 0.0, query.min_score)
         best = dict(itertools.takewhile(lambda item: item[1] >= least, merged))
         entries = records.by_num(connection, list(best))
+        if any(entry.namespace != query.scope.namespace for entry in entries.values()):
+            raise damaged("an index of the entries", "it has one of another namespace")
         near_at = {num: place for place, num in enumerate(dense) if num in best}
         words_at = {num: place for place, num in enumerate(matches.entries) if num in best}
         cosines = refined(connection, near.query, found, near_at.values()) if near else {}
-        spans = _spans(connection, [found.windows[place] for place in near_at.values()])
+        at = spans(connection, [found.windows[place] for place in near_at.values()])
         hits = []
         for num, entry in entries.items():  # one that is not there was removed since the ranks were taken
             place, other = near_at.get(num), words_at.get(num)
@@ -235,7 +259,7 @@ class HybridSearch:
                     lexical_score=None if other is None else matches.scores[other],
                     dense_rank=None if place is None else place + 1,
                     lexical_rank=None if other is None else other + 1,
-                    span=None if place is None else spans.get(found.windows[place]),
+                    span=None if place is None else at.get(found.windows[place]),
                 )
             )
         return sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
@@ -248,13 +272,3 @@ def _no_matches() -> Matches:
 def _waiting(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:
     waiting = pending_count(connection, scope) if any_pending(connection, refused=True) else 0
     return (_WAITING.format(waiting),) if waiting else ()
-
-
-def _spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
-    spans = {}
-    for start in range(0, len(windows), _VARIABLES):
-        group = windows[start : start + _VARIABLES]
-        marks = ",".join("?" * len(group))
-        rows = connection.execute(f"SELECT id, span_start, span_end FROM windows WHERE id IN ({marks})", group)
-        spans.update({row[0]: Span(row[1], row[2]) for row in rows})
-    return spans

@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 
 from agentformer.index.described import INDEX_FILE, META_FILE
 from agentformer.index.vectors import Codes, Image, Rows
-from agentformer.records.files import clear_unfinished, delete, write_atomically, written_atomically
+from agentformer.records.files import (
+    clear_unfinished,
+    delete,
+    file_bytes,
+    opened_file,
+    write_atomically,
+    written_atomically,
+)
 
 _ASIDE = ".damaged"
 _FORMAT = 2  # of the description; another one is of another version of this library, and replaced by the next snapshot
@@ -50,6 +57,9 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
         if image.apart is not None:
             hashed.write(np.ascontiguousarray(image.apart.positions, "<i8").data)
             hashed.write(image.apart.halves.reshape(-1).data)
+        file.flush()
+        os.fsync(file.fileno())
+        delete(folder / META_FILE)  # a description without its file is no snapshot; another one's is taken for damage
     meta = {
         "format": _FORMAT,
         "store": store_id,
@@ -70,8 +80,8 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
 def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot | None:
     """The snapshot of this store and space, or None when there is none to be believed."""
     try:
-        with (folder / INDEX_FILE).open("rb") as file:
-            meta = json.loads((folder / META_FILE).read_bytes())
+        with opened_file(folder / INDEX_FILE) as file:
+            meta = json.loads(file_bytes(folder / META_FILE))
             given = meta.pop("checksum")
             believed = given == _checksum(meta)
             if believed and meta.get("format") != _FORMAT:
@@ -85,6 +95,23 @@ def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot
         pass  # set aside like any other that is not believed
     _set_aside(folder)
     return None
+
+
+def described_pair(folder: Path) -> tuple[dict[str, Any], Image | None] | None:
+    """The description and the index of the two files, without an index where they are of another version; None where
+    there is none. Raises `ValueError` and other errors of what cannot be read. Nothing is set aside."""
+    try:
+        with opened_file(folder / INDEX_FILE) as file:
+            meta = json.loads(file_bytes(folder / META_FILE))
+            if meta.pop("checksum") != _checksum(meta):
+                raise ValueError("its description is not what was written")
+            if meta.get("format") != _FORMAT:
+                return meta, None
+            if meta[_HASH] != hashlib.file_digest(file, _HASH).hexdigest():
+                raise ValueError("its file is not what its description says")
+            return meta, _read(file, meta)
+    except FileNotFoundError:
+        return None
 
 
 def discard(folder: Path) -> None:
@@ -159,7 +186,7 @@ def _checksum(meta: dict[str, Any]) -> str:
 def _set_aside(folder: Path) -> None:
     for name in (INDEX_FILE, META_FILE):
         path = folder / name
-        if path.exists():
+        if os.path.lexists(path):
             aside = path.with_name(name + _ASIDE)
             delete(aside)  # nothing takes the place of a folder, or of a file if it is one
             os.replace(path, aside)

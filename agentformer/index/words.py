@@ -9,6 +9,7 @@ process reads them from the records for itself, and whoever has gathered enough 
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
@@ -212,7 +213,7 @@ class WordIndex:
                 self._view = View(self._stored, self._view.recent.after(self._applied))
 
     def _set_aside(self) -> None:
-        if self._folder.exists():
+        if os.path.lexists(self._folder):
             aside = self._aside()
             delete(aside)
             self._folder.rename(aside)

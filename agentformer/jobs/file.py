@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentformer.errors import StoreError
+from agentformer.records.placed import Placed
 from agentformer.records.sqlite_file import opened, transaction, translated
 
 _BUSY_SECONDS = 30.0  # a transaction here is a few rows; who waits longer waits for a process that hangs
@@ -39,7 +40,7 @@ class JobFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._opened: sqlite3.Connection | None = None
+        self._opened: Placed | None = None
 
     @property
     def there(self) -> bool:
@@ -66,11 +67,17 @@ class JobFile:
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._lock, translated(self._path, "stop the servers and delete it"):
             connection = self._opened = self._opened or self._open()
+            try:
+                connection.check()
+            except StoreError:
+                connection.close()
+                self._opened = None  # the next one opens what is there then
+                raise
             with transaction(connection, begin):
                 yield connection
 
-    def _open(self) -> sqlite3.Connection:
-        connection = opened(self._path, _BUSY_SECONDS)
+    def _open(self) -> Placed:
+        connection = opened(self._path, _BUSY_SECONDS, ["jobs"])
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version > _VERSION:

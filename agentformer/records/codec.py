@@ -11,7 +11,8 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-from agentformer.errors import InvalidInput
+from agentformer.errors import InvalidInput, StoreDamaged
+from agentformer.records import crc
 from agentformer.types import Link, MemoryEntry, Source
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,7 +29,20 @@ _SOURCE_COLUMNS = {
 _PLAIN = tuple(
     f.name for f in dataclasses.fields(MemoryEntry) if f.name not in {*TIMES, "metadata", "source", "derived_from"}
 )
-COLUMNS = (*_PLAIN, *TIMES, "metadata", "derived_from", *_SOURCE_COLUMNS)
+COLUMNS = (*_PLAIN, *TIMES, "metadata", "derived_from", *_SOURCE_COLUMNS, "checksum")
+# What SQL changes in place; the checksum of an entry is over all else.
+COUNTED = ("access_count", "match_count", "read_count", "repeat_count", "last_accessed", "archived_at", "archived_by")
+# The order that checksums are made in. A new column that may be NULL is appended, and old checksums hold.
+CHECKED = (
+    *("id", "content", "tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "title", "context"),
+    *("metadata", "source_type", "source_id", "parent_id", "pair_id", "derived_from", "role", "speaker", "raw"),
+    *("category", "occurred_at", "created_at", "updated_at", "salience", "superseded_by", "version"),
+    *("document_id", "source_name", "page", "label", "span_start", "span_end"),
+)
+_WHOLE = frozenset({*TIMES, *COUNTED[:4], "version", "page", "span_start", "span_end"})  # INTEGER; the others are TEXT
+_Getter = Callable[[sqlite3.Row], tuple[Any, ...]]
+_UNDECODABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+_checked_values: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*CHECKED)
 _FIELDS = [f.name for f in dataclasses.fields(MemoryEntry)]
 _PLACE = {name: place for place, name in enumerate(_FIELDS)}
 _METADATA, _SOURCE, _DERIVED_FROM = (_PLACE[name] for name in ("metadata", "source", "derived_from"))
@@ -61,7 +75,21 @@ def to_row(entry: MemoryEntry) -> dict[str, Any]:
     row["metadata"] = _object(entry.metadata)
     row["derived_from"] = json.dumps([[link.id, link.type] for link in entry.derived_from])
     row |= {column: getattr(entry.source, name, None) for column, name in _SOURCE_COLUMNS.items()}
+    row = {name: value if value is None else _kept(name, value) for name, value in row.items()}
+    row["checksum"] = crc.of_values(_checked_values(row))
     return row
+
+
+def _kept(column: str, value: Any) -> Any:
+    """A value as SQLite gives it back from this column: checksums are compared with what was read."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if not isinstance(value, (int, float)):
+        return value
+    if column == "salience":
+        return float(value) + 0.0  # there is no negative zero
+    whole = int(value) if isinstance(value, int) or value.is_integer() else value
+    return whole if column in _WHOLE else str(whole if isinstance(value, int) else value)
 
 
 def _object(metadata: Mapping[str, Any]) -> str:
@@ -72,11 +100,22 @@ def _object(metadata: Mapping[str, Any]) -> str:
 
 
 def from_row(stored: sqlite3.Row) -> MemoryEntry:
-    values = [*_in_order(tuple(stored.keys()))(stored)]
+    """The entry of a row of all columns. Raises `StoreDamaged` where that is not what was written."""
+    fields, checked = _in_order(tuple(stored.keys()))
+    *values, checksum = checked(stored)
+    if checksum is not None and crc.of_values(values) != checksum:
+        raise crc.damaged(crc.entry_name(stored["id"]))
+    try:
+        return _decoded([*fields(stored)], stored)
+    except _UNDECODABLE as error:
+        raise undecodable(crc.entry_name(stored["id"]), error) from error
+
+
+def _decoded(values: list[Any], stored: sqlite3.Row) -> MemoryEntry:
     for place in _TIME_PLACES:
         if values[place] is not None:
             values[place] = _moment(values[place])
-    values[_METADATA] = {} if values[_METADATA] == "{}" else json.loads(values[_METADATA])
+    values[_METADATA] = {} if values[_METADATA] == "{}" else {**json.loads(values[_METADATA])}
     links = values[_DERIVED_FROM]
     values[_DERIVED_FROM] = () if links == "[]" else tuple(Link(*pair) for pair in json.loads(links))
     if values[_SOURCE] is not None:
@@ -84,12 +123,18 @@ def from_row(stored: sqlite3.Row) -> MemoryEntry:
     return MemoryEntry(*values)
 
 
+def undecodable(what: str, error: Exception) -> StoreDamaged:
+    """The error for a row that cannot be what was written: no JSON, no time. What it holds is not told."""
+    return crc.damaged(what, f"it cannot be decoded ({type(error).__name__})")
+
+
 @lru_cache(maxsize=16)
-def _in_order(columns: tuple[str, ...]) -> Callable[[sqlite3.Row], tuple[Any, ...]]:
-    """What takes the fields of an entry, in their order, from a row of these columns: a `Row` finds each name by
-    looking through all of them."""
+def _in_order(columns: tuple[str, ...]) -> tuple[_Getter, _Getter]:
+    """What takes the fields of an entry, in their order, from a row of these columns, and what takes the columns with a
+    checksum and the checksum: a `Row` finds each name by looking through all of them."""
     place = {name: place for place, name in enumerate(columns)}
-    return itemgetter(*(place["document_id" if name == "source" else name] for name in _FIELDS))
+    fields = itemgetter(*(place["document_id" if name == "source" else name] for name in _FIELDS))
+    return fields, itemgetter(*(place[name] for name in (*CHECKED, "checksum")))
 
 
 @lru_cache(maxsize=1024)
@@ -115,3 +160,23 @@ def from_json(values: Mapping[str, Any]) -> MemoryEntry:
     read["source"] = Source(**read["source"]) if read.get("source") else None
     read["derived_from"] = tuple(Link(**link) for link in read.get("derived_from", ()))
     return MemoryEntry(**read)
+
+
+def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
+    """The former state of an entry, of a row of its history. Raises `StoreDamaged` where it is not what was written."""
+    what = f"a former version of {crc.entry_name(entry_id)}"
+    checksum = stored["checksum"]
+    if checksum is not None and state_checksum(stored["entry"], stored["version"], stored["state"]) != checksum:
+        raise crc.damaged(what)
+    try:
+        state = from_json(json.loads(stored["state"]))
+    except _UNDECODABLE as error:
+        raise undecodable(what, error) from error
+    if state.id != entry_id:
+        raise crc.damaged(what, "it is of another entry")
+    return state
+
+
+def state_checksum(num: int, version: int, state: str) -> int:
+    """Of a row of the history: the entry's number, the version, and the state as JSON."""
+    return crc.of_text(state, num, version)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentformer.errors import Conflict
-from agentformer.records.codec import COLUMNS, from_json, from_row, to_json, to_micros, to_row
+from agentformer.records import crc
+from agentformer.records.codec import COLUMNS, from_row, from_state, state_checksum, to_json, to_micros, to_row
 from agentformer.records.duplicates import KEPT_EACH_TIME, same
 from agentformer.records.scopes import names_few, where
 from agentformer.records.vectors import forget
@@ -47,6 +48,8 @@ def _insert_one(connection: sqlite3.Connection, entry: MemoryEntry) -> int:
     try:
         cursor = connection.execute(_INSERT, to_row(entry))
     except sqlite3.IntegrityError:
+        if not numbers(connection, [entry.id]):
+            raise  # it is not that
         raise Conflict(f"there is an entry {entry.id} already; update it or store under a new id") from None
     return int(cursor.lastrowid or 0)
 
@@ -136,22 +139,40 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
     """Put `changed` over the entry of its id, which is there, and keep the former state; returns its number."""
     row = connection.execute("SELECT * FROM entries WHERE id = ?", [changed.id]).fetchone()
-    former = json.dumps(to_json(from_row(row)), ensure_ascii=False)
-    connection.execute("INSERT INTO history VALUES (?, ?, ?)", [row["num"], row["version"], former])
+    keep_state(connection, row["num"], from_row(row))
     assignments = ",".join(f"{column} = :{column}" for column in COLUMNS if column != "id")
     connection.execute(f"UPDATE entries SET {assignments} WHERE id = :id", to_row(changed))
     announce(connection, [row["num"]])
     return int(row["num"])
 
 
+def insert_past(
+    connection: sqlite3.Connection,
+    nums: Sequence[int],
+    entries: Sequence[MemoryEntry],
+    past: Mapping[str, Sequence[MemoryEntry]],
+) -> None:
+    """Give entries, just inserted under these numbers, their former states."""
+    for num, entry in zip(nums, entries, strict=True):
+        for state in past.get(entry.id, ()):
+            keep_state(connection, num, state)
+
+
+def keep_state(connection: sqlite3.Connection, num: int, state: MemoryEntry) -> None:
+    """Put a former state into the history of the entry of this number."""
+    former = json.dumps(to_json(state), ensure_ascii=False)
+    checksum = state_checksum(num, state.version, former)
+    connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", [num, state.version, former, checksum])
+
+
 def history(connection: sqlite3.Connection, entry_id: str) -> list[MemoryEntry]:
     """Former states, oldest first."""
     rows = connection.execute(
-        "SELECT state FROM history JOIN entries ON entries.num = history.entry WHERE entries.id = ? "
+        "SELECT history.* FROM history JOIN entries ON entries.num = history.entry WHERE entries.id = ? "
         "ORDER BY history.version",
         [entry_id],
     )
-    return [from_json(json.loads(row["state"])) for row in rows]
+    return [from_state(row, entry_id) for row in rows]
 
 
 def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
@@ -161,7 +182,10 @@ def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -
     rows = connection.execute(
         f"SELECT * FROM entries WHERE {condition} AND {by} > ? ORDER BY {by} LIMIT ?", [*values, after, limit]
     )
-    return [from_row(row) for row in rows]
+    found = [from_row(row) for row in rows]
+    if any(former >= entry.id for former, entry in zip((after, *(e.id for e in found)), found, strict=False)):
+        raise crc.damaged("an index of the entries", "it is out of order")  # and who reads on might never end
+    return found
 
 
 def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[MemoryEntry]:
@@ -220,8 +244,12 @@ def kinds(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def last_change(connection: sqlite3.Connection) -> int:
-    """The newest `seq` of the change feed; 0 for an empty store."""
-    return int(connection.execute("SELECT coalesce(max(seq), 0) FROM points").fetchone()[0])
+    """The newest `seq` of the change feed; 0 for an empty store. Raises `StoreDamaged` where its tables do not agree:
+    followers would wait for a change that never comes."""
+    row = connection.execute("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points").fetchone()
+    if row[0] != row[1]:
+        raise crc.damaged("the change feed", "its tables end at different changes")
+    return int(row[0] or 0)
 
 
 def point(connection: sqlite3.Connection, seq: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from agentformer.records import meta
 from agentformer.records.ids import new_id
 
 _KEY = "erasure_due"
@@ -11,13 +12,12 @@ _KEY = "erasure_due"
 
 def note(connection: sqlite3.Connection) -> None:
     """Take the note in the transaction of the removal, so that a crash after it forgets nothing."""
-    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_KEY, new_id()))
+    meta.tell(connection, _KEY, new_id())
 
 
 def noted(connection: sqlite3.Connection) -> str:
     """The token of the latest note; "" where nothing is due."""
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (_KEY,)).fetchone()
-    return str(row[0]) if row else ""
+    return meta.told(connection, _KEY)
 
 
 def done(connection: sqlite3.Connection, token: str) -> None:

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
+
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def opened_file(path: Path) -> BufferedReader:
+    """Open what is a file for reading: a pipe in its place would be waited for without end. Raises `OSError`."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE))  # noqa: SIM115 - for the caller
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return file
+
+
+def file_bytes(path: Path) -> bytes:
+    """All of a file. Raises `OSError`, also for a pipe or a device in its place."""
+    with opened_file(path) as file:
+        return file.read()
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
@@ -51,11 +71,12 @@ def clear_unfinished(path: Path) -> None:
     """Remove temporary files of writers of `path` that are no more. Raises `OSError`."""
     for left in path.parent.glob(f".{path.name}.*"):
         writer = left.name.split(".")[-2]
-        if writer.isdecimal() and not _alive(int(writer)):
+        if writer.isdecimal() and not alive(int(writer)):
             left.unlink(missing_ok=True)
 
 
-def _alive(process: int) -> bool:
+def alive(process: int) -> bool:
+    """Is there a process of this number?"""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from agentformer.errors import StoreError
+from agentformer.records import crc
 from agentformer.records.ids import new_id
 
 MIGRATIONS: tuple[str, ...] = (
@@ -150,7 +151,19 @@ MIGRATIONS: tuple[str, ...] = (
     -- All that is neither archived nor replaced, which the first search of a scope reads.
     CREATE INDEX entries_live ON entries (namespace, tier, kind) WHERE archived_at IS NULL AND superseded_by IS NULL;
     """,
+    # 6: a checksum of what is stored, see `crc`; NULL where a former version wrote the row.
+    """
+    ALTER TABLE entries ADD COLUMN checksum INTEGER;  -- over `codec.CHECKED`
+    ALTER TABLE history ADD COLUMN checksum INTEGER;
+    ALTER TABLE vectors ADD COLUMN checksum INTEGER;
+    ALTER TABLE windows ADD COLUMN checksum INTEGER;
+    ALTER TABLE spaces ADD COLUMN checksum INTEGER;
+    ALTER TABLE meta ADD COLUMN checksum INTEGER;
+    """,
 )
+_SEALED = 6  # the version from which on the few rows of `meta` and `spaces` all have a checksum
+
+OURS = ("meta", "entries")  # tables that no store of ours lacks
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -163,15 +176,26 @@ def migrate(connection: sqlite3.Connection) -> None:
                     connection.execute(statement)
                 if version == 0:
                     connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (new_id(),))
+                if version + 1 == _SEALED:
+                    _seal(connection)
                 connection.execute(f"PRAGMA user_version = {version + 1}")
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:  # a commit without room has ended it already
+                connection.execute("ROLLBACK")
             raise
     if version > len(MIGRATIONS):
         raise StoreError(
             f"this store is of a newer version (schema {version}, known {len(MIGRATIONS)}); upgrade agentformer"
         )
+
+
+def _seal(connection: sqlite3.Connection) -> None:
+    """Checksums of what a store knows of itself, as it is now."""
+    for key, value in connection.execute("SELECT key, value FROM meta").fetchall():
+        connection.execute("UPDATE meta SET checksum = ? WHERE key = ?", [crc.of_text(value, key), key])
+    for number, text in connection.execute("SELECT id, description FROM spaces").fetchall():
+        connection.execute("UPDATE spaces SET checksum = ? WHERE id = ?", [crc.of_text(text, number), number])
 
 
 def _version(connection: sqlite3.Connection) -> int:

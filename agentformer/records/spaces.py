@@ -14,8 +14,11 @@ from functools import lru_cache
 from typing import Literal
 
 from agentformer.errors import Conflict, SpaceMismatch
+from agentformer.records import crc, meta
+from agentformer.records.codec import undecodable
 from agentformer.types import UNSEARCHED_KINDS, EmbeddingSpace, SpaceState
 
+_LAST_SPACE, _WANTED_EMBEDDER = "last_space", "wanted_embedder"  # keys of `meta`
 _PRUNED = 2_000  # vectors deleted in one transaction, so that no other writer waits long
 
 
@@ -31,8 +34,8 @@ def building_space(connection: sqlite3.Connection) -> tuple[int, EmbeddingSpace]
 
 def space_of(connection: sqlite3.Connection, number: int) -> EmbeddingSpace | None:
     """The space of this number, as long as it was not pruned."""
-    row = connection.execute("SELECT description FROM spaces WHERE id = ?", [number]).fetchone()
-    return _described(row) if row else None
+    row = connection.execute("SELECT id, description, checksum FROM spaces WHERE id = ?", [number]).fetchone()
+    return described(row) if row else None
 
 
 def claim_space(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
@@ -84,8 +87,8 @@ def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
             f"a move to {_name(under_way[1])} is under way; finish it (agentformer reembed --to "
             f"{under_way[1].spec}), or give it up (agentformer reembed --abandon)"
         )
-    rows = connection.execute("SELECT id, description FROM spaces WHERE active = 0 ORDER BY id DESC").fetchall()
-    kept = next((row["id"] for row in rows if not _described(row).difference(space)), None)
+    rows = connection.execute("SELECT * FROM spaces WHERE active = 0 ORDER BY id DESC").fetchall()
+    kept = next((row["id"] for row in rows if not described(row).difference(space)), None)
     if kept is None:
         kept = _insert(connection, space, "building")
     else:
@@ -147,6 +150,9 @@ def switch(connection: sqlite3.Connection, number: int) -> bool:
     connection.execute("UPDATE spaces SET active = 1, building = 0 WHERE id = ?", [number])
     connection.execute("DELETE FROM pending")
     connection.execute("INSERT INTO pending SELECT entry, attempts, last_error, 1 FROM moving")
+    connection.execute(  # windows of a former text, of when the space was filled before
+        "DELETE FROM windows WHERE space = ? AND entry IN (SELECT entry FROM moving)", [number]
+    )
     connection.execute("DELETE FROM moving")
     marks = ", ".join("?" * len(UNSEARCHED_KINDS))
     connection.execute(  # none, unless something went wrong: then it is embedded again instead of not being found
@@ -166,10 +172,10 @@ def abandon_move(connection: sqlite3.Connection) -> bool:
 
 def all_spaces(connection: sqlite3.Connection) -> list[SpaceState]:
     """Every space that the store has vectors of, in order of their making."""
-    rows = connection.execute("SELECT id, description, active, building FROM spaces ORDER BY id").fetchall()
+    rows = connection.execute("SELECT * FROM spaces ORDER BY id").fetchall()
     states = []
     for row in rows:
-        space = _described(row)
+        space = described(row)
         state: Literal["active", "building", "kept"] = (
             "active" if row["active"] else "building" if row["building"] else "kept"
         )
@@ -204,38 +210,42 @@ def prune_some(connection: sqlite3.Connection) -> tuple[int, bool]:
 
 
 def _one(connection: sqlite3.Connection, condition: str) -> tuple[int, EmbeddingSpace] | None:
-    row = connection.execute(f"SELECT id, description FROM spaces WHERE {condition}").fetchone()
-    return (row["id"], _described(row)) if row else None
+    row = connection.execute(f"SELECT id, description, checksum FROM spaces WHERE {condition}").fetchone()
+    return (row["id"], described(row)) if row else None
 
 
-def _described(row: sqlite3.Row) -> EmbeddingSpace:
-    return _space(row["description"])
+def described(stored: sqlite3.Row) -> EmbeddingSpace:
+    """The space of a row with id, description and checksum. Raises `StoreDamaged`."""
+    return _space(stored["id"], stored["description"], stored["checksum"])
 
 
 @lru_cache(maxsize=64)
-def _space(description: str) -> EmbeddingSpace:
+def _space(number: int, description: str, checksum: int | None) -> EmbeddingSpace:
     """Each search asks for its store's space."""
-    return EmbeddingSpace(**json.loads(description))
+    what = "the description of an embedding space"
+    if checksum is not None and crc.of_text(description, number) != checksum:
+        raise crc.damaged(what)
+    try:
+        return EmbeddingSpace(**json.loads(description))
+    except (TypeError, ValueError) as error:
+        raise undecodable(what, error) from error
 
 
 def _insert(connection: sqlite3.Connection, space: EmbeddingSpace, state: Literal["active", "building"]) -> int:
     description = json.dumps(dataclasses.asdict(space))
     number = _fresh_number(connection)
     connection.execute(
-        "INSERT INTO spaces (id, description, active, building) VALUES (?, ?, ?, ?)",
-        [number, description, int(state == "active"), int(state == "building")],
+        "INSERT INTO spaces (id, description, active, building, checksum) VALUES (?, ?, ?, ?, ?)",
+        [number, description, state == "active", state == "building", crc.of_text(description, number)],
     )
     return number
 
 
 def _fresh_number(connection: sqlite3.Connection) -> int:
     """A number that no space ever had: indexes and snapshots know a space by it, also after it was pruned."""
-    known = connection.execute(
-        "SELECT max(coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'last_space'), 0), "
-        "coalesce((SELECT max(id) FROM spaces), 0))"
-    )
-    number = int(known.fetchone()[0]) + 1
-    connection.execute("INSERT OR REPLACE INTO meta VALUES ('last_space', ?)", [str(number)])
+    highest = connection.execute("SELECT coalesce(max(id), 0) FROM spaces").fetchone()[0]
+    number = max(int(meta.told(connection, _LAST_SPACE) or 0), int(highest)) + 1
+    meta.tell(connection, _LAST_SPACE, str(number))
     return number
 
 
@@ -245,13 +255,12 @@ def _name(space: EmbeddingSpace) -> str:
 
 def wanted_embedder(connection: sqlite3.Connection) -> str:
     """The embedder that a store without vectors was to be embedded with; "" where nobody named one."""
-    row = connection.execute("SELECT value FROM meta WHERE key = 'wanted_embedder'").fetchone()
-    return str(row[0]) if row else ""
+    return meta.told(connection, _WANTED_EMBEDDER)
 
 
 def want_embedder(connection: sqlite3.Connection, spec: str) -> None:
     """Remember which embedder was asked for while it could not be had, so that no other takes its place unasked."""
-    connection.execute("INSERT OR REPLACE INTO meta VALUES ('wanted_embedder', ?)", [spec])
+    meta.tell(connection, _WANTED_EMBEDDER, spec)
 
 
 def _changes(stored: EmbeddingSpace, given: EmbeddingSpace) -> str:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
+from agentformer.records.placed import Placed, check_kind, check_ours, is_read_only, opened_read_only
 
-_DAMAGED = ("malformed", "not a database", "disk image", "corrupt")
+_DAMAGED = (
+    *("malformed", "not a database", "disk image", "corrupt", "unsupported file format", "could not decode"),
+    *("no such table", "no such column", "no such index", "already exists", "duplicate column"),  # of our own schema
+    *("unique constraint", "foreign key constraint"),  # we look before we write, so what is there is not what it was
+)
 _FULL = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
 
 
-def opened(path: Path, busy_seconds: float) -> sqlite3.Connection:
+def opened(path: Path, busy_seconds: float, tables: Collection[str]) -> Placed:
     """A connection with a write-ahead log and `synchronous=FULL`: what is committed has reached the disk. A writer
-    waits `busy_seconds` for another one."""
-    connection = sqlite3.connect(
-        path, timeout=busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
-    )
+    waits `busy_seconds` for another one. A file that cannot be written is opened for reading.
+
+    Raises `StoreError`, before anything is changed, for what is no file of ours: not a database with these tables."""
+    check_kind(path)
+    connection = opened_read_only(path, busy_seconds) if is_read_only(path) else _connected(path, busy_seconds)
     try:
         connection.row_factory = sqlite3.Row
-        _keep_a_log(connection, busy_seconds)
+        check_ours(connection, path, tables)
+        if connection.read_only:
+            return connection
+        connection.has_log = _keep_a_log(connection, busy_seconds)
+        connection.remember(path)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")  # what is forgotten does not stay readable in free pages
     except BaseException:
@@ -31,11 +41,24 @@ def opened(path: Path, busy_seconds: float) -> sqlite3.Connection:
     return connection
 
 
+def _connected(path: Path, busy_seconds: float) -> Placed:
+    return sqlite3.connect(
+        path,
+        timeout=busy_seconds,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        factory=Placed,
+    )
+
+
 @contextmanager
-def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-    """Committed at the end, or rolled back by an error, wherever it comes: Ctrl-C comes anywhere."""
+def transaction(connection: Placed, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+    """Committed at the end, or rolled back by an error, wherever it comes: Ctrl-C comes anywhere. Raises `StoreError`
+    where the file was taken away."""
     try:
         connection.execute(begin)
+        connection.check_log()
         yield connection
         connection.execute("COMMIT")
     except BaseException:
@@ -49,23 +72,26 @@ def translated(path: Path, damaged: str) -> Iterator[None]:
     """Errors of SQLite as `StoreDamaged`, with what to do, `StoreFull` or `StoreError`."""
     try:
         yield
+    except UnicodeDecodeError as error:  # of what SQLite says of a schema that is broken
+        raise StoreDamaged(f"{path} is damaged (a name in it is not UTF-8); {damaged}") from error
     except sqlite3.DatabaseError as error:
         text = str(error).lower()
         if any(word in text for word in _DAMAGED):
-            raise StoreDamaged(f"{path} is damaged ({error}); {damaged}") from error
+            told = str(error).partition(" with text ")[0]  # the text may be anything, and is nobody's business here
+            raise StoreDamaged(f"{path} is damaged ({told}); {damaged}") from error
         if any(word in text for word in _FULL):
             raise StoreFull(f"{path} cannot be written ({error}); free space or check permissions") from error
         raise StoreError(f"{path}: {error}") from error
 
 
-def _keep_a_log(connection: sqlite3.Connection, busy_seconds: float) -> None:
-    """Write-ahead logging, for good. Only the first opener of a new file changes the mode, and while it does, SQLite
-    refuses the others at once instead of letting them wait `busy_timeout`; so they wait here."""
+def _keep_a_log(connection: sqlite3.Connection, busy_seconds: float) -> bool:
+    """Write-ahead logging, for good; False on a file system that cannot have it. Only the first opener of a new file
+    changes the mode, and while it does, SQLite refuses the others at once instead of letting them wait `busy_timeout`;
+    so they wait here."""
     deadline = time.monotonic() + busy_seconds
     while True:
         try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchall()
-            return
+            return bool(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal")
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise

@@ -7,13 +7,15 @@ little-endian, finite and of unit length; anything else is refused.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from agentformer.errors import EmbedderError
 from agentformer.later import Later
+from agentformer.records import crc
 from agentformer.records.scopes import where
 from agentformer.types import Matrix, Scope, Span, Waiting
 
@@ -24,6 +26,7 @@ else:
 
 
 HASH_BYTES = 32
+_FLOAT = 4  # bytes of a number
 _VARIABLES = 500  # hashes per statement; well below every SQLite's limit of bound variables
 _FEW = 1_000  # queued entries looked up one by one rather than by walking through a scope
 
@@ -76,9 +79,50 @@ def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[byt
     data = np.ascontiguousarray(rows, dtype="<f4")
     buffer, size = data.data.cast("B"), data.shape[1] * data.itemsize
     connection.executemany(
-        "INSERT OR IGNORE INTO vectors (space, hash, data) VALUES (?, ?, ?)",
-        ((space, key, buffer[i * size : (i + 1) * size]) for i, key in enumerate(hashes)),
+        "INSERT OR IGNORE INTO vectors (space, hash, data, checksum) VALUES (?, ?, ?, ?)",
+        zip(itertools.repeat(space), hashes, _cut(buffer, size), crc.of_vectors(buffer, len(hashes)), strict=False),
     )
+
+
+def _cut(buffer: memoryview, size: int) -> Iterator[memoryview]:
+    return (buffer[start : start + size] for start in range(0, len(buffer), size))
+
+
+def matrix(numbers: Sequence[int], blobs: Sequence[bytes], checksums: Sequence[int | None], dimension: int) -> Matrix:
+    """Stored vectors as unit rows. Raises `StoreDamaged` where one of them is not what was written."""
+    data = _sound(blobs, checksums, dimension)
+    if data is None:
+        problems = map(vector_damage, blobs, checksums, itertools.repeat(dimension))
+        number, why = next(found for found in zip(numbers, problems, strict=False) if found[1])
+        raise crc.damaged(f"the vector {number}", why)
+    return np.frombuffer(data, "<f4").reshape(-1, dimension).astype(np.float32, copy=False)
+
+
+def _sound(blobs: Sequence[bytes], checksums: Sequence[int | None], dimension: int) -> bytes | None:
+    """All vectors in one, or None where one is damaged. They are looked at together: a search reads hundreds, an index
+    that is built a million."""
+    try:
+        data = b"".join(blobs)
+    except TypeError:  # one is not even bytes
+        return None
+    if not {*map(len, blobs)} <= {dimension * _FLOAT}:
+        return None
+    if checksums.count(None) == len(checksums):
+        return data
+    sums = crc.of_vectors(data, len(blobs))
+    if sums == [*checksums]:
+        return data
+    sound = all(kept is None or kept == found for kept, found in zip(checksums, sums, strict=True))
+    return data if sound else None
+
+
+def vector_damage(data: object, checksum: int | None, dimension: int | None) -> str:
+    """Why a stored vector is not what was written; "" where nothing speaks against it."""
+    if not isinstance(data, bytes) or not data or len(data) % _FLOAT:
+        return "it is no vector"
+    if dimension is not None and len(data) != dimension * _FLOAT:
+        return f"it has {len(data)} bytes instead of {dimension * _FLOAT}"
+    return crc.DIFFERS if checksum is not None and crc.of_vectors(data, 1) != [checksum] else ""
 
 
 def put_windows(
@@ -91,11 +135,31 @@ def put_windows(
     former = _vectors_of(connection, [num for num, _ in cuts])
     if former:
         connection.executemany("DELETE FROM windows WHERE entry = ? AND space = ?", ((num, space) for num, _ in cuts))
+    rows = ((space, num, w.span.start, w.span.end, vectors[w.hash]) for num, windows in cuts for w in windows)
     connection.executemany(
-        "INSERT INTO windows (space, entry, span_start, span_end, vector) VALUES (?, ?, ?, ?, ?)",
-        ((space, num, w.span.start, w.span.end, vectors[w.hash]) for num, windows in cuts for w in windows),
+        "INSERT INTO windows (space, entry, span_start, span_end, vector, checksum) VALUES (?, ?, ?, ?, ?, ?)",
+        ((*row, crc.of_values(row)) for row in rows),
     )
-    _drop_unused(connection, former)
+    drop_unused(connection, former)
+
+
+def spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
+    """Where these windows lie in their entries' contents; those that are gone are left out. Raises `StoreDamaged`."""
+    found = {}
+    for start in range(0, len(windows), _VARIABLES):
+        group = windows[start : start + _VARIABLES]
+        marks = ",".join("?" * len(group))
+        for row in connection.execute(f"SELECT * FROM windows WHERE id IN ({marks})", group):
+            if why := window_damage(row):
+                raise crc.damaged(f"the window {row['id']}", why)
+            found[row["id"]] = Span(row["span_start"], row["span_end"])
+    return found
+
+
+def window_damage(row: sqlite3.Row) -> str:
+    """Why a stored window is not what was written; "" where nothing speaks against it."""
+    values = [row[name] for name in ("space", "entry", "span_start", "span_end", "vector")]
+    return crc.DIFFERS if row["checksum"] is not None and crc.of_values(values) != row["checksum"] else ""
 
 
 def put_embedded(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
@@ -115,7 +179,7 @@ def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str,
             "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)",
             ((num,) for num in nums),
         )
-        _drop_unused(connection, former)
+        drop_unused(connection, former)
     connection.executemany(
         "INSERT INTO pending VALUES (?, 1, ?, ?) ON CONFLICT (entry) DO UPDATE SET "
         "attempts = attempts + 1, last_error = excluded.last_error, refused = excluded.refused",
@@ -127,7 +191,7 @@ def forget(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
     """Delete the windows of entries, and vectors that nothing else uses."""
     former = _vectors_of(connection, nums)
     connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in nums))
-    _drop_unused(connection, former)
+    drop_unused(connection, former)
 
 
 def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
@@ -135,7 +199,8 @@ def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]
     return {row[0] for row in connection.execute(query, [json.dumps(nums)])} if nums else set()
 
 
-def _drop_unused(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
+def drop_unused(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
+    """Delete those of these vectors that no window has."""
     connection.executemany(
         "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)",
         ((vector,) for vector in vectors),

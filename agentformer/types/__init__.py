@@ -8,6 +8,7 @@ from agentformer.types.answers import Answer, AnswerEvent, AnswerFault, AnswerPi
 from agentformer.types.backend import MemoryBackend
 from agentformer.types.documents import DocumentStatus, DocumentText, Heading, Page, PageStatus, Span
 from agentformer.types.embedding import Reembedding, SpaceState, Waiting
+from agentformer.types.health import Check, MemorySnapshot, StoredVector
 from agentformer.types.memory import (
     DEFAULT_NAMESPACE,
     DOCUMENT_KINDS,
@@ -47,6 +48,7 @@ __all__ = [
     "AnswerFault",
     "AnswerPiece",
     "ChatMessage",
+    "Check",
     "Citation",
     "Decay",
     "DocumentStatus",
@@ -61,6 +63,7 @@ __all__ = [
     "Matrix",
     "MemoryBackend",
     "MemoryEntry",
+    "MemorySnapshot",
     "Page",
     "PageStatus",
     "Query",
@@ -71,6 +74,7 @@ __all__ = [
     "Source",
     "SpaceState",
     "Span",
+    "StoredVector",
     "Tier",
     "Tool",
     "ToolCall",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 from agentformer.types.embedding import Reembedding, SpaceState, Waiting
+from agentformer.types.health import Check, MemorySnapshot, StoredVector
 from agentformer.types.memory import Hits, MemoryEntry, Query, Scope, Use
 from agentformer.types.models import Embedder
 
@@ -30,11 +33,16 @@ class MemoryBackend(Protocol):
         *,
         replacing: Sequence[Scope] = (),
         unique: bool = False,
+        former: Mapping[str, Sequence[MemoryEntry]] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Sequence[MemoryEntry]:
         """Store all entries, and in the same transaction remove everything else that lies in a scope of
         `replacing`, with its parts. An id that exists already raises `Conflict`. `progress` is told the
         windows embedded and the windows in all.
+
+        `former` gives entries their `history`, by id, oldest first: what an archive knows of them. Versions that do
+        not rise up to the entry's own, and states of an entry that is not stored here, raise `InvalidInput`; it does
+        not go with `unique`.
 
         With `unique`, an entry that says what a live one says already (`records.duplicates.same`) is not
         stored: the one that is there comes back in its place, with its `repeat_count` one higher. That holds
@@ -62,10 +70,11 @@ class MemoryBackend(Protocol):
         the entry: version, history and `updated_at` stay. Missing ids are passed over."""
         ...
 
-    def remove(self, what: Scope | Sequence[str]) -> int:
+    def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
         """Delete entries with their parts (entries of the same namespace whose `parent_id` they are), vectors, terms
         and history.
-        Returns how many entries went, parts and dissolved summaries included.
+        Returns how many entries went, parts and dissolved summaries included. An entry of the ids given that is not at
+        `expected_version` raises `Conflict`, and nothing goes.
 
         A summary of which an original goes is dissolved: it goes too, since it tells what was to be forgotten,
         and its other originals come back. The originals of a summary that goes come back."""
@@ -150,6 +159,30 @@ class MemoryBackend(Protocol):
 
     def release(self, name: str, holder: str) -> None:
         """Give a lease up. Nothing happens when `holder` does not have it."""
+        ...
+
+    def verify(self, *, repair: bool = False) -> Sequence[Check]:
+        """Compare all that is kept with each other: the records with themselves, and with what follows from them.
+        Reads everything, changes nothing, and raises nothing for what is damaged: that is what it tells. What others
+        write meanwhile is never taken for damage.
+
+        With `repair`, what can be derived from the records is made anew, and what cannot be read any more is set
+        aside in a file beside them, told in the findings and counted as mended, so that all else can be used."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
+        """A view of this moment, for as long as the context lasts. Writers are not held up."""
+        ...
+
+    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
+        """Keep vectors that another store of the same space made, so that the same texts are not embedded again by
+        the next `store`. Returns how many were kept: none where the store's space is another one, or where no vectors
+        are kept. Raises `EmbedderError` for one that is not finite or not of unit length."""
+        ...
+
+    def backup(self, folder: Path) -> None:
+        """Write a copy of this moment into `folder`, which is empty: a store of its own, which can be opened there.
+        Writers are not held up. Raises `StoreFull`, and `StoreDamaged` where this store cannot be read."""
         ...
 
     def status(self) -> Mapping[str, Any]:

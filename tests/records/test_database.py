@@ -13,6 +13,7 @@ from agentformer.errors import Conflict, StoreDamaged, StoreError, StoreFull
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
+from agentformer.records.placed import Placed
 from agentformer.records.schema import MIGRATIONS
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope
@@ -34,7 +35,7 @@ def contents(database: Database) -> list[str]:
         return [e.content for e in records.page(connection, Scope(), "", 100)]
 
 
-class Interrupted(sqlite3.Connection):
+class Interrupted(Placed):
     """Ctrl-C comes just behind the beginning of its first transaction."""
 
     interrupted = False
@@ -54,6 +55,7 @@ def test_an_interrupt_behind_the_beginning_leaves_no_transaction_open(database: 
         records.insert(connection, [entry("a")])
     one = sqlite3.connect(database.path, factory=Interrupted, isolation_level=None, check_same_thread=False)
     one.row_factory = sqlite3.Row
+    one.remember(database.path)
     database._idle[:] = [one]
     with pytest.raises(KeyboardInterrupt), getattr(database, use)():
         pass

@@ -1,0 +1,450 @@
+"""What is stored is held against its checksum whenever it is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import Conflict, StoreDamaged
+from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
+from agentformer.records import crc, meta
+from agentformer.records import entries as records
+from agentformer.records.codec import CHECKED, COLUMNS, COUNTED, now, to_row
+from agentformer.records.database import Database
+from agentformer.records.health import checksums
+from agentformer.records.health.checksums import Damaged
+from agentformer.testing import make_entry
+from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(tmp_path / DATABASE_FILE)
+    yield database
+    database.close()
+
+
+def entry(content: str = "a numbat", **fields: Any) -> MemoryEntry:
+    return make_entry(content, created_at=now(), updated_at=now(), **fields)
+
+
+def store(database: Database, *entries: MemoryEntry) -> list[int]:
+    with database.writing() as connection:
+        return records.insert(connection, entries)
+
+
+def change(database: Database, statement: str, *values: Any) -> None:
+    """As damage on the disk does, past all of our code."""
+    raw = sqlite3.connect(database.path, isolation_level=None)
+    raw.execute(statement, values)
+    raw.close()
+
+
+def test_every_column_is_checked_or_known_to_change_in_place(database: Database) -> None:
+    with database.reading() as connection:
+        columns = [row["name"] for row in connection.execute("PRAGMA table_info (entries)")]
+    assert sorted([*CHECKED, *COUNTED, "checksum", "num"]) == sorted(columns)
+    assert sorted([*CHECKED, *COUNTED, "checksum"]) == sorted(COLUMNS)
+
+
+def test_checksums_never_change() -> None:
+    """Those of these rows were written by the first version that had any."""
+    full = MemoryEntry(
+        **{"id": "01", "content": "näin", "title": "t", "metadata": {"a": [1, None]}, "salience": 0.5, "version": 3},
+        source=Source("d", "n", 4, "iv", 5, 9),
+        derived_from=(Link("02"),),
+        created_at=AT,
+        updated_at=AT,
+    )
+    assert to_row(full)["checksum"] == 4019972997
+    assert to_row(dataclasses.replace(full, source=None))["checksum"] == 3668126450
+    assert crc.of_text("text", 7, 1) == 1290126762
+    assert crc.of_vectors(np.arange(4, dtype="<f4").tobytes(), 1) == [-2751838212497342464]
+    assert crc.of_vectors(np.arange(6, dtype="<f4").tobytes(), 2) == [-7845325397519499264, -7334173366248538112]
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 7, 384])
+def test_every_bit_of_a_vector_counts_and_its_place(dimension: int) -> None:
+    chance = np.random.default_rng(dimension)
+    rows = chance.standard_normal((3, dimension)).astype("<f4")
+    sums = crc.of_vectors(rows.tobytes(), 3)
+    assert sums == [crc.of_vectors(row.tobytes(), 1)[0] for row in rows]
+    data = rows[1].tobytes()
+    bits = range(8 * len(data)) if dimension < 10 else chance.integers(0, 8 * len(data), 2_000)
+    for bit in bits:
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << (bit % 8)
+        assert crc.of_vectors(changed, 1) != [sums[1]]
+        changed[(bit // 8 + 4) % len(data)] ^= 1 << (bit % 8)  # the same bit of the next number
+        assert dimension == 1 or crc.of_vectors(changed, 1) != [sums[1]]
+    if dimension > 1:
+        assert crc.of_vectors(np.roll(rows[1], 1).tobytes(), 1) != [sums[1]]
+
+
+def test_a_column_that_is_added_behind_leaves_the_checksums_of_former_rows() -> None:
+    assert crc.of_values(["a", None, 1]) == crc.of_values(["a", None, 1, None, None])
+    assert crc.of_values(["a", None, 1]) != crc.of_values(["a", None, 1, "b"])
+
+
+@pytest.mark.parametrize("column", CHECKED)
+def test_a_changed_value_is_never_answered_from(database: Database, column: str) -> None:
+    (num,) = store(database, entry(source=Source("d", "n", 1, "i", 0, 8), occurred_at=AT))
+    kept = "id" if column != "id" else "title"
+    with database.reading() as connection:
+        row = connection.execute("SELECT * FROM entries").fetchone()
+    other = row[column] + 1 if isinstance(row[column], (int, float)) else f"{row[column] or ''}x"
+    other = '{"x": 1}' if column == "metadata" else other  # the index of its keys takes JSON alone
+    change(database, f"UPDATE entries SET {column} = ?", other)
+    with pytest.raises(StoreDamaged, match="agentformer doctor --repair"), database.reading() as connection:
+        records.by_num(connection, [num])
+    with database.reading() as connection:
+        (found,) = checksums.damaged_entries(connection)
+    assert (found.num, found.last, found.name) == (num, num, row["id"] if kept == "id" else f"{row['id']}x")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("metadata", "[1]"),
+        ("derived_from", "["),
+        ("derived_from", b"\xff"),
+        ("derived_from", "[5]"),
+        ("derived_from", "[" * 100_000),
+        ("derived_from", '[["a", "b", "c"]]'),
+        ("created_at", 2**62),
+        ("created_at", "yesterday"),
+    ],
+)
+def test_what_cannot_be_decoded_is_damage_also_without_a_checksum(
+    database: Database, column: str, value: object
+) -> None:
+    (num,) = store(database, entry())
+    change(database, f"UPDATE entries SET checksum = NULL, {column} = ?", value)
+    with pytest.raises(StoreDamaged, match="cannot be decoded"), database.reading() as connection:
+        records.by_num(connection, [num])
+    with database.reading() as connection:
+        assert [found.num for found in checksums.damaged_entries(connection)] == [num]
+
+
+@pytest.mark.parametrize("checksum", ["checksum", "NULL"])
+def test_a_text_that_is_not_utf_8_is_damage_and_not_told(database: Database, checksum: str) -> None:
+    (num,) = store(database, entry("a secret"))
+    change(database, f"UPDATE entries SET checksum = {checksum}, content = CAST(x'736563726574ff' AS TEXT)")
+    with pytest.raises(StoreDamaged, match="UTF-8") as told, database.reading() as connection:
+        records.by_num(connection, [num])
+    assert "secret" not in str(told.value)
+    with database.reading() as connection:
+        assert [found.num for found in checksums.damaged_entries(connection)] == [num]
+
+
+def test_a_row_of_a_former_version_is_read_and_gets_a_checksum_when_it_changes(database: Database) -> None:
+    old = entry("of old")
+    store(database, old)
+    change(database, "UPDATE entries SET checksum = NULL")
+    with database.writing() as connection:
+        assert records.get(connection, [old.id]) == [old]
+        records.replace(connection, dataclasses.replace(old, content="of now", version=2))
+        assert [*checksums.damaged_entries(connection), *checksums.damaged_history(connection)] == []
+    change(database, "UPDATE entries SET content = 'of noon'")
+    with pytest.raises(StoreDamaged, match=old.id), database.reading() as connection:
+        records.get(connection, [old.id])
+
+
+def test_what_sql_changes_in_place_is_no_damage(tmp_path: Path) -> None:
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    one, other = backend.store([entry("one"), entry("other")])
+    backend.store([entry("one")], unique=True)
+    backend.touch([Use(one.id, AT, matches=2, reads=1)])
+    summary = backend.consolidate(entry("both", kind="summary"), [one.id, other.id])
+    assert [found.archived_by for found in backend.get([one.id, other.id])] == [summary.id] * 2
+    backend.restore(summary.id)
+    assert [(found.repeat_count, found.archived_by) for found in backend.get([one.id])] == [(1, None)]
+    backend.close()
+
+
+class Word(StrEnum):
+    FACT = "fact"
+
+
+class Sentence(str):
+    def __str__(self) -> str:
+        return "another one"
+
+
+def test_what_sqlite_keeps_otherwise_than_given_is_no_damage(database: Database) -> None:
+    """By the type of its column, and without types of Python's own."""
+    odd: dict[str, Any] = {"kind": Word.FACT, "title": 5, "salience": 1, "context": Sentence("said"), "speaker": True}
+    given = entry(**odd, version=True, source=Source("d", "n", 2.0, 3.5, -0.0, 0))  # type: ignore[arg-type]
+    (num,) = store(database, given)
+    with database.reading() as connection:
+        found = records.by_num(connection, [num])[num]
+    assert (found.kind, found.title, found.context, found.speaker, found.version) == ("fact", "5", "said", "1", 1)
+    assert found.source == Source("d", "n", 2, "3.5", 0, 0)
+    assert repr(found.salience) == "1.0"
+
+
+def test_a_changed_former_state_is_never_answered_from(database: Database) -> None:
+    kept, other = entry("a"), entry("b")
+    nums = store(database, kept, other)
+    with database.writing() as connection:
+        for each in (kept, other):
+            records.replace(connection, dataclasses.replace(each, content="now", version=2))
+        assert records.history(connection, kept.id) == [kept]
+    damages = [
+        ("UPDATE history SET state = replace(state, '\"a\"', '\"ä\"') WHERE entry = ?", nums[0]),
+        ("UPDATE history SET checksum = NULL, state = '[' WHERE entry = ?", nums[0]),
+        ("UPDATE history SET version = 9 WHERE entry = ?", nums[0]),
+        (f"UPDATE history SET entry = {nums[0]}, version = 2, checksum = NULL WHERE entry = ?", nums[1]),
+    ]
+    path = Path(f"{database.path}.sound")
+    with database.reading() as connection:
+        connection.execute("ROLLBACK")
+        connection.execute("VACUUM INTO ?", [str(path)])
+    for n, (statement, num) in enumerate(damages):
+        copy = path.with_name(f"{n}.sqlite3")
+        copy.write_bytes(path.read_bytes())
+        damaged = Database(copy)
+        change(damaged, statement, num)
+        with pytest.raises(StoreDamaged, match=f"former version of entry {kept.id}"), damaged.reading() as connection:
+            records.history(connection, kept.id)
+        with damaged.reading() as connection:
+            assert [(found.num, found.name) for found in checksums.damaged_history(connection)] == [(nums[0], kept.id)]
+        damaged.close()
+
+
+def embedded(tmp_path: Path, *contents: str) -> FaissMemoryBackend:
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend.store([entry(content) for content in contents])
+    return backend
+
+
+def damage_vector(backend: FaissMemoryBackend, number: int, data: object) -> None:
+    change(backend._database, "UPDATE vectors SET data = ? WHERE id = ?", data, number)
+
+
+@pytest.mark.parametrize("kind", ["bit", "shorter", "text", "null"])
+@pytest.mark.parametrize("when", ["built", "ranked"])
+def test_a_damaged_vector_is_never_used_and_words_answer_alone(tmp_path: Path, kind: str, when: str) -> None:
+    """Whether it is met where the index is built from the records or where what it found is ranked."""
+    backend = embedded(tmp_path, "a numbat sleeps", "a quokka jumps", "a numbat jumps")
+    if when == "ranked":
+        assert len(backend.search(Query("numbat", mode="dense"))) == 3
+    with backend._database.reading() as connection:
+        data = connection.execute("SELECT data FROM vectors WHERE id = 2").fetchone()[0]
+    damages: dict[str, object] = {"bit": bytes([data[0] ^ 1]) + data[1:], "shorter": data[:-4], "text": "x" * len(data)}
+    damage_vector(backend, 2, damages.get(kind, 5))
+    with pytest.raises(StoreDamaged, match="vector 2 is damaged"):
+        backend.search(Query("numbat", mode="dense"))
+    hits = backend.search(Query("numbat"))
+    assert sorted(hit.entry.content for hit in hits) == ["a numbat jumps", "a numbat sleeps"]
+    assert all(hit.dense_score is None and hit.lexical_score for hit in hits)
+    assert len(hits.warnings) == 1 and hits.warnings[0].startswith("searched by words alone: the vector 2 is damaged")
+    with backend._database.reading() as connection:
+        assert [found.num for found in checksums.damaged_vectors(connection)] == [2]
+    backend.close()
+
+
+def test_what_was_stored_is_acknowledged_though_what_comes_after_it_fails(tmp_path: Path) -> None:
+    """Who is told of an error believes that nothing was stored. Here the queue of what waits cannot be read."""
+    backend = embedded(tmp_path, "a numbat")
+    backend.close()
+    raw = sqlite3.connect(tmp_path / DATABASE_FILE)
+    root = raw.execute("SELECT rootpage FROM sqlite_master WHERE name = 'pending_by_refusal'").fetchone()[0]
+    raw.close()
+    data = bytearray((tmp_path / DATABASE_FILE).read_bytes())
+    data[(root - 1) * 4096 : root * 4096] = bytes(4096)
+    (tmp_path / DATABASE_FILE).write_bytes(data)
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    with pytest.raises(StoreDamaged):
+        again.embed_pending()
+    stored = again.store([entry("a quokka")])
+    assert again.get([stored[0].id]) == stored
+    again.close()
+
+
+def test_vectors_of_a_former_version_are_used_beside_others(tmp_path: Path) -> None:
+    backend = embedded(tmp_path, "a numbat", "a quokka", "a bilby")
+    change(backend._database, "UPDATE vectors SET checksum = NULL WHERE id = 2")
+    assert len(backend.search(Query("quokka", mode="dense"))) == 3
+    damage_vector(backend, 3, b"\0" * 1024)
+    with pytest.raises(StoreDamaged, match="vector 3"):
+        backend.search(Query("quokka", mode="dense"))
+    backend.close()
+
+
+def test_a_changed_window_gives_no_span(tmp_path: Path) -> None:
+    backend = embedded(tmp_path, "a numbat sleeps all day")
+    assert backend.search(Query("numbat", mode="dense"))[0].span == (0, 23)
+    change(backend._database, "UPDATE windows SET span_start = 2")
+    with pytest.raises(StoreDamaged, match="the window 1"):
+        backend.search(Query("numbat", mode="dense"))
+    hits = backend.search(Query("numbat"))
+    assert hits[0].span is None and "words alone" in hits.warnings[0]
+    with backend._database.reading() as connection:
+        assert [found.num for found in checksums.damaged_windows(connection)] == [1]
+    backend.close()
+
+
+def test_a_damaged_entry_is_told_by_every_search_that_finds_it(tmp_path: Path) -> None:
+    backend = embedded(tmp_path, "a numbat sleeps", "a quokka jumps")
+    assert len(backend.search(Query("numbat", mode="lexical"))) == 1
+    change(backend._database, "UPDATE entries SET content = 'a numbat weeps' WHERE num = 1")
+    for mode in ("lexical", "dense", "hybrid"):
+        with pytest.raises(StoreDamaged, match="is damaged: it is not what was written"):
+            backend.search(Query("numbat", mode=mode))  # type: ignore[arg-type]
+    assert [hit.entry.content for hit in backend.search(Query("quokka", mode="lexical"))] == ["a quokka jumps"]
+    backend.close()
+
+
+def test_an_entry_of_another_namespace_is_never_found(tmp_path: Path) -> None:
+    """An index that names the wrong row must not lead out of the scope."""
+    backend = embedded(tmp_path, "a numbat sleeps")
+    other = backend.store([entry("a numbat jumps", namespace="other")])[0]
+    wanted = Query("numbat", scope=Scope("other"), mode="lexical")
+    assert len(backend.search(wanted)) == 1
+    changed = to_row(dataclasses.replace(backend.get([other.id])[0], namespace="secret"))
+    change(
+        backend._database,
+        "UPDATE entries SET namespace = 'secret', checksum = ? WHERE id = ?",
+        changed["checksum"],
+        other.id,
+    )
+    with pytest.raises(StoreDamaged, match="another namespace"):
+        backend.search(wanted)
+    backend.close()
+
+
+def test_a_description_of_a_space_that_is_not_what_was_written_is_told(tmp_path: Path) -> None:
+    backend = embedded(tmp_path, "a numbat")
+    change(backend._database, "UPDATE spaces SET description = replace(description, 'hashing', 'hashinh')")
+    for call in (lambda: backend.search(Query("numbat")), lambda: backend.store([entry("b")]), backend.spaces):
+        with pytest.raises(StoreDamaged, match="description of an embedding space"):
+            call()
+    with backend._database.reading() as connection:
+        assert [found.table for found in checksums.damaged_facts(connection)] == ["spaces"]
+    backend.close()
+
+
+def test_a_store_without_its_own_name_is_not_opened(database: Database) -> None:
+    change(database, "UPDATE meta SET value = 'x' WHERE key = 'store_id'")
+    with pytest.raises(StoreDamaged, match="agentformer doctor"):
+        Database(database.path)
+    change(database, "DELETE FROM meta")
+    with pytest.raises(StoreDamaged, match="its id is missing"):
+        Database(database.path)
+
+
+def test_a_value_of_meta_is_told_as_it_was_written(database: Database) -> None:
+    with database.writing() as connection:
+        meta.tell(connection, "a", "one")
+        meta.tell(connection, "a", "two")
+        assert (meta.told(connection, "a"), meta.told(connection, "b")) == ("two", "")
+    change(database, "UPDATE meta SET key = 'b' WHERE key = 'a'")
+    with database.reading() as connection:
+        assert [found.name for found in checksums.damaged_facts(connection)] == ["b"]
+        with pytest.raises(StoreDamaged):
+            meta.told(connection, "b")
+
+
+def test_a_change_feed_whose_end_is_lost_is_told(database: Database) -> None:
+    """A follower would wait for ever, and answer without what came since."""
+    store(database, entry())
+    change(database, "UPDATE points SET seq = 1000")
+    with pytest.raises(StoreDamaged, match="change feed"), database.reading() as connection:
+        records.last_change(connection)
+
+
+def test_a_schema_that_is_no_text_is_damage(database: Database) -> None:
+    """SQLite's error names what it found there, and cannot be decoded."""
+    database.close()
+    data = database.path.read_bytes()
+    assert data.count(b"tableentriesentries") == 1
+    database.path.write_bytes(data.replace(b"tableentriesentries", b"tableentr\xe5esXntries"))
+    with pytest.raises(StoreDamaged, match="agentformer doctor"):
+        Database(database.path)
+
+
+def test_a_constraint_that_is_not_the_id_is_no_conflict(database: Database) -> None:
+    (num,) = store(database, entry("a"))
+    with pytest.raises(Conflict), database.writing() as connection:
+        records.insert(connection, records.get(connection, [records.by_num(connection, [num])[num].id]))
+    change(database, "CREATE UNIQUE INDEX made_up ON entries (namespace)")
+    with pytest.raises(StoreDamaged, match="UNIQUE"):
+        store(database, entry("b"))
+
+
+def test_a_list_out_of_order_is_told(database: Database) -> None:
+    """Who reads a scope page by page would begin again, and never end. The ids change places in the index alone."""
+    some = sorted((entry(f"{n}") for n in range(20)), key=lambda each: each.id)
+    store(database, *some)
+    change(database, "UPDATE entries SET checksum = NULL")  # or the wrong row would be told before
+    with database.reading() as connection:
+        root = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'entries_by_id'").fetchone()[0]
+    database.close()
+    data = bytearray(database.path.read_bytes())
+    index = bytes(data[(root - 1) * 4096 : root * 4096])
+    one, other = some[3].id.encode(), some[12].id.encode()
+    swapped = index.replace(one, b"?" * len(one)).replace(other, one).replace(b"?" * len(one), other)
+    assert swapped != index
+    data[(root - 1) * 4096 : root * 4096] = swapped
+    database.path.write_bytes(data)
+    again = Database(database.path)
+    with pytest.raises(StoreDamaged, match="out of order"), again.reading() as connection:
+        records.page(connection, Scope(), "", 100)
+    again.close()
+
+
+def pages_of(path: Path, holding: bytes) -> list[int]:
+    data = path.read_bytes()
+    return [at for at in range(0, len(data), 4096) if holding in data[at : at + 4096]]
+
+
+@pytest.mark.parametrize("size", [500, 9_000])
+def test_rows_that_cannot_be_read_are_told_as_a_range_and_the_others_are_looked_at(
+    database: Database, size: int
+) -> None:
+    """Whether a page of the tree is lost or one on which a long text goes on."""
+    nums = store(database, *(entry(f"mark{n:03} " * (size // 8)) for n in range(60)))
+    database.close()
+    pages = pages_of(database.path, b"mark030 ")
+    data = bytearray(database.path.read_bytes())
+    data[pages[0] : pages[0] + 8] = b"\xff" * 8
+    database.path.write_bytes(data)
+    again = Database(database.path)
+    change(again, "UPDATE entries SET title = 'x' WHERE num = 55")
+    with again.reading() as connection:
+        lost, changed = checksums.damaged_entries(connection)
+        readable = [row["num"] for row in checksums.rows(connection, "entries", "num") if not isinstance(row, Damaged)]
+    again.close()
+    assert "cannot be read" in lost.why and lost.num <= nums[30] <= lost.last < lost.num + 10
+    assert readable == [num for num in nums if not lost.num <= num <= lost.last]
+    assert changed.num == 55 and "checksum" in changed.why
+
+
+def test_a_sound_store_has_no_damage(tmp_path: Path) -> None:
+    backend = embedded(tmp_path, *(f"numbat {n} sleeps" for n in range(600)))
+    backend.update(backend.list(Scope(), limit=1)[0].id, {"title": "x"})
+    looks: Sequence[Callable[[sqlite3.Connection], Iterator[Damaged]]] = (
+        checksums.damaged_entries,
+        checksums.damaged_history,
+        checksums.damaged_vectors,
+        checksums.damaged_windows,
+        checksums.damaged_facts,
+    )
+    with backend._database.reading() as connection:
+        assert [[*look(connection)] for look in looks] == [[], [], [], [], []]
+        tables = ("entries", "history", "vectors", "windows", "spaces", "meta")
+        unsealed = [f"SELECT count(*) FROM {table} WHERE checksum IS NULL" for table in tables]
+        assert [connection.execute(query).fetchone()[0] for query in unsealed] == [0] * len(tables)
+    backend.close()
