@@ -4,8 +4,8 @@ A part of this package is named here as "module:Class". A third party adds one w
 group `agentformer.embedders` or `agentformer.llms`, a callable `(model: str, settings: Settings)`; or of
 `agentformer.backends`, a callable `(settings: Settings, embedder: Embedder)`, and of
 `agentformer.stored_spaces`, under the same name, one `(index_dir: Path) -> EmbeddingSpace | None`, of
-`agentformer.wanted_embedders` one `(index_dir: Path) -> str`, and of `agentformer.present` one
-`(index_dir: Path) -> bool`.
+`agentformer.wanted_embedders` one `(index_dir: Path) -> str`, of `agentformer.present` one
+`(index_dir: Path) -> bool`, and of `agentformer.salvagers` one `(index_dir: Path) -> str`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ PARTS: dict[str, dict[str, str]] = {
         "faiss": "agentformer.memory.backends.faiss:present",
         "local_json": "agentformer.memory.backends.present:local_json",
     },
+    # What saves of a folder's store what can be read, where it cannot be opened, and tells in words what came of it.
+    "salvagers": {
+        "faiss": "agentformer.memory.backends.salvaging:faiss",
+    },
     "servers": {
         "auto": "agentformer.api.serving:serve",  # one of these
         "gunicorn": "agentformer.api.serving.gunicorn:serve",
@@ -68,24 +72,34 @@ LATE: dict[str, str] = {
     "Breaker": "agentformer.net.breaker:Breaker",
     "CatchingUp": "agentformer.memory.catching_up:CatchingUp",
     "ContextBuilder": "agentformer.memory.context:ContextBuilder",
+    "Destination": "agentformer.archive.importing:Destination",
     "Embedding": "agentformer.index.embedding:Embedding",
+    "Examination": "agentformer.index.health.examining:Examination",
     "GuardedModel": "agentformer.llms.guarded:GuardedModel",
     "HybridSearch": "agentformer.index.search:HybridSearch",
     "Ingest": "agentformer.rag.ingest:Ingest",
+    "Keeping": "agentformer.index.keeping:Keeping",
     "Move": "agentformer.index.moving:Move",
+    "Origin": "agentformer.archive.backup:Origin",
+    "Places": "agentformer.rag.verifying:Places",
     "ReadLimits": "agentformer.readers:ReadLimits",
     "RoutedBackend": "agentformer.memory.routing:RoutedBackend",
     "Summarizer": "agentformer.memory.summaries.summarizer:Summarizer",
     "Toolbox": "agentformer.tools.toolbox:Toolbox",
     "alone": "agentformer.index.moving:alone",
     "audit": "agentformer.memory.audit:audit",
+    "back_up": "agentformer.archive.backup:back_up",
     "build_cleaner": "agentformer.building.memory:build_cleaner",
     "build_memory": "agentformer.building.memory:build_memory",
     "build_rag": "agentformer.building.documents:build_rag",
     "clean_plain": "agentformer.text.normalize:clean_plain",
+    "export_to": "agentformer.archive.writing:export_to",
+    "import_into": "agentformer.archive.importing:import_into",
     "merge_duplicates": "agentformer.memory.audit:merge_duplicates",
+    "read_archive": "agentformer.archive.reading:read",
     "relevant": "agentformer.memory.relevance:relevant",
     "summary_entry": "agentformer.memory.summaries.entry:summary_entry",
+    "verify": "agentformer.rag.verifying:verify",
     "why_nothing": "agentformer.memory.hints:why_nothing",
     "why_unavailable": "agentformer.embedders.sbert:why_unavailable",
 }

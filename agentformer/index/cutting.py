@@ -29,7 +29,7 @@ _ASKED = 4_096  # hashes that the store is asked for at a time
 _CONTEXTS = 1_024  # context lines remembered with their tokens; the chunks of a section share one
 _OWN = 2  # tokens that a model may put before a text without letters for them, such as SentencePiece's space
 # A model without a tokenizer at hand is given windows of estimated length; where it finds them too long, shorter ones.
-_SHARES = (1.0, 0.5, 0.25, 0.125)
+SHARES = (1.0, 0.5, 0.25, 0.125)
 
 
 @runtime_checkable
@@ -146,7 +146,7 @@ class Vectorizer:
     def _alone(self, entry: MemoryEntry) -> Windows:
         """One entry's windows, as wide as the model takes them."""
         reason = ""
-        for share in _SHARES:
+        for share in SHARES:
             cutter = Cutter(self._embedder, share)
             cuts = cutter.cut([entry])
             error = self._embed(cutter, [entry], cuts).reasons.get(0)

@@ -113,6 +113,11 @@ class DenseIndex:
             with self._growth.alone(0.0 if self._growth.at_work else _PATIENCE):
                 snapshots.discard(self._folder)
 
+    def forget(self) -> None:
+        """Let go of what is in memory; the next search reads it anew."""
+        with self._following:
+            self._held, self._applied, self._point = None, 0, ""
+
     def status(self) -> dict[str, Any]:
         """For a person or a monitor, as JSON values: the index in memory, or what its snapshot says of itself."""
         held = self._held

@@ -276,17 +276,18 @@ class MemoryManager:
                 raise Conflict(f"{entry.id} is superseded by {entry.superseded_by} already")
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
 
-    def remove(self, what: str | Scope) -> int:
+    def remove(self, what: str | Scope, *, expected_version: int | None = None) -> int:
         """Forget an entry, or everything in a scope: entries, their parts, vectors, terms, history, and uploaded
         files. Returns how many entries went.
 
         A summary of which an original goes is taken apart: it goes too, and its other originals come back.
-        Raises `NotFound` for an id, and `InvalidInput` for an uploaded document's: that is `rag.remove`.
+        Raises `NotFound` for an id, `Conflict` when it is not at `expected_version`, and `InvalidInput` for an uploaded
+        document's: that is `rag.remove`.
         """
         if isinstance(what, Scope):
             return self._remove_scope(dataclasses.replace(arguments.checked(what), include_archived=True))
         self._own(what)
-        gone = self._backend.remove([what])
+        gone = self._backend.remove([what], expected_version)
         if not gone:
             raise NotFound(f"there is no entry {what}")
         return gone

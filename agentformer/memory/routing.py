@@ -7,15 +7,21 @@ when a route changes. With one backend, nothing of this stands in between.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from heapq import merge as merge_sorted
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
 from agentformer.index.fusion import merge
+from agentformer.memory.joined import JoinedSnapshot
 from agentformer.records.codec import happened_at
+from agentformer.records.past import Past, checked_past
 from agentformer.settings import Route
 from agentformer.types import (
+    Check,
     Embedder,
     Hit,
     Hits,
@@ -25,9 +31,12 @@ from agentformer.types import (
     Reembedding,
     Scope,
     SpaceState,
+    StoredVector,
     Use,
     Waiting,
 )
+
+_GROUP = 1_000  # vectors given to every backend at a time
 
 
 def fits(route: Route, entry: MemoryEntry) -> bool:
@@ -66,15 +75,20 @@ class RoutedBackend:
         *,
         replacing: Sequence[Scope] = (),
         unique: bool = False,
+        former: Past | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Sequence[MemoryEntry]:
+        past = checked_past(entries, former, unique=unique)
         parts: dict[int, list[MemoryEntry]] = {}
         for entry in entries:
             parts.setdefault(self._all.index(self._home(entry)), []).append(entry)
         stored: dict[str, MemoryEntry] = {}
         try:
             for which, part in parts.items():
-                kept = self._all[which].store(part, replacing=replacing, unique=unique, progress=progress)
+                theirs = {entry.id: past[entry.id] for entry in part if entry.id in past}
+                kept = self._all[which].store(
+                    part, replacing=replacing, unique=unique, former=theirs, progress=progress
+                )
                 stored.update({given.id: entry for given, entry in zip(part, kept, strict=True)})
         except BaseException:
             self.remove([given for given, entry in stored.items() if entry.id == given])
@@ -105,8 +119,8 @@ class RoutedBackend:
         for backend in self._all:
             backend.touch(uses)
 
-    def remove(self, what: Scope | Sequence[str]) -> int:
-        return sum(backend.remove(what) for backend in self._all)
+    def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
+        return sum(backend.remove(what, expected_version) for backend in self._all)
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
         pages = [backend.list(scope, after=after, limit=limit) for backend in self._all]
@@ -178,6 +192,40 @@ class RoutedBackend:
 
     def release(self, name: str, holder: str) -> None:
         self._default.release(name, holder)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[JoinedSnapshot]:
+        """Of each backend one moment, taken one after another: what a call changed in the first and not yet in the
+        second may be seen in parts, as after a crash."""
+        with ExitStack() as open_ones:
+            yield JoinedSnapshot([open_ones.enter_context(backend.snapshot()) for backend in self._all])
+
+    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
+        given, kept = iter(vectors), 0
+        while group := [*islice(given, _GROUP)]:
+            kept += max(backend.keep_vectors(group) for backend in self._all)
+        return kept
+
+    def verify(self, *, repair: bool = False) -> Sequence[Check]:
+        """Each backend by itself; the name of a check tells whose it is."""
+        names = {id(backend): name for name, backend in reversed(self._names.items())}
+        return [
+            dataclasses.replace(check, name=f"{names.get(id(backend), 'default')} {check.name}")
+            for backend in self._all
+            for check in backend.verify(repair=repair)
+        ]
+
+    def backup(self, folder: Path) -> None:
+        """The backends share a folder, so their copies do. Each is of one moment of its own."""
+        for number, backend in enumerate(self._all):
+            part = folder / f".part{number}"
+            part.mkdir()
+            backend.backup(part)
+            for path in part.iterdir():
+                if (folder / path.name).exists():
+                    raise StoreError(f"two backends want to write {path.name} into one backup")
+                path.rename(folder / path.name)
+            part.rmdir()
 
     def status(self) -> Mapping[str, Any]:
         states = {name: dict(backend.status()) for name, backend in self._names.items()}

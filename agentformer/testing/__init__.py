@@ -10,6 +10,7 @@ pytest runs the inherited tests; `pytest.register_assert_rewrite("agentformer.te
 failures tell the values. Every expectation is computed by `Reference`, a dictionary and NumPy.
 """
 
+from agentformer.testing.archiving import Archiving
 from agentformer.testing.case import by_words, raises
 from agentformer.testing.changing import Changing
 from agentformer.testing.embedder import EmbedderConformance
@@ -24,6 +25,7 @@ from agentformer.testing.searching import Searching
 from agentformer.testing.storing import Storing
 from agentformer.testing.summarising import Summarising
 from agentformer.testing.using import Using
+from agentformer.testing.verifying import Verifying
 
 __all__ = [
     "BackendConformance",
@@ -39,6 +41,8 @@ __all__ = [
 ]
 
 
-class BackendConformance(Storing, Changing, Summarising, Using, Leasing, Scoping, Searching, Queueing, Moving):
+class BackendConformance(
+    Archiving, Verifying, Storing, Changing, Summarising, Using, Leasing, Scoping, Searching, Queueing, Moving
+):
     """Every sentence of `MemoryBackend`, as tests. Subclasses give `open(folder, embedder)`, and those of a backend
     without vectors say `vectors = False`."""

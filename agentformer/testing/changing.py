@@ -46,6 +46,18 @@ class Changing(BackendCase):
         assert state(backend, [entry.id]) == before
         assert by_words(backend, "axolotl") == []
 
+    def test_a_stale_version_removes_nothing(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        first, other = backend.store([make_entry("first gecko"), make_entry("another gecko")])
+        backend.update(first.id, {"content": "second gecko"})
+        before = state(backend, [first.id, other.id])
+        with raises(Conflict):
+            backend.remove([other.id, first.id], expected_version=1)
+        assert state(backend, [first.id, other.id]) == before
+        assert backend.remove([first.id], expected_version=2) == 1
+        assert backend.remove([first.id], expected_version=2) == 0
+        assert by_words(backend, "gecko") == [other.id]
+
     def test_updating_what_is_not_there_raises(self, tmp_path: Path) -> None:
         backend = self.start(tmp_path)
         with raises(NotFound):

@@ -95,6 +95,16 @@ class RAGTool:
     def _answerer(self) -> Answerer:
         return self._make_answerer()
 
+    def reread(self, document: MemoryEntry) -> Document:
+        """Bring a stored document in again from its original, with its name and metadata: the new one takes its place,
+        with ids of its own. Raises `NotFound` where the original is gone."""
+        about = describe(document)
+        data = self._originals.get(about.sha256)
+        with self._turns.of((about.namespace, about.sha256)):
+            return self._ingest(
+                data, about.name, namespace=about.namespace, sha256=about.sha256, metadata=about.metadata
+            )
+
     def ready(self) -> None:
         """Make all parts now, and raise what making them raises."""
         _ = self._ingest, self._answerer
@@ -276,8 +286,7 @@ class RAGTool:
         return self._limited(data), Path(given).name if isinstance(given, str) else ""
 
     def _limited(self, data: bytes) -> bytes:
-        if len(data) > self._max_file_bytes:
-            raise InvalidInput("file", f"has over {self._max_file_bytes} bytes; raise max_file_bytes or split it")
+        _check_size(len(data), self._max_file_bytes)
         return data
 
     def _check_question(self, question: str) -> None:
@@ -314,6 +323,11 @@ def _tokens(value: Any) -> int | None:
     raise InvalidInput("max_tokens", f"must be a whole number in 1..{_MOST_TOKENS}, got {value!r:.80}")
 
 
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidInput("file", f"has over {limit} bytes; raise max_file_bytes or split it")
+
+
 def _read_path(path: Path, limit: int) -> bytes:
     try:
         if path.is_dir():
@@ -321,6 +335,7 @@ def _read_path(path: Path, limit: int) -> bytes:
         if path.exists() and not path.is_file():
             raise InvalidInput("file", f"{path} is a device or a pipe; give a regular file")
         with path.open("rb") as file:
+            _check_size(os.fstat(file.fileno()).st_size, limit)  # before anything of it is read
             return file.read(limit + 1)
     except FileNotFoundError:
         raise InvalidInput("file", f"{path} does not exist") from None

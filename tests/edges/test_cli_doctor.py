@@ -1,9 +1,12 @@
-"""`agentformer doctor` finds what is broken, and changes nothing."""
+"""`agentformer doctor` finds what is broken, changes nothing unless it is asked to, and then mends what it can."""
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +18,7 @@ from tests.edges.conftest import Invoke, Shown
 from tests.readers.conftest import make_pdf
 
 KEYS = "The caretaker keeps the keys in the blue cupboard."
+CHUNK = "UPDATE entries SET content = 'x', checksum = NULL WHERE kind = 'chunk' AND page = 2"
 
 
 @pytest.fixture
@@ -36,9 +40,15 @@ def original(folder: Path) -> Path:
     return next((folder / "u").rglob("*.bin"))
 
 
-def left_over(folder: Path) -> None:
+def left_over(folder: Path) -> Path:
     (folder / "u" / "ab").mkdir(exist_ok=True)
-    (folder / "u" / "ab" / f"{'ab' * 32}.bin").write_bytes(b"left over")
+    file = folder / "u" / "ab" / f"{'ab' * 32}.bin"
+    file.write_bytes(b"left over")
+    return file
+
+
+def old_left_over(folder: Path) -> None:
+    os.utime(left_over(folder), (1, 1))
 
 
 def garbled(folder: Path) -> None:
@@ -48,35 +58,45 @@ def garbled(folder: Path) -> None:
     path.write_bytes(bytes(data))
 
 
+def broken_jobs(folder: Path) -> None:
+    (folder / "i" / "jobs.sqlite").write_bytes(b"no database" * 100)
+
+
+def unembedded(folder: Path) -> None:
+    fact = "(SELECT num FROM entries WHERE kind = 'fact')"
+    change(folder, f"DELETE FROM windows WHERE entry = {fact}")
+    change(folder, f"INSERT INTO pending (entry, attempts, last_error) VALUES ({fact}, 1, 'away')")
+
+
 BROKEN: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "an original that is gone": (lambda at: original(at).unlink(), "originals", "is not in the upload folder"),
     "an original that was changed": (lambda at: original(at).write_bytes(b"x"), "originals", "checksum differs"),
-    "a file of no document": (left_over, "uploads", "belongs to no document"),
-    "a chunk that is not in its page": (
-        lambda at: change(at, "UPDATE entries SET content = 'x' WHERE kind = 'chunk' AND page = 2"),
-        "documents",
-        "is not what stands in its page",
-    ),
+    "a file of no document": (old_left_over, "uploads", "belongs to no document"),
+    "a chunk that is not in its page": (lambda at: change(at, CHUNK), "documents", "is not what stands in its page"),
     "a page that is gone": (
         lambda at: change(at, "DELETE FROM entries WHERE kind = 'page' AND page = 1"),
         "documents",
         "has 1 pages instead of 2",
     ),
-    "an entry without a vector": (
-        lambda at: change(
-            at,
-            "INSERT INTO pending (entry, attempts, last_error) SELECT num, 1, 'away' FROM entries WHERE kind = 'fact'",
-        ),
-        "vectors",
-        "1 entries of namespace ours have no vectors yet",
+    "a document that is gone": (
+        lambda at: change(at, "DELETE FROM entries WHERE kind = 'document'"),
+        "parts",
+        "is of rules.pdf, which is not there",
     ),
+    "an entry without a vector": (unembedded, "waiting", "1 entries of namespace ours have no vectors yet"),
     "a row that refers to nothing": (
         lambda at: change(at, "INSERT INTO pending (entry, attempts, last_error) VALUES (999999, 1, 'away')"),
-        "records",
+        "database",
         "refers to a row of entries that is not there",
     ),
-    "a database with torn pages": (garbled, "records", "memory.sqlite3"),
+    "a database with torn pages": (garbled, "database", "malformed"),
+    "a list of jobs that is none": (broken_jobs, "jobs", "not a database"),
 }
+UNMENDED = ("an original that is gone", "an original that was changed", "a list of jobs that is none")
+
+
+def found(told: Any) -> dict[str, Any]:
+    return {check["name"]: check for check in json.loads(told.stdout)["checks"] if check["found"]}
 
 
 def test_a_memory_that_is_whole_is_well(folder: Path, run: Invoke, shown: Shown) -> None:
@@ -84,13 +104,23 @@ def test_a_memory_that_is_whole_is_well(folder: Path, run: Invoke, shown: Shown)
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "all is well")
     told = shown("doctor")
     looked_at = {check["name"]: check["looked_at"] for check in told["checks"]}
-    assert told["well"] and looked_at == {
-        "records": 1,
-        "files": 0,
-        "vectors": 6,
+    assert told["well"] and looked_at.pop("database") > 10 and looked_at.pop("facts") > 0
+    assert looked_at == {
+        "entries": 6,
+        "history": 0,
+        "links": 0,
+        "changes": 6,
+        "leases": 0,
+        "vectors": 3,
+        "windows": 3,
+        "words": 3,
+        "snapshot": 3,
         "documents": 1,
+        "parts": 4,
         "originals": 1,
         "uploads": 1,
+        "waiting": 6,
+        "jobs": 0,
     }
 
 
@@ -102,20 +132,92 @@ def test_what_is_broken_is_found_where_it_is_and_left_as_it_is(folder: Path, run
     before = {path: path.read_bytes() for path in (folder / "u").rglob("*.bin")}
     told = run("doctor", "--json")
     assert told.exit_code == 1, told.output
-    found = {check["name"]: check["findings"] for check in json.loads(told.stdout)["checks"] if check["found"]}
-    assert where in found and any(said in finding for finding in found[where]), found
+    assert where in found(told) and any(said in text for text in found(told)[where]["findings"]), found(told)
     shown = run("doctor")
     assert (shown.exit_code, "FOUND" in shown.stdout, said in shown.stdout) == (1, True, True)
     assert {path: path.read_bytes() for path in (folder / "u").rglob("*.bin")} == before
 
 
-def test_a_memory_that_cannot_be_opened_is_found_too(run: Invoke, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_broken_is_mended_or_told(folder: Path, run: Invoke, shown: Shown, what: str) -> None:
+    broken, where, _ = BROKEN[what]
+    run("list")
+    broken(folder)
+    told = run("doctor", "--repair", "--json")
+    assert where in found(told), told.output
+    if what in UNMENDED:
+        assert told.exit_code == 1 and found(told)[where]["mended"] == 0
+        return
+    assert told.exit_code == 0, told.output
+    assert run("doctor").stdout.splitlines()[-1] == "all is well"
+    if "torn" not in what and "document that is gone" not in what:
+        assert KEYS in run("search", "who keeps the keys").stdout
+    assert [entry["content"] for entry in shown("memories", "--namespace", "ours")["entries"]] == ["Aino prefers tea."]
+
+
+def test_a_document_of_which_a_page_is_gone_is_read_again(folder: Path, run: Invoke, shown: Shown) -> None:
+    change(folder, "DELETE FROM entries WHERE kind = 'page'")
+    done = run("doctor", "--repair")
+    assert done.exit_code == 0 and "brought in again from its original" in done.stdout, done.output
+    (document,) = shown("list")["documents"]
+    assert (document["name"], document["pages"], document["status"]) == ("rules.pdf", 2, "ready")
+
+
+def test_a_file_of_the_last_day_may_be_of_an_upload_under_way(folder: Path, run: Invoke) -> None:
+    file = left_over(folder)
+    done = run("doctor", "--repair")
+    assert done.exit_code == 0 and "1 files of the last day belong to no document" in done.stdout and file.exists()
+
+
+def test_a_file_that_is_no_database_is_left_alone(run: Invoke, tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
-    (tmp_path / "i" / "memory.sqlite3").write_bytes(b"not a database at all" * 100)
-    done = run("doctor", "--json")
-    assert done.exit_code == 1 and "Traceback" not in done.stderr
-    found = {check["name"]: check["found"] for check in json.loads(done.stdout)["checks"]}
-    assert found == {"records": 1, "memory": 1}
+    path = tmp_path / "i" / "memory.sqlite3"
+    path.write_bytes(b"not a database at all" * 100)
+    for options in ((), ("--repair",)):
+        done = run("doctor", "--json", *options)
+        assert done.exit_code == 3 and "Traceback" not in done.stderr
+        assert list(found(done)) == ["memory"]
+        assert path.read_bytes() == b"not a database at all" * 100
+    assert "nothing in memory.sqlite3 can be read" in done.stdout
+    assert [each.name for each in path.parent.iterdir()] == ["memory.sqlite3"]
+
+
+def test_a_memory_that_cannot_be_opened_is_saved_as_far_as_it_can_be_read(
+    folder: Path, run: Invoke, shown: Shown
+) -> None:
+    change(folder, "UPDATE meta SET value = 'x' WHERE key = 'store_id'")
+    assert run("doctor").exit_code == 3
+    done = run("doctor", "--repair")
+    assert done.exit_code == 0 and "6 entries are saved in a new file" in done.stdout, done.output
+    assert run("doctor").stdout.splitlines()[-1] == "all is well"
+    assert KEYS in run("search", "who keeps the keys").stdout
+    assert len(list((folder / "i").glob("memory.sqlite3.damaged-*"))) == 1
+
+
+def test_a_file_that_another_process_has_open_is_not_replaced(folder: Path, run: Invoke) -> None:
+    run("list")
+    holder = subprocess.Popen(
+        [
+            *(sys.executable, "-c"),
+            "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) FROM meta').fetchall();"
+            "print('open', flush=True); sys.stdin.read()",
+            str(folder / "i" / "memory.sqlite3"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "open\n"
+        garbled(folder)
+        before = (folder / "i" / "memory.sqlite3").stat().st_ino
+        done = run("doctor", "--repair")
+        assert done.exit_code == 1 and "is open in another process" in done.stdout, done.output
+        assert (folder / "i" / "memory.sqlite3").stat().st_ino == before
+        assert not list((folder / "i").glob("*damaged*"))
+        holder.communicate("")
+    assert run("doctor", "--repair").exit_code == 0
+    assert run("doctor").exit_code == 0
 
 
 def test_a_readable_file_that_is_damaged_is_found(
@@ -124,6 +226,9 @@ def test_a_readable_file_that_is_damaged_is_found(
     monkeypatch.setenv("AGENTFORMER_BACKEND", "local_json")
     shown("remember", "Aino prefers tea.")
     shown("remember", "Aino prefers coffee.", "--namespace", "other")
+    assert run("doctor").exit_code == 0
     (tmp_path / "i" / "memory-default.json").write_text('{"entries": [')
-    done = run("doctor")
-    assert done.exit_code == 1 and "FOUND files" in done.stdout and "memory-default.json" in done.stdout
+    done = run("doctor", "--json")
+    assert done.exit_code == 1 and list(found(done)) == ["files"]
+    assert "memory-default.json" in found(done)["files"]["findings"][0]
+    assert run("doctor", "--repair").exit_code == 1

@@ -10,24 +10,29 @@ import dataclasses
 import logging
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import Conflict, EmbedderError, NotFound, SpaceMismatch, StoreError
-from agentformer.index.described import described
+from agentformer.index.described import check_records, described
 from agentformer.index.erasing import Erasing
 from agentformer.index.plan import Plan
+from agentformer.index.scratch import Scratch, indexes_of
 from agentformer.later import Made
 from agentformer.records import consolidation, fields, leases, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
+from agentformer.records.backup import write_copy
 from agentformer.records.codec import now
 from agentformer.records.database import Database
+from agentformer.records.past import Past, checked_past
+from agentformer.records.snapshot import RecordsSnapshot, snapshot_of
 from agentformer.registry import late
 from agentformer.settings import Settings
 from agentformer.types import (
+    Check,
     Embedder,
     EmbeddingSpace,
     Hits,
@@ -36,6 +41,7 @@ from agentformer.types import (
     Reembedding,
     Scope,
     SpaceState,
+    StoredVector,
     Use,
     Waiting,
 )
@@ -43,10 +49,13 @@ from agentformer.types import (
 if TYPE_CHECKING:
     from agentformer.index.cutting import Progress
     from agentformer.index.embedding import Embedding, Prepared
+    from agentformer.index.health.examining import Examination
+    from agentformer.index.keeping import Keeping
     from agentformer.index.moving import Move, alone
     from agentformer.index.search import HybridSearch
 else:
     Embedding, HybridSearch, Move, alone = late("Embedding"), late("HybridSearch"), late("Move"), late("alone")
+    Examination, Keeping = late("Examination"), late("Keeping")
 
 log = logging.getLogger("agentformer")
 
@@ -60,23 +69,34 @@ class FaissMemoryBackend:
         self, folder: Path, embedder: Embedder, *, fanout: int = 100, rrf_k: int = 60, plan: Plan | None = None
     ) -> None:
         self._folder = folder
+        check_records(folder / DATABASE_FILE)
         self._database = Database(folder / DATABASE_FILE)
         self._embedder = embedder
         self._closed = False
         self._making = threading.RLock()
         self._ranking: dict[str, Any] = {"fanout": fanout, "rrf_k": rrf_k, "plan": plan}
         self._erasing = Erasing(self._database, lambda: self._search.discard())
-        self._erasing.settle()
+        self._scratch: Scratch | None = None  # of a store that cannot be written
+        if not self._database.read_only:
+            self._erasing.settle()
 
     @Made
     def _search(self) -> HybridSearch:
         """Made by the first search or before the first change: who only reads records needs no index."""
-        return HybridSearch(self._folder, self._database, self._embedder, **self._ranking)
+        folder = self._folder
+        if self._database.read_only:
+            self._scratch = Scratch(folder)
+            folder = self._scratch.folder
+        return HybridSearch(folder, self._database, self._embedder, **self._ranking)
 
     @Made
     def _embedding(self) -> Embedding:
         _ = self._search  # which notes where the indexes stood before
         return Embedding(self._folder, self._database, self._embedder)
+
+    @Made
+    def _keeping(self) -> Keeping:
+        return Keeping(self._database, self._embedder)
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> FaissMemoryBackend:
@@ -89,9 +109,11 @@ class FaissMemoryBackend:
         *,
         replacing: Sequence[Scope] = (),
         unique: bool = False,
+        former: Past | None = None,
         progress: Progress | None = None,
     ) -> list[MemoryEntry]:
         entries = [_completed(entry) for entry in entries]
+        past = checked_past(entries, former, unique=unique)
         prepared = self._prepared(entries, progress)
         with self._changing() as connection:
             doomed: set[int] = set()
@@ -103,6 +125,7 @@ class FaissMemoryBackend:
                 nums, fresh, standing = records.insert_unique(connection, entries, doomed)
             else:
                 nums = records.insert(connection, entries)
+                records.insert_past(connection, nums, entries, past)
             self._embedding.commit(connection, nums, fresh, _only(prepared, entries, fresh))
             consolidation.remove(connection, sorted(doomed))  # last, so that vectors of text that stays are kept
         if not isinstance(prepared, str):
@@ -130,13 +153,18 @@ class FaissMemoryBackend:
             return changed
 
     def touch(self, uses: Sequence[Use]) -> None:
+        if self._database.read_only:
+            return  # counting is no reason to fail what was asked for, nor to warn of it each time
         with self._database.writing() as connection:
             records.touch(connection, uses)
 
-    def remove(self, what: Scope | Sequence[str]) -> int:
+    def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
         if isinstance(what, Scope):
             what = dataclasses.replace(what, include_archived=True)
         with self._changing() as connection:
+            if expected_version is not None and not isinstance(what, Scope):
+                for entry in records.get(connection, what):
+                    _check_version(entry, expected_version)
             doomed = records.with_parts(connection, records.numbers(connection, what))
             gone = consolidation.remove(connection, doomed)
             if gone and isinstance(what, Scope):  # somebody is to be forgotten: nothing may stay in a file
@@ -169,6 +197,8 @@ class FaissMemoryBackend:
             leases.give_up(connection, name, holder)
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
+        if self._database.read_only and not refused:
+            return 0  # nothing that is tried in the background can be kept
         done = self._embedding.catch_up(progress, refused=refused)
         if refused:  # somebody asked for it and waits; so a store that only short-lived processes use is trained too
             self._search.settle()
@@ -199,6 +229,20 @@ class FaissMemoryBackend:
                 some, done = spaces.prune_some(connection)
             gone += some
         return gone
+
+    def verify(self, *, repair: bool = False) -> Sequence[Check]:
+        with indexes_of(self._folder, writable=not self._database.read_only) as folder:
+            where = (folder, self._database, self._embedder)
+            return Examination(*where, lambda: self._search, lambda: self._embedding).run(repair=repair)
+
+    def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
+        return snapshot_of(self._database)
+
+    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
+        return self._keeping.keep(vectors)
+
+    def backup(self, folder: Path) -> None:
+        write_copy(self._database, folder / DATABASE_FILE)
 
     def search(self, query: Query) -> Hits:
         self._erasing.settle_late()
@@ -253,8 +297,13 @@ class FaissMemoryBackend:
         self._closed = True
         try:
             self._erasing.finish()
+            if FaissMemoryBackend._keeping.made(self):
+                self._keeping.drop_unused()
             if not self._searching():
                 return  # nothing was changed or searched here
+            if self._scratch is not None:
+                self._search.close()
+                return
             if self._search.catches_up_soon():  # then the next start finds both indexes ready; else it catches up
                 self._search.refresh()
             self._search.close()
@@ -263,6 +312,8 @@ class FaissMemoryBackend:
             log.warning("the indexes were not saved, and catch up at the next start: %s", error)
         finally:
             self._database.close()
+            if self._scratch is not None:
+                self._scratch.close()
 
     def _searching(self) -> bool:
         """Have the indexes been asked for?"""
@@ -308,7 +359,10 @@ def _completed(entry: MemoryEntry) -> MemoryEntry:
 
 def present(folder: Path) -> bool:
     """Does the folder hold a store of this kind?"""
-    return (folder / DATABASE_FILE).exists()
+    try:
+        return (folder / DATABASE_FILE).stat().st_size > 0
+    except OSError:
+        return False
 
 
 def wanted_embedder(folder: Path) -> str:

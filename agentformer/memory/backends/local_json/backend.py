@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,17 @@ from agentformer.memory.backends.local_json import changes as changing
 from agentformer.memory.backends.local_json.folder import Folder
 from agentformer.memory.backends.local_json.layout import checked
 from agentformer.memory.backends.local_json.leases import Leases
+from agentformer.memory.backends.local_json.moment import FolderSnapshot, write_copy
 from agentformer.memory.backends.local_json.record import handed_out
 from agentformer.memory.backends.local_json.scope import filter_of
+from agentformer.memory.backends.local_json.verifying import verify
 from agentformer.memory.backends.local_json.words import ranked
 from agentformer.records import fields
 from agentformer.records.codec import from_micros, now
+from agentformer.records.past import Past, checked_past
 from agentformer.settings import Settings
 from agentformer.types import (
+    Check,
     Embedder,
     Hit,
     Hits,
@@ -29,6 +34,7 @@ from agentformer.types import (
     Reembedding,
     Scope,
     SpaceState,
+    StoredVector,
     Use,
     Waiting,
 )
@@ -64,9 +70,11 @@ class LocalJsonMemoryBackend:
         *,
         replacing: Sequence[Scope] = (),
         unique: bool = False,
+        former: Past | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[MemoryEntry]:
         entries = [_completed(entry) for entry in entries]
+        past = checked_past(entries, former, unique=unique)
         with self._folder.writing() as draft:
             doomed = changing.doomed_with(draft, {i for scope in replacing for i in changing.inside(draft, scope)})
             if unique:
@@ -74,7 +82,7 @@ class LocalJsonMemoryBackend:
             else:
                 standing = [entry.id for entry in entries]
                 for entry in entries:
-                    changing.insert(draft, entry)
+                    changing.insert(draft, entry, tuple(map(checked, past.get(entry.id, ()))))
             changing.remove(draft, doomed)
             return [draft.records[entry_id].handed_out() for entry_id in standing]
 
@@ -106,10 +114,7 @@ class LocalJsonMemoryBackend:
                 draft.check_whole()
                 raise NotFound(f"there is no entry {entry_id}")
             former = record.entry
-            if expected_version is not None and former.version != expected_version:
-                raise Conflict(
-                    f"entry {entry_id} is at version {former.version}, not {expected_version}; read it again"
-                )
+            _check_version(former, expected_version)
             if "archived_at" in changes:
                 changing.check_free(draft, former)
             changed = checked(dataclasses.replace(former, **changes, version=former.version + 1, updated_at=now()))
@@ -117,10 +122,12 @@ class LocalJsonMemoryBackend:
             return handed_out(changed)
 
     def touch(self, uses: Sequence[Use]) -> None:
+        if self._folder.read_only:
+            return  # counting is no reason to fail what was asked for, nor to warn of it each time
         with self._folder.writing() as draft:
             changing.touch(draft, uses)
 
-    def remove(self, what: Scope | Sequence[str]) -> int:
+    def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
         with self._folder.writing() as draft:
             if isinstance(what, Scope):
                 ids = changing.inside(draft, dataclasses.replace(what, include_archived=True))
@@ -128,6 +135,8 @@ class LocalJsonMemoryBackend:
                 ids = set(what)
                 if not ids <= draft.records.keys():
                     draft.check_whole()
+                for entry_id in ids & draft.records.keys():
+                    _check_version(draft.records[entry_id].entry, expected_version)
             doomed = changing.doomed_with(draft, ids)
             changing.remove(draft, doomed)
         if isinstance(what, Scope):  # somebody is to be forgotten: what was kept of a damaged file tells of them, too
@@ -201,6 +210,18 @@ class LocalJsonMemoryBackend:
     def release(self, name: str, holder: str) -> None:
         self._leases.give_up(name, holder)
 
+    def snapshot(self) -> AbstractContextManager[FolderSnapshot]:
+        return nullcontext(FolderSnapshot(self._folder.reading()))
+
+    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
+        return 0
+
+    def verify(self, *, repair: bool = False) -> Sequence[Check]:
+        return verify(self._folder, self._leases, repair=repair)
+
+    def backup(self, folder: Path) -> None:
+        write_copy(self._folder.reading(), folder)
+
     def status(self) -> dict[str, Any]:
         snapshot = self._folder.reading()
         kinds = Counter(record.entry.kind for record in snapshot.records.values())
@@ -223,6 +244,11 @@ class LocalJsonMemoryBackend:
         records = self._folder.reading().of(scope.namespace)
         admits = filter_of(scope)
         return [record.entry for record in records.values() if admits(record.entry)]
+
+
+def _check_version(entry: MemoryEntry, expected: int | None) -> None:
+    if expected is not None and entry.version != expected:
+        raise Conflict(f"entry {entry.id} is at version {entry.version}, not {expected}; read it again")
 
 
 def _completed(entry: MemoryEntry) -> MemoryEntry:

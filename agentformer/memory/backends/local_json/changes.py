@@ -36,11 +36,11 @@ def with_parts(draft: Draft, ids: Iterable[str]) -> set[str]:
     return found
 
 
-def insert(draft: Draft, entry: MemoryEntry) -> None:
-    """Raises `Conflict` for an id that exists."""
+def insert(draft: Draft, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
+    """`former` is its past. Raises `Conflict` for an id that exists."""
     if entry.id in draft.records:
         raise Conflict(f"there is an entry {entry.id} already; update it or store under a new id")
-    draft.put(Record(entry))
+    draft.put(Record(entry, former))
 
 
 def insert_unique(draft: Draft, entries: Sequence[MemoryEntry], ignoring: Collection[str]) -> list[str]:

@@ -18,35 +18,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.local_json import layout
 from agentformer.memory.backends.local_json.record import Record
-from agentformer.records.files import sync_folder, write_atomically
+from agentformer.memory.backends.local_json.versions import UNKNOWN, Version, identity, stamp, version_of
+from agentformer.records.files import file_bytes, opened_file, sync_folder, write_atomically
 
 LOCK_FILE = "memory.lock"
 JOURNAL_FILE = "memory.journal"
 _NEW = ".new"  # behind the name of a file that waits for the others of its change
 _BUSY_SECONDS = 60.0  # a caller waits this long for another one; nobody computes while holding the lock
 _POLL_SECONDS = 0.002
-
-
-class _Version(NamedTuple):
-    """Tells one state of a file from every other: each writer sets the time by the clock, to the nanosecond."""
-
-    inode: int
-    modified: int
-    size: int
+_LOOKS = 500  # at a folder that others may be writing, until one finds it still
 
 
 @dataclass(frozen=True)
 class Shelf:
     """One namespace's file as it was read, or why it cannot be."""
 
-    version: _Version
+    version: Version
     namespace: str = ""
     records: Mapping[str, Record] = field(default_factory=dict)  # in order of id
     damage: str = ""
@@ -123,6 +116,7 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreFull(f"the folder {path} cannot be made: {error.strerror or error}") from error
+        self._place = identity(path)
         self._thread_lock = threading.Lock()
         self._file_lock = FileLock(str(path / LOCK_FILE))
         self._closed = False
@@ -135,9 +129,18 @@ class Folder:
             self._closed = True
 
     def reading(self) -> Snapshot:
-        """All that has been acknowledged."""
+        """All that has been acknowledged. A folder that cannot be written is read without its lock."""
+        if self.read_only:
+            with self._thread_lock:
+                self._check_open()
+                return self._looked_at()
         with self.locked():
             return self._refreshed()
+
+    @property
+    def read_only(self) -> bool:
+        """Is there a folder that this process cannot write?"""
+        return self.path.is_dir() and not os.access(self.path, os.W_OK)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Draft]:
@@ -158,8 +161,7 @@ class Folder:
     def locked(self) -> Iterator[None]:
         """Alone in this folder, among all threads and processes."""
         with self._thread_lock:
-            if self._closed:
-                raise StoreError("this memory is closed; open it again with agentformer.connect()")
+            self._check_open()
             try:
                 self._file_lock.acquire(timeout=_BUSY_SECONDS, poll_interval=_POLL_SECONDS)
             except Timeout:
@@ -175,26 +177,59 @@ class Folder:
         """The newest snapshot; only files that were replaced are read again."""
         try:
             self._finish_begun()
-            with os.scandir(self.path) as listing:
-                versions = {entry.name: _version(entry.stat()) for entry in listing if _is_ours(entry.name)}
         except OSError as error:
-            raise StoreError(f"{self.path} cannot be used: {error.strerror or error}; check permissions") from error
+            raise self._unusable(error) from error
+        return self._adopted(self._versions())
+
+    def _looked_at(self) -> Snapshot:
+        """The newest snapshot, without the lock: what is read is of one moment when nothing was replaced meanwhile."""
+        for _ in range(_LOOKS):
+            versions = self._versions()
+            if (self.path / JOURNAL_FILE).exists():
+                time.sleep(_POLL_SECONDS)  # of somebody who can write here, and is at it
+                continue
+            snapshot = self._adopted(versions)
+            if self._versions() == versions:
+                return snapshot
+        raise StoreError(
+            f"{self.path} has a change that is not finished, and cannot be written here; copy it to where it can be"
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError("this memory is closed; open it again with agentformer.connect()")
+        if identity(self.path) != self._place:
+            raise StoreError(
+                f"{self.path} was removed, replaced or moved while it was open; put it back, or open the memory again"
+            )
+
+    def _unusable(self, error: OSError) -> StoreError:
+        return StoreError(f"{self.path} cannot be used: {error.strerror or error}; check permissions")
+
+    def _versions(self) -> dict[str, Version]:
+        try:
+            with os.scandir(self.path) as listing:
+                return {entry.name: version_of(entry) for entry in listing if _is_ours(entry.name)}
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _adopted(self, versions: Mapping[str, Version]) -> Snapshot:
         if versions != {name: shelf.version for name, shelf in self._shelves.items()}:
             self._adopt({name: self._shelf(name, version) for name, version in versions.items()})
         return self._snapshot
 
-    def _shelf(self, name: str, version: _Version) -> Shelf:
+    def _shelf(self, name: str, version: Version) -> Shelf:
         known = self._shelves.get(name)
         if known and known.version == version:
             return known
         path = self.path / name
         try:
-            with path.open("rb") as file:
-                version = _version(os.fstat(file.fileno()))
+            with opened_file(path) as file:
+                version = Version.of(os.fstat(file.fileno()))
                 data = file.read()
         except OSError as error:
             # Permissions can be given without a trace in the file's state, so this is tried each time.
-            return Shelf(_Version(0, 0, 0), damage=f"{path} cannot be read: {error.strerror or error}")
+            return Shelf(UNKNOWN, damage=f"{path} cannot be read: {error.strerror or error}")
         try:
             namespace, found = layout.parse(data)
             if layout.file_name(namespace) != name:
@@ -248,7 +283,7 @@ class Folder:
             name = layout.file_name(namespace)
             shelves.pop(name, None)
             if records:
-                shelves[name] = Shelf(_version((self.path / name).stat()), namespace, records)
+                shelves[name] = Shelf(Version.of((self.path / name).stat()), namespace, records)
         self._adopt(shelves)
 
     def _put(self, path: Path, text: str | None) -> None:
@@ -258,7 +293,7 @@ class Folder:
             sync_folder(self.path)
             return
         write_atomically(path, text.encode("utf-8"))
-        _stamp(path)
+        stamp(path)
 
     def _put_together(self, texts: Mapping[str, str | None]) -> None:
         journal = self.path / JOURNAL_FILE
@@ -278,7 +313,7 @@ class Folder:
         """Do what the journal says, if there is one: its change has been decided."""
         journal = self.path / JOURNAL_FILE
         try:
-            data = journal.read_bytes()
+            data = file_bytes(journal)
         except FileNotFoundError:
             return
         try:
@@ -297,7 +332,7 @@ class Folder:
                 path.unlink(missing_ok=True)
             elif fresh.exists():
                 os.replace(fresh, path)
-                _stamp(path)
+                stamp(path)
         sync_folder(self.path)
         journal.unlink()
         sync_folder(self.path)
@@ -307,17 +342,6 @@ class Folder:
         for pattern in (".memory[-.]*", f"memory-*{_NEW}"):
             for left in self.path.glob(pattern):
                 left.unlink(missing_ok=True)
-
-
-def _version(stat: os.stat_result) -> _Version:
-    return _Version(stat.st_ino, stat.st_mtime_ns, stat.st_size)
-
-
-def _stamp(path: Path) -> None:
-    """Give a new file a time that no former one has: a system's own stamps may be milliseconds apart."""
-    moment = time.time_ns()
-    with contextlib.suppress(OSError):
-        os.utime(path, ns=(moment, moment))
 
 
 def _is_ours(name: str) -> bool:

@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 from agentformer.errors import StoreFull
 from agentformer.memory.backends.local_json.folder import Folder
-from agentformer.records.files import write_atomically
+from agentformer.records.files import file_bytes, write_atomically
 
 log = logging.getLogger("agentformer")
 
 LEASES_FILE = "memory.leases"
+_UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
+_CLOCK = 1.0  # seconds that two readings of the clock may differ by
 
 
 class _Lease(NamedTuple):
@@ -48,20 +50,38 @@ class Leases:
             if name in running and running[name].holder == holder:
                 self._write({key: lease for key, lease in running.items() if key != name})
 
+    def strange(self, *, drop: bool) -> tuple[int, list[str]]:
+        """How many leases there are, and what is wrong with some of them; with `drop`, those go."""
+        with self._folder.locked():
+            try:
+                kept, moment = self._kept(), time.time()
+            except _UNREADABLE as error:
+                problems, kept = [f"{self._path.name} cannot be read: {error}"], {}
+            else:
+                later = [name for name, lease in kept.items() if lease.ends_at - moment > lease.seconds + _CLOCK]
+                problems = [f"the lease {name} was taken by a clock that was ahead of this one" for name in later]
+            if drop and problems:
+                self._write(self._running())
+            return len(kept), problems
+
     def _running(self) -> dict[str, _Lease]:
         """Leases whose time is not over. A file that makes no sense holds none: they are short, and no memory."""
         try:
-            kept = {
-                str(name): _Lease(str(holder), float(ends_at), float(seconds))
-                for name, (holder, ends_at, seconds) in json.loads(self._path.read_bytes()).items()
-            }
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            kept = self._kept()
+        except _UNREADABLE as error:
             log.warning("%s cannot be read and is begun anew: %s", self._path, error)
             return {}
         moment = time.time()
         return {name: lease for name, lease in kept.items() if lease.runs(moment)}
+
+    def _kept(self) -> dict[str, _Lease]:
+        try:
+            return {
+                str(name): _Lease(str(holder), float(ends_at), float(seconds))
+                for name, (holder, ends_at, seconds) in json.loads(file_bytes(self._path)).items()
+            }
+        except FileNotFoundError:
+            return {}
 
     def _write(self, leases: dict[str, _Lease]) -> None:
         try:

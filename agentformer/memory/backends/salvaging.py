@@ -1,0 +1,17 @@
+"""What can be saved of a store that cannot be opened any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentformer.memory.backends.faiss import DATABASE_FILE
+from agentformer.records.health.aside import Aside
+from agentformer.records.health.salvage import salvage
+
+
+def faiss(folder: Path) -> str:
+    """Put a new database in the place of one that cannot be opened; "" where there is none. Raises `StoreError`."""
+    path = folder / DATABASE_FILE
+    if not path.exists():
+        return ""
+    return salvage(path, Aside(folder)).told()

@@ -1,0 +1,210 @@
+"""Snapshots, copies, vectors of another store, and the past of an entry: what archives and backups are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import Conflict, EmbedderError, InvalidInput
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, raises, state
+from agentformer.testing.fakes import CountingEmbedder
+from agentformer.testing.reference import make_entry
+from agentformer.types import MemoryBackend, MemoryEntry, MemorySnapshot, Scope, StoredVector
+
+Seen = dict[str, tuple[MemoryEntry, list[MemoryEntry]]]
+
+
+def _with_a_past(content: str = "the third quokka", **values: object) -> tuple[MemoryEntry, list[MemoryEntry]]:
+    """An entry at version 4, and two of its former versions."""
+    entry = make_entry(content, version=4, **values)
+    return entry, [
+        dataclasses.replace(entry, content="the first quokka\u0000", version=1, metadata={"ä": [1, None]}),
+        dataclasses.replace(entry, content="the second quokka", version=3, namespace="elsewhere"),
+    ]
+
+
+def _seen(snapshot: MemorySnapshot) -> Seen:
+    """Every entry with its past, by id, listed two at a time."""
+    found: Seen = {}
+    for namespace in snapshot.namespaces():
+        after = ""
+        while page := snapshot.list(Scope(namespace, include_archived=True), after=after, limit=2):
+            found.update({entry.id: (entry, list(snapshot.history(entry.id))) for entry in page})
+            after = page[-1].id
+    return found
+
+
+def _now(backend: MemoryBackend) -> Seen:
+    with backend.snapshot() as snapshot:
+        return _seen(snapshot)
+
+
+class Archiving(BackendCase):
+    def filled(self, folder: Path) -> MemoryBackend:
+        """A store with a past, a summary, and two namespaces."""
+        backend = self.start(folder)
+        messages = backend.store(
+            [make_entry(f"the quokka said {n}", tier="episodic", kind="message", namespace="Ä/1") for n in range(4)]
+        )
+        summary = make_entry("the quokka said much", kind="summary", namespace="Ä/1")
+        backend.consolidate(summary, [entry.id for entry in messages[:3]])
+        (fact,) = backend.store([make_entry("quokkas eat leaves")])
+        backend.update(fact.id, {"content": "quokkas eat leaves and grass"})
+        backend.update(fact.id, {"content": "quokkas eat grass"})
+        return backend
+
+    def test_an_entry_can_be_stored_with_its_past(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        entry, states = _with_a_past()
+        other = make_entry("a numbat", version=2)
+        _, stored = backend.store([other, entry], former={entry.id: states, other.id: []})
+        assert list(self.start(tmp_path).history(entry.id)) == states
+        assert list(backend.history(other.id)) == []
+        assert backend.update(entry.id, {"title": "quokka"}, expected_version=4).version == 5
+        assert list(backend.history(entry.id)) == [*states, stored]
+        assert by_words(backend, "first second") == []
+        assert self.by_vectors(backend, "the third quokka", Scope(kinds=(entry.kind,)))[:1] != []
+
+    def test_a_past_that_cannot_be_one_stores_nothing(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        entry, states = _with_a_past()
+        stranger = dataclasses.replace(states[0], id="another")
+        pasts = (
+            {entry.id: states[::-1]},
+            {entry.id: [states[0], states[0]]},
+            {entry.id: [dataclasses.replace(entry, version=4)]},
+            {entry.id: [dataclasses.replace(entry, version=0)]},
+            {entry.id: [stranger]},
+            {"another": [stranger]},
+            {entry.id: [dataclasses.replace(states[0], metadata={"not": object()})]},
+        )
+        for past in pasts:
+            with raises(InvalidInput):
+                backend.store([make_entry("a bystander"), entry], former=past)
+        with raises(InvalidInput):
+            backend.store([entry], former={entry.id: states}, unique=True)
+        assert backend.count(EVERYTHING) == 0
+        backend.store([entry], former={})
+        with raises(Conflict):
+            backend.store([entry], former={entry.id: states})
+        assert list(backend.history(entry.id)) == []
+
+    def test_the_past_goes_with_its_entry(self, tmp_path: Path) -> None:
+        backend = self.start(tmp_path)
+        entry, states = _with_a_past()
+        backend.store([entry], former={entry.id: states})
+        backend.remove([entry.id])
+        backend.store([entry])
+        assert list(backend.history(entry.id)) == []
+
+    def test_a_snapshot_shows_all_there_was_whatever_comes(self, tmp_path: Path) -> None:
+        backend = self.filled(tmp_path)
+        before = _now(backend)
+        assert len(before) == 6
+        assert sorted(len(past) for _, past in before.values()) == [0, 0, 0, 0, 0, 2]
+        with backend.snapshot() as snapshot:
+            (fact,) = backend.list(Scope())
+            (summary,) = backend.list(Scope("Ä/1", kinds=("summary",)))
+            backend.update(fact.id, {"content": "changed", "namespace": "moved"})
+            backend.restore(summary.id)
+            backend.store([make_entry("new"), make_entry("new", namespace="new")])
+            backend.remove(Scope("moved"))
+            assert _seen(snapshot) == before
+            assert sorted(snapshot.namespaces()) == ["default", "Ä/1"] == list(snapshot.namespaces())
+        assert _now(backend) == {
+            entry.id: (entry, list(backend.history(entry.id)))
+            for name in backend.namespaces()
+            for entry in backend.list(Scope(name, include_archived=True))
+        }
+
+    def test_a_copy_is_a_store_of_that_moment(self, tmp_path: Path) -> None:
+        backend = self.filled(tmp_path / "store")
+        before = _now(backend)
+        (tmp_path / "copy").mkdir()
+        backend.backup(tmp_path / "copy")
+        backend.store([make_entry("quokka of another day")])
+        copy = self.start(tmp_path / "copy")
+        assert _now(copy) == before
+        for backed in (copy, backend):
+            ids = by_words(backed, "quokka", Scope("Ä/1"))
+            assert len(ids) == 2 and self.by_vectors(backed, "quokka", Scope("Ä/1")) == ids
+        (fact,) = copy.list(Scope())
+        copy.update(fact.id, {"content": "quokkas sleep"})
+        copy.store([make_entry("a note in the copy")])
+        assert by_words(backend, "sleep copy") == []
+        assert state(backend, [fact.id]) != state(copy, [fact.id])
+
+    def test_vectors_of_another_store_spare_the_embedder(self, tmp_path: Path) -> None:
+        self.needs_vectors()
+        first = self.filled(tmp_path / "first")
+        seen = _now(first)
+        with first.snapshot() as snapshot:
+            assert list(snapshot.vectors([])) == []
+            vectors = list(snapshot.vectors(snapshot.namespaces()))
+            own = list(snapshot.vectors(["default"]))
+        hashes = [each.hash for each in vectors]
+        assert hashes == sorted(set(hashes)) and len(hashes) == 6
+        assert [each.hash in set(hashes) for each in own] == [True]
+        counting = CountingEmbedder()
+        second = self.start(tmp_path / "second", counting)
+        assert second.keep_vectors(iter(vectors)) == 6
+        second.store([entry for entry, _ in seen.values()], former={i: past for i, (_, past) in seen.items()})
+        assert counting.documents == []
+        assert second.pending(EVERYTHING) == 0
+        assert _now(second) == seen
+        with second.snapshot() as snapshot:
+            again = list(snapshot.vectors(snapshot.namespaces()))
+        assert [(each.hash, each.vector.tobytes()) for each in again] == [
+            (each.hash, each.vector.tobytes()) for each in vectors
+        ]
+        assert self.by_vectors(second, "quokka") == self.by_vectors(first, "quokka")
+
+    def test_vectors_of_another_space_are_not_kept(self, tmp_path: Path) -> None:
+        self.needs_vectors()
+        first = self.filled(tmp_path / "first")
+        with first.snapshot() as snapshot:
+            vectors = list(snapshot.vectors(snapshot.namespaces()))
+        counting = CountingEmbedder(HashingEmbedder(dimension=128))
+        empty = self.start(tmp_path / "other", counting)
+        assert empty.keep_vectors(vectors) == 0
+        (entry,) = empty.store([make_entry("quokkas eat grass")])
+        assert counting.documents == ["quokkas eat grass"]
+        assert empty.keep_vectors(vectors) == 0
+        assert self.by_vectors(empty, "quokka") == [entry.id]
+
+    def test_a_vector_that_is_none_is_refused(self, tmp_path: Path) -> None:
+        self.needs_vectors()
+        backend = self.start(tmp_path)
+        space = HashingEmbedder().space
+        unit = np.zeros(space.dimension, np.float32)
+        unit[0] = 1.0
+        wrong = (unit * 2, np.zeros_like(unit), np.full_like(unit, np.nan), unit[:-1])
+        for vector in wrong:
+            with raises(EmbedderError):
+                backend.keep_vectors([StoredVector(space, bytes(32), vector)])
+        with raises(EmbedderError):
+            backend.keep_vectors([StoredVector(space, b"short", unit)])
+
+    def test_vectors_that_nothing_used_are_gone_when_the_store_is_closed(self, tmp_path: Path) -> None:
+        self.needs_vectors()
+        first = self.filled(tmp_path / "first")
+        with first.snapshot() as snapshot:
+            vectors = list(snapshot.vectors(snapshot.namespaces()))
+        second = self.start(tmp_path / "second")
+        assert second.keep_vectors(vectors) == 6
+        second.store([make_entry("quokkas eat grass")])
+        second.close()
+        assert [each.vectors for each in self.start(tmp_path / "second").spaces()] == [1]
+
+    def test_a_backend_without_vectors_takes_and_gives_none(self, tmp_path: Path) -> None:
+        if self.vectors:
+            raise unittest.SkipTest("this backend keeps vectors")
+        backend = self.filled(tmp_path)
+        unit = np.ones(8, np.float32)
+        assert backend.keep_vectors([StoredVector(HashingEmbedder(dimension=8).space, bytes(32), unit)]) == 0
+        with backend.snapshot() as snapshot:
+            assert list(snapshot.vectors(snapshot.namespaces())) == []
