@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,12 +19,17 @@ from agentformer.later import Made
 from agentformer.memory.catching_up import CatchingUp
 from agentformer.memory.usage import UsageCounter
 from agentformer.net.usage import Usage
+from agentformer.rag.originals import Originals
 from agentformer.registry import known, late, lookup, names, ours, promised
 from agentformer.settings import Settings, load_settings
 from agentformer.tools.shapes import space_json
-from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, Reembedding
+from agentformer.types import Check, Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, Reembedding
 
 if TYPE_CHECKING:
+    from agentformer.archive.backup import BackedUp, Origin, back_up
+    from agentformer.archive.importing import Destination, Imported, import_into
+    from agentformer.archive.reading import read as read_archive
+    from agentformer.archive.writing import Exported, export_to
     from agentformer.building.documents import build_rag
     from agentformer.building.memory import build_cleaner, build_memory
     from agentformer.embedders.sbert import why_unavailable
@@ -30,12 +38,16 @@ if TYPE_CHECKING:
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.memory.routing import RoutedBackend
     from agentformer.net.breaker import Breaker
+    from agentformer.rag.verifying import Places, verify
     from agentformer.tools.rag_tool import RAGTool
     from agentformer.tools.toolbox import Toolbox
 else:
     build_rag, build_cleaner, build_memory = late("build_rag"), late("build_cleaner"), late("build_memory")
     Breaker, GuardedModel, RoutedBackend = late("Breaker"), late("GuardedModel"), late("RoutedBackend")
     Toolbox, why_unavailable = late("Toolbox"), late("why_unavailable")
+    Origin, back_up, export_to = late("Origin"), late("back_up"), late("export_to")
+    Places, verify = late("Places"), late("verify")
+    Destination, import_into, read_archive = late("Destination"), late("import_into"), late("read_archive")
 
 log = logging.getLogger("agentformer")
 
@@ -110,6 +122,52 @@ class AgentFormer:
         self.embedder.use(target)  # before: searches need it from the moment of the switch
         return self.backend.reembed(target, queries=queries, progress=progress)
 
+    def export_to(
+        self, folder: str | os.PathLike[str], *, namespaces: Sequence[str] | None = None, vectors: bool = False
+    ) -> Exported:
+        """Write what is stored, all of one moment, into a new folder, for `import_from` of any memory; docs/ARCHIVE.md
+        tells the format. Without `namespaces`, every one. With `vectors`, whoever imports them into the same embedding
+        space need not embed. Raises `InvalidInput` for a folder that is not new, and `StoreFull`."""
+        self._usage.flush()
+        return export_to(Path(folder), self.backend, self.originals, namespaces, vectors=vectors)
+
+    def import_from(
+        self, folder: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
+    ) -> Imported:
+        """Bring in what `export_to` wrote, with ids, times, counts and former versions. Entries that are there already,
+        and the same, are passed over; interrupted, another call goes on. Raises `InvalidInput` for an export that is
+        damaged, and `Conflict` where something is there and differs; then nothing was stored. `progress` is told the
+        entries stored and those to store."""
+        archive = read_archive(Path(folder))
+        if archive.vectors and self.settings.embedder == "auto" and not self.backend.spaces():
+            with suppress(EmbedderUnavailable):  # a new memory for which none was asked takes the one that they are of
+                self.embedder.at(archive.vectors[0].space)
+        there = Destination(self.backend, self.originals, self.memory.core, self.rag.released)
+        return import_into(there, archive, progress)
+
+    def backup(self, folder: str | os.PathLike[str]) -> BackedUp:
+        """Copy everything into a new folder while it is used: the records as of one moment, and the originals of the
+        documents in them. The copy opens like the memory itself. Raises `InvalidInput` for a folder that is not new,
+        `StoreFull`, and `StoreDamaged` where the records cannot be read."""
+        self._usage.flush()
+        return back_up(Path(folder), Origin(self.backend, self.originals, self.settings.index_dir, self._copy_opened))
+
+    def verify(self, *, repair: bool = False) -> list[Check]:
+        """Compare all that is kept with each other: records, vectors, windows, indexes, documents, originals. Changes
+        nothing and raises nothing for what is damaged. With `repair`, what can be derived is made anew, and what cannot
+        be read any more is set aside in a file; see `MemoryBackend.verify`."""
+        self._usage.flush()
+        places = Places(self.backend, self.originals, self.settings.index_dir, self.settings.upload_dir)
+        return verify(places, lambda document: self.rag.reread(document), repair=repair)
+
+    @property
+    def originals(self) -> Originals:
+        """The uploaded files, as they came."""
+        return Originals(self.settings.upload_dir)
+
+    def _copy_opened(self, index_dir: Path) -> MemoryBackend:
+        return build_backend(dataclasses.replace(self.settings, index_dir=index_dir), self.embedder)
+
     def usage(self) -> dict[str, dict[str, Any]]:
         """What each provider was asked in this process and what it cost, by `role provider:model`."""
         used = {}
@@ -158,6 +216,12 @@ def connect(
     part that is made later is raised at its first use, or by `ready()`.
     """
     return AgentFormer(load_settings({"index_dir": index_dir, "upload_dir": upload_dir, **settings}))
+
+
+def salvage(settings: Settings) -> list[str]:
+    """Save what can be read of a memory that cannot be opened into a new file in the place of the damaged one, which is
+    kept. Returns in words what came of it. Raises `StoreError` where nothing can be saved, or others have it open."""
+    return [told for told in _of_backends("salvagers", settings) if told]
 
 
 def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:

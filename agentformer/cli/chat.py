@@ -22,10 +22,12 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.records.fields import MAX_CONTENT, optional_name
 from agentformer.records.ids import new_id
 from agentformer.tools.shapes import report_json
+from agentformer.types import ToolCall
 
 _LINE = 4 * MAX_CONTENT  # bytes of a line of standard input
 _SHOWN = 60  # characters of a call's arguments
 _MEMORIES = 5  # that a turn lists
+_ASKED = 2_000  # characters of an argument that a person is shown who is to permit a call
 _WITHOUT = (
     "What works without one: agentformer ask, search, recall, remember and all other commands. "
     "Nothing was sent or stored."
@@ -41,6 +43,7 @@ _HELP = """/memories  what the last answer was given of memory
         'agentformer chat "What did we decide about the crane?"',
         "agentformer chat --session monday --user aino",
         "agentformer chat --read-only --without conversation_search",
+        'agentformer chat "Bring in all reports of this folder" --allow rag_upload',
         "agentformer chat --json < questions.txt",
     )
 )
@@ -54,6 +57,12 @@ _HELP = """/memories  what the last answer was given of memory
 )
 @click.option("--read-only", is_flag=True, help="Only tools that look things up; nothing is stored, nor what is said.")
 @click.option("--without", "switched_off", multiple=True, metavar="TOOL", help="Switch a tool off. May be repeated.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="TOOL",
+    help="Let the model call it also after reading stored text. May be repeated.",
+)
 @common
 @in_place
 def chat(
@@ -61,6 +70,7 @@ def chat(
     folder: Path,
     read_only: bool,
     switched_off: tuple[str, ...],
+    allow: tuple[str, ...],
     place: dict[str, Any],
     as_json: bool,
     **options: Any,
@@ -70,8 +80,9 @@ def chat(
     With MESSAGE one turn, with `-` all of standard input as one message; without, a talk on a terminal, or one turn for
     each line of standard input. Tools and memories that were used are told on standard error; --json prints one object
     for each turn. With --user, a session is what that user said and was answered; with --namespace, tools reach no
-    other. It needs a language model, such as AGENTFORMER_LLM_MODEL=ollama:gemma3. The exit code is 1 when some message
-    got no answer, or one that a limit cut short.
+    other. Once the model has read stored text, a tool that changes or removes what is kept runs only if --allow names
+    it, or the person at the terminal lets it. It needs a language model, such as AGENTFORMER_LLM_MODEL=ollama:gemma3.
+    The exit code is 1 when some message got no answer, or one that a limit cut short.
     """
     said = None if message is None else text_of(message, "MESSAGE")
     place = {name: optional_name(name, value) for name, value in place.items()}
@@ -79,7 +90,14 @@ def chat(
     session = place.pop("session_id") or new_session()
     with connect(**options) as af:
         try:
-            agent = Agent(af, **place, grant=_grant(af, read_only, switched_off), folder=folder)
+            agent = Agent(
+                af,
+                **place,
+                grant=_grant(af, read_only, switched_off),
+                folder=folder,
+                permit=_permitted(af, allow),
+                confirm=_confirmed if _may_ask(as_json) else None,
+            )
         except LanguageModelUnavailable as error:
             fail(f"{error}. {_WITHOUT}", 3)
         talk = Talk(af, agent, session, as_json)
@@ -265,11 +283,37 @@ def _edit_lines() -> None:
 
 def _grant(af: AgentFormer, read_only: bool, switched_off: tuple[str, ...]) -> Grant:
     """What the model may do. Raises `InvalidInput` for a tool that there is not."""
-    known = [tool.name for tool in af.toolbox.definitions()]
-    if unknown := [name for name in switched_off if name not in known]:
-        raise InvalidInput("--without", f"there is no tool {unknown[0]!r:.80}; there are: {', '.join(known)}")
+    _check_known(af, "--without", switched_off)
     rights: tuple[Right, ...] = ("read",) if read_only else RIGHTS
     return Grant(frozenset(rights), without=frozenset(switched_off))
+
+
+def _permitted(af: AgentFormer, allow: tuple[str, ...]) -> set[str]:
+    """What the options and the settings permit. Raises `InvalidInput` for a tool that there is not."""
+    _check_known(af, "--allow", allow)
+    return {*allow, *af.settings.agent_permit.split()}
+
+
+def _check_known(af: AgentFormer, option: str, names: tuple[str, ...]) -> None:
+    known = [tool.name for tool in af.toolbox.definitions()]
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidInput(option, f"there is no tool {unknown[0]!r:.80}; there are: {', '.join(known)}")
+
+
+def _may_ask(as_json: bool) -> bool:
+    """Is there a person who sees a question, and can answer it?"""
+    return not as_json and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def _confirmed(call: ToolCall) -> bool:
+    """Ask the person whether a call may run; no answer is a no."""
+    say(f"The model has read stored text, and now asks to call {call.name}:", err=True)
+    for name, value in call.arguments.items():
+        told = json.dumps(value, ensure_ascii=False, default=str)
+        more = f" ... and {len(told) - _ASKED} more characters" if len(told) > _ASKED else ""
+        say(f"  {name}: {told[:_ASKED]}{more}", err=True)
+    say("Let it? [y/N] ", err=True, nl=False)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _call(called: ToolStart | ToolRun) -> str:

@@ -37,6 +37,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "reindex": ("embedding:reindex", "Embed what waits for an embedder, in every namespace"),
         "reembed": ("embedding:reembed", "Move the memory to another embedder, while it is used"),
         "spaces": ("embedding:spaces", "Show the embedding spaces of the memory"),
+        "backup": ("backup:backup", "Copy everything into a new folder, while it is used"),
         "export": ("exporting:export", "Write out what is stored, for `import` or to read"),
         "import": ("exporting:import_", "Bring in what `export --to` wrote"),
     },

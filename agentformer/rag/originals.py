@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentformer.errors import NotFound, StoreFull
-from agentformer.records.files import write_atomically
+from agentformer.errors import NotFound, StoreError, StoreFull
+from agentformer.records.files import file_bytes, write_atomically
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -37,11 +37,18 @@ class Originals:
         return digest
 
     def get(self, digest: str) -> bytes:
-        """The bytes of an original. Raises `NotFound`."""
+        """The bytes of an original. Raises `NotFound` or `StoreError`."""
         try:
-            return self._path(digest).read_bytes()
+            return file_bytes(self._path(digest))
         except FileNotFoundError:
             raise NotFound(f"the original {digest[:12]} is not in {self._folder}") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"the original {digest[:12]} in {self._folder} cannot be read: {reason}") from None
+
+    def path(self, digest: str) -> Path:
+        """Where an original lies, if it is there."""
+        return self._path(digest)
 
     def discard(self, digest: str, in_use: Callable[[str], bool]) -> None:
         """Delete an original unless it is `in_use`; one that is not there is no error.

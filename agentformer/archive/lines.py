@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -27,22 +27,37 @@ _entry = TypeAdapter(MemoryEntry)
 _document = TypeAdapter(Document)
 
 
-def entry_line(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> str:
-    """All fields of an entry, and its former versions where there are any."""
-    states = [to_json(state) for state in history]
-    values = {**to_json(entry), **({"history": states} if states else {})}
+class Line(NamedTuple):
+    """What a line of entries holds: an entry, with the past that the first format keeps in its line, or, with
+    `is_former`, a former version of the entry before it."""
+
+    entry: MemoryEntry
+    past: tuple[MemoryEntry, ...] = ()
+    is_former: bool = False
+
+
+def entry_lines(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> Iterator[str]:
+    """A line of all fields of an entry, and one for each former version of it."""
+    yield _dumped(to_json(entry))
+    for state in history:
+        yield _dumped({"former": to_json(state)})
+
+
+def _dumped(values: Mapping[str, Any]) -> str:
     return json.dumps(values, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n"
 
 
-def read_entry(line: bytes) -> tuple[MemoryEntry, int]:
-    """The entry of a line, and how many former versions it has there. Raises `ValueError` or `KeyError`."""
-    values = json.loads(line, parse_constant=_no_number)
+def read_line(line: bytes) -> Line:
+    """What a line holds. Raises `ValueError` or `KeyError`."""
+    values = json.loads(line.decode("utf-8"), parse_constant=_no_number)
     if not isinstance(values, dict):
         raise ValueError("is no JSON object")
+    if values.keys() == {"former"}:
+        return Line(_checked(values["former"]), is_former=True)
     states = values.pop("history", [])
     if not isinstance(states, list):
         raise ValueError("history is no list")
-    return _checked(values), len([_checked(state) for state in states])
+    return Line(_checked(values), tuple(_checked(state) for state in states))
 
 
 def _checked(values: Any) -> MemoryEntry:

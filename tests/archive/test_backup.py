@@ -1,0 +1,201 @@
+"""A backup opens like the memory that it is of, is there wholly or not at all, and tells when it was touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentformer.archive import backup as backing
+from agentformer.archive.backup import check_backup
+from agentformer.errors import StoreDamaged
+from agentformer.factory import AgentFormer, connect
+from agentformer.types import Scope
+from tests.archive.conftest import everything, fill
+from tests.edges.conftest import copy, run, shown, where  # noqa: F401
+from tests.readers.conftest import make_pdf
+
+KEYS = "The caretaker keeps the keys in the blue cupboard."
+
+
+def opened(folder: Path, backend: str = "faiss", *, restored: bool = False) -> AgentFormer:
+    names = ("indexes", "uploads") if restored else ("i", "u")
+    index, uploads = (folder / name for name in names)
+    return connect(index_dir=index, upload_dir=uploads, embedder="hashing", backend=backend, clean_every=0)
+
+
+def originals(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*.bin")}
+
+
+def restored(folder: Path, place: Path) -> Path:
+    """What the handbook says: both folders copied to where they belong."""
+    for name in ("indexes", "uploads"):
+        shutil.copytree(folder / name, place / name)
+    return place
+
+
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_a_backup_opens_like_the_memory_itself(tmp_path: Path, backend: str) -> None:
+    with opened(tmp_path, backend) as af:
+        fill(af.backend)
+        af.rag.upload(make_pdf([["Boats are lifted in October."], [KEYS]]), name="rules.pdf")
+        af.rag.upload(b"", name="empty.txt")
+        done = af.backup(tmp_path / "copy")
+        af.memory.store("what came after the backup")
+        before = everything(af.backend)
+    assert sum(done.namespaces.values()) == len(before) - 1 and done.originals == 1
+    assert check_backup(tmp_path / "copy") == []
+    place = restored(tmp_path / "copy", tmp_path / "place")
+    assert originals(place / "uploads") == originals(tmp_path / "u")
+    with opened(place, backend, restored=True) as af:
+        after = everything(af.backend)
+        assert after == {entry_id: seen for entry_id, seen in before.items() if entry_id in after}
+        assert len(after) == len(before) - 1
+        answer = af.rag.query("Who keeps the keys?")
+        assert (answer.citations[0].document, answer.citations[0].page) == ("rules.pdf", 2)
+        assert all(not check.found for check in af.backend.verify())
+        af.memory.store("life goes on")
+
+
+def test_keys_come_along_for_their_owner_alone(run, tmp_path: Path) -> None:  # noqa: F811
+    assert run("keys add", "reader").exit_code == 0
+    assert run("backup", str(tmp_path / "copy")).exit_code == 0
+    kept = tmp_path / "copy" / "indexes" / "keys.json"
+    assert kept.read_bytes() == (tmp_path / "i" / "keys.json").read_bytes()
+    assert kept.stat().st_mode & 0o077 == 0
+
+
+def test_the_command_tells_what_it_copied_and_checks_it_again(run, shown, tmp_path: Path) -> None:  # noqa: F811
+    shown("remember", "Aino prefers tea.")
+    told = shown("backup", str(tmp_path / "copy"))
+    assert (told["namespaces"], told["originals"], told["missing_originals"]) == ({"default": 1}, 0, [])
+    assert shown("backup", str(tmp_path / "copy"), "--check") == {"well": True, "findings": []}
+    database = tmp_path / "copy" / "indexes" / "memory.sqlite3"
+    data = bytearray(database.read_bytes())
+    data[len(data) // 2] ^= 1
+    database.write_bytes(data)
+    done = run("backup", str(tmp_path / "copy"), "--check")
+    assert (done.exit_code, "memory.sqlite3 is not as it was taken" in done.stdout) == (1, True)
+    database.unlink()
+    assert "memory.sqlite3 cannot be read" in run("backup", str(tmp_path / "copy"), "--check").stdout
+    os.mkfifo(database)
+    assert "is not a plain file" in run("backup", str(tmp_path / "copy"), "--check").stdout
+    done = run("backup", str(tmp_path), "--check")
+    assert (done.exit_code, "no manifest.json" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "path", ["../../etc/passwd", "indexes/../../x", "/etc/passwd", "indexes//x", "other/x", "indexes"]
+)
+def test_a_check_reads_nothing_outside_the_backup(tmp_path: Path, path: str) -> None:
+    manifest = {"format": backing.FORMAT, "files": {path: {"bytes": 1, "sha256": ""}}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (finding,) = check_backup(tmp_path)
+    assert "is no file of a backup" in finding
+
+
+def test_a_backup_needs_a_new_folder(run, shown, tmp_path: Path) -> None:  # noqa: F811
+    shown("remember", "Aino prefers tea.")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    done = run("backup", str(tmp_path / "full"))
+    assert (done.exit_code, "not empty" in done.stderr) == (2, True)
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+    assert not list(tmp_path.glob(".full*"))
+
+
+def test_originals_that_are_gone_or_damaged_are_told(run, shown, tmp_path: Path) -> None:  # noqa: F811
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(f"{KEYS} {number}")
+        shown("ingest", str(tmp_path / f"{number}.txt"))
+    gone, damaged, whole = sorted((tmp_path / "u").rglob("*.bin"))
+    gone.unlink()
+    damaged.write_bytes(b"x" * damaged.stat().st_size)
+    done = run("backup", str(tmp_path / "copy"), "--json")
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["originals"], len(told["missing_originals"])) == (1, 1, 2)
+    assert [path.name for path in (tmp_path / "copy" / "uploads").rglob("*.bin")] == [whole.name]
+    assert run("backup", str(tmp_path / "copy"), "--check").exit_code == 0
+
+
+@pytest.mark.parametrize("when", ["before the records are copied", "after the records were copied"])
+def test_a_document_that_goes_while_it_is_backed_up_leaves_no_half(tmp_path: Path, when: str) -> None:
+    """A document that comes after originals were copied, and goes around the copy of the records."""
+    with opened(tmp_path) as af:
+        stays = af.rag.upload(b"This one stays.", name="stays.txt")
+        inner = af.backend.backup
+        rounds = 0
+
+        def meanwhile(folder: Path) -> None:
+            nonlocal rounds
+            rounds += 1
+            if rounds > 1:
+                inner(folder)
+                return
+            document = af.rag.upload(b"This one goes.", name="goes.txt")
+            if when.startswith("before"):
+                af.rag.remove(document.id)
+            inner(folder)
+            if when.startswith("after"):
+                af.rag.remove(document.id)
+
+        af.backend.backup = meanwhile  # type: ignore[method-assign]
+        done = af.backup(tmp_path / "copy")
+    assert rounds == (1 if when.startswith("before") else 2)
+    assert (done.missing_originals, done.originals) == ([], 1)
+    with opened(restored(tmp_path / "copy", tmp_path / "place"), restored=True) as af:
+        assert [document.id for document in af.rag.documents()] == [stays.id]
+        assert af.rag.original(stays.id) == b"This one stays."
+
+
+def test_records_that_cannot_be_read_give_no_backup(tmp_path: Path) -> None:
+    with opened(tmp_path, "local_json") as af:
+        af.memory.store("Aino prefers tea.")
+        (tmp_path / "i" / "memory-default.json").write_text("{")
+        with pytest.raises(StoreDamaged):
+            af.backup(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists() and not list(tmp_path.glob(".copy*"))
+
+
+@pytest.mark.parametrize("command", ["backup", "export"])
+def test_where_there_is_no_room_nothing_is_left(tmp_path: Path, command: str) -> None:
+    with opened(tmp_path) as af:
+        af.memory.store_many(f"fact number {n} {'of the harbour ' * 200}" for n in range(400))
+    folders = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
+    target = [str(tmp_path / "copy")] if command == "backup" else ["--to", str(tmp_path / "copy")]
+
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+
+    run_limited = [sys.executable, "-c", _LIMITED, command, *target, *folders]
+    done = subprocess.run(run_limited, preexec_fn=small, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, "cannot be written" in done.stderr, "Traceback" in done.stderr) == (3, True, False), done
+    assert not (tmp_path / "copy").exists() and not list(tmp_path.glob(".copy*"))
+    with opened(tmp_path) as af:
+        assert af.backend.count(Scope()) == 400
+        assert getattr(af, "backup" if command == "backup" else "export_to")(tmp_path / "copy").namespaces == {
+            "default": 400
+        }
+
+
+_LIMITED = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from agentformer.cli import main; main()"
+
+
+def test_backups_of_two_backends_lie_in_one_folder_as_they_do(tmp_path: Path) -> None:
+    settings = {"hierarchical_backend": "local_json", "embedder": "hashing", "clean_every": 0}
+    with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", **settings) as af:
+        af.memory.store("Aino prefers tea.")
+        af.memory.core.append("persona", "You help.")
+        assert af.backup(tmp_path / "copy").namespaces == {"default": 2}
+        before = everything(af.backend)
+    place = restored(tmp_path / "copy", tmp_path / "place")
+    assert sorted(path.name for path in (place / "indexes").iterdir()) == ["memory-default.json", "memory.sqlite3"]
+    with connect(index_dir=place / "indexes", upload_dir=place / "uploads", **settings) as af:
+        assert everything(af.backend) == before
