@@ -30,6 +30,10 @@ _HARMLESS = (
     "text/markdown",
     "text/plain",
 )
+_INERT = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+}
 
 
 def add_documents(operations: Operations, af: AgentFormer) -> None:
@@ -96,7 +100,7 @@ def _add_original(operations: Operations, af: AgentFormer) -> None:
             data = af.rag.original(found.id, namespace=found.namespace)
         except NotFound:
             raise NotFound("the original of this document is not kept") from None
-        headers = {"Content-Disposition": attachment(found.name), "X-Content-Type-Options": "nosniff"}
+        headers = {"Content-Disposition": attachment(found.name), **_INERT}
         kind = found.media_type if found.media_type in _HARMLESS else _BYTES
         return Response(data, headers=headers, content_type=kind)
 
@@ -126,8 +130,8 @@ def _add_parts(operations: Operations, af: AgentFormer) -> None:
 
 def attachment(name: str) -> str:
     """`Content-Disposition` (RFC 6266) of a file that is saved and not shown: its name in UTF-8, and before it
-    one in ASCII for old clients."""
-    last = name.rpartition("/")[2] or "document"
+    one in ASCII for old clients. Without what is not printed: a mark of direction shows `exe.pdf` for `fdp.exe`."""
+    last = "".join(ch for ch in name.rpartition("/")[2] if ch.isprintable()) or "document"
     ascii_only = unicodedata.normalize("NFKD", last).encode("ascii", "ignore").decode()
     plain = "".join(ch if ch.isalnum() or ch in " ._-()+" else "_" for ch in ascii_only)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(last, safe='')}"

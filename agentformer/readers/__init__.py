@@ -20,6 +20,8 @@ from agentformer.types import DocumentText
 __all__ = ["ReadLimits", "read", "sniff"]
 
 _WITHOUT_PARSER = frozenset({PLAIN})
+_PLAIN_ASCII = 1 << 20  # bytes that are read here, in a few milliseconds, whatever they are
+_PLAIN = 1 << 14  # of other alphabets: putting accents in order takes time in proportion to the square of their number
 
 
 def read(
@@ -37,8 +39,8 @@ def read(
     `EmptyDocument`, `UnsupportedFormat`, `CorruptDocument`, `EncryptedDocument` or `DocumentTooLarge`, whose
     messages are about this file and name no path. `name` is used for its extension only.
 
-    With `isolate`, parsers run in a child process under `limits`; without, in this one and unbounded in time
-    and memory, which is for tests and for hosts that isolate by other means.
+    With `isolate`, everything but short plain text is read in a child process under `limits`; without, in this one
+    and unbounded in time and memory, which is for tests and for hosts that isolate by other means.
     """
     if not data:
         raise EmptyDocument("the file is empty")
@@ -48,12 +50,20 @@ def read(
     _refuse_disguise(media_type, name)
     deadline = time.monotonic() + limits.wall_seconds
     options = ReadOptions(PurePath(name).name, media_type, password, ocr, limits, deadline)
-    if isolate and media_type not in _WITHOUT_PARSER:
+    if isolate and not (media_type in _WITHOUT_PARSER and _is_simple(data)):
         return read_isolated(data, options)
     last = deque(adapter_for(media_type).parse(data, options), maxlen=1)
     if not last:
         raise CorruptDocument("the file gives no text at all; it is damaged")
     return last[0]
+
+
+def _is_simple(data: bytes) -> bool:
+    """Whether this text is read faster than a process starts, however it was made."""
+    if len(data) <= _PLAIN:
+        return True
+    # ASCII with zeros or escapes may be another encoding.
+    return len(data) <= _PLAIN_ASCII and data.isascii() and b"\0" not in data and b"\x1b" not in data
 
 
 def _refuse_disguise(media_type: str, name: str) -> None:

@@ -108,7 +108,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """The main text: `<main>` or the one `<article>` where the page has it, else the body without navigation."""
     declared = _META_CHARSET.search(data[:4096])
     text = _XML_DECLARATION.sub("", decode(data, declared.group(1).decode("ascii") if declared else ""))
-    parser = lxml_html.HTMLParser(no_network=True, huge_tree=False, remove_comments=True, remove_pis=True)
+    parser = lxml_html.HTMLParser(no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)
     try:
         root = lxml_html.document_fromstring(text, parser=parser) if text.strip() else None
     except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:

@@ -1,0 +1,104 @@
+"""System calls that a reader never makes, refused by Linux itself (seccomp): no network, no other process.
+
+The filter holds for native code too, and for whatever the reader starts. It is a list of what is refused: a list of
+what is allowed would break with each new C library. A refused call fails with EPERM.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterator
+
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
+_NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # offsets in the kernel's `struct seccomp_data`
+_X32 = 0x40000000  # a second table of calls on x86-64
+_NEW_NAMESPACES = 0x7E020000  # CLONE_NEW*
+
+# Name -> numbers on x86-64 and arm64 (-1: it does not exist there).
+_REFUSED = {
+    # The network, and io_uring, which could reach it unseen.
+    **{"socket": (41, 198), "socketpair": (53, 199), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201)},
+    **{"accept": (43, 202), "accept4": (288, 242), "sendto": (44, 206), "sendmsg": (46, 211), "sendmmsg": (307, 269)},
+    **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
+    # Other processes: to look into them, to signal them, and to leave the group that is ended with the reader.
+    **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)},
+    **{"pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "tkill": (200, 130)},
+    **{"rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "setsid": (112, 157), "setpgid": (109, 154)},
+    # Names and rights of files, which Landlock does not cover.
+    **{"chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, -1)},
+    **{"fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6)},
+    **{"fsetxattr": (190, 7), "mknod": (133, -1), "mknodat": (259, 33), "open_by_handle_at": (304, 265)},
+    # The system.
+    **{"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97)},
+    **{"setns": (308, 268), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430)},
+    **{"fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442)},
+    **{"bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "personality": (135, 92)},
+    **{"keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218), "kexec_load": (246, 104)},
+    **{"kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273), "reboot": (169, 142)},
+    **{"settimeofday": (164, 170), "clock_settime": (227, 112), "sethostname": (170, 161), "swapon": (167, 224)},
+}
+_STARTS = {"execve": (59, 221), "execveat": (322, 281), "kill": (62, 129)}  # tesseract alone needs them
+_CLONE, _CLONE3 = (56, 220), (435, 435)
+_TGKILL, _PRLIMIT = (234, 131), (302, 261)
+_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def refuse_calls(*, starts_programs: bool) -> bool:
+    """Filter this process and all that it starts, for good; False where this system has no such filter."""
+    machine = _MACHINES.get(platform.machine())
+    if machine is None:
+        return False
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+    code = b"".join(_filter(*machine, starts_programs))
+    program = _Program(len(code) // 8, code)
+    if prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        return False
+    return bool(prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(program), 0, 0) == 0)
+
+
+def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]:
+    yield _step(_LOAD, _MACHINE_AT)
+    yield _step(_JUMP_EQUAL, machine, 1, 0)
+    yield _step(_RETURN, _KILL)  # calls of another machine, such as of 32 bits, have other numbers
+    yield _step(_LOAD, _NUMBER_AT)
+    yield _step(_JUMP_AT_LEAST, _X32, 0, 1)
+    yield _step(_RETURN, _REFUSE | errno.EPERM)
+    refused = _REFUSED if starts_programs else _REFUSED | _STARTS
+    for numbers in refused.values():
+        if numbers[column] >= 0:
+            yield from _when(numbers[column], _REFUSE | errno.EPERM)
+    yield from _when(_CLONE3[column], _REFUSE | errno.ENOSYS)  # its flags cannot be seen; C libraries take `clone` then
+    yield from _unless(_CLONE[column], _step(_JUMP_BITS, _NEW_NAMESPACES, 1, 0))
+    yield from _unless(_TGKILL[column], _step(_JUMP_EQUAL, os.getpid(), 0, 1))  # abort() signals itself
+    yield from _unless(_PRLIMIT[column], _step(_JUMP_EQUAL, 0, 0, 1))  # of this process alone
+    yield _step(_RETURN, _ALLOW)
+
+
+def _when(number: int, answer: int) -> Iterator[bytes]:
+    yield _step(_JUMP_EQUAL, number, 0, 1)
+    yield _step(_RETURN, answer)
+
+
+def _unless(number: int, test: bytes) -> Iterator[bytes]:
+    """Refuse a call by its first argument: `test` jumps over one step where it is to be refused."""
+    yield _step(_JUMP_EQUAL, number, 0, 4)
+    yield _step(_LOAD, _FIRST_ARGUMENT_AT)
+    yield test
+    yield _step(_RETURN, _ALLOW)
+    yield _step(_RETURN, _REFUSE | errno.EPERM)
+
+
+def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    """One instruction: on a comparison, `yes` or `no` steps are left out."""
+    return struct.pack("=HBBI", code, yes, no, value)
