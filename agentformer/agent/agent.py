@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +20,13 @@ from agentformer.agent.citing import citations, warned
 from agentformer.agent.conversation import Conversation
 from agentformer.agent.limits import Limits, Meter
 from agentformer.agent.loop import Ended, Loop, Model, ToolsRefused
+from agentformer.agent.permission import Confirm, Permission, quotes
 from agentformer.agent.turns import OnEvent, Recalled, Turn, TurnEvent
 from agentformer.agent.workers import Workers
 from agentformer.building.counting import token_counter
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable
 from agentformer.factory import AgentFormer
+from agentformer.rag import links
 from agentformer.records import fields
 from agentformer.tools.caller import Caller
 from agentformer.types import ChatMessage, Scope
@@ -49,7 +52,9 @@ class Agent:
     `user_id`, `agent_id`, `project` and `namespace` say whose memories are meant: with a user, a session is what he
     said and was answered, and not what others said in it; with a namespace, tools reach no other. `grant` bounds
     namespaces and tools; without its right to write, nothing is stored, and what was said is known to this object
-    alone. `folder` is where `rag_upload` may read files. `max_steps`, `max_seconds` and `max_tokens` of a turn are
+    alone. `folder` is where `rag_upload` may read files. Once anything retrieved stands before the model, tools that
+    change or remove what is there run only if `permit` names them (else the setting `agent_permit`), or `confirm` says
+    so of the call; see `agent.permission`. `max_steps`, `max_seconds` and `max_tokens` of a turn are
     those of the settings where they are not given. Thread-safe.
 
     Raises `LanguageModelUnavailable` without a configured model, `Forbidden` for a grant without the right to read or
@@ -66,6 +71,8 @@ class Agent:
         project: str | None = None,
         grant: Grant = EVERYTHING,
         folder: Path | None = None,
+        permit: Collection[str] | None = None,
+        confirm: Confirm | None = None,
         max_steps: int | None = None,
         max_seconds: float | None = None,
         max_tokens: int | None = None,
@@ -74,7 +81,7 @@ class Agent:
             raise LanguageModelUnavailable(_NO_MODEL)
         grant.require("read")
         own = {"user_id": user_id, "agent_id": agent_id, "project": project}
-        self._own = {name: fields.optional_name(name, value) for name, value in own.items()}
+        self._own: dict[str, Any] = {name: fields.optional_name(name, value) for name, value in own.items()}
         self._af = af
         self._model = af.model
         self._namespace = grant.namespace(namespace)
@@ -91,6 +98,8 @@ class Agent:
         self._unstored: dict[str, list[ChatMessage]] = {}
         self._lock = threading.Lock()
         settings = af.settings
+        self._permitted = _permitted(af, settings.agent_permit.split() if permit is None else permit)
+        self._confirm = confirm
         self._limits = Limits(
             settings.agent_steps if max_steps is None else max_steps,
             settings.agent_seconds if max_seconds is None else max_seconds,
@@ -116,7 +125,9 @@ class Agent:
         tell = on_event or _unheard
         tell(Recalled(given.memories))
         caller = replace(self._caller, session_id=session)
-        calls = Calls(self._af.toolbox, caller, self._at_tools, tell)
+        retrieved = any(map(quotes, (*given.entries, *earlier)))
+        permission = Permission(self._af.toolbox.definitions(), self._permitted, self._confirm, retrieved=retrieved)
+        calls = Calls(self._af.toolbox, caller, permission, self._at_tools, tell)
         less = partial(self._briefed_less, said, earlier)
         loop = self._loop(calls, meter, given, less)
         try:
@@ -125,7 +136,7 @@ class Agent:
             self.tools, self._refusal = [], str(refused)
             loop = self._loop(calls, meter, given, less)
             ended = loop.run()
-        return self._told(loop, ended, session, kept)
+        return self._told(loop, ended, session, kept, retrieved=permission.retrieved)
 
     def close(self, seconds: float = 10.0) -> bool:
         """Give tools that ran over the time of their turn so many seconds to finish; False when one did not. To be
@@ -174,15 +185,19 @@ class Agent:
             del said[:-_SAID]
         return False
 
-    def _told(self, loop: Loop, ended: Ended, session: str, kept: bool) -> Turn:
-        text, warnings = ended.text, [*loop.briefing.warnings, *ended.warnings]
+    def _told(self, loop: Loop, ended: Ended, session: str, kept: bool, *, retrieved: bool) -> Turn:
+        given = [message.content for message in loop.conversation.messages], [one.text for one in loop.done]
+        checked = links.without_strange_links(ended.text, chain(*given)) if ended.said else links.Checked(ended.text)
+        text, warnings = checked.text, [*loop.briefing.warnings, *ended.warnings, *links.warned(checked.unknown)]
         cited = citations(text, loop.done, loop.briefing.entries)
-        warnings += warned(cited.unknown)
+        warnings += warned(cited)
         if self._refusal:
             warnings.append(_NO_TOOLS.format(error=self._refusal))
         if ended.said:
             try:
-                self._keep("assistant", text, session, finish=ended.finish, tools=_noted(loop.done))
+                self._keep(
+                    "assistant", text, session, finish=ended.finish, tools=_noted(loop.done), retrieved=retrieved
+                )
             except AgentFormerError as error:  # the answer is worth more than its place in memory
                 warnings.append(f"the answer could not be stored: {error}")
         elif kept:
@@ -200,6 +215,15 @@ class Agent:
             tokens_out=loop.meter.tokens_out,
             ms=loop.meter.ms,
         )
+
+
+def _permitted(af: AgentFormer, names: Collection[str]) -> frozenset[str]:
+    """Raises `InvalidInput` for a tool that there is not."""
+    known = [tool.name for tool in af.toolbox.definitions()]
+    if isinstance(names, str) or (unknown := sorted(set(names) - set(known))):
+        told = names if isinstance(names, str) else unknown[0]
+        raise InvalidInput("permit", f"there is no tool {told!r:.80}; there are: {', '.join(known)}")
+    return frozenset(names)
 
 
 def _unheard(event: TurnEvent) -> None:

@@ -1,7 +1,7 @@
 """What the model is shown before its first reply: our rules, the conversation, and memory as data of the request.
 
-A context for a model has core and recalled memory in the role of the system. Memory holds what documents, tools and
-other people said, so here it moves into the user's message, between its markers; the system says our rules alone.
+Memory holds what documents, tools and other people said, so it stands in the user's message before the request, between
+its markers; the system says our rules alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from agentformer.agent.prompts import EARLIER, note
 from agentformer.agent.turns import UsedMemory
 from agentformer.memory.context import Context
-from agentformer.memory.recalled import CORE_OPEN, RECALLED_OPEN
 from agentformer.types import ChatMessage, MemoryBackend, MemoryEntry
 
 _EXCERPT = 200  # characters of a memory that a person is shown
@@ -33,7 +32,7 @@ def briefing(task: str, context: Context | None, backend: MemoryBackend) -> Brie
     """The messages for a task. `context` ends with it; without one, the task is all that there is."""
     said = list(context.messages) if context else [ChatMessage("user", task)]
     data = ""
-    if said[0].role == "system" and said[0].content.startswith((CORE_OPEN, RECALLED_OPEN)):
+    if context and context.has_memory:
         data = f"{said.pop(0).content}\n\n"
     said[-1] = replace(said[-1], content=data + said[-1].content)
     messages = tuple(alternating(said))

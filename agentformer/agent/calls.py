@@ -8,11 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from agentformer.agent.permission import Permission
 from agentformer.agent.turns import OnEvent, ToolRun, ToolStart
 from agentformer.agent.workers import OutOfTime, Workers, result
 from agentformer.tools.caller import Caller
@@ -63,9 +64,12 @@ class Done:
 class Calls:
     """Runs the calls of one turn. What cannot be run, or failed, is told to the model; nothing is raised for it."""
 
-    def __init__(self, toolbox: Toolbox, caller: Caller, workers: Workers, on_event: OnEvent) -> None:
+    def __init__(
+        self, toolbox: Toolbox, caller: Caller, permission: Permission, workers: Workers, on_event: OnEvent
+    ) -> None:
         self._toolbox = toolbox
         self._caller = caller
+        self._permission = permission
         self._workers = workers
         self._on_event = on_event
         self._reading = {tool.name for tool in toolbox.definitions() if tool.read_only}
@@ -74,7 +78,8 @@ class Calls:
 
     def asked(self, calls: Sequence[ToolCall]) -> list[Asked]:
         """A reply's calls, with ids that differ in the whole turn, and with names and arguments that a server takes
-        when they are told back to it, however the model made them. Those that are not to be run say why."""
+        when they are told back to it, however the model made them. Those that are not to be run say why; a person may
+        be asked for it."""
         return [self._asked(number, call) for number, call in enumerate(calls)]
 
     def run(self, asked: Sequence[Asked], seconds: float) -> list[Done]:
@@ -90,6 +95,8 @@ class Calls:
                 outcome, ms = (Outcome(each.fault, True), 0.0) if each.fault else _outcome(next(waiting), ends)
                 done.append(Done(each.call, outcome.text, outcome.failed, ms, outcome.value))
                 self._on_event(done[-1].run)
+                if not outcome.failed:
+                    self._permission.heard(each.call.name)
         finally:
             for future in futures:  # on Ctrl-C, what has not begun is not begun any more
                 future.cancel()
@@ -109,7 +116,8 @@ class Calls:
             return Asked(told, _TOO_LONG.format(size=size, most=_MOST_ARGUMENTS))
         same = json.dumps([name, arguments], sort_keys=True)
         self._made[same] += 1
-        return Asked(told, _REPEATED.format(times=_TIMES) if self._made[same] > _TIMES else "")
+        repeated = _REPEATED.format(times=_TIMES) if self._made[same] > _TIMES else ""
+        return Asked(told, repeated or self._permission.refusal(told))
 
     def _id(self, given: object) -> str:
         """The id that the model gave, unless another call has it or a server would not take it back."""
@@ -119,7 +127,8 @@ class Calls:
         return own
 
     def _begin(self, calls: Sequence[ToolCall]) -> list[Future[tuple[Outcome, float]]]:
-        works = [partial(self._timed, call) for call in calls]
+        caller = replace(self._caller, mark=self._permission.mark)
+        works = [partial(self._timed, call, caller) for call in calls]
         writing = [number for number, call in enumerate(calls) if call.name not in self._reading]
         futures = dict(zip(writing, self._workers.begin(*(works[number] for number in writing)), strict=True))
         for number, work in enumerate(works):
@@ -127,9 +136,9 @@ class Calls:
                 futures[number] = self._workers.begin(work)[0]
         return [futures[number] for number in range(len(calls))]
 
-    def _timed(self, call: ToolCall) -> tuple[Outcome, float]:
+    def _timed(self, call: ToolCall, caller: Caller) -> tuple[Outcome, float]:
         began = time.monotonic()
-        outcome = self._toolbox.run(call, self._caller)
+        outcome = self._toolbox.run(call, caller)
         return outcome, round((time.monotonic() - began) * _MS, 1)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,6 +40,15 @@ class Meter:
         self.steps = self.tokens_in = self.tokens_out = 0
         self._spent = self._last = 0
         self._began = time.monotonic()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done within takes none of the turn's time."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._began += time.monotonic() - began
 
     @property
     def ms(self) -> float:

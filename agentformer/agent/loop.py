@@ -111,7 +111,8 @@ class Loop:
 
     def _call(self, reply: Reply) -> bool:
         """Run what the reply calls, and tell the model; has any of it come to something?"""
-        asked = self.calls.asked(reply.tool_calls)
+        with self.meter.paused():  # a person takes their time
+            asked = self.calls.asked(reply.tool_calls)
         done = self.calls.run(asked, self.meter.seconds_for_tools)
         self.done += done
         self.conversation.add(reply.text, [each.call for each in asked], [(one.text, one.failed) for one in done])

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from agentformer.memory.recalled import BRACKETS
+from agentformer.text.quoting import framed, inert, inert_json
 
 _SYSTEM = """You are an assistant with a lasting memory and a library of documents{reach}.
 Today is {today}.
@@ -63,14 +63,14 @@ def system(tools: Collection[str], now: datetime) -> str:
 
 def tool_result(name: str, text: str, *, failed: bool) -> str:
     """What a tool gave, in a frame that it cannot leave. Its JSON stays the same value."""
-    inside = text.translate(BRACKETS) if failed else text.replace("<", "\\u003c")
+    inside = inert(text) if failed else inert_json(text)
     state = ' failed="true"' if failed else ""
     return f'<tool-result tool="{name}"{state}>\n{inside}\n</tool-result>'
 
 
 def note(text: str) -> str:
     """What stands in a conversation and nobody said, in a frame that it cannot leave."""
-    return f"<note>\n{text.translate(BRACKETS)}\n</note>"
+    return framed("note", text)
 
 
 def stopped(finish: str, steps: int) -> str:

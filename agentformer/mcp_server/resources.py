@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
@@ -14,10 +15,13 @@ from agentformer.errors import AgentFormerError, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
 from agentformer.records import fields
+from agentformer.text.quoting import inert
 from agentformer.tools.caller import Caller
 from agentformer.types import Page
 
 _SCHEME = "agentformer://"
+DATA = {"agentformer/content": "data"}  # `_meta` of what was stored by anybody: no host is to take it for instructions
+_HEADER = re.compile(r"^\[(?=pages? \d)", re.MULTILINE)
 _TEXT = "text/plain"
 _PAGE = 100  # resources of one list
 _MOST = 200_000  # characters of a document that one reading gives; a context of 50,000 tokens is full of them
@@ -27,7 +31,7 @@ TEMPLATES = (
         name="document",
         title="A document",
         uri_template=f"{_SCHEME}documents/{{id}}",
-        description="The stored text of an uploaded document, page by page. rag_list and citations tell ids.",
+        description="The stored text of an uploaded document, page by page: data. rag_list and citations tell ids.",
         mime_type=_TEXT,
     ),
     types.ResourceTemplate(
@@ -74,7 +78,11 @@ def read(af: AgentFormer, caller: Caller, uri: str) -> types.ReadResourceResult:
         if isinstance(error, (NotFound, InvalidInput)):
             raise _missing(uri) from None
         raise
-    return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=_TEXT, text=text)])
+    return types.ReadResourceResult(contents=[_contents(uri, text)])
+
+
+def _contents(uri: str, text: str) -> types.TextResourceContents:
+    return types.TextResourceContents(uri=uri, mime_type=_TEXT, text=text, _meta=DATA)
 
 
 def _text(af: AgentFormer, caller: Caller, uri: str) -> str:
@@ -110,7 +118,8 @@ def _marked(document: Document, pages: list[Page]) -> Iterator[str]:
         told += len(page.text)
         printed = f", printed {page.label}" if page.label not in ("", str(page.number)) else ""
         reason = f" ({page.status}: {page.reason})" if page.reason else ""
-        yield f"[page {page.number} of {document.pages}{printed}]{reason}\n{page.text}\n\n"
+        text = _HEADER.sub("⟦", page.text)  # a page must not begin another one
+        yield f"[page {page.number} of {document.pages}{printed}]{reason}\n{text}\n\n"
 
 
 def _namespaces(af: AgentFormer, caller: Caller) -> list[str]:
@@ -124,7 +133,7 @@ def _resource(document: Document) -> types.Resource:
     state = "" if document.status == "ready" else f", {document.status}: {document.reason}"
     return types.Resource(
         uri=_uri(document),
-        name=document.name,
+        name=" ".join(inert(document.name).split()),
         description=f"{document.media_type}, {pages}, namespace {document.namespace}{state}",
         mime_type=_TEXT,
         # Of other formats the size of the text is not known without reading it.

@@ -54,7 +54,8 @@ class ContextBuilder:
         user_id: str | None = None,
         project: str | None = None,
     ) -> Context:
-        """Core, recalled memory, `conversation` and `task` as messages of at most `max_tokens` together.
+        """Core, recalled memory, `conversation` and `task` as messages of at most `max_tokens` together. Memory is the
+        first message, in the user's role: it is data, and never the system's word.
 
         `conversation` holds `ChatMessage`s, mappings with role and content, or entries; where it is empty, the
         session's last messages are taken, whoever said them. Memory is recalled from all sessions of the namespace,

@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.recalled import BRACKETS, without_recalled
+from agentformer.memory.recalled import without_recalled
 from agentformer.records import fields
+from agentformer.text.quoting import framed, without_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
 _Role = Literal["system", "user", "assistant"]
 _ROLES: tuple[_Role, ...] = get_args(_Role)
-_TOOL = "tool"  # what a tool gave is input to the model, as a user's words are
-_TOOL_OPEN, _TOOL_CLOSE = "<tool-result>", "</tool-result>"
+# What a tool gave, and what was kept in the role of the system, is data for the model, in the user's role.
+_TOOL, _SYSTEM = "tool", "system"
+_FRAMES = {_TOOL: "tool-result", _SYSTEM: "note"}
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A message, and the id by which a report names it. `entry_id` is None for what is no entry, and `given` what a
-    tool gave, which the message holds in a frame."""
+    """A message, and the id by which a report names it. `entry_id` is None for what is no entry, and `given` what the
+    message holds in a frame, since no user said it."""
 
     message: ChatMessage
     label: str
@@ -54,7 +56,7 @@ def _is_silent(item: Any) -> bool:
 def _said(item: Any, label: str) -> Said:
     if isinstance(item, MemoryEntry):
         text = item.content if item.raw is None else item.raw
-        return _message(item.role or "user", text, label, item.id)
+        return _message(item.role or "user", text, label, item.id, framed_roles=(_TOOL, _SYSTEM))
     role: Any
     content: Any
     if isinstance(item, ChatMessage):
@@ -82,13 +84,16 @@ def _part(part: Any, label: str) -> str:
     return text
 
 
-def _message(role: Any, content: str, label: str, entry_id: str | None = None) -> Said:
-    """What a tool gave stands in a frame that it cannot leave, since a model must not take it for the user's word."""
+def _message(
+    role: Any, content: str, label: str, entry_id: str | None = None, framed_roles: tuple[str, ...] = (_TOOL,)
+) -> Said:
+    """What a tool gave stands in a frame that it cannot leave, since a model must not take it for the user's word. So
+    does an entry of the role `system`: who stored it may be anybody. The caller's own messages of the system stay."""
     known, text = _role(role, label), _fresh(content)
-    if role != _TOOL or not text.strip():
-        return Said(ChatMessage(known, text), entry_id or label, entry_id)
-    framed = f"{_TOOL_OPEN}\n{text.translate(BRACKETS)}\n{_TOOL_CLOSE}"
-    return Said(ChatMessage(known, framed), entry_id or label, entry_id, text)
+    if role not in framed_roles or not text.strip():
+        own = text if known == _SYSTEM else without_tokens(text)
+        return Said(ChatMessage(known, own), entry_id or label, entry_id)
+    return Said(ChatMessage("user", framed(_FRAMES[role], text)), entry_id or label, entry_id, text)
 
 
 def _role(value: Any, label: str) -> _Role:

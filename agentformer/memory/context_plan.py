@@ -14,6 +14,7 @@ from agentformer.errors import InvalidInput
 from agentformer.memory.context_conversation import Said
 from agentformer.memory.recalled import core_block, recalled_block
 from agentformer.records.codec import happened_at
+from agentformer.text.quoting import without_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
 _MISSES = 20  # messages in a row that do not fit, after which no older one is tried
@@ -51,10 +52,13 @@ class ContextReport:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Messages for a language model: one of the system with core and recalled memory, then the conversation."""
+    """Messages for a language model: one with core and recalled memory, where there is any (`has_memory`), then the
+    conversation. None of them is of the system but those that the caller gave as such: memory holds what documents,
+    tools and other people said, and core blocks what a model wrote, so all of it is data, in the user's role."""
 
     messages: tuple[ChatMessage, ...]
     report: ContextReport
+    has_memory: bool = False
 
 
 @dataclass(slots=True)
@@ -141,7 +145,7 @@ class Plan:
             budget=self._budget,
             total=self._size(messages),
             tokens={
-                "core": self._size(_system(self._core, ())),
+                "core": self._size(_memory(self._core, ())),
                 "conversation": sum(self._count(one.message.content) for one in self._taken_said),
                 **tokens,
                 "task": self._count(task.message.content) if task else 0,
@@ -154,10 +158,10 @@ class Plan:
             left_out=self._left_out(),
             warnings=tuple(self._warnings),
         )
-        return Context(tuple(messages), report)
+        return Context(tuple(messages), report, has_memory=bool(self._core or any(taken.values())))
 
     def _check_core(self) -> None:
-        size = self._size(_system(self._core, ()))
+        size = self._size(_memory(self._core, ()))
         if size > self._budget:
             raise InvalidInput(
                 "max_tokens",
@@ -166,7 +170,7 @@ class Plan:
             )
 
     def _take_task(self) -> None:
-        self._task_fits = self._task is not None and self._fits([*_system(self._core, ()), self._task.message])
+        self._task_fits = self._task is not None and self._fits([*_memory(self._core, ()), self._task.message])
 
     def _take_messages(self) -> None:
         """Newest first, each whole or not at all."""
@@ -227,7 +231,7 @@ class Plan:
 
     def _messages(self) -> list[ChatMessage]:
         episodes = sorted(self._shares["episodic"].taken, key=lambda entry: (happened_at(entry), entry.id))
-        messages = _system(self._core, (*self._shares["semantic"].taken, *episodes))
+        messages = _memory(self._core, (*self._shares["semantic"].taken, *episodes))
         messages += [one.message for one in self._taken_said]
         return messages + ([self._task.message] if self._task and self._task_fits else [])
 
@@ -289,10 +293,10 @@ def _is_users(one: Said) -> bool:
     return one.message.role == "user" and one.given is None
 
 
-def _system(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> list[ChatMessage]:
-    """The one message of the system, where there is anything for it."""
+def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> list[ChatMessage]:
+    """The one message of memory, where there is any."""
     parts = ([core_block(core)] if core else []) + ([recalled_block(recalled)] if recalled else [])
-    return [ChatMessage("system", "\n".join(parts))] if parts else []
+    return [ChatMessage("user", "\n".join(parts))] if parts else []
 
 
 def _with_task(task: str, said: Sequence[Said]) -> tuple[list[Said], Said | None]:
@@ -302,4 +306,4 @@ def _with_task(task: str, said: Sequence[Said]) -> tuple[list[Said], Said | None
         return spoken, None
     if spoken and _is_users(spoken[-1]) and _plain(spoken[-1].text) == _plain(task):
         return spoken[:-1], spoken[-1]
-    return spoken, Said(ChatMessage("user", task), "task")
+    return spoken, Said(ChatMessage("user", without_tokens(task)), "task")

@@ -10,7 +10,8 @@ from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.following import settled
 from agentformer.rag.citing import citation, cite, without_unfinished
 from agentformer.rag.evidence import Evidence, rank_evidence
-from agentformer.rag.prompts import NO_ANSWER, messages, nothing_found
+from agentformer.rag.links import Plain, warned, without_strange_links
+from agentformer.rag.prompts import NO_ANSWER, declines, messages, nothing_found
 from agentformer.rag.speech import Speech, refuses, spoken, without_refusal
 from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language
@@ -35,6 +36,7 @@ _CLOSE = 0.75  # of the best sentence's score: a further sentence is quoted only
 # not for it: it translates (they would silence 49% of German questions over English passages, this one none) and
 # answers "what is this about?"; whatever else it cannot answer, it says.
 _FAR = 0.25
+_DECLINED = "the model declined by a word that a passage holds, so the answer is quoted"
 
 
 class Answerer:
@@ -136,8 +138,13 @@ class Answerer:
         warnings = [cut] if cut else []
         if len(given) < len(hits):
             warnings.append(f"the passages did not fit the model: it was given {len(given)} of {len(hits)}")
+        checked = without_strange_links(text, [question, *(_told(hit) for hit in given)])
+        warnings += warned(checked.unknown)
+        text = checked.text
         cited = cite(without_unfinished(without_refusal(text)) if cut else without_refusal(text), given)
         if not cited.citations and (refuses(text) or NO_ANSWER in text):
+            if declines(given):  # then it may be a passage that declines, and not the model
+                return self._extractive(question, hits, (*warnings, _DECLINED))
             return Answer(nothing_found(question), "none", hits=tuple(hits), warnings=tuple(warnings))
         if not cited.text:
             warnings.append("the language model said nothing, so the answer is quoted")
@@ -145,6 +152,9 @@ class Answerer:
         if cited.strays:
             strays = ", ".join(map(str, cited.strays))
             warnings.append(f"the model cited passages that it was not given: {strays}")
+        if cited.borrowed:
+            numbers = ", ".join(map(str, cited.borrowed))
+            warnings.append(f"the model copied references of a passage as if they were its own: {numbers}")
         if not cited.citations:
             warnings.append("the model cited nothing; check its answer against the hits")
         return Answer(cited.text, "llm", cited.citations, tuple(hits), tuple(warnings), complete=not cut)
@@ -170,9 +180,18 @@ class Answerer:
 
 
 def _pieces(speech: Speech, said: Iterable[str]) -> Generator[AnswerEvent, None, None]:
+    plain = Plain()
     with closing(speech.listen(said)) as shown:
         for piece in shown:
-            yield AnswerPiece(piece)
+            if text := plain.feed(piece):
+                yield AnswerPiece(text)
+    if rest := plain.rest():
+        yield AnswerPiece(rest)
+
+
+def _told(hit: Hit) -> str:
+    """What an answer may take an address from."""
+    return f"{hit.entry.source.name if hit.entry.source else ''}\n{hit.entry.content}"
 
 
 def _at_once(answer: Answer, *, shown: bool = False) -> Generator[AnswerEvent, None, None]:

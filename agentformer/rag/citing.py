@@ -6,18 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentformer.rag.borrowing import Borrowed, numbers_of
 from agentformer.rag.evidence import Evidence, rank_evidence
-from agentformer.rag.prompts import CITING_WORDS
+from agentformer.rag.prompts import CITING, CITING_WORDS
 from agentformer.types import Citation, Hit
 
-# [1], [^1], [1, 2], [1-3], [source 1], 【1】 and 【1†source】, with the space before; or code, which is left alone.
+# A mark with the space before it; or code, which is left alone.
 _CODE = r"(?P<code>```.*?(?:```|\Z)|`[^`\n]*`)"
-_NUMBERS = r"\^?\d{1,3}(?:\s*[,;、，–-]\s*\^?\d{1,3})*"
 _SPACE = r"(?P<space>(?<![ \t])[ \t]*)"
-_MARK = re.compile(
-    rf"{_CODE}|{_SPACE}[\[【［]\s*(?:{CITING_WORDS})?(?P<numbers>{_NUMBERS})(?:†[^\]】\n]{{0,80}})?\s*[\]】］]",
-    re.DOTALL | re.IGNORECASE,
-)
+_MARK = re.compile(rf"{_CODE}|{_SPACE}{CITING}", re.DOTALL | re.IGNORECASE)
 _CITED = re.compile(r"\[(\d{1,3})\]")
 _STRAY = "[0]"  # of a mark that points to no passage: no passage has this number
 # Neighbouring marks with what joins them to each other and to the words before.
@@ -31,16 +28,17 @@ _MARKS = re.compile(
 _UNFINISHED = re.compile(rf"(?<![ \t])[ \t]*[\[【［][ \t]{{0,3}}(?:{CITING_WORDS})?\^?[\d,;\s]*\Z", re.IGNORECASE)
 # A sentence with the citations that follow its end.
 _CLAIM = re.compile(r".+?(?:(?:[。！？]|[.!?](?=[\s\[]|\Z))(?:[ \t]*\[\d{1,3}\])*|\n|\Z)", re.DOTALL)
-_WIDEST = 20  # passages of one range
 
 
 @dataclass(frozen=True, slots=True)
 class Cited:
-    """A text whose every `[n]` outside of code is a citation; `strays` are numbers of no passage, taken out."""
+    """A text whose every `[n]` outside of code is a citation; `strays` are numbers of no passage, and `borrowed` those
+    that came along with the words of another passage. Both are taken out."""
 
     text: str
     citations: tuple[Citation, ...]
     strays: tuple[int, ...]
+    borrowed: tuple[int, ...] = ()
 
 
 def cite(text: str, hits: Sequence[Hit]) -> Cited:
@@ -49,19 +47,22 @@ def cite(text: str, hits: Sequence[Hit]) -> Cited:
     `hits` are the passages that the model was given, in the order of their numbers from 1.
     """
     strays: set[int] = set()
+    borrowed = Borrowed(text, hits)
 
     def spelled(mark: re.Match[str]) -> str:
         if mark["code"] is not None:
             return mark[0]
-        numbers = _numbers(mark["numbers"])
+        numbers = numbers_of(mark["numbers"])
         strays.update(n for n in numbers if not 1 <= n <= len(hits))
-        kept = "".join(f"[{n}]" for n in numbers if 1 <= n <= len(hits))
+        kept = "".join(
+            f"[{n}]" for n in numbers if 1 <= n <= len(hits) and not borrowed.has(n, mark.start(), mark.end())
+        )
         return mark["space"] + (kept or _STRAY)
 
     text = _MARKS.sub(_tidied, _MARK.sub(spelled, text)).strip()
     ranked = ((number, rank_evidence(claim, [hits[number - 1]])) for number, claim in _claims(text).items())
     citations = tuple(citation(number, evidence[0]) for number, evidence in ranked if evidence)
-    return Cited(text, citations, tuple(sorted(strays)))
+    return Cited(text, citations, tuple(sorted(strays)), borrowed.numbers)
 
 
 def without_unfinished(text: str) -> str:
@@ -103,16 +104,6 @@ def citation(number: int, evidence: Evidence) -> Citation:
         score=evidence.score,
         entry_id=entry.id,
     )
-
-
-def _numbers(text: str) -> list[int]:
-    """The numbers of one mark in order; a range counts as all of it."""
-    numbers: list[int] = []
-    for part in re.split(r"[,;、，]", text):
-        first, _, last = part.replace("^", "").replace("–", "-").partition("-")
-        low, high = int(first), int(last or first)
-        numbers += range(low, high + 1) if low <= high < low + _WIDEST else (low, high)
-    return list(dict.fromkeys(numbers))
 
 
 def _claims(text: str) -> dict[int, str]:

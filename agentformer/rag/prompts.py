@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from agentformer.text.languages import detect_language, likelier_of_alike
+from agentformer.text.quoting import inert, inert_line, without_hidden, without_tokens
 from agentformer.types import ChatMessage, Hit
 
 NO_ANSWER = "NO_ANSWER"  # what a model is to say in place of an answer: no phrase of a language, so it can be told
@@ -59,10 +60,14 @@ NOTHING_FOUND = {
 }
 # What a model may put before the number of a passage that it cites.
 CITING_WORDS = r"(?:passages?|sources?|doc(?:ument)?s?|ref(?:erence)?s?)\b[ \t.:#]{0,4}"
+_NUMBERS = r"\^?\d{1,3}(?:\s*[,;、，–-]\s*\^?\d{1,3})*"
+# [1], [^1], [1, 2], [1-3], [source 1], 【1】 and 【1†source】
+CITING = rf"[\[【［]\s*(?:{CITING_WORDS})?(?P<numbers>{_NUMBERS})(?:†[^\]】\n]{{0,80}})?\s*[\]】］]"
+_ONE = re.compile(CITING, re.IGNORECASE)
+_PLAIN = CITING.replace("(?P<numbers>", "(?:")
 # A passage's own references, such as those of a paper. An index of code (`names[1]`) is none.
-_REFERENCE = re.compile(
-    rf"(?<![A-Za-z0-9_\])])[\[【［]((?:{CITING_WORDS})?\^?\d{{1,3}}(?:\s*[,;–-]\s*\d{{1,3}})*)[\]】］]", re.IGNORECASE
-)
+_REFERENCES = re.compile(rf"(?<![A-Za-z0-9_\])])(?:{_PLAIN})+", re.IGNORECASE)
+_DECLINED = re.compile(r"NO(?:[\\_ ]{1,3})ANSWER")  # as `speech` reads it
 
 
 def nothing_found(question: str) -> str:
@@ -75,17 +80,23 @@ def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
     passages = "\n\n".join(_passage(n, hit) for n, hit in enumerate(hits, 1))
     return [
         ChatMessage("system", SYSTEM),
-        ChatMessage("user", f"<passages>\n{passages}\n</passages>\n\nQuestion: {question}"),
+        ChatMessage("user", f"<passages>\n{passages}\n</passages>\n\nQuestion: {without_tokens(question)}"),
     ]
+
+
+def declines(hits: Sequence[Hit]) -> bool:
+    """Does a passage itself hold what a model is to say in place of an answer?"""
+    return any(_DECLINED.search(without_hidden(hit.entry.content)) for hit in hits)
 
 
 def _passage(number: int, hit: Hit) -> str:
     source = hit.entry.source
     place = f"{source.name}, page {source.label or source.page}" if source else hit.entry.kind
-    named = " ".join(_inert(place).replace('"', "'").split())  # a name is an uploader's choice, line breaks and all
-    return f'<passage number="{number}" source="{named}">\n{_inert(hit.entry.content)}\n</passage>'
+    named = _unnumbered(inert_line(place))  # a name is an uploader's choice, line breaks and all
+    return f'<passage number="{number}" source="{named}">\n{_unnumbered(inert(hit.entry.content))}\n</passage>'
 
 
-def _inert(text: str) -> str:
-    """Stored text must not be able to close its own frame, and its references must not pass for our numbers."""
-    return _REFERENCE.sub(r"⟦\1⟧", text.replace("<", "‹").replace(">", "›"))
+def _unnumbered(text: str) -> str:
+    """A passage's references must not pass for our numbers, nor its words for the one that declines."""
+    text = _REFERENCES.sub(lambda run: _ONE.sub(lambda one: f"⟦{one[0][1:-1]}⟧", run[0]), text)
+    return _DECLINED.sub("NO·ANSWER", text)

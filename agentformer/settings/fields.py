@@ -124,6 +124,7 @@ class Settings:
     agent_steps: int = 8  # answers of the model, calls of tools between them
     agent_seconds: float = 120.0
     agent_tokens: int = 64_000  # read and written by the model in one turn, as far as it counts them
+    agent_permit: str = ""  # tools that may change what is kept after retrieved text was read: "memory_update ..."
 
     def __post_init__(self) -> None:
         for name in ("index_dir", "upload_dir"):

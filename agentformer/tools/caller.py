@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +22,7 @@ class Caller:
     """`user_id`, `agent_id` and `project` are stamped on what is stored; memories of another user or project than
     these are not seen. Core blocks belong to a namespace, a user and an agent, and have no project. `folder` is where
     `rag_upload` may read files from; without one it takes contents only. `quotes`: the caller is a language model that
-    reads passages itself, so `rag_query` asks none."""
+    reads passages itself, so `rag_query` asks none. `mark` are metadata of each memory that is added."""
 
     grant: Grant = EVERYTHING
     namespace: str | None = None
@@ -31,6 +32,7 @@ class Caller:
     session_id: str | None = None
     folder: Path | None = None
     quotes: bool = False
+    mark: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def bound(self) -> bool:

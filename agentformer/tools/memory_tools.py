@@ -38,7 +38,7 @@ class MemoryTools:
         self._backend = backend
         self._status = status
 
-    @tool("Remember", Hints("write"))
+    @tool("Remember", Hints("write", adds=True))
     def memory_add(
         self,
         caller: Caller,
@@ -60,7 +60,7 @@ class MemoryTools:
             category=category,
             salience=salience,
             occurred_at=occurred_at,
-            metadata=metadata,
+            metadata={**(metadata or {}), **caller.mark},
             namespace=caller.within(namespace),
             user_id=caller.user_id,
             agent_id=caller.agent_id,
@@ -136,7 +136,7 @@ class MemoryTools:
         """Forget a memory for good, with its history and the summaries made from it. Only when asked to."""
         return {"forgotten": self._memory.remove(self._seen(caller, id).id)}
 
-    @tool("Add to a core block", Hints("write", idempotent=True))
+    @tool("Add to a core block", Hints("write", idempotent=True, adds=True, steers=True))
     def core_memory_append(
         self,
         caller: Caller,
@@ -148,7 +148,7 @@ class MemoryTools:
         block = self._memory.core.append(name, text, **self._owner(caller, namespace))
         return {"block": _shown(block, caller)}
 
-    @tool("Correct a core block", Hints("write"))
+    @tool("Correct a core block", Hints("write", steers=True))
     def core_memory_replace(
         self,
         caller: Caller,

@@ -30,6 +30,7 @@ def test_a_turn_is_kept_as_messages_with_the_tools_that_ran(agent: Make, af: Age
     ]
     assert answered.metadata == {
         "finish": "answer",
+        "retrieved": False,
         "tools": [
             {"name": "memory_add", "arguments": '{"content": "Aino has a boat."}', "failed": False},
             {"name": "nothing", "arguments": "{}", "failed": True},

@@ -202,7 +202,7 @@ def test_the_model_reads_files_of_the_folder_alone(run: Invoke, model: Model, tm
     model.reply = after(calling("rag_upload", path="notes.txt"), "Read.")
     assert "ok" in run("chat", "Read it.", "--folder", str(desk)).stderr
     model.reply = after(calling("rag_upload", path="../desk/../secret.txt"), "I may not.")
-    done = run("chat", "Read it.", "--folder", str(desk))
+    done = run("chat", "Read it.", "--folder", str(desk), "--allow", "rag_upload")
     assert "failed: path: lies outside the folder" in done.stderr
     assert str(tmp_path) not in done.output
 
@@ -359,6 +359,52 @@ def test_a_talk_on_a_terminal(terminal: Terminal, model: Model, shown: Shown) ->
     assert terminal.end() == 0
     messages = shown("memories", "--kind", "message")["entries"]
     assert len({entry["session_id"] for entry in messages}) == 2
+
+
+FORGET = "Forget the boat."
+
+
+def forgetting(id: str) -> Reply:
+    """Looks something up, asks for a memory to be forgotten, and says that it is done."""
+
+    def reply(messages: list[dict[str, Any]]) -> Iterable[bytes]:
+        gave = sum(message["role"] == "tool" for message in messages)
+        return [calling("memory_search", query="boat"), calling("memory_delete", id=id), completion("Done.")][gave]
+
+    return reply
+
+
+def test_after_reading_nothing_is_forgotten_in_a_pipe_unless_it_is_allowed(
+    run: Invoke, shown: Shown, model: Model
+) -> None:
+    run("remember", "Aino has a boat.")
+    (fact,) = shown("memories", "--kind", "fact")["entries"]
+    model.reply = forgetting(fact["id"])
+    done = run("chat", FORGET)
+    assert "failed: not run: memory_delete changes what is kept" in done.stderr
+    assert [entry["id"] for entry in shown("memories", "--kind", "fact")["entries"]] == [fact["id"]]
+    done = run("chat", FORGET, "--allow", "memory_delete")
+    assert "memory_delete" in done.stderr and "not run" not in done.stderr
+    assert shown("memories", "--kind", "fact")["entries"] == []
+    assert "there is no tool 'forget'" in run("chat", FORGET, "--allow", "forget").stderr
+
+
+@pytest.mark.parametrize(("answer", "left"), [("\n", 1), ("maybe\n", 1), ("y\n", 0)])
+def test_after_reading_the_person_at_the_terminal_decides(
+    terminal: Terminal, model: Model, run: Invoke, shown: Shown, answer: str, left: int
+) -> None:
+    run("remember", "Aino has a boat.")
+    (fact,) = shown("memories", "--kind", "fact")["entries"]
+    model.reply = forgetting(fact["id"])
+    terminal.type(f"{FORGET}\n")
+    terminal.until("now asks to call memory_delete:")
+    terminal.until(f'id: "{fact["id"]}"')
+    terminal.until("Let it? [y/N] ")
+    os.write(terminal.own, answer.encode())
+    terminal.until("Done.")
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
+    assert len(shown("memories", "--kind", "fact")["entries"]) == left
 
 
 def test_ctrl_c_on_a_terminal_stops_the_turn_and_not_the_talk(terminal: Terminal, model: Model) -> None:

@@ -1,0 +1,129 @@
+"""Stored text in a prompt: data that closes no frame, passes for no token of a chat template, and hides nothing.
+
+What a model is shown is changed here; what is stored, quoted and cited is not. Frames are tags in angle brackets, so
+quoted text has none: `‹` stands for them, and `⟦` for a bracket of what would pass for a frame or a token. All of this
+is linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Tags that data or roles are framed in, by us and by others.
+_FRAMES = {
+    *("passage", "passages", "memory", "core-memory", "recalled-memory", "tool-result", "note", "message", "messages"),
+    *("mistakes", "question", "system", "user", "assistant"),
+}
+_BREAK = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+# What a model reads and a person does not see: controls, marks of direction, selectors, fillers, tags. Joiners stay
+# between letters that need them, as in Persian and in families of emoji.
+_JOINERS = re.compile("([\u200c\u200d])[\u200c\u200d]+")
+_STRAY = re.compile("(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
+    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_OPENS = re.compile(r"&(?:amp;){0,9}(?:lt|#0{0,9}60|#x0{0,9}3c);", re.IGNORECASE)
+_CLOSES = re.compile(r"&(?:amp;){0,9}(?:gt|#0{0,9}62|#x0{0,9}3e);", re.IGNORECASE)
+_ANGLES = str.maketrans("<>＜＞﹤﹥", "‹›‹›‹›")
+# What may be read as the tag of a frame, whichever brackets it has.
+_TAG = re.compile(
+    r"(?:[<＜﹤‹〈⟨❮〈《⟪«≪˂ᐸ≺]|\\u003c|\\x3c|%3c)"
+    r"(?=[\s\u200c\u200d]{0,9}/?[\s\u200c\u200d]{0,9}(?P<name>[\w‐‑–\u200c\u200d-]{4,40}))",
+    re.IGNORECASE,
+)
+_LIKE_LATIN = str.maketrans("аеорсухіѕԁɡһјοαι_‐‑–", "aeopcyxisdghjoai----")
+# Tokens of chat templates in square brackets: Mistral's, BERT's, GLM's; EXAONE's; MiniMax's. In a document any word in
+# capitals may be one; a person who writes "[OK]" means nothing by it.
+_KNOWN = (
+    r"INST|SYS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|ARGS|CALL_ID|THINK|CLS|SEP|MASK|PAD|UNK|BOS|EOS"
+    r"|UNUSED_TOKEN_\d{1,6}|[gs]MASK"
+)
+_ROLES = r"(?i:\s?/?\s?(?:inst|system|user|assistant)\s?)"
+_OTHERS = r"\[(?=\||e~\[)|\](?=~!?b[\[\]])"
+_SQUARE = re.compile(rf"\[(?P<token>/?(?:[A-Z][A-Z_]{{1,28}}[A-Z](?:_\d{{1,6}})?|{_KNOWN})|{_ROLES})\]|{_OTHERS}")
+_SQUARE_KNOWN = re.compile(rf"\[(?P<token>/?(?:{_KNOWN})|{_ROLES})\]|{_OTHERS}")
+# Such tokens in angle brackets, in the words of people, who may use these otherwise.
+_ANGLED = re.compile(
+    r"<(?=[|｜]|</?SYS>>|/?(?:s|unk|pad|bos|eos|sop|eop|mask|(?:start|end|begin)_of_\w{1,20}|im_(?:start|end|sep)"
+    r"|endoftext|(?:unused|extra_id|reserved)_?\d{1,6})>)",
+    re.IGNORECASE,
+)
+_ROLE = re.compile(
+    r"^(?P<before>[ \t>›*_\"'“-]{0,12})(?P<role>human|assistant|system|user|developer"
+    r"|#{1,6}[ \t]{0,4}(?:human|assistant|system|user|instructions?|response|input))(?=[ \t*_]{0,4}[:：])",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def inert(text: str) -> str:
+    """The text as data within a frame."""
+    text = without_hidden(_BREAK.sub("\n", text))
+    text = _CLOSES.sub("›", _OPENS.sub("‹", text))
+    text = _TAG.sub(lambda tag: "⟦" if _is_frame(tag["name"]) else tag[0], text).translate(_ANGLES)
+    return _ROLE.sub(r"\g<before>⟦\g<role>⟧", _SQUARE.sub(_broken, text))
+
+
+def without_hidden(text: str) -> str:
+    """The text without what nobody sees."""
+    return _STRAY.sub("", _JOINERS.sub(r"\1", _HIDDEN.sub("", text)))
+
+
+def inert_line(text: str) -> str:
+    """The same on one line that cannot leave double quotes, for a name within a tag."""
+    return " ".join(inert(text).replace('"', "'").split())
+
+
+def inert_json(text: str) -> str:
+    """JSON that is the same value and as inert: what would not be is written as codes."""
+    for pattern in (_HIDDEN, _JOINERS, _STRAY, _BREAK, _SQUARE):
+        text = pattern.sub(_coded, text)
+    for pattern in (_OPENS, _CLOSES):
+        text = pattern.sub(lambda entity: f"\\u0026{entity[0][1:]}", text)
+    text = _TAG.sub(_coded_tag, text)
+    return text.replace("<", "\\u003c")
+
+
+def without_tokens(text: str) -> str:
+    """Words of a person, or of a model, as they are, but without what a server may take for a token of its template."""
+    return _SQUARE_KNOWN.sub(_broken, _ANGLED.sub("‹", text))
+
+
+def framed(tag: str, text: str) -> str:
+    """The text as data in a frame that it cannot leave."""
+    return f"<{tag}>\n{inert(text)}\n</{tag}>"
+
+
+def _is_frame(name: str) -> bool:
+    """Does it read as the name of a frame, in letters of whatever kind?"""
+    plain = unicodedata.normalize("NFKC", name).casefold().translate(_LIKE_LATIN)
+    return "".join(ch for ch in plain if ch.isalpha() or ch == "-").strip("-") in _FRAMES
+
+
+def _broken(token: re.Match[str]) -> str:
+    if token["token"] is not None:
+        return f"⟦{token['token']}⟧"
+    return "⟦" if token[0] == "[" else "⟧"
+
+
+def _coded(found: re.Match[str]) -> str:
+    """JSON codes for what was found; of a token, for its brackets."""
+    if found.re is not _SQUARE or found["token"] is None:
+        return _codes(found[0])
+    return f"{_codes('[')}{found['token']}{_codes(']')}"
+
+
+def _coded_tag(tag: re.Match[str]) -> str:
+    """The same for the opening of what reads as a frame. A backslash is itself half of a code, so what follows it is
+    coded."""
+    if not _is_frame(tag["name"]):
+        return tag[0]
+    at = 1 if tag[0][0] == "\\" else 0
+    return tag[0][:at] + _codes(tag[0][at]) + tag[0][at + 1 :]
+
+
+def _codes(text: str) -> str:
+    encoded = text.encode("utf-16-be")
+    codes = (int.from_bytes(encoded[at : at + 2], "big") for at in range(0, len(encoded), 2))
+    return "".join(f"\\u{code:04x}" for code in codes)

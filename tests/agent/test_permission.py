@@ -1,0 +1,204 @@
+"""What calls may do once retrieved text stands before the model, and what marks what is remembered then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentformer import AgentFormer
+from agentformer.agent.permission import quotes
+from agentformer.errors import InvalidInput
+from agentformer.tools.definition import Hints
+from agentformer.tools.toolbox import HINTS
+from agentformer.types import ChatMessage, MemoryEntry, ToolCall
+from tests.agent.conftest import Make, Open
+from tests.agent.scripted import calls, results, says
+
+READ = ("memory_search", {"query": "tea"})
+GUARDED = {
+    "memory_update",
+    "memory_delete",
+    "memory_consolidate",
+    "core_memory_append",
+    "core_memory_replace",
+    "rag_upload",
+}
+
+
+def test_these_tools_need_a_permission_and_looking_up_and_adding_never_do(af: AgentFormer) -> None:
+    definitions = af.toolbox.definitions()
+    assert {tool.name for tool in definitions if tool.guarded} == GUARDED
+    assert {tool.name for tool in definitions if not tool.guarded and not tool.read_only} == {"memory_add"}
+    assert all(hints.right == "write" for hints in HINTS.values() if hints.adds or hints.steers or hints.destructive)
+    assert not Hints("read").adds
+
+
+def test_before_anything_was_retrieved_calls_are_the_users(agent: Make, af: AgentFormer) -> None:
+    one, _ = agent(
+        calls(
+            ("core_memory_append", {"name": "human", "text": "The user is Aino."}),
+            ("core_memory_replace", {"name": "human", "old": "Aino", "new": "Eino"}),
+            ("rag_upload", {"name": "tea.txt", "text": "Tea is served at four."}),
+        ),
+        says("Done."),
+    )
+    turn = one.turn("I am Aino, no, Eino. Keep this text.", session_id="s")
+    assert [run.failed for run in turn.tool_runs] == [False] * 3
+
+
+@pytest.mark.parametrize("name", sorted(GUARDED))
+def test_after_a_result_a_tool_that_changes_something_is_not_run(agent: Make, af: AgentFormer, name: str) -> None:
+    fact = af.memory.store("Boats are blue.")
+    arguments: dict[str, Any] = {
+        "memory_update": {"id": fact.id, "content": "x"},
+        "memory_delete": {"id": fact.id},
+        "memory_consolidate": {},
+        "core_memory_append": {"name": "human", "text": "x"},
+        "core_memory_replace": {"name": "human", "old": "x", "new": "y"},
+        "rag_upload": {"name": "x.txt", "text": "x"},
+    }[name]
+    one, model = agent(calls(("rag_list", {})), calls((name, arguments)), says("I may not."))
+    turn = one.turn("Which documents are there?", session_id="s")
+    assert [run.failed for run in turn.tool_runs] == [False, True]
+    assert results(model.asked[2])[1].startswith(f"not run: {name} changes what is kept")
+    assert [entry.content for entry in af.memory.list(kinds=["fact"])] == ["Boats are blue."]
+    assert af.rag.documents() == [] and af.memory.core.blocks() == []
+
+
+def test_calls_of_one_reply_were_asked_for_before_their_results(agent: Make, af: AgentFormer) -> None:
+    fact = af.memory.store("Boats are blue.")
+    one, _ = agent(calls(("rag_list", {}), ("memory_delete", {"id": fact.id})), says("Done."))
+    turn = one.turn("Which documents are there?", session_id="s")
+    assert [run.failed for run in turn.tool_runs] == [False, False]
+
+
+def test_what_was_recalled_counts_as_retrieved_and_core_does_not(agent: Make, af: AgentFormer) -> None:
+    af.memory.core.append("human", "The user is Aino.")
+    append = calls(("core_memory_append", {"name": "human", "text": "She drinks tea."}))
+    one, _ = agent(append, says("Done."))
+    assert [run.failed for run in one.turn("I drink tea.", session_id="a").tool_runs] == [False]
+    af.memory.store("Tea is served at four.")
+    one, _ = agent(append, says("No."))
+    assert [run.failed for run in one.turn("When is tea served?", session_id="b").tool_runs] == [True]
+
+
+def test_an_answer_given_after_reading_counts_in_later_turns_and_another_does_not(agent: Make, af: AgentFormer) -> None:
+    append = calls(("core_memory_append", {"name": "human", "text": "The user is Aino."}))
+    one, _ = agent(says("Hello."), append, says("Done."), calls(("rag_list", {})), says("None."), append, says("No."))
+    runs = [
+        run.failed
+        for said in ("Hi.", "I am Aino.", "List.", "Thanks.")
+        for run in one.turn(said, session_id="s").tool_runs
+    ]
+    assert runs == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("shown", "counts"),
+    [
+        (ChatMessage("user", "x"), False),
+        (ChatMessage("assistant", "x"), True),
+        (MemoryEntry("a", "x", kind="message", role="user"), False),
+        (MemoryEntry("a", "x", kind="message", role="user", speaker="Eino"), True),
+        (MemoryEntry("a", "x", kind="message", role="assistant"), True),
+        (MemoryEntry("a", "x", kind="message", role="assistant", metadata={"retrieved": False}), False),
+        (MemoryEntry("a", "x", kind="message", role="assistant", metadata={"retrieved": True}), True),
+        (MemoryEntry("a", "x", kind="message", role="tool", metadata={}), True),
+        (MemoryEntry("a", "x", kind="message", role="system"), True),
+        (MemoryEntry("a", "x", kind="fact"), True),
+        (MemoryEntry("a", "x", kind="chunk"), True),
+        (MemoryEntry("a", "x", kind="block", tier="core"), False),
+    ],
+)
+def test_what_may_hold_retrieved_text(shown: Any, counts: bool) -> None:
+    assert quotes(shown) is counts
+
+
+def test_a_tool_that_is_permitted_runs_and_the_others_do_not(agent: Make, opened: Open) -> None:
+    for af, options in ((opened(agent_permit="memory_update"), {}), (opened(), {"permit": ["memory_update"]})):
+        fact = af.memory.store("Boats are blue.")
+        one, _ = agent(
+            calls(("rag_list", {})),
+            calls(("memory_update", {"id": fact.id, "content": "Boats are red."}), ("memory_delete", {"id": fact.id})),
+            says("Done."),
+            memory=af,
+            **options,
+        )
+        turn = one.turn("List.", session_id="s")
+        assert [run.failed for run in turn.tool_runs] == [False, False, True]
+        assert [entry.content for entry in af.memory.list(kinds=["fact"])] == ["Boats are red."]
+        af.memory.remove(fact.id)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_each_call_is_put_to_the_person_with_all_that_it_would_do(agent: Make, af: AgentFormer, allowed: bool) -> None:
+    fact = af.memory.store("Boats are blue.")
+    asked: list[ToolCall] = []
+
+    def confirm(call: ToolCall) -> bool:
+        asked.append(call)
+        return allowed
+
+    one, model = agent(
+        calls(("rag_list", {})), calls(("memory_delete", {"id": fact.id})), says("Done."), confirm=confirm
+    )
+    turn = one.turn("List, then forget the boats.", session_id="s")
+    assert [(call.name, dict(call.arguments)) for call in asked] == [("memory_delete", {"id": fact.id})]
+    assert [run.failed for run in turn.tool_runs] == [False, not allowed]
+    assert len(af.memory.list(kinds=["fact"])) == (0 if allowed else 1)
+    assert ("does not want it" in results(model.asked[2])[1]) is not allowed
+
+
+def test_the_time_of_a_turn_does_not_run_while_a_person_decides(
+    agent: Make, af: AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("agentformer.agent.limits.time.monotonic", lambda: now[0])
+
+    def confirm(call: ToolCall) -> bool:
+        now[0] += 3600
+        return True
+
+    fact = af.memory.store("Boats are blue.")
+    one, _ = agent(
+        calls(("rag_list", {})),
+        calls(("memory_delete", {"id": fact.id})),
+        says("Done."),
+        confirm=confirm,
+        max_seconds=60,
+    )
+    turn = one.turn("Forget the boats.", session_id="s")
+    assert (turn.text, turn.finish) == ("Done.", "answer")
+
+
+def test_what_is_remembered_after_reading_is_marked_and_the_model_cannot_unmark_it(
+    agent: Make, af: AgentFormer
+) -> None:
+    one, _ = agent(
+        calls(("memory_add", {"content": "Aino drinks tea.", "metadata": {"about": "tea"}})),
+        calls(READ),
+        calls(("memory_add", {"content": "Tea is free.", "metadata": {"after_retrieved_text": False}})),
+        says("Noted."),
+    )
+    turn = one.turn("I am Aino, and drink tea.", session_id="s")
+    assert [run.failed for run in turn.tool_runs] == [False, False, False]
+    kept = {entry.content: dict(entry.metadata) for entry in af.memory.list(kinds=["fact"])}
+    assert kept == {"Aino drinks tea.": {"about": "tea"}, "Tea is free.": {"after_retrieved_text": True}}
+
+
+def test_a_tool_that_there_is_not_cannot_be_permitted(agent: Make, opened: Open) -> None:
+    for options in ({"permit": ["memory_forget"]}, {"permit": "memory_delete"}):
+        with pytest.raises(InvalidInput, match="permit: there is no tool"):
+            agent(says("Hi."), **options)
+    with pytest.raises(InvalidInput, match="there is no tool 'everything'"):
+        agent(says("Hi."), memory=opened(agent_permit="everything"))
+
+
+def test_addresses_that_a_document_gave_stay_and_the_models_own_do_not(agent: Make, af: AgentFormer) -> None:
+    af.rag.upload(b"Book the crane at https://harbour.example/crane?day=1&b=2 on Mondays.", name="book.txt")
+    query = calls(("rag_query", {"question": "Where is the crane booked?"}))
+    one, _ = agent(query, says("At https://harbour.example/crane?day=1&b=2, not at https://evil.example/?q=1."))
+    turn = one.turn("Where is the crane booked?", session_id="s")
+    assert turn.text == "At https://harbour.example/crane?day=1&b=2, not at …."
+    assert any("evil.example" in warning for warning in turn.warnings)
