@@ -5,12 +5,17 @@ BIN = $(VENV)/bin
 TORCH = torch==2.13.0
 STAMP = $(VENV)/.installed
 
+# What asks for known faults of the libraries, apart from them.
+AUDIT = .venv-audit
+AUDIT_STAMP = $(AUDIT)/.installed
+AUDITOR = pip-audit==2.10.1
+
 # Other libraries that do the same work, for the benchmark alone.
 PEERS = .venv-peers
 PEERS_STAMP = $(PEERS)/.installed
 PEERS_PINS = bench/speed/peers/requirements.txt
 
-.PHONY: setup demo serve test check bench bench-full lock clean
+.PHONY: setup demo serve test faults check bench bench-full audit lock clean
 
 setup: $(STAMP)  ## everything that the other targets need, into .venv; does nothing when it is there
 
@@ -33,6 +38,17 @@ serve: setup  ## the HTTP API on 127.0.0.1:8808
 # more than cores, since many tests wait for processes; in order of files, so that the long ones of faults do not come last.
 test: check  ## everything that must hold before a commit
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/test_house.py
+
+# Each of these is run in a shorter form by `test`. Their totals are told at the end of each run. The first is of files that
+# share nothing, so that its kills are spread over both workers one by one.
+FAULTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rP
+faults: setup  ## the long form of the fault tests: an hour or more
+	AGENTFORMER_KILLS=1024 $(FAULTS) tests/faults/test_kill_points.py
+	AGENTFORMER_SECONDS=300 $(FAULTS) tests/faults/test_many_processes.py
+	AGENTFORMER_KILLS=50 AGENTFORMER_SECONDS=60 AGENTFORMER_CLIENTS=16 AGENTFORMER_MUTANTS=2000 AGENTFORMER_DAMAGES=300 \
+		AGENTFORMER_DISK=all AGENTFORMER_HOSTILE=all $(FAULTS) --dist loadfile tests/faults tests/readers/test_hostile.py \
+		tests/backends/test_local_json_processes.py --ignore=tests/faults/test_kill_points.py \
+		--ignore=tests/faults/test_many_processes.py
 
 check: setup  ## format, lint, types, and who may import whom
 	$(BIN)/ruff format --check .
@@ -57,11 +73,19 @@ $(PEERS_STAMP): $(PEERS_PINS)
 			sentence-transformers faiss-cpu $$peer || failed=yes; \
 	done; test -n "$$failed" || touch $@
 
+audit: $(AUDIT_STAMP)  ## are there known vulnerabilities in what is locked? Asks an advisory service over the network
+	@$(AUDIT)/bin/python scripts/audit.py $(AUDIT)/bin/pip-audit requirements.lock $(TORCH)
+
+$(AUDIT_STAMP): Makefile
+	test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check $(AUDITOR)
+	@touch $@
+
 lock: setup  ## choose new exact versions (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header \
 		--no-annotate --quiet --no-emit-package torch -o requirements.lock
 	$(BIN)/python scripts/trim_lock.py requirements.lock
 
 clean:  ## remove what the other targets made, but not indexes/ and uploads/
-	rm -rf $(VENV) $(PEERS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(AUDIT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,12 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Query, Scope
 
@@ -136,3 +140,64 @@ def test_whoever_closes_last_leaves_a_snapshot_that_is_right(tmp_path: Path) -> 
     reference.check_dense(query, again.search(query))
     reference.check_dense(Query("kakapo", mode="dense"), again.search(Query("kakapo", mode="dense")))
     again.close()
+
+
+BRING = """
+import sys, time
+from pathlib import Path
+import agentformer
+folder = Path(sys.argv[1])
+with agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing") as af:
+    af.rag.ready()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        number = int(line)
+        text = f"The numbat of file {number} digs.\\n\\n" * 40
+        try:
+            print(af.rag.upload(text.encode(), name=f"file{number}.txt").status, flush=True)
+        except Exception as error:
+            print(repr(error), flush=True)
+"""
+
+
+def test_the_same_file_from_several_processes_at_once_is_one_document(tmp_path: Path) -> None:
+    count = 12
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", BRING, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    for other in others:
+        assert other.stdout is not None and other.stdout.readline() == "ready\n"
+    with ThreadPoolExecutor(len(others)) as pool:
+        orders = "".join(f"{n}\n" for n in range(count))
+        statuses = list(pool.map(lambda other: other.communicate(orders, timeout=120)[0], others))
+    assert statuses == ["ready\n" * count] * 3
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        documents = af.rag.documents()
+        assert sorted(document.name for document in documents) == sorted(f"file{n}.txt" for n in range(count))
+        for document in documents:
+            assert af.rag.original(document.id).startswith(b"The numbat")
+            assert len(af.rag.chunks(document.id)) == document.chunks == 1
+        assert len(af.backend.search(Query("numbat", limit=100, mode="dense"))) == count
+
+
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_a_lease_from_before_the_clock_was_set_back_is_not_for_ever(
+    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that died held it, and by its clock it was a day later."""
+    later = datetime.now(UTC) + timedelta(days=1)
+    open_store = {"faiss": lambda: FaissMemoryBackend(tmp_path, HashingEmbedder())}.get(
+        backend, lambda: LocalJsonMemoryBackend(tmp_path)
+    )
+    first, other = open_store(), open_store()
+    with monkeypatch.context() as patched:
+        patched.setattr("agentformer.records.leases.now", lambda: later)
+        patched.setattr("agentformer.memory.backends.local_json.leases.time.time", later.timestamp)
+        assert first.lease("clean", "dead", 300)
+        assert not other.lease("clean", "other", 300)
+    assert other.lease("clean", "other", 300)
+    first.close()
+    other.close()

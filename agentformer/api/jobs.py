@@ -63,7 +63,11 @@ def _add_one(operations: Operations, jobs: Jobs, followers: threading.BoundedSem
             return reply(job.as_json())
         if not followers.acquire(blocking=False):
             raise Busy("threads", "too many follow jobs here already; ask for JSON from time to time", 5)
-        stream = stream_of(_events(jobs, job), _BROKE_OFF)
+        try:
+            stream = operations.room.answer(lambda: stream_of(_events(jobs, job), _BROKE_OFF))
+        except BaseException:
+            followers.release()
+            raise
         stream.call_on_close(followers.release)
         return stream
 

@@ -15,12 +15,14 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from agentformer.access.grant import Grant, Right
 from agentformer.api.incoming import body_of, check_no_query, form_of, query_of
+from agentformer.api.room import Room
 
 View = Callable[..., Any]
 Header = str | Mapping[str, Any]  # a description, or a JSON Schema with one
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"})
 
 Authorize = Callable[[], Grant]  # of the request that is being answered; raises `Unauthenticated`
+Asks = Callable[[Any], bool]  # whether a request with this body may wait for a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,18 @@ class Operation:
     tool: str | None  # which does the same, so that a key without it may not ask here either
 
 
-class Operations:
-    """The endpoints of one blueprint. `authorize` tells who asks."""
+def always(body: Any) -> bool:
+    return True
 
-    def __init__(self, blueprint: Blueprint, authorize: Authorize) -> None:
+
+class Operations:
+    """The endpoints of one blueprint. `authorize` tells who asks; in `room` is a place for each request that may hold
+    its thread for long."""
+
+    def __init__(self, blueprint: Blueprint, authorize: Authorize, room: Room) -> None:
         self._blueprint = blueprint
         self._authorize = authorize
+        self.room = room
         self.declared: list[Operation] = []
 
     def declare(
@@ -65,6 +73,7 @@ class Operations:
         choices: Mapping[str, Sequence[str]] | None = None,
         faults: Collection[int] = (),
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        asks: Asks | None = None,
         tag: str = "",
         tool: str | None = None,
     ) -> Callable[[View], View]:
@@ -75,6 +84,7 @@ class Operations:
         Of one path and method there is one endpoint. Order of checks: key, right, `tool`, query, body. A query string
         that nothing here would look at is refused.
         `around` is entered when the right was checked, before the body is read, and left when the view is done.
+        Where `asks` says so of the body, the view may wait for a model and needs a place in the room: else it is a 429.
         """
 
         def register(view: View) -> View:
@@ -89,7 +99,7 @@ class Operations:
                 form,
                 headers or {},
                 choices or {},
-                faults,
+                {*faults, 429} if asks else faults,
                 tag,
                 " ".join(summary.split()),
                 " ".join(description.split()),
@@ -99,7 +109,7 @@ class Operations:
             self._blueprint.add_url_rule(
                 _rule(path),
                 endpoint=_endpoint(method.lower(), path),
-                view_func=self._checked(declared, view, around),
+                view_func=self._checked(declared, view, around, asks),
                 methods=[method.upper()],
                 provide_automatic_options=False,
                 merge_slashes=False,  # an id that is empty must not lead to another endpoint
@@ -124,7 +134,13 @@ class Operations:
                 merge_slashes=False,
             )
 
-    def _checked(self, declared: Operation, view: View, around: Callable[[], AbstractContextManager[None]]) -> View:
+    def _checked(
+        self,
+        declared: Operation,
+        view: View,
+        around: Callable[[], AbstractContextManager[None]],
+        asks: Asks | None,
+    ) -> View:
         @functools.wraps(view)
         def run(**given: str) -> Any:
             values: dict[str, Any] = dict(given)
@@ -143,6 +159,8 @@ class Operations:
                     values["body"] = body_of(declared.body)
                 if declared.form is not None:
                     values["form"] = form_of(declared.form)
+                if asks and asks(values.get("body")):
+                    return self.room.answer(functools.partial(view, **values))
                 return view(**values)
 
         return run

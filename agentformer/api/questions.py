@@ -8,7 +8,7 @@ from flask import Response, request
 
 from agentformer.access.grant import Grant
 from agentformer.api.models.documents import Answer, Question
-from agentformer.api.operations import Operations
+from agentformer.api.operations import Operations, always
 from agentformer.api.outgoing import reply
 from agentformer.api.streaming import EVENT_STREAM, event_stream
 from agentformer.errors import TooLarge
@@ -26,6 +26,7 @@ def add_questions(operations: Operations, af: AgentFormer) -> None:
         body=Question,
         returns={200: (Answer, EVENT_STREAM)},
         faults=(503,),
+        asks=always,
         tag="documents",
         tool="rag_query",
     )

@@ -6,7 +6,7 @@ from flask import Response
 
 from agentformer.access.grant import Grant
 from agentformer.api.models import tools as models
-from agentformer.api.operations import Operations
+from agentformer.api.operations import Operations, always
 from agentformer.api.outgoing import reply
 from agentformer.factory import AgentFormer
 from agentformer.tools.caller import Caller
@@ -35,6 +35,7 @@ def add_tools(operations: Operations, af: AgentFormer) -> None:
         choices={"name": [tool.name for tool in af.toolbox.definitions()]},
         returns={200: models.ToolResult},
         faults=(409, 422, 503, 507),
+        asks=always,
         tag=_TAG,
     )
     def call(grant: Grant, body: models.Arguments, name: str) -> Response:

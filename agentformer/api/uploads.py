@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
@@ -51,8 +51,9 @@ def add_uploads(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
         if not slots.acquire(blocking=False):
             raise Busy("max_uploads", f"{af.settings.max_uploads} uploads are under way here; send it again later")
         try:
-            read_multipart(af.settings)
-            yield
+            with nullcontext() if _wants_job() else operations.room.place():  # a job waits for its model elsewhere
+                read_multipart(af.settings)
+                yield
         finally:
             slots.release()
 

@@ -20,19 +20,28 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 BOUND = 120.0  # seconds that anything here waits at most
+NOTHING: Mapping[str, str] = MappingProxyType({})
 WORDS = ("caretaker", "keeps", "keys", "blue", "cupboard", "boats", "lifted", "water", "October", "tea", "rope")
 
 
 class Server:
-    """`agentformer serve` in a process of its own, over the folders of `folder`. `before` runs in it first."""
+    """`agentformer serve` in a process of its own, over the folders of `folder`. `before` runs in it first; `environ`
+    is added to its environment."""
 
-    def __init__(self, folder: Path, *options: str, before: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        before: Callable[[], None] | None = None,
+        environ: Mapping[str, str] = NOTHING,
+    ) -> None:
         command = ["serve", "--embedder", "hashing", "--port", "0", *options]
         where = ["--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u"]
         self.log = folder / "log.txt"
@@ -43,7 +52,7 @@ class Server:
                 stderr=log,
                 text=True,
                 cwd=folder,
-                env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **environ},
                 start_new_session=True,
                 preexec_fn=before,
             )
@@ -56,7 +65,7 @@ class Server:
         """One request on a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=BOUND)
         try:
-            return _called(connection, method, path, body, headers)
+            return called(connection, method, path, body, headers)
         finally:
             connection.close()
 
@@ -83,6 +92,11 @@ class Server:
 
     def threads(self) -> int:
         return sum(len([*Path(f"/proc/{pid}/task").iterdir()]) for pid in self.processes())
+
+    def memory(self) -> int:
+        """Bytes that its processes hold now."""
+        lines = [line for pid in self.processes() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
     def documents(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -113,7 +127,7 @@ class Answer:
         return json.loads(self.data)
 
 
-def _called(
+def called(
     connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None, headers: dict[str, str]
 ) -> Answer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -205,7 +219,7 @@ class Load:
         **headers: str,
     ) -> Answer | None:
         """The answer, unless the server is too busy for it; then the client waits for as long as it is told."""
-        answer = _called(connection, method, path, body, headers)
+        answer = called(connection, method, path, body, headers)
         with self._lock:
             self.seen[f"{kind} {answer.status}"] += 1
         if answer.status == 429:

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
-from serve_load import BOUND, Load, Server, check_nothing_is_lost, multipart
+from serve_load import BOUND, Answer, Load, Server, check_nothing_is_lost, multipart
 
 CLIENTS = int(os.environ.get("AGENTFORMER_CLIENTS", "8"))
 SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "6"))
@@ -36,8 +37,8 @@ Start = Callable[..., Server]
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Server] = []
 
-    def start(*options: str, before: Callable[[], None] | None = None) -> Server:
-        started.append(Server(tmp_path, *options, before=before))
+    def start(*options: str, before: Callable[[], None] | None = None, **environ: str) -> Server:
+        started.append(Server(tmp_path, *options, before=before, environ=environ))
         return started[-1]
 
     yield start
@@ -209,3 +210,82 @@ def test_without_room_nothing_is_acknowledged_and_the_server_goes_on(start: Star
     assert server.ended_job(accepted.json["id"])["state"] == "done"
     assert [document["name"] for document in server.documents()] == ["small.txt"]
     assert server.end() == 0
+
+
+STORM = 64  # clients that upload at once, where four may
+
+
+@needs_proc
+@pytest.mark.parametrize("options", [(), ("--server", "waitress")], ids=" ".join)
+def test_a_storm_of_uploads_is_told_to_come_again_and_leaves_no_trace(start: Start, options: tuple[str, ...]) -> None:
+    server = start(*options)
+    blob = b"\x7fELF\x02" + bytes(range(256)) * 16_000  # no document, so that it is only taken and looked at
+    body, kind = multipart({"blob.bin": blob})
+    assert server.call("POST", "/api/rag/upload", body, Content_Type=kind).status == 422
+    before, most = server.memory(), [0]
+    go = threading.Barrier(STORM)
+
+    def send(number: int) -> Answer:
+        go.wait(BOUND)
+        answer = server.call("POST", "/api/rag/upload", body, Content_Type=kind)
+        most[0] = max(most[0], server.memory())
+        return answer
+
+    with ThreadPoolExecutor(STORM) as pool:
+        answers = list(pool.map(send, range(STORM)))
+    told = Counter(answer.status for answer in answers)
+    assert set(told) == {422, 429}, told
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in answers if answer.status == 429)
+    assert most[0] - before < STORM * len(blob) / 2, "what came too much was held in memory"
+    small, kind = multipart({"after.txt": b"The rope is blue."})
+    after = [server.call("POST", "/api/rag/upload", small, Content_Type=kind) for _ in range(3)]
+    assert {answer.status for answer in after} == {201}, "the storm is over"
+    assert server.end() == 0
+
+
+def test_a_queue_that_is_full_takes_no_further_job_until_one_has_ended(start: Start) -> None:
+    server = start(AGENTFORMER_MAX_JOBS="2")
+    jobs = [slow_job(server, words=2000) for _ in range(2)]
+    body, kind = multipart({"third.txt": b"The rope is blue."})
+
+    def third() -> Answer:
+        return server.call("POST", "/api/rag/upload", body, Content_Type=kind, Prefer="respond-async")
+
+    refused = third()
+    assert (refused.status, refused.json["limit"]) == (429, "max_jobs")
+    assert int(refused.headers["retry-after"]) > 0
+    assert server.call("POST", "/api/rag/upload", body, Content_Type=kind).status == 201  # the others go on
+    for job in jobs:
+        server.call("DELETE", f"/api/jobs/{job}")
+        server.ended_job(job)
+    accepted = third()
+    assert accepted.status == 202
+    assert server.ended_job(accepted.json["id"])["state"] == "done"
+
+
+@pytest.mark.parametrize("path", ["/api/rag/upload", "/api/memory"])
+def test_a_body_that_is_too_long_is_refused_before_it_is_sent(start: Start, path: str) -> None:
+    server = start()
+    kind = "application/json" if path == "/api/memory" else "multipart/form-data; boundary=x"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {2 << 30}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as connection:
+        connection.sendall(head.encode())  # and nothing of the body
+        told = b""
+        while b"too-large" not in told:
+            data = connection.recv(4096)
+            assert data, told
+            told += data
+    assert told.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("options", [(), ("--server", "waitress")], ids=" ".join)
+def test_many_connections_that_say_nothing_keep_nobody_out(start: Start, options: tuple[str, ...]) -> None:
+    server = start(*options)
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) for _ in range(80)]
+    for connection in silent[::2]:
+        connection.sendall(b"POST /api/rag/query HTTP/1.1\r\nHost:")
+    load = Load(server, CLIENTS)
+    load.run(min(SECONDS, 2))
+    for connection in silent:
+        connection.close()
+    assert load.faults == [] and load.seen["query 200"]

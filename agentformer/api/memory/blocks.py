@@ -11,7 +11,7 @@ from agentformer.api.memory.entries import ALL
 from agentformer.api.memory.seeing import changed, entries_json, shown
 from agentformer.api.models import memory as models
 from agentformer.api.models import remembering as asked
-from agentformer.api.operations import Operations
+from agentformer.api.operations import Operations, always
 from agentformer.api.outgoing import reply
 from agentformer.factory import AgentFormer
 
@@ -47,6 +47,7 @@ def _add_editing(operations: Operations, af: AgentFormer) -> None:
         body=asked.Addition,
         returns={200: models.Entry, 204: None},
         faults=(409,),
+        asks=always,
         tag=_TAG,
         tool="core_memory_append",
     )
@@ -64,6 +65,7 @@ def _add_editing(operations: Operations, af: AgentFormer) -> None:
         body=asked.Replacement,
         returns={200: models.Entry},
         faults=(409,),
+        asks=always,
         tag=_TAG,
         tool="core_memory_replace",
     )

@@ -11,12 +11,11 @@ from agentformer.api.memory import preconditions
 from agentformer.api.memory.seeing import ONE, changed, entries_json, kept, seen, shown
 from agentformer.api.models import memory as models
 from agentformer.api.models import remembering as asked
-from agentformer.api.operations import Operations
+from agentformer.api.operations import Operations, always
 from agentformer.api.outgoing import reply
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.memory import arguments
-from agentformer.types import UNSEARCHED_KINDS, MemoryEntry
 
 TAG = "memories"
 ALL = "/api/memory"
@@ -37,6 +36,7 @@ def _add_storing(operations: Operations, af: AgentFormer) -> None:
         body=asked.NewMemory,
         returns={201: models.Entry, 200: models.Entry, 204: None},
         faults=(409,),
+        asks=always,
         tag=TAG,
         tool="memory_add",
     )
@@ -55,6 +55,7 @@ def _add_storing(operations: Operations, af: AgentFormer) -> None:
         body=asked.NewMemories,
         returns={201: models.Entries, 204: None},
         faults=(409,),
+        asks=always,
         tag=TAG,
         tool="memory_add",
     )
@@ -119,6 +120,7 @@ def _add_changing(operations: Operations, af: AgentFormer) -> None:
         headers=preconditions.HEADER,
         returns={200: models.Entry, 204: None},
         faults=(409, 412),
+        asks=always,
         tag=TAG,
         tool="memory_update",
     )
@@ -164,23 +166,11 @@ def _add_changing(operations: Operations, af: AgentFormer) -> None:
         former = seen(af, grant, entry_id)
         if not preconditions.fits(former, wanted):
             return preconditions.stale(former)
-        if wanted is not None and not _of_document(former) and not _claimed(af, former):
+        try:
+            af.memory.remove(entry_id, expected_version=None if wanted is None else former.version)
+        except Conflict:
             return preconditions.stale(seen(af, grant, entry_id))
-        af.memory.remove(entry_id)
         return Response(status=204)
-
-
-def _claimed(af: AgentFormer, entry: MemoryEntry) -> bool:
-    """Of all who want to change or forget this version, one comes through: an update that changes nothing."""
-    try:
-        af.backend.update(entry.id, {"title": entry.title}, entry.version)
-    except Conflict:
-        return False
-    return True
-
-
-def _of_document(entry: MemoryEntry) -> bool:
-    return entry.kind in UNSEARCHED_KINDS or entry.source is not None
 
 
 def _arguments(body: asked.NewMemory, grant: Grant) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from agentformer.api.memory.entries import ALL, TAG
 from agentformer.api.memory.seeing import entries_json, kept
 from agentformer.api.models import memory as models
 from agentformer.api.models import remembering as asked
-from agentformer.api.operations import Operations
+from agentformer.api.operations import Operations, always
 from agentformer.api.outgoing import reply
 from agentformer.errors import TooLarge
 from agentformer.factory import AgentFormer
@@ -32,6 +32,7 @@ def _add_search(operations: Operations, af: AgentFormer) -> None:
         body=asked.Wanted,
         returns={200: models.Found},
         faults=(409,),
+        asks=lambda body: body.mode != "lexical",
         tag=TAG,
         tool="memory_search",
     )
@@ -54,6 +55,7 @@ def _add_messages(operations: Operations, af: AgentFormer) -> None:
         right="write",
         body=asked.NewMessage,
         returns={201: models.Entry},
+        asks=always,
         tag=TAG,
     )
     def message(grant: Grant, body: asked.NewMessage) -> Response:
@@ -89,6 +91,7 @@ def _add_context(operations: Operations, af: AgentFormer) -> None:
         body=asked.Task,
         returns={200: models.Context},
         faults=(409, 413),
+        asks=always,
         tag=TAG,
     )
     def context(grant: Grant, body: asked.Task) -> Response:

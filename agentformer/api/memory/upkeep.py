@@ -9,7 +9,7 @@ from agentformer.api.memory.entries import ALL, TAG
 from agentformer.api.memory.seeing import entries_json, seen
 from agentformer.api.models import memory as models
 from agentformer.api.models import remembering as asked
-from agentformer.api.operations import Operations
+from agentformer.api.operations import Operations, always
 from agentformer.api.outgoing import reply
 from agentformer.factory import AgentFormer
 from agentformer.tools.shapes import report_json
@@ -30,6 +30,7 @@ def _add_summaries(operations: Operations, af: AgentFormer) -> None:
         right="write",
         body=asked.Cleaning,
         returns={200: models.CleaningReport},
+        asks=always,
         tag=TAG,
         tool="memory_consolidate",
     )
@@ -48,6 +49,7 @@ def _add_summaries(operations: Operations, af: AgentFormer) -> None:
         body=asked.Restoring,
         returns={200: models.Entries, 204: None},
         faults=(404, 409),
+        asks=always,
         tag=TAG,
     )
     def restore(grant: Grant, body: asked.Restoring) -> Response:
@@ -62,7 +64,13 @@ def _add_summaries(operations: Operations, af: AgentFormer) -> None:
 
 def _add_indexes(operations: Operations, af: AgentFormer) -> None:
     @operations.declare(
-        "POST", f"{ALL}/reindex", right="admin", body=asked.WithinNamespace, returns={200: models.Reindexed}, tag=TAG
+        "POST",
+        f"{ALL}/reindex",
+        right="admin",
+        body=asked.WithinNamespace,
+        returns={200: models.Reindexed},
+        asks=always,
+        tag=TAG,
     )
     def reindex(grant: Grant, body: asked.WithinNamespace) -> Response:
         """Embed what waits for its vectors, in every namespace, and tell what still waits in this one."""

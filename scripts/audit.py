@@ -1,0 +1,64 @@
+"""Known vulnerabilities of everything that is locked, and of torch, which is installed by itself.
+
+    python scripts/audit.py PIP_AUDIT LOCK torch==VERSION
+
+Exit code 0: none is known of any package; 1: some are; 2: of some packages nothing is known, since the advisory service
+was not reached or does not know them. `pip-audit` itself takes those for sound.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+OPTIONS = ("--progress-spinner", "off", "--format", "json", "--disable-pip")
+
+
+def verdict(packages: list[dict[str, Any]]) -> tuple[int, list[str]]:
+    """The exit code, and what to tell, of the packages as `pip-audit` reports them."""
+    told = [
+        f"{package['name']} {package['version']}: {fault['id']}, mended in {', '.join(fault['fix_versions']) or 'none'}"
+        for package in packages
+        for fault in package.get("vulns", ())
+    ]
+    unknown = [package["name"] for package in packages if "vulns" not in package]
+    code = 1 if told else 2 if unknown or not packages else 0
+    if unknown:
+        few = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        told.append(
+            f"of {len(unknown)} of {len(packages)} packages nothing is known: the service has no answer ({few})"
+        )
+    told.append(f"{len(packages) - len(unknown)} packages were looked up")
+    return code, told
+
+
+def reported(auditor: str, *asked: str) -> list[dict[str, Any]]:
+    """What `pip-audit` says of each package. Ends the program where it says nothing."""
+    done = subprocess.run([auditor, *OPTIONS, *asked], capture_output=True, text=True, check=False)  # noqa: S603
+    try:
+        packages: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
+    except (ValueError, KeyError):
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        print(f"audit: nothing is known; the advisory service was not reached: {last}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    return packages
+
+
+def main() -> None:
+    auditor, lock, torch = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        alone = Path(folder) / "torch.txt"
+        alone.write_text(torch + "\n")
+        packages = reported(auditor, "--require-hashes", "-r", lock) + reported(auditor, "--no-deps", "-r", str(alone))
+    code, told = verdict(packages)
+    for line in told:
+        print(f"audit: {line}")  # noqa: T201
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
