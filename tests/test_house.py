@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("records", "text", "embedders", "settings", "registry"),
     ("index", "llms", "readers", "access", "jobs"),
     ("memory", "rag"),
-    ("tools",),
+    ("tools", "archive"),
     ("building",),
     ("factory",),
     ("agent", "testing"),
