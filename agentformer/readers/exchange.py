@@ -85,7 +85,10 @@ def _give(pipe: int, todo: list[memoryview]) -> bool:
 def _gone(process: subprocess.Popen[bytes]) -> bool:
     """Whether it has ended. It stays a zombie, so that its group's number is not given to others before `_end`."""
     if sys.platform != "win32" and hasattr(os, "waitid"):
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # this process ignores SIGCHLD: the system has taken the zombie, and its status
+            return True
     return process.poll() is not None
 
 

@@ -7,7 +7,6 @@ system where it can (`seccomp`, `landlock`).
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,23 +25,13 @@ _REFUSED = (
     "winreg.",
 )
 _STARTING = frozenset({"subprocess.Popen", "os.posix_spawn"})
-_CHANGING = frozenset(
-    f"os.{name}" for name in ("remove", "rename", "link", "symlink", "mkdir", "rmdir", "chmod", "chown", "truncate")
-)
-# What C libraries read when they start: their own places, random numbers, and how many processors there are.
-_SYSTEM = (
-    *("/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"),
-    *("/etc/alternatives", "/dev/null", "/dev/urandom", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu"),
-)
-
-
-def readable_folders() -> tuple[Path, ...]:
-    """Where programs and their data are: Python's modules, the system's libraries, and tesseract with its languages."""
-    here = Path(__file__).resolve().parent.parent
-    tesseract = shutil.which("tesseract")
-    own = [here, sys.prefix, sys.base_prefix, *sys.path, os.environ.get("TESSDATA_PREFIX")]
-    found = [Path(tesseract).resolve().parent.parent] if tesseract else []
-    return tuple(dict.fromkeys(Path(os.path.realpath(p)) for p in (*own, *found, *_SYSTEM) if p))
+_CHANGES = ("remove", "mkdir", "rmdir", "chmod", "chown", "truncate", "utime", "setxattr", "removexattr")
+# Which arguments name what is changed. Of a symbolic link that is the link alone.
+_CHANGING = dict.fromkeys((f"os.{name}" for name in _CHANGES), slice(1)) | {
+    "os.rename": slice(2),
+    "os.link": slice(2),
+    "os.symlink": slice(1, 2),
+}
 
 
 def refuse_events(readable: Iterable[Path], folder: str) -> None:
@@ -57,7 +46,7 @@ def refuse_events(readable: Iterable[Path], folder: str) -> None:
             if not isinstance(path, int) and not _within(path, allowed):
                 raise PermissionError(f"a reader may not open {os.fsdecode(path)[:80]!r}")
         elif event in _CHANGING:
-            if not _within(arguments[0], writable):
+            if not all(_within(path, writable) for path in arguments[_CHANGING[event]]):
                 raise PermissionError(f"a reader may not do this: {event}")
         elif event in _STARTING:
             if not folder or Path(str(arguments[0])).name != "tesseract":

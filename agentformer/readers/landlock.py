@@ -16,9 +16,9 @@ _FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15  # the rights t
 _ALL_SIGNALS_AND_SOCKETS = 3  # no signal to a process outside, no abstract socket of one
 
 
-def confine_files(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
+def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
     """Refuse this process, and all that it starts, every other file and folder, for good; False where this system
-    cannot. What is open already stays so."""
+    cannot. What is open already stays so. Of folders that are `listed`, names can be read and nothing else."""
     version = _call(_CREATE, None, 0, _VERSION)
     if version < 1:
         return False
@@ -31,6 +31,8 @@ def confine_files(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
     try:
         for path in readable:
             _allow(rules, path, _READ)
+        for path in listed:
+            _allow(rules, path, _READ_FOLDER)
         for path in writable:
             _allow(rules, path, handled)
         if ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, *[ctypes.c_ulong(n) for n in (1, 0, 0, 0)]):

@@ -73,7 +73,7 @@ def _turn(image: Any) -> int:
     """Degrees, clockwise, by which the page must be turned to stand upright; 0 where tesseract cannot tell."""
     try:
         found = pytesseract.image_to_osd(image, timeout=PAGE_SECONDS, output_type=pytesseract.Output.DICT)
-    except (pytesseract.TesseractError, RuntimeError):  # too few letters, or its `osd` data is not installed
+    except (pytesseract.TesseractError, RuntimeError, OSError):  # too few letters, no `osd` data, or too slow
         return 0
     return int(found["rotate"])
 

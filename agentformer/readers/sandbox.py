@@ -21,6 +21,7 @@ from agentformer.readers.exchange import exchange
 from agentformer.readers.limits import MIB, ReadLimits, ReadOptions
 from agentformer.readers.sniffing import PDF
 from agentformer.readers.wire import (
+    NOT_STARTED,
     Frames,
     NoFrame,
     Overrun,
@@ -59,13 +60,15 @@ class _Outcome:
     error: bytes
     timed_out: bool
     returncode: int
+    ready: bool
     fault: DocumentError | None = None
 
     @property
     def crashed(self) -> bool:
-        """Ended by a signal that a parser earns itself, before it had said anything."""
+        """Ended by a signal that a parser earns itself, before it had said anything. 0 means that nobody knows how it
+        ended, because this process ignores SIGCHLD: a reader that ends in order has said so."""
         said = self.draft or self.error or self.fault or self.timed_out
-        return not said and self.returncode < 0
+        return self.ready and not said and self.returncode <= 0
 
 
 def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
@@ -95,7 +98,7 @@ def _error(outcome: _Outcome, limits: ReadLimits) -> DocumentError:
         return DocumentTooLarge(f"reading took longer than {limits.wall_seconds:g} s; split the file")
     if -outcome.returncode == getattr(signal, "SIGKILL", 9):
         return DocumentTooLarge("the system ended the reader for lack of memory; split the file")
-    return CorruptDocument(_CRASH)
+    return CorruptDocument(_CRASH) if outcome.ready else DocumentError(NOT_STARTED)
 
 
 @contextmanager
@@ -115,7 +118,7 @@ def _folder(options: ReadOptions) -> Iterator[str]:
 
 
 def _run(data: bytes, options: ReadOptions) -> _Outcome:
-    command = [sys.executable, "-I", "-c", _BOOT, json.dumps([[p for p in sys.path if p] or [""], str(_PACKAGE)])]
+    command = [sys.executable, "-I", "-c", _BOOT, json.dumps([_module_path(), str(_PACKAGE)])]
     process = subprocess.Popen(  # noqa: S603 (our own interpreter and code; the file comes on stdin)
         command,
         stdin=subprocess.PIPE,
@@ -136,9 +139,15 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
         most = options.limits.output_bytes // MIB
         fault = DocumentTooLarge(f"reading gives more than {most} MiB; split the file")
     except NoFrame:
-        fault = CorruptDocument(_CRASH)
+        fault = CorruptDocument(_CRASH) if frames.ready else DocumentError(NOT_STARTED)
     timed_out = timed_out or -process.returncode == getattr(signal, "SIGXCPU", 0)
-    return _Outcome(frames.draft, frames.error, timed_out, process.returncode, fault)
+    return _Outcome(frames.draft, frames.error, timed_out, process.returncode, frames.ready, fault)
+
+
+def _module_path() -> list[str]:
+    """`sys.path` for a process that works in another folder; what is no folder or file there is a mark of importers."""
+    found = [os.path.abspath(p) if os.path.exists(p) else p for p in sys.path if p]  # noqa: PTH100, PTH110
+    return found or [""]
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ import errno
 import os
 import platform
 import struct
+import sys
 from collections.abc import Iterator
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
@@ -18,7 +19,8 @@ _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # offsets in the kernel's `struct seccomp_data`
 _X32 = 0x40000000  # a second table of calls on x86-64
-_NEW_NAMESPACES = 0x7E020000  # CLONE_NEW*
+_NEW_NAMESPACES, _NEW_THREAD = 0x7E020000, 0x00010000  # CLONE_NEW*, CLONE_THREAD
+_PR_SET_PDEATHSIG = 1
 
 # Name -> numbers on x86-64 and arm64 (-1: it does not exist there).
 _REFUSED = {
@@ -30,7 +32,16 @@ _REFUSED = {
     **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)},
     **{"pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "tkill": (200, 130)},
     **{"rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "setsid": (112, 157), "setpgid": (109, 154)},
-    # Names and rights of files, which Landlock does not cover.
+    **{"setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setscheduler": (144, 119)},
+    **{"sched_setparam": (142, 118), "sched_setattr": (314, 274), "sched_setaffinity": (203, 122)},
+    # Memory and messages that processes share by a number or a name.
+    **{"shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semctl": (66, 191)},
+    **{"semop": (65, 193), "semtimedop": (220, 192), "msgget": (68, 186), "msgctl": (71, 187), "msgsnd": (69, 189)},
+    **{"msgrcv": (70, 188), "mq_open": (240, 180), "mq_unlink": (241, 181)},
+    # Names, rights and times of files, which Landlock does not cover, and their length, which it did not at first.
+    **{"truncate": (76, 45), "utimensat": (280, 88), "utime": (132, -1), "utimes": (235, -1), "futimesat": (261, -1)},
+    **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "setxattrat": (463, 463)},
+    **{"removexattrat": (466, 466), "file_setattr": (469, 469)},
     **{"chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, -1)},
     **{"fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6)},
     **{"fsetxattr": (190, 7), "mknod": (133, -1), "mknodat": (259, 33), "open_by_handle_at": (304, 265)},
@@ -43,9 +54,9 @@ _REFUSED = {
     **{"kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273), "reboot": (169, 142)},
     **{"settimeofday": (164, 170), "clock_settime": (227, 112), "sethostname": (170, 161), "swapon": (167, 224)},
 }
-_STARTS = {"execve": (59, 221), "execveat": (322, 281), "kill": (62, 129)}  # tesseract alone needs them
+_STARTS = {"execve": (59, 221), "execveat": (322, 281), "fork": (57, -1), "vfork": (58, -1)}  # for tesseract alone
 _CLONE, _CLONE3 = (56, 220), (435, 435)
-_TGKILL, _PRLIMIT = (234, 131), (302, 261)
+_KILL_CALL, _TGKILL, _PRLIMIT, _PRCTL = (62, 129), (234, 131), (302, 261), (157, 167)
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 
@@ -56,7 +67,7 @@ class _Program(ctypes.Structure):
 def refuse_calls(*, starts_programs: bool) -> bool:
     """Filter this process and all that it starts, for good; False where this system has no such filter."""
     machine = _MACHINES.get(platform.machine())
-    if machine is None:
+    if machine is None or sys.maxsize < 1 << 32:  # a program of 32 bits makes other calls than the machine's own
         return False
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
@@ -79,9 +90,16 @@ def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]
         if numbers[column] >= 0:
             yield from _when(numbers[column], _REFUSE | errno.EPERM)
     yield from _when(_CLONE3[column], _REFUSE | errno.ENOSYS)  # its flags cannot be seen; C libraries take `clone` then
-    yield from _unless(_CLONE[column], _step(_JUMP_BITS, _NEW_NAMESPACES, 1, 0))
-    yield from _unless(_TGKILL[column], _step(_JUMP_EQUAL, os.getpid(), 0, 1))  # abort() signals itself
+    if starts_programs:
+        yield from _unless(_CLONE[column], _step(_JUMP_BITS, _NEW_NAMESPACES, 1, 0))
+    else:  # threads alone: a process of its own would not end with the one that asked
+        yield from _unless(
+            _CLONE[column], _step(_JUMP_BITS, _NEW_NAMESPACES, 2, 0), _step(_JUMP_BITS, _NEW_THREAD, 0, 1)
+        )
+    for call in (_KILL_CALL, _TGKILL):  # abort() signals itself
+        yield from _unless(call[column], _step(_JUMP_EQUAL, os.getpid(), 0, 1))
     yield from _unless(_PRLIMIT[column], _step(_JUMP_EQUAL, 0, 0, 1))  # of this process alone
+    yield from _unless(_PRCTL[column], _step(_JUMP_EQUAL, _PR_SET_PDEATHSIG, 1, 0))  # it ends with its parent
     yield _step(_RETURN, _ALLOW)
 
 
@@ -90,11 +108,11 @@ def _when(number: int, answer: int) -> Iterator[bytes]:
     yield _step(_RETURN, answer)
 
 
-def _unless(number: int, test: bytes) -> Iterator[bytes]:
-    """Refuse a call by its first argument: `test` jumps over one step where it is to be refused."""
-    yield _step(_JUMP_EQUAL, number, 0, 4)
+def _unless(number: int, *tests: bytes) -> Iterator[bytes]:
+    """Refuse a call by its first argument: after `tests` it is allowed, and they jump over that step to refuse it."""
+    yield _step(_JUMP_EQUAL, number, 0, 3 + len(tests))
     yield _step(_LOAD, _FIRST_ARGUMENT_AT)
-    yield test
+    yield from tests
     yield _step(_RETURN, _ALLOW)
     yield _step(_RETURN, _REFUSE | errno.EPERM)
 

@@ -30,6 +30,7 @@ _ERRORS = {
 }
 _FRAME = struct.Struct(">cQ")
 _READY, _DRAFT, _ERROR, _DONE = b"R", b"D", b"E", b"."
+NOT_STARTED = "the reader of files cannot be started here; install agentformer again"
 READY, DONE = _FRAME.pack(_READY, 0), _FRAME.pack(_DONE, 0)
 _LINE_BYTES = 4 << 20  # as nothing but brackets it unpacks to 90 MB; a page with 10,000 headings has 1
 _LONGEST_NAME = 2_000  # code points of a title, label or heading, which are shown beside every passage

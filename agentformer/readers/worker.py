@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import IO
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
-from agentformer.readers.dispatch import adapter_for
-from agentformer.readers.guard import readable_folders, refuse_events
+from agentformer.readers.dispatch import Adapter, adapter_for
+from agentformer.readers.guard import refuse_events
 from agentformer.readers.limits import FILE_BYTES, OPEN_FILES, ReadOptions
-from agentformer.readers.wire import DONE, READY, draft_frame, error_frame, options_from_json
+from agentformer.readers.programs import programs
+from agentformer.readers.wire import DONE, NOT_STARTED, READY, draft_frame, error_frame, options_from_json
 
 if sys.platform != "win32":  # there the parent's wall clock is the only limit
     import resource
@@ -32,6 +33,7 @@ if sys.platform == "linux":
 
 OWN_SHARE = 0.9  # of the wall time: the worker stops by itself before it is killed
 _PR_SET_PDEATHSIG = 1
+_UNNEEDED = ("pandas",)  # pytesseract imports it where it can, for what is not asked for here
 
 
 def main() -> None:
@@ -45,8 +47,8 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
     """Says each draft at once, as long as there is room for the last one too."""
     said, held, end = 0, b"", DONE
     try:
-        adapter = adapter_for(options.media_type)
-        refuse_events(readable_folders(), options.folder)
+        adapter = _adapter(options.media_type)
+        refuse_events(programs().readable, options.folder)
         out.write(READY)
         out.flush()
         options = replace(options, deadline=time.monotonic() + OWN_SHARE * options.limits.wall_seconds)
@@ -67,6 +69,16 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
     out.flush()
 
 
+def _adapter(media_type: str) -> Adapter:
+    """Its parser is imported before the file is seen, so what fails here is no fault of the file."""
+    for name in _UNNEEDED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: no such module
+    try:
+        return adapter_for(media_type)
+    except (ImportError, OSError, SyntaxError, AttributeError) as error:
+        raise DocumentError(f"{NOT_STARTED}: {type(error).__name__} when it imports its parser") from error
+
+
 def restrict(options: ReadOptions) -> None:
     """Bounded from inside: a limit set between fork and exec is unsafe with threads."""
     if sys.platform == "win32":
@@ -76,7 +88,8 @@ def restrict(options: ReadOptions) -> None:
         # The thread that started this one waits for it, so this is when the whole of the parent is gone.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         folder = (Path(options.folder),) if options.folder else ()
-        confine_files(readable_folders(), (Path(os.devnull), *folder))
+        readable, listed = programs()
+        confine_files(readable, (Path(os.devnull), *folder), listed)
         refuse_calls(starts_programs=bool(options.folder))
 
 

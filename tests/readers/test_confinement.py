@@ -3,13 +3,11 @@ real child process."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,42 +17,9 @@ import pytest
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge
 from agentformer.readers import ReadLimits, exchange, read, sandbox
+from agentformer.readers.wire import READY
 
-from .conftest import make_pdf
-
-PDF = make_pdf([["A page of text about ships."]])
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the system refuses calls on Linux only")
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither these limits nor groups of processes")
-ATTEMPT = """
-def attempt(*does):
-    told = []
-    for do in does:
-        try:
-            told.append(str(do()))
-        except BaseException as error:
-            told.append(type(error).__name__)
-    return DocumentText("text/html", (Page(1, " ".join(told)),))
-"""
-
-
-def taken_over(monkeypatch: pytest.MonkeyPatch, body: str, before: str = "") -> None:
-    """From now on `body` is what the child runs as its parser; `before` comes first, when nothing is limited yet."""
-    parser = (
-        "import ctypes, os, socket, subprocess, sys, time\n"
-        "from agentformer.readers import worker\n"
-        "from agentformer.types import DocumentText, Page\n"
-        "LIBC = ctypes.CDLL(None, use_errno=True) if os.name == 'posix' else None\n"
-        f"{ATTEMPT}\n{before}\n"
-        f"def parse(data, options):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
-        "worker.adapter_for = lambda media_type: types.SimpleNamespace(parse=parse)\n"
-        "main()\n"
-    )
-    monkeypatch.setattr(sandbox, "_BOOT", sandbox._BOOT.replace("main()\n", parser))
-
-
-def told(**limits: float) -> str:
-    """What the parser says."""
-    return read(PDF, "a.pdf", limits=ReadLimits(**{"wall_seconds": 20.0, **limits})).pages[0].text  # type: ignore[arg-type]
+from .takeover import LINUX, PDF, POSIX, asked, confines_files, has_filter, taken_over, told, with_tesseract
 
 
 @pytest.fixture
@@ -83,7 +48,7 @@ NATIVE = """
 @LINUX
 def test_no_call_of_native_code_reaches_the_network(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
     port = listener.getsockname()[1]
-    if not _has_filter():
+    if not has_filter():
         pytest.skip("this system takes no filter of calls")
     taken_over(monkeypatch, NATIVE.format(port=port))
 
@@ -110,7 +75,7 @@ FILES = """
 
 @pytest.mark.parametrize("layer", ["system", "python"])
 def test_no_other_file_is_read_written_or_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, layer: str) -> None:
-    if layer == "system" and not _confines_files():
+    if layer == "system" and not confines_files():
         pytest.skip("this system does not confine files")
     secret, there = tmp_path / "records", tmp_path / "new"
     secret.write_text("secret")
@@ -126,8 +91,9 @@ def test_no_other_file_is_read_written_or_removed(monkeypatch: pytest.MonkeyPatc
 
 @LINUX
 def test_native_code_touches_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not _has_filter():
+    if not has_filter():
         pytest.skip("this system takes no filter of calls")
+    monkeypatch.setenv("PATH", "")  # no tesseract
     parent = os.getpid()
     body = f"""
         yield attempt(lambda: LIBC.kill({parent}, 0), lambda: LIBC.ptrace(16, {parent}, 0, 0), lambda: LIBC.setsid(),
@@ -139,7 +105,84 @@ def test_native_code_touches_no_other_process(monkeypatch: pytest.MonkeyPatch) -
     assert told() == " ".join(["-1"] * 7)
 
 
+CALLS = """
+    path, parent = {path!r}, {parent}
+    yield attempt(lambda: LIBC.truncate(path, ctypes.c_long(0)), lambda: LIBC.utimensat(-100, path, None, 0),
+                  lambda: LIBC.removexattr(path, b"user.a"), lambda: LIBC.setpriority(0, parent, 5),
+                  lambda: LIBC.shmget(0x1234, 4096, 0o1600), lambda: LIBC.semctl(0, 0, 0), lambda: LIBC.prctl(1, 0),
+                  lambda: LIBC.kill(parent, 0), lambda: LIBC.kill(0, 0), lambda: LIBC.kill(-1, 0))
+"""
+OLD_LANDLOCK = """
+from agentformer.readers import landlock
+call = landlock._call
+landlock._call = lambda number, *given: min(2, call(number, *given)) if given[-1] == 1 else call(number, *given)
+"""
+
+
+@LINUX
+@pytest.mark.parametrize("starts_programs", [False, True])
+@pytest.mark.parametrize("system", ["", OLD_LANDLOCK], ids=["this", "kernel_5_19"])
+def test_native_code_damages_nothing_outside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, system: str, starts_programs: bool
+) -> None:
+    if not has_filter():
+        pytest.skip("this system takes no filter of calls")
+    if starts_programs:
+        with_tesseract(monkeypatch, tmp_path)
+    kept = tmp_path / "kept"
+    kept.write_text("precious")
+    os.utime(kept, (1, 1))
+    taken_over(monkeypatch, CALLS.format(path=os.fsencode(kept), parent=os.getpid()), system)
+
+    assert told() == " ".join(["-1"] * 10)
+    assert kept.read_text() == "precious" and kept.stat().st_mtime == 1
+
+
+@LINUX
+def test_native_code_starts_threads_and_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_filter():
+        pytest.skip("this system takes no filter of calls")
+    monkeypatch.setenv("PATH", "")  # no tesseract
+    body = """
+        import threading
+        thread = threading.Thread(target=lambda: None)
+        yield attempt(lambda: LIBC.fork(), lambda: LIBC.vfork(), lambda: LIBC.syscall(CLONE, 17, 0, 0, 0, 0),
+                      lambda: thread.start() or thread.join())
+    """
+    taken_over(monkeypatch, body.replace("CLONE", "56" if os.uname().machine == "x86_64" else "220"))
+
+    assert told() == "-1 -1 -1 None"
+
+
+@LINUX
+def test_a_program_of_32_bits_gets_no_filter_of_64() -> None:
+    if not has_filter():
+        pytest.skip("this system takes no filter of calls")
+    code = "sys.maxsize = 2**31 - 1\nfrom agentformer.readers.seccomp import refuse_calls\n"
+    assert not asked(code + "print(refuse_calls(starts_programs=False))")
+
+
+@POSIX
+def test_python_moves_nothing_out_of_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with_tesseract(monkeypatch, tmp_path)
+    kept, there = tmp_path / "kept", tmp_path / "new"
+    kept.write_text("precious")
+    os.utime(kept, (1, 1))
+    body = f"""
+        own = os.path.join(options.folder, "own")
+        open(own, "w").close()
+        yield attempt(lambda: os.rename(own, {str(kept)!r}), lambda: os.link(own, {str(there)!r}),
+                      lambda: os.symlink(own, {str(there)!r}), lambda: os.utime({str(kept)!r}),
+                      lambda: os.link(own, own + "2"), lambda: os.rename(own, own + "3"))
+    """
+    taken_over(monkeypatch, body, "worker.refuse_calls = worker.confine_files = lambda *a, **o: False")
+
+    assert told() == "PermissionError PermissionError PermissionError PermissionError None None"
+    assert kept.read_text() == "precious" and kept.stat().st_mtime == 1 and not there.exists()
+
+
 def test_python_starts_no_program_and_loads_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # no tesseract
     body = """
         yield attempt(lambda: subprocess.run(["tesseract", "--version"]), lambda: os.system("true"),
                       lambda: ctypes.CDLL("libm.so.6"), lambda: os.fork())
@@ -228,7 +271,7 @@ def test_a_process_that_is_left_behind_with_the_pipe_holds_nobody_up(
 ) -> None:
     number = tmp_path / "pid"
     boot = (
-        "import os, sys, time\n"
+        f"import os, sys, time\nos.write(1, {READY!r})\n"
         "if os.fork():\n"
         f"    while not os.path.exists({str(number)!r}):\n        time.sleep(0.01)\n"
         "    os._exit(3)\n"
@@ -286,13 +329,7 @@ read(b"%PDF-1.4 1 0 obj", "a.pdf")
 def test_the_folder_of_a_reader_goes_with_it_also_when_it_is_killed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    tools, folders = tmp_path / "bin", tmp_path / "tmp"
-    tools.mkdir()
-    folders.mkdir()
-    (tools / "tesseract").write_text("#!/bin/sh\n")
-    (tools / "tesseract").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("tempfile.tempdir", str(folders))
+    folders = with_tesseract(monkeypatch, tmp_path)
     body = """
         import tempfile
         held = tempfile.NamedTemporaryFile(delete=False)
@@ -324,21 +361,3 @@ def _number(call: str) -> int:
     from agentformer.readers.seccomp import _MACHINES, _STARTS
 
     return _STARTS[call][_MACHINES[os.uname().machine][0]]
-
-
-def _asked(code: str) -> bool:
-    """What a fresh process says of its system."""
-    boot = sandbox._BOOT.split("from agentformer")[0] + code
-    paths = json.dumps([[p for p in sys.path if p], str(sandbox._PACKAGE)])
-    ran = subprocess.run([sys.executable, "-I", "-c", boot, paths], capture_output=True, text=True)
-    return ran.stdout.strip() == "True"
-
-
-def _has_filter() -> bool:
-    code = "from agentformer.readers.seccomp import refuse_calls; print(refuse_calls(starts_programs=False))"
-    return sys.platform == "linux" and _asked(code)
-
-
-def _confines_files() -> bool:
-    code = "from agentformer.readers.landlock import confine_files; print(confine_files((), ()))"
-    return sys.platform == "linux" and _asked(code)

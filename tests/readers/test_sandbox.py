@@ -1,21 +1,22 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from agentformer.errors import CorruptDocument, DocumentTooLarge
+from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
 from agentformer.readers import ReadLimits, read, sandbox
 from agentformer.readers.limits import ReadOptions
-from agentformer.readers.wire import options_from_json, options_to_json
+from agentformer.readers.wire import READY, options_from_json, options_to_json
 
-from .conftest import make_pdf
-
-PDF = make_pdf([["A page of text about ships."]])
+from .takeover import PDF, POSIX, taken_over, told, with_tesseract
 
 
 def test_a_reader_that_sleeps_is_ended_and_the_next_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,12 +30,76 @@ def test_a_reader_that_sleeps_is_ended_and_the_next_file_is_read(monkeypatch: py
     assert read(PDF, "a.pdf").status == "ready"
 
 
-@pytest.mark.parametrize("crash", ["import os; os.abort()", "import sys; sys.exit(3)", "print('no protocol')"])
+CRASHES = ["os.abort()", "sys.exit(3)", "print('no protocol')"]
+
+
+@pytest.mark.parametrize("crash", CRASHES)
 def test_a_crash_is_this_files_error(monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
-    monkeypatch.setattr(sandbox, "_BOOT", crash)
+    monkeypatch.setattr(sandbox, "_BOOT", f"import os, sys\nos.write(1, {READY!r})\n{crash}")
 
     with pytest.raises(CorruptDocument, match="crash"):
         read(PDF, "a.pdf")
+
+
+@pytest.mark.parametrize("crash", [*CRASHES, "import agentformer_away"])
+def test_a_reader_that_does_not_start_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
+    monkeypatch.setattr(sandbox, "_BOOT", f"import os, sys\n{crash}")
+
+    with pytest.raises(DocumentError, match="cannot be started here") as caught:
+        read(PDF, "a.pdf")
+    assert type(caught.value) is DocumentError
+
+
+def test_a_parser_that_cannot_be_imported_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable = "def closed(_): raise PermissionError\n"
+    taken_over(monkeypatch, "yield", unreadable)
+    monkeypatch.setattr(sandbox, "_BOOT", sandbox._BOOT.replace("main()\n", "worker.adapter_for = closed\nmain()\n"))
+
+    with pytest.raises(DocumentError, match=r"cannot be started here.*PermissionError") as caught:
+        read(PDF, "a.pdf")
+    assert type(caught.value) is DocumentError
+
+
+@pytest.fixture
+def deaf() -> Iterator[None]:
+    """A host that ignores the end of its children, as some that fork do."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+@POSIX
+@pytest.mark.usefixtures("deaf")
+def test_a_host_that_ignores_the_end_of_children_gets_texts_and_typed_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(PDF, "a.pdf").pages[0].text == "A page of text about ships."
+    taken_over(monkeypatch, "os.abort()\nyield")
+    with pytest.raises(CorruptDocument, match="crash"):
+        told()
+
+
+@POSIX
+@pytest.mark.usefixtures("deaf")
+def test_such_a_host_gets_what_the_second_engine_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_over(
+        monkeypatch, "if options.engines[0] == 'pdfium':\n    os.abort()\nyield attempt(lambda: options.engines)"
+    )
+
+    assert told() == "('pypdf',)"
+
+
+def test_modules_of_a_relative_folder_are_found_by_a_reader_that_works_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with_tesseract(monkeypatch, tmp_path)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "only_here.py").write_text("WORD = 'found'\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, "modules"])
+    taken_over(monkeypatch, "yield attempt(lambda: only_here.WORD)", "import only_here")
+
+    assert told() == "found"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
