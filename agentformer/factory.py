@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from agentformer.memory.routing import RoutedBackend
     from agentformer.net.breaker import Breaker
     from agentformer.rag.verifying import Places, verify
+    from agentformer.records.health.salvage import Salvaged
     from agentformer.tools.rag_tool import RAGTool
     from agentformer.tools.toolbox import Toolbox
 else:
@@ -218,10 +219,10 @@ def connect(
     return AgentFormer(load_settings({"index_dir": index_dir, "upload_dir": upload_dir, **settings}))
 
 
-def salvage(settings: Settings) -> list[str]:
+def salvage(settings: Settings) -> list[Salvaged]:
     """Save what can be read of a memory that cannot be opened into a new file in the place of the damaged one, which is
-    kept. Returns in words what came of it. Raises `StoreError` where nothing can be saved, or others have it open."""
-    return [told for told in _of_backends("salvagers", settings) if told]
+    kept. Returns what came of it. Raises `StoreError` where nothing can be saved, or others have it open."""
+    return [saved for saved in _of_backends("salvagers", settings) if saved]
 
 
 def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:

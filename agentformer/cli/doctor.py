@@ -37,8 +37,8 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
     beside them. A database file that cannot be read to its end is replaced by what can be read of it, and kept as
     `memory.sqlite3.damaged-DATE`; for that, end the other processes first: nothing is done while one has it open.
 
-    The exit code is 0 when all is well, or all that was found is mended; 1 when something is left; 3 when the memory
-    cannot be opened.
+    The exit code is 0 when all is well, or all that was found is mended; 1 when something is left, and once when a part
+    of the file is lost; 3 when the memory cannot be opened.
     """
     checks, code = _checked(options, repair=repair)
     left = sum(check.found - check.mended for check in checks)
@@ -62,11 +62,13 @@ def _checked(options: dict[str, Any], *, repair: bool) -> tuple[list[Check], int
                 return [Check("memory", _OPENED, 1, 1, 0, (why,))], _UNUSABLE
             first = str(error)
         try:
-            told = salvage(load_settings(options))
+            saved = salvage(load_settings(options))
             checks = _verified(_open(options), repair=True)
         except (StoreError, _Unopened) as error:
             return [Check("memory", _OPENED, 1, 1, 0, (first, f"it could not be saved: {error}"))], _UNUSABLE
-        return [Check("memory", _OPENED, 1, 1, 1, (first, *told)), *checks], 0
+        told = [each.told() for each in saved]
+        lost = sum(len(each.unreadable) for each in saved)
+        return [Check("memory", _OPENED, 1, 1 + lost, 1, (first, *told)), *checks], 0
 
 
 class _Unopened(Exception):

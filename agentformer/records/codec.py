@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from numbers import Integral, Real
 from operator import itemgetter
 from typing import Any
 
 from agentformer.errors import InvalidInput, StoreDamaged
 from agentformer.records import crc
+from agentformer.records.fields import encodable
 from agentformer.types import Link, MemoryEntry, Source
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +42,9 @@ CHECKED = (
     *("category", "occurred_at", "created_at", "updated_at", "salience", "superseded_by", "version"),
     *("document_id", "source_name", "page", "label", "span_start", "span_end"),
 )
-_WHOLE = frozenset({*TIMES, *COUNTED[:4], "version", "page", "span_start", "span_end"})  # INTEGER; the others are TEXT
+_WHOLE = frozenset({*TIMES, *COUNTED[:4], "version", "page", "span_start", "span_end"})  # INTEGER
+_NUMBERS = _WHOLE | {"salience"}  # the others are TEXT
+_MOST = 2**63 - 1  # what SQLite keeps as an integer
 _Getter = Callable[[sqlite3.Row], tuple[Any, ...]]
 _UNDECODABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _checked_values: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*CHECKED)
@@ -69,27 +74,51 @@ def happened_at(entry: MemoryEntry) -> datetime:
 
 
 def to_row(entry: MemoryEntry) -> dict[str, Any]:
-    """Column name to value. Raises `InvalidInput` for metadata that is not JSON."""
+    """Column name to value. Raises `InvalidInput` for what no column keeps: metadata that is not JSON, a text for a
+    number, half of a surrogate pair."""
     row: dict[str, Any] = {name: getattr(entry, name) for name in _PLAIN}
     row |= {name: to_micros(getattr(entry, name)) for name in TIMES}
     row["metadata"] = _object(entry.metadata)
-    row["derived_from"] = json.dumps([[link.id, link.type] for link in entry.derived_from])
+    row["derived_from"] = json.dumps([[link.id, link.type] for link in entry.derived_from], ensure_ascii=False)
     row |= {column: getattr(entry.source, name, None) for column, name in _SOURCE_COLUMNS.items()}
     row = {name: value if value is None else _kept(name, value) for name, value in row.items()}
     row["checksum"] = crc.of_values(_checked_values(row))
     return row
 
 
+def check_texts(entries: Iterable[MemoryEntry]) -> None:
+    """Raises `InvalidInput` where what is embedded is no text; `to_row` looks at all else."""
+    for entry in entries:
+        for name in ("content", "title", "context"):
+            value = getattr(entry, name)
+            if not isinstance(value, str):
+                raise InvalidInput(name, f"must be text, got {value!r:.80}")
+            if not value.isascii():
+                encodable(name, value)
+
+
 def _kept(column: str, value: Any) -> Any:
-    """A value as SQLite gives it back from this column: checksums are compared with what was read."""
-    if isinstance(value, str):
-        return str.__str__(value)
-    if not isinstance(value, (int, float)):
-        return value
-    if column == "salience":
-        return float(value) + 0.0  # there is no negative zero
-    whole = int(value) if isinstance(value, int) or value.is_integer() else value
-    return whole if column in _WHOLE else str(whole if isinstance(value, int) else value)
+    """A value as SQLite gives it back from this column: checksums are compared with what was read. Raises
+    `InvalidInput`."""
+    if isinstance(value, str) and column not in _NUMBERS:
+        text = str.__str__(value)
+        return text if text.isascii() else encodable(column, text)
+    number = _number(value)
+    if column in _WHOLE and number is not None and number == int(number) and abs(number) <= _MOST:
+        return int(number)
+    if column == "salience" and number is not None:
+        return float(number) + 0.0  # there is no negative zero
+    if column in _NUMBERS or number is None:
+        what = "a number" if column == "salience" else "a whole number" if column in _WHOLE else "text"
+        raise InvalidInput(column, f"must be {what}, got {value!r:.80}")
+    return str(number)
+
+
+def _number(value: Any) -> int | float | None:
+    """A number, of other libraries too, as our own; None for what is none, or is not finite."""
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) and math.isfinite(value) else None
 
 
 def _object(metadata: Mapping[str, Any]) -> str:

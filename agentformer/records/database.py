@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 from agentformer.errors import StoreError, StoreFull
 from agentformer.records import crc, meta
 from agentformer.records.foreign_log import check_log_is_ours
-from agentformer.records.placed import Placed
+from agentformer.records.placed import Placed, check_kind
 from agentformer.records.salience import decayed
 from agentformer.records.schema import OURS, migrate
 from agentformer.records.sqlite_file import opened, transaction, translated
@@ -24,6 +26,10 @@ LOG_BYTES = 32 * 1024 * 1024  # of the write-ahead log, from which on a writer s
 _LOG_WAITS = (0.05, 0.1, 0.2, 0.4)
 _LOG_PAUSE = 5.0  # seconds until it is tried again where somebody reads for longer, as a backup does
 _IDLE = 8  # connections kept open; more than the default server threads would only hold file handles
+_IN_USE = "is in use elsewhere in this process; end that, and repeat what you did"
+_REPAIRED = "is being repaired; repeat what you did when that is done"
+_OPENING = threading.Lock()
+_OPENED: weakref.WeakSet[Database] = weakref.WeakSet()  # of this process, whose own use no lock of a file tells it
 
 
 class Database:
@@ -34,18 +40,31 @@ class Database:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = Path(os.path.realpath(path))  # beside which SQLite keeps its log, wherever this process goes
         self._idle: list[Placed] = []
+        self._borrowed_now = 0
         self._lock = threading.Lock()
         self._closed = False
+        self._replacing = False
         self._log_due = 0.0  # by the monotonic clock
+        with _OPENING:
+            if any(each.path == self.path and each._replacing for each in _OPENED):
+                raise StoreError(f"{self.path} {_REPAIRED}")
+            _OPENED.add(self)
+        try:
+            self._open(path)
+        except BaseException:
+            self._closed = True
+            raise
+
+    def _open(self, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreFull(f"the folder {path.parent} cannot be made: {error.strerror or error}") from error
-        check_log_is_ours(path)
+        check_kind(path)
         with self._translated():
-            self._first = connection = self._connect()
+            self._first = connection = self._connect(check=True)
             self.read_only = connection.read_only
             try:
                 migrate(connection)
@@ -120,18 +139,30 @@ class Database:
     @contextmanager
     def replacing(self) -> Iterator[None]:
         """Without a connection of this process, so that another file may take the place of this one, which is then the
-        opened one. For who knows that nobody else uses it."""
-        with self._lock:
+        opened one. Raises `StoreError` where another thread uses it; who would begin to meanwhile gets one too."""
+        with _OPENING, self._lock:
+            others = any(each is not self and each.path == self.path and each.is_open for each in _OPENED)
+            if others or self._borrowed_now or self._replacing or self._closed:
+                raise StoreError(f"{self.path} {_IN_USE}")
+            self._replacing = True
             idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
         try:
+            for connection in idle:
+                connection.close()
             yield
         finally:
-            with self._translated(), self._lock:
-                self._first = self._connect()
-                self.store_id = _identity(self._first)
-                self._idle.append(self._first)
+            try:
+                with self._translated():
+                    connection = self._connect(check=True)
+                    self.store_id = _identity(connection)
+                    self._first = connection
+                    self._idle.append(connection)
+            finally:
+                self._replacing = False
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closed or self._borrowed_now > 0
 
     def close(self) -> None:
         """Close idle connections; one that is in use is closed when it comes back."""
@@ -146,17 +177,27 @@ class Database:
         with self._lock:
             if self._closed:
                 raise StoreError("this memory is closed; open it again with agentformer.connect()")
+            if self._replacing:
+                raise StoreError(f"{self.path} {_REPAIRED}")
+            self._borrowed_now += 1
             connection = self._idle.pop() if self._idle else None
-        connection = connection or self._another()
         try:
+            connection = connection or self._another()
             yield connection
         finally:
-            with self._lock:
-                keep = not self._closed and len(self._idle) < _IDLE and not connection.in_transaction
-                if keep:
-                    self._idle.append(connection)
-            if not keep:
+            self._give_back(connection)
+
+    def _give_back(self, connection: Placed | None) -> None:
+        with self._lock:
+            if connection and not self._closed and len(self._idle) < _IDLE and not connection.in_transaction:
+                self._idle.append(connection)
+                connection = None
+        try:
+            if connection:
                 connection.close()
+        finally:
+            with self._lock:
+                self._borrowed_now -= 1
 
     def _another(self) -> Placed:
         connection = self._connect()
@@ -167,8 +208,10 @@ class Database:
             raise
         return connection
 
-    def _connect(self) -> Placed:
-        connection = opened(self.path, BUSY_SECONDS, OURS)
+    def _connect(self, *, check: bool = False) -> Placed:
+        connection = (
+            opened(self.path, BUSY_SECONDS, OURS, check_log_is_ours) if check else opened(self.path, BUSY_SECONDS, OURS)
+        )
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -32768")
         connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is found when it is read

@@ -10,6 +10,9 @@ from agentformer.types import MemoryEntry
 # by the bytes of their file.
 KEPT_EACH_TIME = frozenset({"chunk", "document", "message", "page"})
 
+# Metadata of what was remembered after reading; it tells how an entry came, and nothing of what it says.
+AFTER_READING = "after_retrieved_text"
+
 _PLACE = ("tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "source_type", "source_id")
 _DETAILS = ("title", "speaker", "category", "metadata", "occurred_at", "parent_id", "pair_id", "derived_from")
 
@@ -17,7 +20,8 @@ _DETAILS = ("title", "speaker", "category", "metadata", "occurred_at", "parent_i
 def same(new: MemoryEntry, stored: MemoryEntry) -> bool:
     """Does the live entry `stored` hold all that `new` would add: its content, in its place, with every detail?
 
-    A detail that `new` does not give is no difference; one that it gives, and that `stored` has otherwise, is.
+    A detail that `new` does not give is no difference; one that it gives, and that `stored` has otherwise, is. The
+    mark `AFTER_READING` is no detail: the entry that is there keeps its own.
     """
     if new.kind in KEPT_EACH_TIME or new.tier in ("episodic", "working"):
         return False
@@ -27,10 +31,13 @@ def same(new: MemoryEntry, stored: MemoryEntry) -> bool:
         return False
     if new.salience not in (1.0, stored.salience):  # 1 is what nobody has chosen
         return False
-    return all(not getattr(new, name) or _plain(new, name) == _plain(stored, name) for name in _DETAILS)
+    return all(_given(new, name) in (_given(stored, name), None) for name in _DETAILS)
 
 
-def _plain(entry: MemoryEntry, name: str) -> object:
-    """The value such that equal means equal: in JSON true is not 1."""
+def _given(entry: MemoryEntry, name: str) -> object:
+    """The value such that equal means equal: in JSON true is not 1. None where it gives none."""
     value = getattr(entry, name)
-    return json.dumps(dict(value), sort_keys=True) if name == "metadata" else value
+    if name != "metadata":
+        return value or None
+    told = {key: each for key, each in value.items() if not (key == AFTER_READING and each is True)}
+    return json.dumps(told, sort_keys=True) if told else None

@@ -49,6 +49,10 @@ class Placed(sqlite3.Connection):
         self.path, self._file = path, _Identity(found.st_dev, found.st_ino)
         self._state = (found.st_size, found.st_mtime_ns) if unchanging else None
 
+    def is_at(self, place: tuple[int, int] | None) -> bool:
+        """Was it opened on the file that `place_of` told of?"""
+        return self._file == place
+
     def check_same(self, other: Placed) -> None:
         """Raises `StoreError` where `other` was opened on another file, as in the moment of a replacement."""
         if self._file != other._file:
@@ -81,6 +85,12 @@ class Placed(sqlite3.Connection):
 
 def log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
+
+
+def place_of(path: Path) -> tuple[int, int] | None:
+    """What tells the file that is at `path` now from any other; None where there is none."""
+    found = _stat(path)
+    return _Identity(found.st_dev, found.st_ino) if found else None
 
 
 def check_kind(path: Path) -> None:

@@ -167,27 +167,41 @@ OURS = ("meta", "entries")  # tables that no store of ours lacks
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the schema to the newest version. Each step is one transaction; another process may do it first."""
+    """Bring the schema to the newest version. Each step is one transaction; another process may do it first. Raises
+    `StoreError` where that cannot be."""
     while (version := _version(connection)) < len(MIGRATIONS):
-        connection.execute("BEGIN IMMEDIATE")
         try:
-            if _version(connection) == version:
-                for statement in _statements(MIGRATIONS[version]):
-                    connection.execute(statement)
-                if version == 0:
-                    connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (new_id(),))
-                if version + 1 == _SEALED:
-                    _seal(connection)
-                connection.execute(f"PRAGMA user_version = {version + 1}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:  # a commit without room has ended it already
-                connection.execute("ROLLBACK")
-            raise
+            _step(connection, version)
+        except sqlite3.OperationalError as error:
+            if not version or "readonly" not in str(error):
+                raise
+            raise StoreError(
+                f"this store is of a former version (schema {version}, needed {len(MIGRATIONS)}), and can only be read "
+                "here; open it once where it can be written"
+            ) from error
     if version > len(MIGRATIONS):
         raise StoreError(
             f"this store is of a newer version (schema {version}, known {len(MIGRATIONS)}); upgrade agentformer"
         )
+
+
+def _step(connection: sqlite3.Connection, version: int) -> None:
+    """From a version to the next, unless another process was faster."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _version(connection) == version:
+            for statement in _statements(MIGRATIONS[version]):
+                connection.execute(statement)
+            if version == 0:
+                connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (new_id(),))
+            if version + 1 == _SEALED:
+                _seal(connection)
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a commit without room has ended it already
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _seal(connection: sqlite3.Connection) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
-from agentformer.records.placed import Placed, check_kind, check_ours, is_read_only, opened_read_only
+from agentformer.records.placed import Placed, check_kind, check_ours, is_read_only, opened_read_only, place_of
 
 _DAMAGED = (
     *("malformed", "not a database", "disk image", "corrupt", "unsupported file format", "could not decode"),
@@ -19,11 +19,31 @@ _DAMAGED = (
 _FULL = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
 
 
-def opened(path: Path, busy_seconds: float, tables: Collection[str]) -> Placed:
+def opened(
+    path: Path, busy_seconds: float, tables: Collection[str], check: Callable[[Path], None] = lambda path: None
+) -> Placed:
     """A connection with a write-ahead log and `synchronous=FULL`: what is committed has reached the disk. A writer
     waits `busy_seconds` for another one. A file that cannot be written is opened for reading.
 
+    SQLite may have waited for whoever put another file in the place of the one that it had opened; then that one is
+    opened. `check` is called before each opening.
+
     Raises `StoreError`, before anything is changed, for what is no file of ours: not a database with these tables."""
+    while True:
+        before = place_of(path)
+        check(path)
+        try:
+            connection = _opened(path, busy_seconds, tables)
+        except (sqlite3.Error, StoreError, UnicodeDecodeError):  # of two files in one, such as the log of the new one
+            if before is None or place_of(path) in (None, before):
+                raise
+            continue
+        if before is None or connection.is_at(before):
+            return connection
+        connection.close()
+
+
+def _opened(path: Path, busy_seconds: float, tables: Collection[str]) -> Placed:
     check_kind(path)
     connection = opened_read_only(path, busy_seconds) if is_read_only(path) else _connected(path, busy_seconds)
     try:
@@ -67,6 +87,12 @@ def transaction(connection: Placed, begin: str = "BEGIN IMMEDIATE") -> Iterator[
         raise
 
 
+def is_damage(error: Exception) -> bool:
+    """Does SQLite say by this error that what it has read is not what was written?"""
+    text = str(error).lower()
+    return any(word in text for word in _DAMAGED)
+
+
 @contextmanager
 def translated(path: Path, damaged: str) -> Iterator[None]:
     """Errors of SQLite as `StoreDamaged`, with what to do, `StoreFull` or `StoreError`."""
@@ -76,7 +102,7 @@ def translated(path: Path, damaged: str) -> Iterator[None]:
         raise StoreDamaged(f"{path} is damaged (a name in it is not UTF-8); {damaged}") from error
     except sqlite3.DatabaseError as error:
         text = str(error).lower()
-        if any(word in text for word in _DAMAGED):
+        if is_damage(error):
             told = str(error).partition(" with text ")[0]  # the text may be anything, and is nobody's business here
             raise StoreDamaged(f"{path} is damaged ({told}); {damaged}") from error
         if any(word in text for word in _FULL):

@@ -140,7 +140,7 @@ def test_the_log_of_another_store_is_not_taken_for_ours(tmp_path: Path, begun: s
     assert foreign.stat().st_size
     shutil.copy(foreign, f"{mine}-wal")
     for _ in range(2):
-        with pytest.raises(StoreDamaged, match="is not the log of"):
+        with pytest.raises(StoreError, match="is not the log of"):
             opened(tmp_path / "mine")
         assert mine.read_bytes() == before
     for left in ("-wal", "-shm"):

@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import math
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import InvalidInput
+from agentformer.memory.backends.faiss import FaissMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.codec import from_json, from_micros, from_row, to_json, to_micros, to_row
 from agentformer.records.database import Database
+from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Source
 
 json_values = st.recursive(
@@ -87,3 +96,47 @@ def test_a_batch_survives_the_database(batch: list[MemoryEntry], tmp_path_factor
     with database.reading() as connection:
         assert records.get(connection, [entry.id for entry in batch]) == batch
     database.close()
+
+
+def at(page: Any, start: Any = 0, end: Any = 1) -> Source:
+    return Source("d", "n", page, "l", start, end)
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("page", {"source": at("07")}),
+    ("page", {"source": at("1e2")}),
+    ("page", {"source": at(1.5)}),
+    ("page", {"source": at(math.inf)}),
+    ("page", {"source": at(2**63)}),
+    ("span_start", {"source": at(1, "00")}),
+    ("span_end", {"source": at(1, 0, b"1")}),
+    ("version", {"version": "1"}),
+    ("salience", {"salience": "0.5"}),
+    ("salience", {"salience": math.nan}),
+    ("raw", {"raw": b"abc"}),
+    ("user_id", {"user_id": ["aino"]}),
+    ("content", {"content": "half \ud83d of a pair"}),
+    ("title", {"title": "\udc00"}),
+    ("archived_by", {"archived_by": "\ud800"}),
+    ("metadata", {"metadata": {"name": "\udfff"}}),
+    ("derived_from", {"derived_from": (Link("\ud800"),)}),
+]
+
+
+@pytest.mark.parametrize(("field", "wrong"), WRONG)
+def test_what_no_column_keeps_is_refused(field: str, wrong: dict[str, Any], tmp_path: Path) -> None:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64))) as backend:
+        with pytest.raises(InvalidInput) as refused:
+            backend.store([make_entry(**{"content": "x", **wrong})])
+        assert refused.value.field == field
+        assert not backend.namespaces()
+
+
+def test_numbers_of_other_libraries_are_kept_as_what_they_are(tmp_path: Path) -> None:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64))) as backend:
+        given = make_entry("x", source=at(np.int64(3), np.uint8(0), 7.0), salience=np.float32(0.1), user_id=np.int32(4))
+        backend.store([given, make_entry("y", salience=np.float16(1), derived_from=(Link("ä", "日本"),))])
+        backend.update(given.id, {"content": "z"})
+        (entry,) = backend.get([given.id])
+        assert (entry.source, entry.salience, entry.user_id) == (at(3, 0, 7), float(np.float32(0.1)), "4")
+        assert [check.findings for check in backend.verify() if check.found] == []

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreDamaged, StoreError, StoreFull
+from agentformer.memory.backends.faiss import FaissMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
 from agentformer.records.placed import Placed
 from agentformer.records.schema import MIGRATIONS
 from agentformer.testing import make_entry
-from agentformer.types import MemoryEntry, Scope
+from agentformer.types import MemoryEntry, Query, Scope
 
 
 def entry(content: str, **fields: object) -> MemoryEntry:
@@ -221,3 +223,58 @@ def test_an_id_is_taken_once(database: Database) -> None:
     with pytest.raises(Conflict, match=a.id), database.writing() as connection:
         records.insert(connection, [entry("b"), a])
     assert contents(database) == ["a"]
+
+
+def test_a_file_is_not_replaced_while_another_thread_uses_it(database: Database) -> None:
+    """The lock that keeps other processes away does not tell of the own one."""
+    with database.writing() as connection:
+        records.insert(connection, [entry("a")])
+        with pytest.raises(StoreError, match="in use elsewhere in this process"), database.replacing():
+            raise AssertionError
+    assert contents(database) == ["a"]
+    with database.replacing(), pytest.raises(StoreError, match="is being repaired"):
+        contents(database)
+    assert contents(database) == ["a"]
+
+
+def test_a_file_is_not_replaced_while_it_is_opened_twice_in_this_process(database: Database) -> None:
+    other = Database(database.path)
+    with pytest.raises(StoreError, match="in use elsewhere in this process"), database.replacing():
+        raise AssertionError
+    other.close()
+    with database.replacing(), pytest.raises(StoreError, match="is being repaired"):
+        Database(database.path)
+    assert contents(database) == []
+
+
+def test_a_file_behind_a_link_is_written_like_any_other(tmp_path: Path) -> None:
+    """SQLite keeps the log beside the file, not beside the link."""
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "m.sqlite3"
+    link.symlink_to(tmp_path / "real" / "m.sqlite3")
+    for content in ("a", "b"):
+        database = Database(link)
+        for each in (content, content * 2):
+            with database.writing() as connection:
+                records.insert(connection, [entry(each)])
+        database.close()
+    database = Database(tmp_path / "real" / "m.sqlite3")
+    assert sorted(contents(database)) == ["a", "aa", "b", "bb"]
+    database.close()
+    assert link.is_symlink()
+
+
+def test_a_store_stays_where_it_is_though_the_process_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    backend = FaissMemoryBackend(Path("i"), HashingEmbedder(64))
+    backend.store([entry("a heron")])
+    monkeypatch.chdir(tmp_path / "there")
+    backend.store([entry("a heron again")])
+    assert len(backend.search(Query("heron"))) == 2
+    backend.close()
+    assert [each.name for each in tmp_path.rglob("*.sqlite3")] == ["memory.sqlite3"]
+    assert not list((tmp_path / "there").iterdir())

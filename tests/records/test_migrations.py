@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import StoreError
 from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records import entries, schema
 from agentformer.records.database import Database
+from agentformer.records.placed import opened_read_only
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
 
@@ -60,3 +65,19 @@ def test_the_lookup_of_equal_text_uses_its_index(tmp_path: Path) -> None:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {entries._SAME_BEGINNING}", ["default", "x", "x"]).fetchall()
     database.close()
     assert "entries_by_beginning (namespace=? AND <expr>=?)" in plan[0][3]
+
+
+def test_a_former_version_on_a_read_only_place_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / DATABASE_FILE
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("".join(schema.MIGRATIONS[:5]) + "PRAGMA user_version = 5")
+        connection.execute("INSERT INTO meta VALUES ('store_id', 'former')")
+        connection.commit()
+    before = path.read_bytes()
+    said = r"of a former version .* open it once where it can be written"
+    with closing(opened_read_only(path, 1.0)) as connection, pytest.raises(StoreError, match=said):
+        schema.migrate(connection)
+    assert path.read_bytes() == before
+    Database(path).close()
+    with closing(opened_read_only(path, 1.0)) as connection:
+        schema.migrate(connection)

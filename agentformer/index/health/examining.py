@@ -23,7 +23,7 @@ from agentformer.records.health import repairing as mending
 from agentformer.records.health import verifying as records
 from agentformer.records.health.aside import Aside
 from agentformer.records.health.findings import Findings
-from agentformer.records.health.salvage import salvage
+from agentformer.records.health.salvage import LOST, Salvaged, salvage
 from agentformer.records.spaces import active_space
 from agentformer.types import Check, Embedder
 
@@ -57,7 +57,7 @@ class Examination:
         file = self._file()
         entries = self._look(records.entries, mending.entries)
         damaged = {each.num for each in entries.keys} if not entries.mended else set()
-        if repair and file.unread and "pages" not in file.keys:  # broken metadata stood in the way
+        if self._repair and file.unread and "pages" not in file.keys:  # broken metadata stood in the way
             file = self._file()
         found = [
             file,
@@ -92,6 +92,9 @@ class Examination:
         found = self._look(records.database, None)
         if not self._repair or not found.keys:
             return found
+        if "unread" in found.keys:  # the disk is full, say; whether the file is sound is not known
+            self._repair, found.todo = False, _UNTOUCHED
+            return found
         broken = "pages" in found.keys
         if not broken and "index" in found.keys:
             why = mending.reindexed(self._database)
@@ -102,17 +105,20 @@ class Examination:
                 mending.referring(self._database, found, self._aside)
             return found
         try:
-            found.mend(found.found, self._salvaged())
+            saved = self._salvaged()
+            found.mend(found.found, saved.told())
+            found.todo = LOST
+            found.look((f"of {each}, some could not be read", "") for each in saved.unreadable)
         except AgentFormerError as error:
             self._repair = False
             found.todo = f"{_UNTOUCHED}: {error}"
         return found
 
-    def _salvaged(self) -> str:
+    def _salvaged(self) -> Salvaged:
         with self._database.replacing():
-            told = salvage(self._database.path, self._aside)
+            saved = salvage(self._database.path, self._aside)
         self._search().renew(words=True, vectors=True)
-        return told.told()
+        return saved
 
     def _windows(self, damaged: set[int]) -> Findings:
         embedder, why = self._model()

@@ -25,7 +25,7 @@ from agentformer.records import consolidation, fields, leases, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.backup import write_copy
-from agentformer.records.codec import now
+from agentformer.records.codec import check_texts, now
 from agentformer.records.database import Database
 from agentformer.records.past import Past, checked_past
 from agentformer.records.snapshot import RecordsSnapshot, snapshot_of
@@ -68,7 +68,7 @@ class FaissMemoryBackend:
     def __init__(
         self, folder: Path, embedder: Embedder, *, fanout: int = 100, rrf_k: int = 60, plan: Plan | None = None
     ) -> None:
-        self._folder = folder
+        self._folder = folder = folder.absolute()  # wherever this process goes
         check_records(folder / DATABASE_FILE)
         self._database = Database(folder / DATABASE_FILE)
         self._embedder = embedder
@@ -326,6 +326,7 @@ class FaissMemoryBackend:
 
     def _prepared(self, entries: Sequence[MemoryEntry], progress: Progress | None) -> Prepared | str:
         """Embedded entries, or why they could not be embedded now."""
+        check_texts(entries)
         try:
             return self._embedding.prepare(entries, progress)
         except SpaceMismatch:

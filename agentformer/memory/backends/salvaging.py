@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.records.health.aside import Aside
-from agentformer.records.health.salvage import salvage
+from agentformer.records.health.salvage import Salvaged, salvage
 
 
-def faiss(folder: Path) -> str:
-    """Put a new database in the place of one that cannot be opened; "" where there is none. Raises `StoreError`."""
+def faiss(folder: Path) -> Salvaged | None:
+    """Put a new database in the place of one that cannot be opened; None where there is none. Raises `StoreError`."""
     path = folder / DATABASE_FILE
     if not path.exists():
-        return ""
-    return salvage(path, Aside(folder)).told()
+        return None
+    return salvage(path, Aside(Path(os.path.realpath(path)).parent))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentformer.errors import StoreDamaged
-from agentformer.records import crc
+from agentformer.records import crc, erasure
 from agentformer.records import entries as records
 from agentformer.records.codec import CHECKED, from_row, from_state, now
 from agentformer.records.database import Database
@@ -50,7 +50,8 @@ def referring(database: Database, found: Findings, aside: Aside) -> None:
 
 
 def facts(database: Database, found: Findings, aside: Aside) -> None:
-    """A damaged value is set aside; so is the description of a space, whose vectors nobody can use without it."""
+    """A damaged value is set aside; so is the description of a space, whose vectors nobody can use without it. It may
+    have been the note that something is to be erased, so that is noted anew."""
     for damaged in found.keys:
         with database.writing() as connection, lenient(connection):
             column, key = ("key", damaged.name) if damaged.table == "meta" else ("id", damaged.num)
@@ -60,6 +61,8 @@ def facts(database: Database, found: Findings, aside: Aside) -> None:
                 connection.execute("DELETE FROM windows WHERE space = ?", [key])
                 connection.execute("DELETE FROM vectors WHERE space = ?", [key])
             connection.execute(f"DELETE FROM {damaged.table} WHERE {column} = ?", [key])
+            if damaged.table == "meta":
+                erasure.note(connection)
         found.mend(1, f"set aside in {aside.path.name}; what was embedded in a space that is gone is embedded again")
 
 

@@ -1,9 +1,9 @@
 """A database file that SQLite cannot read to its end: what can be read of it goes into a new file in its place.
 
-The damaged file is kept beside it. Rows are read in order of their numbers, and where a page is broken, from the next
-row on that can be read; an entry that is not what was written is set aside. Indexes are of no use then, and none is
-asked. What follows from entries (windows, vectors) is taken over as far as it fits, and the rest is made anew by
-whoever looks at the new file.
+The damaged file is kept beside it, with its log, byte for byte: what SQLite opens is another copy. Rows are read in
+order of their numbers, and where a page is broken, from the next row on that can be read; an entry that is not what was
+written is set aside. Indexes are of no use then, and none is asked. What follows from entries (windows, vectors) is
+taken over as far as it fits, and the rest is made anew by whoever looks at the new file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -24,6 +25,7 @@ from agentformer.records import erasure
 from agentformer.records.codec import from_state
 from agentformer.records.database import Database
 from agentformer.records.files import sync_folder
+from agentformer.records.foreign_log import beginning, check_log_is_ours, left_by_repair, note_former
 from agentformer.records.health import checksums
 from agentformer.records.health.aside import Aside
 from agentformer.records.health.verifying import lenient, whole
@@ -36,6 +38,7 @@ from agentformer.records.vectors import window_damage
 if sys.platform != "win32":
     import fcntl
 
+LOST = "they are in no file any more, unless in a backup"
 _GROUP = 2_000  # rows written in one transaction
 # Where SQLite keeps its locks in a file (https://www.sqlite.org/c3ref/io_methods.html). Each process that has a
 # database with a write-ahead log open holds one on the second range for as long as it has.
@@ -62,33 +65,111 @@ class Salvaged(NamedTuple):
 
 
 def salvage(path: Path, aside: Aside) -> Salvaged:
-    """Put a new file in the place of the damaged one. Raises `StoreError` where another process has it open, or it is
-    of a newer version; `StoreDamaged` where nothing of it can be read; `StoreFull`. Then nothing is changed."""
-    fresh = path.with_name(f".{path.name}.salvaged")
+    """Put a new file in the place of the damaged one. Raises `StoreError` where another process has it open, it is of a
+    newer version, or the log beside it is of another database; `StoreDamaged` where nothing of it can be read;
+    `StoreFull`. Then nothing is changed."""
+    path = Path(os.path.realpath(path))
     try:
         with _alone(path) as file:
-            kept = _copied(file, path)
-            try:
-                _drop(fresh)
-                told = _Salvage(kept, fresh, aside).run()
-            except BaseException:
-                _drop(kept)
-                raise
-            _drop(log_of(path))  # before: SQLite would write what is left in it over the new file
-            os.replace(fresh, path)
-            sync_folder(path.parent)
-            return told
+            return _Replacement(path, file).run(aside)
     except OSError as error:
         raise StoreFull(f"{path.parent} cannot be written ({error.strerror or error}); nothing was changed") from error
-    finally:
-        _drop(fresh)
+
+
+class _Replacement:
+    """A file and its log, which nobody else has open, and the new file that takes their place.
+
+    A kill at any point leaves the damaged file with its log, or the new one: it comes first, and knows the log beside
+    it for what it is, until that is removed."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._file = path, file
+        self._copy, self._fresh = path.with_name(f".{path.name}.copy"), path.with_name(f".{path.name}.salvaged")
+        self._log = beginning(log_of(path))
+        self._ours = bool(self._log)  # is the log of this file?
+
+    def run(self, aside: Aside) -> Salvaged:
+        try:
+            _drop(self._fresh)
+            self._make(self._fresh).close()
+            self._take_copy()
+            self._check_log()
+            told = _Salvage(self._copy, self._fresh, aside, self._path.name, self._log).run()
+            self._take_copy()
+            kept = self._keep_copy()
+            self._replace()
+            return told._replace(kept_as=kept)
+        finally:
+            _drop(self._copy)
+            _drop(self._fresh)
+
+    def _check_log(self) -> None:
+        if left_by_repair(self._copy):
+            self._ours = False
+            _drop_log(self._copy)
+        else:
+            check_log_is_ours(self._copy, self._path)
+
+    def _replace(self) -> None:
+        """Nobody opens the new file before the log of the former one is gone: the lock of each is held."""
+        with _alone(self._fresh) as fresh:
+            if sys.platform != "win32":
+                os.fchmod(fresh.fileno(), stat.S_IMODE(os.fstat(self._file.fileno()).st_mode))
+            os.replace(self._fresh, self._path)
+            sync_folder(self._path.parent)
+            _drop_log(self._path)
+            sync_folder(self._path.parent)
+
+    def _take_copy(self) -> None:
+        """A copy of the file, and of its log. Opening the file once more would let go of the lock."""
+        _drop(self._copy)
+        self._file.seek(0)
+        self._write(self._file, self._copy)
+        if self._ours:
+            with log_of(self._path).open("rb") as log:
+                self._write(log, log_of(self._copy))
+
+    def _keep_copy(self) -> Path:
+        """Give the copy the name that it keeps."""
+        name = f"{self._path.name}.damaged-{datetime.now(UTC):%Y-%m-%d}"
+        number, kept = 1, self._path.with_name(name)
+        while kept.exists() or log_of(kept).exists():
+            number += 1
+            kept = self._path.with_name(f"{name}-{number}")
+        if log_of(self._copy).exists():
+            os.replace(log_of(self._copy), log_of(kept))
+        os.replace(self._copy, kept)
+        sync_folder(self._path.parent)
+        return kept
+
+    def _write(self, source: BinaryIO, path: Path) -> None:
+        with self._make(path) as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
+            copy.flush()
+            os.fsync(copy.fileno())
+
+    def _make(self, path: Path) -> BinaryIO:
+        """A new file of the same owner, which nobody else can read. Raises `StoreError` where it would have another."""
+        file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - for the caller
+        like, made = os.fstat(self._file.fileno()), os.fstat(file.fileno())
+        if sys.platform != "win32" and (like.st_uid, like.st_gid) != (made.st_uid, made.st_gid):
+            try:
+                os.fchown(file.fileno(), like.st_uid, like.st_gid)
+            except PermissionError as error:
+                file.close()
+                raise StoreError(
+                    f"{self._path} belongs to another user or group, as the new file would not; run this as its owner"
+                ) from error
+        return file
 
 
 class _Salvage:
     """One file's rows, table by table."""
 
-    def __init__(self, source: Path, target: Path, aside: Aside) -> None:
+    def __init__(self, source: Path, target: Path, aside: Aside, name: str, log: str) -> None:
+        """`name` is of the file, and `log` how the log begins that is beside it."""
         self._source_path, self._target_path = source, target
+        self._name, self._log = name, log
         self._aside = aside
         self._unreadable: list[str] = []
         self._entries: set[int] = set()
@@ -115,12 +196,11 @@ class _Salvage:
         source = sqlite3.connect(self._source_path, isolation_level=None)
         source.row_factory = sqlite3.Row
         try:
-            source.execute(
-                "PRAGMA writable_schema = ON"
-            )  # tables are read although the definition of another is broken
+            # Tables are read although the definition of another is broken.
+            source.execute("PRAGMA writable_schema = ON")
+            source.execute("SELECT 1 FROM entries WHERE num = 0").fetchone()  # a file that is empty is not migrated
             if source.execute("PRAGMA user_version").fetchone()[0] != len(MIGRATIONS):
                 migrate(source)
-            source.execute("SELECT 1 FROM entries WHERE num = 0").fetchone()
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             source.close()
             raise self._nothing(str(error)) from error
@@ -130,8 +210,7 @@ class _Salvage:
         return source
 
     def _nothing(self, why: str) -> StoreDamaged:
-        name = self._source_path.name.partition(".damaged")[0]
-        return StoreDamaged(f"nothing in {name} can be read ({why}); restore it from a backup")
+        return StoreDamaged(f"nothing in {self._name} can be read ({why}); restore it from a backup")
 
     def _fill(self, source: sqlite3.Connection, target: Database) -> None:
         self._take(source, target, "meta", (), self._fits_fact, "key", instead=True)
@@ -152,6 +231,7 @@ class _Salvage:
             # Numbers and tokens that no index has seen: each follows from the beginning.
             records.announce(connection, sorted(self._entries))
             erasure.note(connection)
+            note_former(connection, self._log)
 
     def _take(
         self,
@@ -273,22 +353,11 @@ def _alone(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _copied(file: BinaryIO, path: Path) -> Path:
-    """A copy of the file, with what is in its log. Opening it once more would let go of the lock."""
-    number, kept = 1, path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y-%m-%d}")
-    while kept.exists():
-        number += 1
-        kept = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y-%m-%d}-{number}")
-    with open(kept, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as copy:
-        file.seek(0)
-        shutil.copyfileobj(file, copy, 1 << 20)
-        copy.flush()
-        os.fsync(copy.fileno())
-    if log_of(path).exists():
-        shutil.copyfile(log_of(path), log_of(kept))
-    return kept
-
-
 def _drop(path: Path) -> None:
-    for each in (path, log_of(path), path.with_name(path.name + "-shm")):
+    path.unlink(missing_ok=True)
+    _drop_log(path)
+
+
+def _drop_log(path: Path) -> None:
+    for each in (log_of(path), path.with_name(path.name + "-shm")):
         each.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from agentformer.records import crc
 from agentformer.records.codec import from_row
 from agentformer.records.health import checksums
 from agentformer.records.health.findings import Findings
+from agentformer.records.sqlite_file import is_damage
 
 UNREADABLE = "a part of the file cannot be read"
 _INDEX = ("index", "non-unique entry")  # what SQLite says where the fault is in an index, which the rows make anew
@@ -27,8 +28,8 @@ Check = Callable[[sqlite3.Connection], Findings]
 
 
 def database(connection: sqlite3.Connection) -> Findings:
-    """SQLite's own check of its file. Its keys are "index" and "pages" for what is damaged, and tables with the rows
-    that refer to nothing."""
+    """SQLite's own check of its file. Its keys are "index" and "pages" for what is damaged, "unread" where it could not
+    be read for another reason, and tables with the rows that refer to nothing."""
     found = Findings("database", "the database file is sound, by SQLite's own check")
     try:
         found.looked_at = int(connection.execute("PRAGMA page_count").fetchone()[0])
@@ -39,7 +40,7 @@ def database(connection: sqlite3.Connection) -> Findings:
                 found.add(f"a row of {row[0]} refers to a row of {row[2]} that is not there", table)
     except sqlite3.DatabaseError as error:
         found.unread = True
-        found.add(f"{UNREADABLE}: {error}", "pages")
+        found.add(f"{UNREADABLE}: {error}", "pages" if is_damage(error) else "unread")
     return found
 
 
