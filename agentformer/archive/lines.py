@@ -80,7 +80,8 @@ def _checked(values: Any) -> MemoryEntry:
     for name in _TEXTS:
         fields.text(name, getattr(entry, name))
     for name, value in entry.metadata.items():
-        fields.metadata({name: value})
+        given = entry.kind == "document" and name == "given" and isinstance(value, dict)
+        fields.metadata(value if given else {name: value})  # what came with a document may nest as deep as any metadata
     fields.salience(entry.salience)
     _check_numbers(entry)
     _check_kind(entry)

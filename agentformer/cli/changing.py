@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
 
 from agentformer.cli.group import common, entry_in, examples, in_place, main
 from agentformer.cli.inputs import confirm, object_of, text_of
-from agentformer.cli.output import entry_cells, entry_line, moment, print_json, print_table, say
+from agentformer.cli.output import entry_cells, entry_line, moment, print_json, print_table, print_warnings, say
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer, connect
 from agentformer.tools.shapes import entry_json
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Scope
 
 _NEW_VERSION = "bring a new version of it in with: agentformer ingest FILE"
+_ASIDE = ("damaged-*.jsonl", "memory.sqlite3.damaged-*")  # what `doctor --repair` writes beside the records
 _CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
 
 
@@ -95,13 +97,20 @@ def forget(
     """Delete memories for good.
 
     By their ids, or all of a --session, --user, --agent or --project. Vectors, terms, history and the summaries made
-    from them go too. Whole documents are removed by `remove`.
+    from them go too. Whole documents are removed by `remove`. Backups, exports, and what `doctor --repair` has set
+    aside beside the records (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) are left as they are: delete them
+    yourself.
     """
     narrowed = any(value is not None for name, value in place.items() if name != "namespace")
     if [bool(ids), narrowed, namespace_all].count(True) != 1:
         raise InvalidInput("ID", "give ids, or --session, --user, --agent or --project, or --namespace-all")
     with connect(**options) as af:
         gone = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place), yes)
+        aside = sorted(file.name for pattern in _ASIDE for file in Path(af.settings.index_dir).glob(pattern))
+    if aside:
+        print_warnings(
+            [f"what a repair set aside may still hold it: {', '.join(aside)}; delete that when it is no use"]
+        )
     if as_json:
         print_json({"forgotten": gone})
     else:

@@ -36,7 +36,7 @@ from agentformer.types import (
     Waiting,
 )
 
-_GROUP = 1_000  # vectors given to every backend at a time
+_GROUP = 1_000  # vectors given to every backend at a time, or entries listed
 
 
 def fits(route: Route, entry: MemoryEntry) -> bool:
@@ -83,6 +83,7 @@ class RoutedBackend:
         for entry in entries:
             parts.setdefault(self._all.index(self._home(entry)), []).append(entry)
         stored: dict[str, MemoryEntry] = {}
+        orphans = [part for scope in replacing for part in self._parts(self._documents(scope))]
         try:
             for which, part in parts.items():
                 theirs = {entry.id: past[entry.id] for entry in part if entry.id in past}
@@ -98,6 +99,7 @@ class RoutedBackend:
                 for scope in replacing:
                     if backend.count(dataclasses.replace(scope, include_archived=True)):
                         backend.remove(scope)
+        self._remove(orphans)
         return [stored[entry.id] for entry in entries]
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
@@ -120,7 +122,9 @@ class RoutedBackend:
             backend.touch(uses)
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        return sum(backend.remove(what, expected_version) for backend in self._all)
+        """A document's pages and chunks go with it, wherever they are."""
+        parts = [*self._parts(self._documents(what) if isinstance(what, Scope) else self.get(what))]
+        return sum(backend.remove(what, expected_version) for backend in self._all) + self._remove(parts)
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
         pages = [backend.list(scope, after=after, limit=limit) for backend in self._all]
@@ -244,6 +248,27 @@ class RoutedBackend:
             if backend.get([entry_id]):
                 return backend
         raise missing(f"there is no entry {entry_id}")
+
+    def _documents(self, scope: Scope) -> Iterator[MemoryEntry]:
+        """Those of a scope, archived ones too."""
+        if not scope.kinds or "document" in scope.kinds:
+            yield from self._every(dataclasses.replace(scope, kinds=("document",), include_archived=True))
+
+    def _parts(self, entries: Iterable[MemoryEntry]) -> Iterator[str]:
+        """Ids of all pages and chunks of these entries."""
+        for entry in entries:
+            if entry.kind == "document":
+                scope = Scope(entry.namespace, document_id=entry.id, include_archived=True)
+                yield from (part.id for part in self._every(scope))
+
+    def _every(self, scope: Scope) -> Iterator[MemoryEntry]:
+        after = ""
+        while found := self.list(scope, after=after, limit=_GROUP):
+            yield from found
+            after = found[-1].id
+
+    def _remove(self, ids: Sequence[str]) -> int:
+        return sum(backend.remove(ids) for backend in self._all) if ids else 0
 
     def _merged(self, lists: Sequence[Sequence[Hit]], query: Query) -> Sequence[Hit]:
         """By rank: scores of different backends have no common unit."""

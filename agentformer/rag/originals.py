@@ -24,7 +24,7 @@ class Originals:
         """Keep `data`; returns its SHA-256 in hexadecimal. Raises `StoreFull`."""
         digest = hashlib.sha256(data).hexdigest()
         path = self._path(digest)
-        if path.exists() and path.stat().st_size == len(data):
+        if self._holds(path, data):
             return digest
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,10 +67,21 @@ class Originals:
         with self._guard():
             self.put(data)
 
+    def put_back(self, data: bytes) -> None:
+        """`keep` where the file is gone, or is not what was kept; writes nothing where it is whole."""
+        if not self._holds(self._path(hashlib.sha256(data).hexdigest()), data):
+            self.keep(data)
+
     def _guard(self) -> FileLock:
         from filelock import FileLock
 
         return FileLock(str(self._folder / ".lock"))
+
+    def _holds(self, path: Path, data: bytes) -> bool:
+        try:
+            return path.stat().st_size == len(data) and file_bytes(path) == data
+        except OSError:
+            return False
 
     def _path(self, digest: str) -> Path:
         # Two characters of folder keep directories small; the name holds nothing that an uploader chose.

@@ -1,18 +1,20 @@
 """Do documents, their pages, chunks and originals agree? And is all that was stored embedded?
 
-Entries are read in one snapshot of the backend, so that what others write meanwhile is not taken for damage; what is
-wrong in the upload folder is asked for again before it is told."""
+Entries are read in one snapshot of the backend, so that what others write meanwhile is not taken for damage. What
+seems wrong is asked for again before it is told: the snapshots of several backends are of several moments. No uploaded
+file is deleted: it may be all that is left of a document."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 from agentformer.errors import AgentFormerError, StoreDamaged
@@ -21,7 +23,7 @@ from agentformer.rag.documents import Document
 from agentformer.rag.originals import Originals
 from agentformer.records.codec import to_json
 from agentformer.records.health.aside import Aside
-from agentformer.records.health.findings import Findings
+from agentformer.records.health.findings import TOLD, Findings
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
 _PAGE = 500  # entries listed at a time
@@ -40,6 +42,12 @@ class Places(NamedTuple):
     upload_dir: Path
 
 
+class _Listing(Protocol):
+    """A snapshot, or a backend as it is now."""
+
+    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]: ...
+
+
 class _Seen(NamedTuple):
     """What one look at all entries has told."""
 
@@ -47,6 +55,8 @@ class _Seen(NamedTuple):
     parts: Findings
     ready: list[MemoryEntry]
     known: set[str]  # SHA-256 of all documents
+    doubtful: list[MemoryEntry]  # documents that seem not to have their parts
+    strays: list[MemoryEntry]  # parts whose document seems not to be there
 
 
 def verify(places: Places, reread: Callable[[MemoryEntry], Document], *, repair: bool) -> list[Check]:
@@ -60,8 +70,7 @@ def verify(places: Places, reread: Callable[[MemoryEntry], Document], *, repair:
     if repair:
         _reread(seen.documents, originals, reread)
         _set_aside(seen.parts, places)
-    whole = sound and not seen.documents.unread and not seen.parts.found
-    uploads = _uploads(places, left, seen.known, repair=repair and whole)
+    uploads = _uploads(places, left, seen)
     found = [seen.documents, seen.parts, originals, uploads, _waiting(places.backend, repair=repair), _jobs(places)]
     return [*checks, *(each.check() for each in found)]
 
@@ -70,11 +79,12 @@ def _look(backend: MemoryBackend, *, sound: bool) -> _Seen:
     documents = Findings("documents", "documents have their pages, and chunks stand in them word for word", _AGAIN)
     parts = Findings("parts", "pages and chunks belong to a document")
     parts.todo = "`agentformer doctor --repair` sets them aside; ingest the file again"
-    seen = _Seen(documents, parts, [], set())
+    seen = _Seen(documents, parts, [], set(), [], [])
     try:
         with backend.snapshot() as snapshot:
             for namespace in snapshot.namespaces():
                 _look_at(snapshot, namespace, seen)
+        _look_again(backend, seen)
     except StoreDamaged as error:
         documents.unread = True
         if sound:
@@ -92,15 +102,35 @@ def _look_at(snapshot: MemorySnapshot, namespace: str, seen: _Seen) -> None:
         seen.documents.looked_at += 1
         if document.metadata.get("status") == "ready":
             seen.ready.append(document)
-            for problem in _problems(snapshot, document):
-                seen.documents.add(problem, document)
+            if any(_problems(snapshot, document)):
+                seen.doubtful.append(document)
     for part in _all(snapshot, Scope(namespace, kinds=tuple(_PARTS))):
         seen.parts.looked_at += 1
         if part.parent_id not in ids and part.source is not None:
-            seen.parts.add(f"{part.kind} {part.id} is of {part.source.name}, which is not there", part)
+            seen.strays.append(part)
 
 
-def _problems(snapshot: MemorySnapshot, document: MemoryEntry) -> Iterator[str]:
+def _look_again(backend: MemoryBackend, seen: _Seen) -> None:
+    """Tell what is wrong now, too."""
+    for document in seen.doubtful:
+        if backend.get([document.id]):  # it may have been removed since it was listed
+            for problem in _problems(backend, document):
+                seen.documents.add(problem, document)
+    for part in _without_document(backend, seen.strays):
+        name = part.source.name if part.source else "a document"
+        seen.parts.add(f"{part.kind} {part.id} is of {name}, which is not there", part)
+
+
+def _without_document(backend: MemoryBackend, parts: Sequence[MemoryEntry]) -> Iterator[MemoryEntry]:
+    """The parts that are there, and their document is not. Parts are asked for first: a document comes before them."""
+    for group in (parts[start : start + _PAGE] for start in range(0, len(parts), _PAGE)):
+        there = backend.get([part.id for part in group])
+        parents = backend.get([*{part.parent_id for part in there if part.parent_id}])
+        documents = {(each.id, each.namespace) for each in parents if each.kind == "document"}
+        yield from (part for part in there if (part.parent_id, part.namespace) not in documents)
+
+
+def _problems(snapshot: _Listing, document: MemoryEntry) -> Iterator[str]:
     """Has a document the pages and chunks that it says, and does each chunk stand in its page's text as it is?"""
     name = _named(document)
     scope = Scope(document.namespace, parent_id=document.id)
@@ -164,45 +194,46 @@ def _set_aside(parts: Findings, places: Places) -> None:
     aside = Aside(places.index_dir)
     ids = []
     with parts.mending():
-        for part in parts.keys:
+        for part in _without_document(places.backend, parts.keys):
             aside.keep("entries", to_json(part), "its document is not there")
             ids.append(part.id)
         places.backend.remove(ids)
-        parts.mend(len(ids), f"set aside in {aside.path.name}; ingest the file again")
+        parts.mend(parts.found, f"{len(ids)} set aside in {aside.path.name}; ingest the file again")
 
 
-def _left_over(folder: Path) -> dict[Path, float]:
-    """Uploaded files, with when they were written."""
-    found = {}
-    for file in sorted(folder.glob("??/*.bin")):
-        with suppress(FileNotFoundError):
-            found[file] = file.stat().st_mtime
-    return found
+def _left_over(folder: Path) -> list[Path]:
+    """Uploaded files."""
+    return sorted(folder.glob("??/*.bin"))
 
 
-def _uploads(places: Places, files: Mapping[Path, float], known: set[str], *, repair: bool) -> Findings:
-    """Files that no document has. A young one may be of an upload that is under way, or was broken off."""
-    found = Findings("uploads", "uploaded files belong to documents", "", len(files))
-    found.todo = "`agentformer doctor --repair` deletes it, once all else is well"
-    strange = [file for file in files if file.stem not in known]
-    young = [file for file in strange if time.time() - files[file] < _DAY]
+def _uploads(places: Places, files: Sequence[Path], seen: _Seen) -> Findings:
+    """Files that no document has are told, and left where they are: a document that was lost is brought in again from
+    its file, and another memory may have its files in the same folder."""
+    found = Findings("uploads", "uploaded files that belong to no document are told", "", len(files))
+    if seen.documents.unread:
+        found.note("which files belong to no document is not known while documents cannot be read")
+        return found
+    strange = {file: state for file in files if file.stem not in seen.known and (state := _state(file))}
+    young = {file for file, state in strange.items() if time.time() - state.st_mtime < _DAY}
     if young:
         found.note(f"{len(young)} files of the last day belong to no document: of uploads under way, or broken off")
-    for file in strange:
-        if file not in young:
-            found.add(f"{file.relative_to(places.upload_dir)} belongs to no document", file)
-    if repair:
-        gone = 0
-        for file in found.keys:
-            places.originals.discard(file.stem, lambda digest: _in_use(places.backend, digest))
-            gone += not file.exists()
-        found.mend(gone, "deleted")
+    old = [file for file in strange if file not in young]
+    if old:
+        size = sum(strange[file].st_size for file in old)
+        names = ", ".join(str(file.relative_to(places.upload_dir)) for file in old[:TOLD])
+        more = f", and {len(old) - TOLD} more" if len(old) > TOLD else ""
+        found.note(
+            f"{len(old)} files ({size} bytes) in {places.upload_dir} belong to no document: {names}{more}; "
+            "`agentformer ingest` brings in again what was lost; nothing deletes them but you"
+        )
     return found
 
 
-def _in_use(backend: MemoryBackend, digest: str) -> bool:
-    scopes = (Scope(name, kinds=("document",), metadata={"sha256": digest}) for name in backend.namespaces())
-    return any(backend.count(scope) for scope in scopes)
+def _state(file: Path) -> os.stat_result | None:
+    """None for a file that is gone, as with a document that was removed since the files were listed."""
+    with suppress(OSError):
+        return file.stat()
+    return None
 
 
 def _waiting(backend: MemoryBackend, *, repair: bool) -> Findings:
@@ -230,6 +261,8 @@ def _jobs(places: Places) -> Findings:
         with closing(
             sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
         ) as connection:
+            if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                return found  # who made it was killed before its table was there; the next upload goes on
             found.looked_at = int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
             said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
             found.look((f"{path.name}: {each}", each) for each in said if each != "ok")
@@ -238,7 +271,7 @@ def _jobs(places: Places) -> Findings:
     return found
 
 
-def _all(snapshot: MemorySnapshot, scope: Scope, *kinds: str) -> Iterator[MemoryEntry]:
+def _all(snapshot: _Listing, scope: Scope, *kinds: str) -> Iterator[MemoryEntry]:
     """Every entry of a scope, archived ones too."""
     scope = dataclasses.replace(scope, include_archived=True, kinds=kinds or scope.kinds)
     after = ""

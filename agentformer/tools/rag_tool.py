@@ -122,9 +122,10 @@ class RAGTool:
         """Bring a document in: a path, its bytes, or an open binary file.
 
         `name` may have folders before it; without one, it is the file's own. The same bytes twice are one
-        document (`unchanged`), which keeps its first name and metadata. The same name with other bytes replaces the
-        former version in one step, when the new one is complete. What is wrong with the content is told by
-        the document's `status` and `reason`; `InvalidInput` is raised for a path that is no readable file.
+        document (`unchanged`), which keeps its first name and metadata; an original that was lost is put back. The same
+        name with other bytes replaces the former version in one step, when the new one is complete. What is wrong with
+        the content is told by the document's `status` and `reason`; `InvalidInput` is raised for a path that is no
+        readable file.
         """
         namespace = fields.name("namespace", namespace)
         metadata = fields.metadata(metadata)
@@ -135,6 +136,7 @@ class RAGTool:
             if same := self._same_bytes(namespace, digest):
                 if self._backend.pending(Scope(namespace, document_id=same.id)):
                     self._backend.embed_pending()
+                self._originals.put_back(data)
                 self._usage.asked([same.id])
                 return dataclasses.replace(self._with_state(same), unchanged=True)
             document = self._ingest(

@@ -187,3 +187,17 @@ def _document(name: str, text: str) -> list[MemoryEntry]:
     whole = make_entry(name, kind="document", metadata={**details, **told})
     source = Source(whole.id, name, 1, "", 0, len(text))
     return [whole, make_entry(text, kind="page", source=source, parent_id=whole.id)]
+
+
+@pytest.mark.parametrize("levels", [1, 98, 99])
+def test_what_came_with_a_document_may_nest_as_deep_as_any_metadata(tmp_path: Path, levels: int) -> None:
+    given: object = "deep"
+    for _ in range(levels):
+        given = {"k": given}
+    with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing:") as af:
+        af.rag.upload(b"Boats are lifted in October.", name="rules.txt", metadata=given)  # type: ignore[arg-type]
+        af.export_to(tmp_path / "e")
+    with connect(index_dir=tmp_path / "i2", upload_dir=tmp_path / "u2", embedder="hashing:") as af:
+        af.import_from(tmp_path / "e")
+        (document,) = af.rag.documents()
+        assert document.metadata == given

@@ -15,6 +15,10 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.plan import Plan
 from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.records import erasure
+from agentformer.records.database import Database
+from agentformer.records.health import repairing, verifying
+from agentformer.records.health.aside import Aside
 from agentformer.testing import make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope, Source
 
@@ -242,3 +246,26 @@ def test_a_damage_is_found_where_it_is_and_mended(folder: Path, what: str) -> No
         assert list(findable(backend)) == []
     with closing(opened(folder)) as backend:
         assert found(backend.verify()) == {}
+
+
+def test_what_was_to_be_erased_still_is_when_the_note_of_it_is_damaged(folder: Path) -> None:
+    """A removal was killed before the files were cleared, and then its note was damaged."""
+    database = Database(folder / "memory.sqlite3")
+    with database.writing() as connection:
+        erasure.note(connection)
+    database.close()
+    sql("UPDATE meta SET value = 'x' WHERE key = 'erasure_due'")(folder)
+    database = Database(folder / "memory.sqlite3")
+    with closing(database):
+        with database.reading() as connection:
+            facts = verifying.facts(connection)
+        assert facts.found == 1
+        repairing.facts(database, facts, Aside(folder))
+        with database.reading() as connection:
+            assert erasure.noted(connection)
+            assert verifying.facts(connection).found == 0
+    with closing(opened(folder)) as backend:
+        assert found(backend.verify()) == {}
+    database = Database(folder / "memory.sqlite3")
+    with closing(database), database.reading() as connection:
+        assert not erasure.noted(connection)  # the next opening has done it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +15,12 @@ from typing import Any
 
 import pytest
 
+import agentformer
+from agentformer.jobs.file import JobFile
+from agentformer.records import entries as records
+from agentformer.records.codec import now
+from agentformer.records.database import Database
+from agentformer.testing import make_entry
 from tests.edges.conftest import Invoke, Shown
 from tests.readers.conftest import make_pdf
 
@@ -71,7 +78,6 @@ def unembedded(folder: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "an original that is gone": (lambda at: original(at).unlink(), "originals", "is not in the upload folder"),
     "an original that was changed": (lambda at: original(at).write_bytes(b"x"), "originals", "checksum differs"),
-    "a file of no document": (old_left_over, "uploads", "belongs to no document"),
     "a chunk that is not in its page": (lambda at: change(at, CHUNK), "documents", "is not what stands in its page"),
     "a page that is gone": (
         lambda at: change(at, "DELETE FROM entries WHERE kind = 'page' AND page = 1"),
@@ -124,6 +130,19 @@ def test_a_memory_that_is_whole_is_well(folder: Path, run: Invoke, shown: Shown)
     }
 
 
+def test_a_list_of_jobs_that_was_only_begun_is_no_damage_and_is_gone_on_with(folder: Path, run: Invoke) -> None:
+    """Whoever made it was killed before its table was there."""
+    path = folder / "i" / "jobs.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    assert path.stat().st_size > 0
+    assert run("doctor").stdout.splitlines()[-1] == "all is well"
+    file = JobFile(path)
+    with file.reading() as rows:
+        assert rows.execute("SELECT count(*) FROM jobs").fetchone()[0] == 0
+    file.close()
+
+
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_broken_is_found_where_it_is_and_left_as_it_is(folder: Path, run: Invoke, what: str) -> None:
     broken, where, said = BROKEN[what]
@@ -169,6 +188,68 @@ def test_a_file_of_the_last_day_may_be_of_an_upload_under_way(folder: Path, run:
     assert done.exit_code == 0 and "1 files of the last day belong to no document" in done.stdout and file.exists()
 
 
+def test_a_file_of_no_document_is_told_and_never_deleted(folder: Path, run: Invoke) -> None:
+    old_left_over(folder)
+    for options in ((), ("--repair",), ("--repair",)):
+        done = run("doctor", *options)
+        assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "all is well")
+        assert f"1 files (9 bytes) in {folder / 'u'} belong to no document: ab/{'ab' * 32}.bin" in done.stdout
+        assert (folder / "u" / "ab" / f"{'ab' * 32}.bin").read_bytes() == b"left over"
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ("UPDATE entries SET content = 'x.pdf' WHERE kind = 'document'",),
+        ("DELETE FROM entries WHERE source_name = 'rules.pdf'", "DELETE FROM entries WHERE kind = 'document'"),
+    ],
+)
+def test_what_is_left_of_a_lost_document_stays_and_is_brought_in_again(
+    folder: Path, run: Invoke, shown: Shown, lost: tuple[str, ...]
+) -> None:
+    file = original(folder)
+    os.utime(file, (1, 1))
+    for statement in lost:
+        change(folder, statement)
+    for _ in range(3):
+        done = run("doctor", "--repair")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "all is well"), done.output
+    name = str(file.relative_to(folder / "u"))
+    assert f"belong to no document: {name}; `agentformer ingest` brings in again" in done.stdout
+    assert shown("list")["documents"] == [] and file.exists()
+    shown("ingest", str(file))
+    done = run("doctor")
+    assert done.exit_code == 0 and "no document:" not in done.stdout
+    assert KEYS in run("search", "who keeps the keys").stdout
+
+
+def test_an_original_is_put_back_by_who_has_the_file(folder: Path, run: Invoke, shown: Shown) -> None:
+    file = original(folder)
+    whole = file.read_bytes()
+    for damaged in (whole[:-1] + b"x", b"x", None):
+        if damaged is None:
+            shutil.rmtree(folder / "u")
+        else:
+            file.write_bytes(damaged)
+        done = run("doctor")
+        assert done.exit_code == 1 and "put the file back with `agentformer ingest`" in done.stdout, done.output
+        assert run("ingest", str(folder / "rules.pdf")).exit_code == 0
+        assert run("doctor").exit_code == 0 and file.read_bytes() == whole
+
+
+def test_forget_tells_where_a_repair_has_kept_something(folder: Path, run: Invoke, shown: Shown) -> None:
+    (kept,) = shown("memories", "--namespace", "ours")["entries"]
+    shown("remember", "Aino likes rye bread.", "--namespace", "ours", "--user", "aino")
+    assert "set aside" not in run("forget", kept["id"], "--namespace", "ours").stderr
+    change(folder, "UPDATE entries SET title = 'x' WHERE user_id = 'aino'")
+    assert run("doctor", "--repair").exit_code == 0
+    (aside,) = (folder / "i").glob("damaged-*.jsonl")
+    assert "rye bread" in aside.read_text(encoding="utf-8")
+    done = run("forget", "--user", "aino", "--namespace", "ours")
+    assert done.exit_code == 0 and f"what a repair set aside may still hold it: {aside.name};" in done.stderr
+    assert json.loads(run("forget", "--user", "aino", "--namespace", "ours", "--json").stdout) == {"forgotten": 0}
+
+
 def test_a_file_that_is_no_database_is_left_alone(run: Invoke, tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
     path = tmp_path / "i" / "memory.sqlite3"
@@ -192,6 +273,41 @@ def test_a_memory_that_cannot_be_opened_is_saved_as_far_as_it_can_be_read(
     assert run("doctor").stdout.splitlines()[-1] == "all is well"
     assert KEYS in run("search", "who keeps the keys").stdout
     assert len(list((folder / "i").glob("memory.sqlite3.damaged-*"))) == 1
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_what_is_lost_of_a_file_is_told_by_the_exit_code_that_once(folder: Path, run: Invoke, opens: bool) -> None:
+    with agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u") as af:
+        af.memory.store_many([f"{'a heron stands ' * 20}and heron {n} flies" for n in range(40)])
+    path = folder / "i" / "memory.sqlite3"
+    data = bytearray(path.read_bytes())
+    page = data.index(b"and heron 20 flies") // 4096 * 4096
+    data[page : page + 4096] = bytes(4096)
+    path.write_bytes(data)
+    if not opens:
+        change(folder, "UPDATE meta SET value = 'x' WHERE key = 'store_id'")
+    done = run("doctor", "--repair", "--json")
+    check = found(done)["database" if opens else "memory"]
+    assert done.exit_code == 1 and check["found"] > check["mended"] > 0, done.output
+    assert "of entries from number" in str(check) and "some could not be read" in str(check)
+    assert run("doctor").stdout.splitlines()[-1] == "all is well"
+
+
+def test_the_log_of_another_store_is_told_and_no_repair_is_offered(folder: Path, run: Invoke, tmp_path: Path) -> None:
+    """As it is left beside a backup that was put back."""
+    with closing(Database(tmp_path / "other.sqlite3")) as other:
+        with other.writing() as connection:
+            records.insert(connection, [make_entry("a seal", created_at=now(), updated_at=now())])
+        shutil.copy(f"{other.path}-wal", folder / "i" / "memory.sqlite3-wal")
+    before = {path.name: path.read_bytes() for path in (folder / "i").glob("memory.sqlite3*")}
+    for options in ((), ("--repair",)):
+        done = run("doctor", *options)
+        assert done.exit_code == 3 and "is not the log of memory.sqlite3" in done.stdout, done.output
+        assert "move away memory.sqlite3-wal and memory.sqlite3-shm" in done.stdout and "--repair" not in done.stdout
+        assert {name: (folder / "i" / name).read_bytes() for name in before} == before
+    for left in ("-wal", "-shm"):
+        (folder / "i" / f"memory.sqlite3{left}").unlink(missing_ok=True)
+    assert run("doctor").stdout.splitlines()[-1] == "all is well"
 
 
 def test_a_file_that_another_process_has_open_is_not_replaced(folder: Path, run: Invoke) -> None:

@@ -142,3 +142,18 @@ def test_a_store_that_the_settings_do_not_read_is_told_of(tmp_path: Path, caplog
     caplog.clear()
     with connect(index_dir=tmp_path, embedder="hashing", routes="core=local_json"):
         assert caplog.messages == []
+
+
+def test_parts_go_with_their_document_wherever_they_are(tmp_path: Path) -> None:
+    parts = Scope(kinds=("page", "chunk"), include_archived=True)
+    routes = (Route("local_json", kinds=("page", "chunk")),)
+    with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing:64", routes=routes) as af:
+        other = af.rag.upload(b"Aino has a boat.", name="other.txt")
+        first = af.rag.upload(b"Boats are lifted in October.", name="rules.txt")
+        second = af.rag.upload(b"Boats are lifted in May.", name="rules.txt")
+        assert {each.source.document_id for each in af.backend.list(parts) if each.source} == {other.id, second.id}
+        assert af.backend.get([first.id]) == []
+        assert af.backend.remove([second.id]) == 3
+        assert {each.source.document_id for each in af.backend.list(parts) if each.source} == {other.id}
+        assert af.backend.remove(Scope(kinds=("document",))) == 3
+        assert af.backend.count(parts) == 0
