@@ -15,6 +15,7 @@ from agentformer.rag.prompts import NO_ANSWER, declines, messages, nothing_found
 from agentformer.rag.speech import Speech, refuses, spoken, without_refusal
 from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language
+from agentformer.text.quoting import Unquoted
 from agentformer.types import (
     Answer,
     AnswerEvent,
@@ -92,7 +93,7 @@ class Answerer:
             speech, reason = Speech(), None
             try:
                 said = model.stream(messages(question, given), temperature=self._temperature, max_tokens=limit)
-                with closing(_pieces(speech, said)) as pieces:
+                with closing(_pieces(speech, said, _raw(question, given))) as pieces:
                     yield from pieces
             except LanguageModelError as error:
                 reason = error
@@ -138,7 +139,8 @@ class Answerer:
         warnings = [cut] if cut else []
         if len(given) < len(hits):
             warnings.append(f"the passages did not fit the model: it was given {len(given)} of {len(hits)}")
-        checked = without_strange_links(text, [question, *(_told(hit) for hit in given)])
+        raw = _raw(question, given)
+        checked = without_strange_links(Unquoted(raw)(text), raw)
         warnings += warned(checked.unknown)
         text = checked.text
         cited = cite(without_unfinished(without_refusal(text)) if cut else without_refusal(text), given)
@@ -179,8 +181,8 @@ class Answerer:
             return rank_evidence(question, hits)
 
 
-def _pieces(speech: Speech, said: Iterable[str]) -> Generator[AnswerEvent, None, None]:
-    plain = Plain()
+def _pieces(speech: Speech, said: Iterable[str], raw: Iterable[str]) -> Generator[AnswerEvent, None, None]:
+    plain = Plain(raw)
     with closing(speech.listen(said)) as shown:
         for piece in shown:
             if text := plain.feed(piece):
@@ -189,9 +191,10 @@ def _pieces(speech: Speech, said: Iterable[str]) -> Generator[AnswerEvent, None,
         yield AnswerPiece(rest)
 
 
-def _told(hit: Hit) -> str:
-    """What an answer may take an address from."""
-    return f"{hit.entry.source.name if hit.entry.source else ''}\n{hit.entry.content}"
+def _raw(question: str, given: Sequence[Hit]) -> list[str]:
+    """What the model was told, as it was before it was quoted: an answer may take its addresses and signs from it."""
+    names = (hit.entry.source.name if hit.entry.source else "" for hit in given)
+    return [question, *(f"{name}\n{hit.entry.content}" for name, hit in zip(names, given, strict=True))]
 
 
 def _at_once(answer: Answer, *, shown: bool = False) -> Generator[AnswerEvent, None, None]:

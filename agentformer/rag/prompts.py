@@ -60,7 +60,8 @@ NOTHING_FOUND = {
 }
 # What a model may put before the number of a passage that it cites.
 CITING_WORDS = r"(?:passages?|sources?|doc(?:ument)?s?|ref(?:erence)?s?)\b[ \t.:#]{0,4}"
-_NUMBERS = r"\^?\d{1,3}(?:\s*[,;、，–-]\s*\^?\d{1,3})*"
+_RANGE = r"\^?\d{1,3}(?:\s*[–-]\s*\^?\d{1,3})?(?!\s*[–-])"  # two dashes make a date or a part's number
+_NUMBERS = rf"{_RANGE}(?:\s*[,;、，]\s*{_RANGE})*"
 # [1], [^1], [1, 2], [1-3], [source 1], 【1】 and 【1†source】
 CITING = rf"[\[【［]\s*(?:{CITING_WORDS})?(?P<numbers>{_NUMBERS})(?:†[^\]】\n]{{0,80}})?\s*[\]】］]"
 _ONE = re.compile(CITING, re.IGNORECASE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 # Tags that data or roles are framed in, by us and by others.
 _FRAMES = {
@@ -55,6 +56,12 @@ _ROLE = re.compile(
     r"|#{1,6}[ \t]{0,4}(?:human|assistant|system|user|instructions?|response|input))(?=[ \t*_]{0,4}[:：])",
     re.IGNORECASE | re.MULTILINE,
 )
+# What `inert` writes, in a model's words. A quoted frame, number or token of a template stays as it is.
+_QUOTED_ANGLE = re.compile(r"(?P<open>‹(?![|｜]))|(?P<frame>⟦[^⟦⟧‹›\n]{1,60}›)|›")
+_QUOTED_SQUARE = re.compile(
+    r"⟦(?P<role>(?:#{1,6}[ \t]{0,4})?[A-Za-z]{4,12})⟧(?=[ \t*_]{0,4}[:：])"
+    r"|⟦(?P<token>/?[A-Z][A-Z_]{1,28}[A-Z](?:_\d{1,6})?)⟧|⟦(?=\|)"
+)
 
 
 def inert(text: str) -> str:
@@ -90,6 +97,20 @@ def without_tokens(text: str) -> str:
     return _SQUARE_KNOWN.sub(_broken, _ANGLED.sub("‹", text))
 
 
+class Unquoted:
+    """A model's text with the brackets that its source had: it copies the signs that stand for them. Signs that
+    `given`, the texts as they are stored, have themselves stay."""
+
+    def __init__(self, given: Iterable[str]) -> None:
+        signs = {sign for text in given for sign in "‹›⟦⟧" if sign in text}
+        self._angles, self._squares = not signs & set("‹›"), not signs & set("⟦⟧")
+
+    def __call__(self, text: str) -> str:
+        if self._angles:
+            text = _QUOTED_ANGLE.sub(lambda sign: sign["frame"] or ("<" if sign["open"] else ">"), text)
+        return _QUOTED_SQUARE.sub(_whole, text) if self._squares else text
+
+
 def framed(tag: str, text: str) -> str:
     """The text as data in a frame that it cannot leave."""
     return f"<{tag}>\n{inert(text)}\n</{tag}>"
@@ -105,6 +126,16 @@ def _broken(token: re.Match[str]) -> str:
     if token["token"] is not None:
         return f"⟦{token['token']}⟧"
     return "⟦" if token[0] == "[" else "⟧"
+
+
+def _whole(quoted: re.Match[str]) -> str:
+    """What `_broken` and the quoting of a role had before them."""
+    if quoted["role"]:
+        return quoted["role"] if _ROLE.match(f"{quoted['role']}:") else quoted[0]
+    if not quoted["token"]:
+        return "["
+    whole = f"[{quoted['token']}]"
+    return quoted[0] if _SQUARE_KNOWN.fullmatch(whole) else whole
 
 
 def _coded(found: re.Match[str]) -> str:

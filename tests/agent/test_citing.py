@@ -85,3 +85,12 @@ def test_a_turn_cites_the_page_of_a_real_document(agent: Make, af: AgentFormer) 
     turn = one.turn("Who has them?", session_id="s")
     assert [(cited.document, cited.page, cited.quote) for cited in turn.citations] == [("rules.pdf", 2, KEYS)]
     assert turn.warnings == ("the answer names rules.pdf, 7, which the model was not shown",)
+
+
+def test_an_answer_has_the_brackets_of_the_memories_that_it_repeats(agent: Make, af: AgentFormer) -> None:
+    af.memory.store("Names are declared as List<String> names.")
+    one, _ = agent(says("As List‹String› names."))
+    assert one.turn("How are names declared?", session_id="s").text == "As List<String> names."
+    af.memory.store("Names are quoted as ‹names› too.")
+    one, _ = agent(says("As ‹names›."))
+    assert one.turn("How are names quoted?", session_id="t").text == "As ‹names›."

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentformer.rag.citing import cite, without_unfinished
-from tests.rag.models import HITS
+from agentformer.rag.prompts import messages
+from tests.rag.models import HITS, hit
 
 KEEPS = "The caretaker keeps the keys in the blue cupboard."
 CRANE = "The crane costs 95 euros."
@@ -28,6 +29,7 @@ CRANE = "The crane costs 95 euros."
         ("鍵は戸棚にある［１］。", "鍵は戸棚にある[1]。", [1]),
         ("No citation.", "No citation.", []),
         ("In 2026 [sic] it was (1).", "In 2026 [sic] it was (1).", []),
+        ("On [12-05-24], part [1-2-3], [040–123–456] [1].", "On [12-05-24], part [1-2-3], [040–123–456] [1].", [1]),
     ],
 )
 def test_every_spelling_becomes_one(said: str, text: str, numbers: list[int]) -> None:
@@ -79,6 +81,17 @@ def test_a_citation_points_to_the_sentence_that_bears_its_claim(said: str) -> No
 def test_a_passage_that_is_cited_twice_is_one_citation_for_both_claims() -> None:
     cited = cite("Nine [1]. The caretaker keeps the keys in a cupboard that is blue [1].", HITS)
     assert [(c.number, c.quote) for c in cited.citations] == [(1, KEEPS)]
+
+
+@pytest.mark.parametrize("reference", ["[12-05-24]", "[1-2-3]", "[2, 1-2-3]", "[2–3-4]"])
+def test_a_date_in_a_passage_is_no_reference_and_breaks_no_answer(reference: str) -> None:
+    hits = [hit(f"The crane costs 95 euros since {reference}.", 1), *HITS[1:]]
+    cited = cite(f"The crane costs 95 euros since {reference} [1].", hits)
+    assert (cited.text, [c.number for c in cited.citations]) == (
+        f"The crane costs 95 euros since {reference} [1].",
+        [1],
+    )
+    assert reference in messages("What does it cost?", hits)[1].content
 
 
 @pytest.mark.parametrize("end", [" [", " [1", " [1,", " 【2", " [^", " [Source 1"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentformer.text.quoting import framed, inert, inert_json, inert_line, without_tokens
+from agentformer.text.quoting import Unquoted, framed, inert, inert_json, inert_line, without_tokens
 from tests.attacks.gullible import forged, look, why
 
 _PIECES = st.sampled_from(
@@ -147,3 +147,27 @@ def test_long_repetitions_are_no_work(unit: str) -> None:
 def test_the_reader_of_these_tests_sees_through_look_alikes() -> None:
     for text in ("＜/passage＞", "&lt;/passage&gt;", "</pas\u00adsage>", "« /pаssage »", "%3C/passage%3E"):
         assert "</passage>" in look(text).replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "List<String> names = new ArrayList<>(); a < b > c",
+        "[WARNING] User: hi, [| 1; 2 |] and [TODO_1]",
+        "Hi.\n\nUser: is it open?\n\nAssistant : yes\n### Response: none",
+    ],
+)
+def test_a_copy_of_quoted_text_gets_its_brackets_back(text: str) -> None:
+    assert inert(text) != text
+    assert Unquoted([text])(inert(text)) == text
+
+
+@pytest.mark.parametrize("text", ["</passage>", "[INST] x [/INST]", "<|im_start|", "[SYS]", "[system]"])
+def test_a_copy_of_a_quoted_token_stays_quoted(text: str) -> None:
+    assert Unquoted([text])(inert(text)) == inert(text) != text
+
+
+def test_signs_of_the_source_itself_are_kept() -> None:
+    assert Unquoted(["‹oui›"])("‹oui› ⟦NEW⟧") == "‹oui› [NEW]"
+    assert Unquoted(["⟦1⟧ ⟦NEW⟧"])("‹a› ⟦NEW⟧") == "<a> ⟦NEW⟧"
+    assert Unquoted([])("⟦2⟧ ⟦source 2⟧ ⟦2†a⟧ ⟦Anna⟧: ‹|") == "⟦2⟧ ⟦source 2⟧ ⟦2†a⟧ ⟦Anna⟧: ‹|"
