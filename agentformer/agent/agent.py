@@ -24,12 +24,13 @@ from agentformer.agent.permission import Confirm, Permission, quotes
 from agentformer.agent.turns import OnEvent, Recalled, Turn, TurnEvent
 from agentformer.agent.workers import Workers
 from agentformer.building.counting import token_counter
-from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable
+from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag import links
 from agentformer.records import fields
+from agentformer.text.quoting import Unquoted
 from agentformer.tools.caller import Caller
-from agentformer.types import ChatMessage, Scope
+from agentformer.types import ChatMessage, MemoryEntry, Scope, ToolCall
 
 _REPLY_TOKENS = 1024  # of a reply at least: the arguments of calls are a part of it, and some models think first
 _SMALLER = 4  # the part of the context that is left where the model cannot read all of it
@@ -136,7 +137,16 @@ class Agent:
             self.tools, self._refusal = [], str(refused)
             loop = self._loop(calls, meter, given, less)
             ended = loop.run()
-        return self._told(loop, ended, session, kept, retrieved=permission.retrieved)
+        return self._told(loop, ended, session, kept, permission)
+
+    def meant(self, call: ToolCall) -> MemoryEntry | None:
+        """The memory that a call names by its id, as it is now; None where it names none that the call would reach. For
+        showing a person who is asked to permit the call."""
+        try:
+            found = self._af.backend.get([fields.name("id", call.arguments.get("id"))])
+            return self._caller.sees(found[0]) if found else None
+        except (InvalidInput, NotFound):
+            return None
 
     def close(self, seconds: float = 10.0) -> bool:
         """Give tools that ran over the time of their turn so many seconds to finish; False when one did not. To be
@@ -185,19 +195,18 @@ class Agent:
             del said[:-_SAID]
         return False
 
-    def _told(self, loop: Loop, ended: Ended, session: str, kept: bool, *, retrieved: bool) -> Turn:
+    def _told(self, loop: Loop, ended: Ended, session: str, kept: bool, permission: Permission) -> Turn:
         given = [message.content for message in loop.conversation.messages], [one.text for one in loop.done]
         checked = links.without_strange_links(ended.text, chain(*given)) if ended.said else links.Checked(ended.text)
         text, warnings = checked.text, [*loop.briefing.warnings, *ended.warnings, *links.warned(checked.unknown)]
         cited = citations(text, loop.done, loop.briefing.entries)
-        warnings += warned(cited)
+        warnings += [*warned(cited), *permission.warnings]
         if self._refusal:
             warnings.append(_NO_TOOLS.format(error=self._refusal))
         if ended.said:
             try:
-                self._keep(
-                    "assistant", text, session, finish=ended.finish, tools=_noted(loop.done), retrieved=retrieved
-                )
+                noted = {"tools": _noted(loop.done), "retrieved": permission.retrieved}
+                self._keep("assistant", text, session, finish=ended.finish, **noted)
             except AgentFormerError as error:  # the answer is worth more than its place in memory
                 warnings.append(f"the answer could not be stored: {error}")
         elif kept:
@@ -228,6 +237,14 @@ def _permitted(af: AgentFormer, names: Collection[str]) -> frozenset[str]:
 
 def _unheard(event: TurnEvent) -> None:
     """Where nobody wants to be told."""
+
+
+def _checked(loop: Loop, text: str, earlier: Sequence[Any]) -> links.Checked:
+    """A model's text with the brackets that its sources have, and without addresses of its own making."""
+    results = [one.text for one in loop.done]
+    raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
+    shown = chain((message.content for message in loop.conversation.messages), results)
+    return links.without_strange_links(Unquoted(raw)(text), shown)
 
 
 def _noted(done: Sequence[Done]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from agentformer.records.duplicates import AFTER_READING
 from agentformer.tools.definition import ToolDefinition
 from agentformer.types import MemoryEntry, ToolCall
 
@@ -18,7 +19,13 @@ Confirm = Callable[[ToolCall], bool]  # asked in the thread of the turn; True le
 
 _REFUSED = (
     "not run: {name} changes what is kept, and may only be called by permission once retrieved text stands before you. "
-    "Tell the user what you would do and why; the user can permit it"
+    "Nobody can be asked in this talk, and no word of the user permits it: do not call it again. Tell the user what "
+    "was not done, and that whoever runs this program can permit it: by AGENTFORMER_AGENT_PERMIT, or --allow {name} of "
+    "agentformer chat"
+)
+_UNPERMITTED = (
+    "{name} was not run, since the model had read stored text; permit it by AGENTFORMER_AGENT_PERMIT, by "
+    '--allow {name} of agentformer chat, or by Agent(permit=["{name}"])'
 )
 _DENIED = "not run: the user was asked, and does not want it. Do not call it again for this request"
 
@@ -34,6 +41,7 @@ class Permission:
         self._guarded = {tool.name for tool in tools if tool.guarded} - set(permitted)
         self._adding = {tool.name for tool in tools if tool.hints.adds}
         self._confirm = confirm
+        self._unpermitted: dict[str, None] = {}  # what was asked for, and nobody could permit
         self.retrieved = retrieved
 
     def refusal(self, call: ToolCall) -> str:
@@ -41,6 +49,7 @@ class Permission:
         if not self.retrieved or call.name not in self._guarded:
             return ""
         if self._confirm is None:
+            self._unpermitted[call.name] = None
             return _REFUSED.format(name=call.name)
         return "" if self._confirm(call) else _DENIED
 
@@ -49,9 +58,14 @@ class Permission:
         self.retrieved = self.retrieved or name not in self._adding
 
     @property
+    def warnings(self) -> list[str]:
+        """What was not run for want of a permission, and how a person gives it."""
+        return [_UNPERMITTED.format(name=name) for name in self._unpermitted]
+
+    @property
     def mark(self) -> dict[str, Any]:
         """Metadata of what is remembered now."""
-        return {"after_retrieved_text": True} if self.retrieved else {}
+        return {AFTER_READING: True} if self.retrieved else {}
 
 
 def quotes(shown: Any) -> bool:

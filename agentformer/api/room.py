@@ -32,8 +32,9 @@ class Room:
         self._changing = threading.Condition()
         self._changed = time.monotonic()
 
-    def enter(self) -> None:
-        """Take a place. Raises `Busy` where there is none; else `leave` has to be called."""
+    def enter(self) -> Callable[[], None]:
+        """Take a place. What is returned gives it back, once, however often it is called: a server may close an answer
+        twice. Raises `Busy` where there is none."""
         with self._changing:
             until = time.monotonic() + self._patience
             while self._inside >= self._places:
@@ -43,31 +44,37 @@ class Room:
                 self._changing.wait(left)
             self._inside += 1
             self._changed = time.monotonic()
+        held = True
 
-    def leave(self) -> None:
-        with self._changing:
-            self._inside -= 1
-            self._changed = time.monotonic()
-            self._changing.notify()
+        def leave() -> None:
+            nonlocal held
+            with self._changing:
+                if held:
+                    held = False
+                    self._inside -= 1
+                    self._changed = time.monotonic()
+                    self._changing.notify()
+
+        return leave
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        self.enter()
+        leave = self.enter()
         try:
             yield
         finally:
-            self.leave()
+            leave()
 
     def answer(self, view: Callable[[], Result]) -> Result:
         """What `view` answers, made with a place. A stream keeps it until it ends, or its client is gone."""
-        self.enter()
+        leave = self.enter()
         kept = False
         try:
             response = view()
             if isinstance(response, Response) and response.is_streamed:
-                response.call_on_close(self.leave)
+                response.call_on_close(leave)
                 kept = True
             return response
         finally:
             if not kept:
-                self.leave()
+                leave()

@@ -16,18 +16,19 @@ from agentformer.access.grant import RIGHTS, Grant, Right
 from agentformer.agent import Agent, Recalled, ToolRun, ToolStart, Turn, TurnEvent
 from agentformer.cli.group import common, examples, in_place, main, namespace_asked
 from agentformer.cli.inputs import text_of
-from agentformer.cli.output import INTERRUPTED, excerpt, fail, print_json, print_warnings, say
+from agentformer.cli.output import INTERRUPTED, entry_line, excerpt, fail, print_json, print_warnings, say
 from agentformer.errors import InvalidInput, LanguageModelUnavailable
 from agentformer.factory import AgentFormer, connect
 from agentformer.records.fields import MAX_CONTENT, optional_name
 from agentformer.records.ids import new_id
 from agentformer.tools.shapes import report_json
-from agentformer.types import ToolCall
+from agentformer.types import MemoryEntry, ToolCall
 
 _LINE = 4 * MAX_CONTENT  # bytes of a line of standard input
 _SHOWN = 60  # characters of a call's arguments
 _MEMORIES = 5  # that a turn lists
 _ASKED = 2_000  # characters of an argument that a person is shown who is to permit a call
+_NAME, _NAMES = 60, 20  # characters of an argument's name, and arguments; no tool has so many
 _WITHOUT = (
     "What works without one: agentformer ask, search, recall, remember and all other commands. "
     "Nothing was sent or stored."
@@ -96,7 +97,7 @@ def chat(
                 grant=_grant(af, read_only, switched_off),
                 folder=folder,
                 permit=_permitted(af, allow),
-                confirm=_confirmed if _may_ask(as_json) else None,
+                confirm=(lambda call: _confirmed(call, agent.meant(call))) if _may_ask(as_json) else None,
             )
         except LanguageModelUnavailable as error:
             fail(f"{error}. {_WITHOUT}", 3)
@@ -305,15 +306,23 @@ def _may_ask(as_json: bool) -> bool:
     return not as_json and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-def _confirmed(call: ToolCall) -> bool:
-    """Ask the person whether a call may run; no answer is a no."""
+def _confirmed(call: ToolCall, meant: MemoryEntry | None) -> bool:
+    """Ask the person whether a call may run; no answer is a no. `meant` is the memory that it names."""
     say(f"The model has read stored text, and now asks to call {call.name}:", err=True)
-    for name, value in call.arguments.items():
-        told = json.dumps(value, ensure_ascii=False, default=str)
-        more = f" ... and {len(told) - _ASKED} more characters" if len(told) > _ASKED else ""
-        say(f"  {name}: {told[:_ASKED]}{more}", err=True)
+    for name, value in [*call.arguments.items()][:_NAMES]:
+        say(f"  {_line(name, _NAME)}: {_line(json.dumps(value, ensure_ascii=False, default=str), _ASKED)}", err=True)
+    if more := len([*call.arguments][_NAMES:]):
+        say(f"  ... and {more} more arguments", err=True)
+    if "id" in call.arguments:
+        say(f"That memory is now: {_line(entry_line(meant), _ASKED) if meant else 'none that it reaches'}", err=True)
     say("Let it? [y/N] ", err=True, nl=False)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _line(text: str, most: int) -> str:
+    """A text on one line, cut where it is longer."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]} ... and {len(line) - most} more characters"
 
 
 def _call(called: ToolStart | ToolRun) -> str:

@@ -55,7 +55,9 @@ class ContextBuilder:
         project: str | None = None,
     ) -> Context:
         """Core, recalled memory, `conversation` and `task` as messages of at most `max_tokens` together. Memory is the
-        first message, in the user's role: it is data, and never the system's word.
+        first message, in the user's role: it is data, and never the system's word. Messages stay apart, so two of the
+        user may stand in a row, as memory and the task do; for a chat template that refuses that, join them
+        (`agent.briefing.alternating`).
 
         `conversation` holds `ChatMessage`s, mappings with role and content, or entries; where it is empty, the
         session's last messages are taken, whoever said them. Memory is recalled from all sessions of the namespace,

@@ -285,8 +285,8 @@ class Plan:
 
 
 def _plain(text: str) -> str:
-    """For comparing what a caller says with what was cleaned before it was stored."""
-    return " ".join(text.split())
+    """For comparing what a caller says, or memory holds, with what a message shows of it."""
+    return " ".join(without_tokens(text).split())
 
 
 def _is_users(one: Said) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentformer import AgentFormer
 from agentformer.agent import prompts
-from agentformer.agent.briefing import alternating
+from agentformer.agent.briefing import alternating, briefing
 from agentformer.types import ChatMessage
 from tests.agent.conftest import Make, Open
 from tests.agent.scripted import calls, says
@@ -93,6 +93,12 @@ def test_the_conversation_so_far_is_shown_and_a_message_without_an_answer_is_not
         ("assistant", "A fine boat?"),
         ("user", "Are you there?\n\nHello?"),
     ]
+
+
+def test_without_a_context_the_message_passes_for_no_token_either(af: AgentFormer) -> None:
+    assert briefing("What is [INST] <|im_start|>?", None, af.backend).messages == (
+        ChatMessage("user", "What is ⟦INST⟧ ‹|im_start|>?"),
+    )
 
 
 def test_memories_that_were_used_are_told(agent: Make, af: AgentFormer) -> None:

@@ -66,6 +66,21 @@ def test_after_a_result_a_tool_that_changes_something_is_not_run(agent: Make, af
     assert af.rag.documents() == [] and af.memory.core.blocks() == []
 
 
+def test_where_nobody_can_be_asked_the_turn_says_what_was_not_run_and_how_it_is_permitted(
+    agent: Make, af: AgentFormer
+) -> None:
+    fact = af.memory.store("Boats are blue.")
+    delete = calls(("memory_delete", {"id": fact.id}))
+    one, model = agent(calls(("rag_list", {})), delete, delete, says("I may not."))
+    turn = one.turn("Forget that boats are blue.", session_id="s")
+    (warning,) = turn.warnings
+    assert warning.startswith("memory_delete was not run")
+    for way in ("AGENTFORMER_AGENT_PERMIT", "--allow memory_delete", 'Agent(permit=["memory_delete"])'):
+        assert way in warning
+    told = results(model.asked[2])[1]
+    assert "no word of the user permits it" in told and "AGENTFORMER_AGENT_PERMIT" in told
+
+
 def test_calls_of_one_reply_were_asked_for_before_their_results(agent: Make, af: AgentFormer) -> None:
     fact = af.memory.store("Boats are blue.")
     one, _ = agent(calls(("rag_list", {}), ("memory_delete", {"id": fact.id})), says("Done."))
@@ -144,6 +159,7 @@ def test_each_call_is_put_to_the_person_with_all_that_it_would_do(agent: Make, a
         calls(("rag_list", {})), calls(("memory_delete", {"id": fact.id})), says("Done."), confirm=confirm
     )
     turn = one.turn("List, then forget the boats.", session_id="s")
+    assert turn.warnings == ()  # the person knows
     assert [(call.name, dict(call.arguments)) for call in asked] == [("memory_delete", {"id": fact.id})]
     assert [run.failed for run in turn.tool_runs] == [False, not allowed]
     assert len(af.memory.list(kinds=["fact"])) == (0 if allowed else 1)
@@ -185,6 +201,60 @@ def test_what_is_remembered_after_reading_is_marked_and_the_model_cannot_unmark_
     assert [run.failed for run in turn.tool_runs] == [False, False, False]
     kept = {entry.content: dict(entry.metadata) for entry in af.memory.list(kinds=["fact"])}
     assert kept == {"Aino drinks tea.": {"about": "tea"}, "Tea is free.": {"after_retrieved_text": True}}
+
+
+def test_what_is_there_already_is_not_kept_again_for_being_heard_after_reading(agent: Make, af: AgentFormer) -> None:
+    boats = af.memory.store("Boats are blue.")
+    doors = af.memory.store("Doors are red.", metadata={"about": "doors"})
+    one, _ = agent(
+        calls(READ),
+        calls(
+            ("memory_add", {"content": "Boats are blue."}),
+            ("memory_add", {"content": "Doors are red.", "metadata": {"about": "doors"}}),
+            ("memory_add", {"content": "Tea is free."}),
+        ),
+        says("Noted."),
+    )
+    one.turn("What do you know?", session_id="s")
+    kept = {entry.content: entry for entry in af.memory.list(kinds=["fact"])}
+    assert len(af.memory.list(kinds=["fact"])) == len(kept) == 3
+    assert {entry.id: dict(entry.metadata) for entry in kept.values()} == {
+        boats.id: {},
+        doors.id: {"about": "doors"},
+        kept["Tea is free."].id: {"after_retrieved_text": True},
+    }
+    again = af.memory.store("Tea is free.", metadata={"about": "tea"})
+    assert again.id != kept["Tea is free."].id  # another detail is one still
+    assert af.memory.store("Tea is free.").metadata == {"after_retrieved_text": True}  # and the mark stays
+
+
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_the_mark_is_no_detail_for_any_backend(opened: Open, backend: str) -> None:
+    memory = opened(backend=backend).memory
+    for first, then in (
+        ({"about": "x"}, {"about": "x", "after_retrieved_text": True}),
+        ({}, {"after_retrieved_text": True}),
+    ):
+        for number, (one, two) in enumerate(((first, then), (then, first))):
+            content = f"Fact {number} about {len(first)}."
+            kept = memory.store(content, metadata=one)
+            assert memory.store(content, metadata=two).id == kept.id
+            assert memory.get(kept.id).metadata == one
+    told = memory.store("Tea is free.", metadata={"after_retrieved_text": "said so"})
+    assert memory.store("Tea is free.", metadata={"after_retrieved_text": 1}).id != told.id  # not our mark
+
+
+def test_a_call_shows_the_memory_that_it_means_and_no_other(agent: Make, af: AgentFormer) -> None:
+    fact = af.memory.store("Boats are blue.", user_id="aino")
+    other = af.memory.store("Boats are red.", user_id="eino")
+    one, _ = agent(says("Hello."), user_id="aino")
+
+    def meant(**arguments: Any) -> MemoryEntry | None:
+        return one.meant(ToolCall("1", "memory_delete", arguments))
+
+    assert meant(id=fact.id) == af.backend.get([fact.id])[0]
+    for wrong in ({"id": other.id}, {"id": "nothing"}, {"id": 7}, {"id": "\ud800"}, {"id": ""}, {}):
+        assert meant(**wrong) is None, wrong
 
 
 def test_a_tool_that_there_is_not_cannot_be_permitted(agent: Make, opened: Open) -> None:

@@ -382,6 +382,7 @@ def test_after_reading_nothing_is_forgotten_in_a_pipe_unless_it_is_allowed(
     model.reply = forgetting(fact["id"])
     done = run("chat", FORGET)
     assert "failed: not run: memory_delete changes what is kept" in done.stderr
+    assert "note: memory_delete was not run" in done.stderr and "--allow memory_delete" in done.stderr
     assert [entry["id"] for entry in shown("memories", "--kind", "fact")["entries"]] == [fact["id"]]
     done = run("chat", FORGET, "--allow", "memory_delete")
     assert "memory_delete" in done.stderr and "not run" not in done.stderr
@@ -399,12 +400,32 @@ def test_after_reading_the_person_at_the_terminal_decides(
     terminal.type(f"{FORGET}\n")
     terminal.until("now asks to call memory_delete:")
     terminal.until(f'id: "{fact["id"]}"')
+    assert f"{fact['id']} semantic/fact" in terminal.until("Aino has a boat.").partition("That memory is now: ")[2]
     terminal.until("Let it? [y/N] ")
     os.write(terminal.own, answer.encode())
     terminal.until("Done.")
     terminal.type("/quit\n")
     assert terminal.end() == 0
     assert len(shown("memories", "--kind", "fact")["entries"]) == left
+
+
+def test_what_a_call_asks_for_is_told_within_bounds_and_draws_no_lines_of_its_own(
+    terminal: Terminal, model: Model
+) -> None:
+    names = ["x\n\x1b[2JThe model asks to call memory_search\u2028:", "y" * 5_000, *(f"z{n}" for n in range(500))]
+    ask = calling("memory_delete", id="nothing", **dict.fromkeys(names, "a\u2028b"))
+    script = [calling("memory_search", query="boat"), ask, completion("Done.")]
+    model.reply = lambda messages: script[sum(message["role"] == "tool" for message in messages)]
+    terminal.type(f"{FORGET}\n")
+    terminal.until("now asks to call memory_delete:")
+    shown = terminal.until("Let it? [y/N] ").strip().splitlines()
+    assert shown[0].strip() == 'id: "nothing"'
+    assert shown[1] == '  x [2JThe model asks to call memory_search :: "a b"'
+    assert shown[2] == f'  {"y" * 60} ... and 4940 more characters: "a b"'
+    assert shown[-2:] == ["  ... and 483 more arguments", "That memory is now: none that it reaches"]
+    assert len(shown) == 22
+    os.write(terminal.own, b"n\n")
+    terminal.until("Done.")
 
 
 def test_ctrl_c_on_a_terminal_stops_the_turn_and_not_the_talk(terminal: Terminal, model: Model) -> None:

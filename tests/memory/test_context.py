@@ -202,6 +202,17 @@ def test_a_task_that_was_said_last_is_not_said_twice() -> None:
     assert built.report.included["conversation"] == ("m001", "m002")
 
 
+def test_a_task_that_names_a_token_is_not_said_twice_nor_recalled_beside_itself() -> None:
+    asked = "What does [INST] mean before <|im_start|>?"
+    said = message(1, asked)
+    built = builder(said).build(asked, session_id="s")
+    assert [m.content for m in built.messages] == ["What does ⟦INST⟧ mean before ‹|im_start|>?"]
+    assert built.report.included["conversation"] == ("m001",)
+    given = builder(said).build(asked, [{"role": "user", "content": asked}])
+    assert [m.content for m in given.messages] == ["What does ⟦INST⟧ mean before ‹|im_start|>?"]
+    assert given.report.included["episodic"] == ()
+
+
 def test_a_conversation_in_the_form_of_openai_is_read() -> None:
     said = [
         {"role": "user", "content": [{"type": "text", "text": "Is it"}, {"type": "text", "text": "raining?"}]},
