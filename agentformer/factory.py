@@ -219,6 +219,11 @@ def connect(
     return AgentFormer(load_settings({"index_dir": index_dir, "upload_dir": upload_dir, **settings}))
 
 
+def present(settings: Settings) -> bool:
+    """Does the index folder hold a store of a configured backend?"""
+    return any(_of_backends("present", settings))
+
+
 def salvage(settings: Settings) -> list[Salvaged]:
     """Save what can be read of a memory that cannot be opened into a new file in the place of the damaged one, which is
     kept. Returns what came of it. Raises `StoreError` where nothing can be saved, or others have it open."""

@@ -137,7 +137,7 @@ class Agent:
             self.tools, self._refusal = [], str(refused)
             loop = self._loop(calls, meter, given, less)
             ended = loop.run()
-        return self._told(loop, ended, session, kept, permission)
+        return self._told(loop, ended, session, kept, permission, earlier)
 
     def meant(self, call: ToolCall) -> MemoryEntry | None:
         """The memory that a call names by its id, as it is now; None where it names none that the call would reach. For
@@ -195,9 +195,10 @@ class Agent:
             del said[:-_SAID]
         return False
 
-    def _told(self, loop: Loop, ended: Ended, session: str, kept: bool, permission: Permission) -> Turn:
-        given = [message.content for message in loop.conversation.messages], [one.text for one in loop.done]
-        checked = links.without_strange_links(ended.text, chain(*given)) if ended.said else links.Checked(ended.text)
+    def _told(
+        self, loop: Loop, ended: Ended, session: str, kept: bool, permission: Permission, earlier: Sequence[Any]
+    ) -> Turn:
+        checked = _checked(loop, ended.text, earlier) if ended.said else links.Checked(ended.text)
         text, warnings = checked.text, [*loop.briefing.warnings, *ended.warnings, *links.warned(checked.unknown)]
         cited = citations(text, loop.done, loop.briefing.entries)
         warnings += [*warned(cited), *permission.warnings]

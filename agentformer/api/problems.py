@@ -21,6 +21,8 @@ from agentformer.errors import (
     MissingExtra,
     NotFound,
     SpaceMismatch,
+    StoreDamaged,
+    StoreError,
     StoreFull,
     TooLarge,
     Unauthenticated,
@@ -44,6 +46,8 @@ _STATUS: tuple[tuple[type[AgentFormerError], int, str], ...] = (
     (MissingExtra, 501, "missing-extra"),
     (EmbedderUnavailable, 503, "embedder-unavailable"),
     (StoreFull, 507, "store-full"),
+    (StoreDamaged, 500, "store-damaged"),
+    (StoreError, 500, "store-unusable"),
     (AgentFormerError, 500, "internal"),
 )
 _TITLES = {
@@ -59,6 +63,8 @@ _TITLES = {
     "unreadable-document": "The document cannot be read",
     "embedder-unavailable": "The embedder cannot be used now",
     "store-full": "There is no room",
+    "store-damaged": "The memory is damaged: its log says where, and `agentformer doctor` what to do",
+    "store-unusable": "The memory cannot be used: its log says why",
     "internal": "Something went wrong here",
 }
 _TOLD = frozenset(

@@ -10,9 +10,11 @@ import click
 
 from agentformer.archive.backup import check_backup
 from agentformer.cli.group import common, examples, main
+from agentformer.cli.inputs import check_there
 from agentformer.cli.output import print_json, say
 from agentformer.cli.progress import watching
 from agentformer.factory import connect
+from agentformer.settings import load_settings
 
 
 @main.command(
@@ -38,6 +40,7 @@ def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: 
     if check:
         _check(folder, as_json)
         return
+    check_there(load_settings(options))
     with watching(lambda: "copying"), connect(**options) as af:
         done = af.backup(folder)
     if as_json:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from agentformer.cli.group import common, examples, main
+from agentformer.cli.inputs import check_there
 from agentformer.cli.output import print_json, say
 from agentformer.cli.progress import watching
 from agentformer.errors import StoreDamaged, StoreError
@@ -38,16 +39,18 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
     `memory.sqlite3.damaged-DATE`; for that, end the other processes first: nothing is done while one has it open.
 
     The exit code is 0 when all is well, or all that was found is mended; 1 when something is left, and once when a part
-    of the file is lost; 3 when the memory cannot be opened.
+    of the file, or an entry that nothing makes anew, is lost; 2 when there is no memory; 3 when it cannot be opened.
     """
+    check_there(load_settings(options))
     checks, code = _checked(options, repair=repair)
     left = sum(check.found - check.mended for check in checks)
+    lost = sum(check.lost for check in checks)
     if as_json:
-        print_json({"well": not left and not code, "checks": [report_json(check) for check in checks]})
+        print_json({"well": not (left or lost or code), "checks": [report_json(check) for check in checks]})
     else:
         _print_checks(checks)
-        say(_summary(checks, left))
-    if code or left:
+        say(_summary(checks, left, lost))
+    if code or left or lost:
         sys.exit(code or _FOUND)
 
 
@@ -91,8 +94,12 @@ def _verified(af: AgentFormer, *, repair: bool) -> list[Check]:
         return af.verify(repair=repair)
 
 
-def _summary(checks: Sequence[Check], left: int) -> str:
+def _summary(checks: Sequence[Check], left: int, lost: int) -> str:
     mended = sum(check.mended for check in checks)
+    if lost:
+        return (
+            f"found: {left}; mended: {mended - lost}; set aside, and lost to the memory unless a backup has it: {lost}"
+        )
     if left:
         return f"found: {left}" + (f"; mended: {mended}" if mended else "")
     return f"all is well; mended: {mended}" if mended else "all is well"

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from agentformer.errors import InvalidInput
+from agentformer.factory import present
 from agentformer.records.fields import MAX_CONTENT
+from agentformer.settings import Settings
 
 _MAX_BYTES = 4 * MAX_CONTENT  # of standard input: what the longest content takes in UTF-8
 
@@ -58,3 +60,9 @@ def confirm(what: str) -> None:
         agreed = False
     if not agreed:
         raise InvalidInput("--yes", f"was not said: {what} would go, and nothing was deleted")
+
+
+def check_there(settings: Settings) -> None:
+    """Raises `InvalidInput` where the index folder holds nothing: a wrong path is not well, and no memory is begun."""
+    if not present(settings) and not (settings.index_dir.is_dir() and any(settings.index_dir.iterdir())):
+        raise InvalidInput("--index-dir", f"there is no memory in {settings.index_dir}")

@@ -113,6 +113,8 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
         root = lxml_html.document_fromstring(text, parser=parser) if text.strip() else None
     except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
         raise CorruptDocument("the HTML cannot be parsed; open it in a browser and save it again") from error
+    if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):  # the parser leaves the rest out
+        raise CorruptDocument("the HTML is nested too deeply to be read to its end; save it from a browser as text")
     builder = OutlineBuilder()
     if root is not None:
         _walk(_main_part(root), builder, 0, False)

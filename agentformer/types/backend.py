@@ -167,7 +167,8 @@ class MemoryBackend(Protocol):
         write meanwhile is never taken for damage.
 
         With `repair`, what can be derived from the records is made anew, and what cannot be read any more is set
-        aside in a file beside them, told in the findings and counted as mended, so that all else can be used."""
+        aside in a file beside them, told in the findings and counted as mended, so that all else can be used; `lost`
+        counts what nothing can make anew."""
         ...
 
     def snapshot(self) -> AbstractContextManager[MemorySnapshot]:

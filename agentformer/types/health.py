@@ -20,6 +20,7 @@ class Check:
     found: int = 0  # how many of them are wrong
     mended: int = 0  # how many of those were put right
     findings: tuple[str, ...] = ()  # the first ones, in words, each with what to do or what was done
+    lost: int = 0  # how many of the mended could only be set aside: what they said is out of the memory
 
 
 class StoredVector(NamedTuple):

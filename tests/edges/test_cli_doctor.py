@@ -242,7 +242,7 @@ def test_forget_tells_where_a_repair_has_kept_something(folder: Path, run: Invok
     shown("remember", "Aino likes rye bread.", "--namespace", "ours", "--user", "aino")
     assert "set aside" not in run("forget", kept["id"], "--namespace", "ours").stderr
     change(folder, "UPDATE entries SET title = 'x' WHERE user_id = 'aino'")
-    assert run("doctor", "--repair").exit_code == 0
+    assert run("doctor", "--repair").exit_code == 1  # a fact is lost
     (aside,) = (folder / "i").glob("damaged-*.jsonl")
     assert "rye bread" in aside.read_text(encoding="utf-8")
     done = run("forget", "--user", "aino", "--namespace", "ours")
@@ -348,3 +348,19 @@ def test_a_readable_file_that_is_damaged_is_found(
     assert done.exit_code == 1 and list(found(done)) == ["files"]
     assert "memory-default.json" in found(done)["files"]["findings"][0]
     assert run("doctor", "--repair").exit_code == 1
+
+
+def test_a_fact_that_nothing_makes_anew_is_told_as_lost_by_the_exit_code_that_once(folder: Path, run: Invoke) -> None:
+    change(folder, "UPDATE entries SET content = 'Aino prefers gin.' WHERE kind = 'fact'")
+    told = run("doctor", "--repair")
+    assert (told.exit_code, "lost to the memory unless a backup has it: 1" in told.stdout) == (1, True), told.output
+    assert (run("doctor").exit_code, run("doctor").stdout.splitlines()[-1]) == (0, "all is well")
+    assert "Aino prefers gin." in next((folder / "i").glob("damaged-*.jsonl")).read_text()
+
+
+def test_a_folder_without_a_memory_is_not_well_and_stays_without_one(folder: Path, run: Invoke) -> None:
+    typo = folder / "typo"
+    for command in (["doctor"], ["doctor", "--repair"], ["backup", str(folder / "copy")]):
+        told = run(*command, "--index-dir", str(typo))
+        assert (told.exit_code, "there is no memory in" in told.stderr) == (2, True), told.output
+    assert not typo.exists() and not (folder / "copy").exists()

@@ -14,6 +14,7 @@ flask = pytest.importorskip("flask", reason="the extra `server` is not installed
 
 import agentformer  # noqa: E402
 from agentformer.api import create_app, init_app  # noqa: E402
+from agentformer.errors import StoreDamaged, StoreError  # noqa: E402
 from agentformer.settings import load_settings  # noqa: E402
 from tests.readers.conftest import make_pdf  # noqa: E402
 
@@ -191,6 +192,19 @@ def test_an_internal_error_tells_no_path_and_no_trace(client: Any, monkeypatch: 
     answer = client.post("/api/rag/query", json={"question": "x"})
     assert answer.status_code == 500
     assert b"secret" not in answer.data and b"Traceback" not in answer.data
+
+
+@pytest.mark.parametrize(("error", "kind"), [(StoreDamaged, "store-damaged"), (StoreError, "store-unusable")])
+def test_a_store_that_cannot_be_used_says_so_and_tells_no_path(
+    client: Any, monkeypatch: pytest.MonkeyPatch, error: type[StoreError], kind: str
+) -> None:
+    def broken(*arguments: Any, **options: Any) -> None:
+        raise error("/home/someone/memory.sqlite3 is damaged")
+
+    monkeypatch.setattr(client.application.extensions["agentformer"].rag, "query", broken)
+    answer = client.post("/api/rag/query", json={"question": "x"})
+    assert (answer.status_code, answer.json["type"]) == (500, f"urn:agentformer:problem:{kind}")
+    assert b"someone" not in answer.data
 
 
 def test_an_application_that_exists_mounts_it_under_a_prefix(tmp_path: Path) -> None:

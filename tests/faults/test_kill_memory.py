@@ -1,7 +1,7 @@
 """`kill -9` at any moment of adding, cleaning and restoring; and many writers at once. Nothing acknowledged is lost,
 no consolidation is half done, and no index tells anything else than the records.
 
-Six kills and five seconds in the normal suite; `AGENTFORMER_KILLS=200` and `AGENTFORMER_SECONDS=60` for more.
+Four kills and five seconds in the normal suite; `AGENTFORMER_KILLS=200` and `AGENTFORMER_SECONDS=60` for more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from remember import COUNTER, SESSIONS, opened
 from agentformer.factory import AgentFormer
 from agentformer.types import MemoryEntry, Query, Scope
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "6"))
+KILLS = int(os.environ.get("AGENTFORMER_KILLS", "4"))
 SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "5"))
 EVERYTHING = Scope(include_archived=True)
 

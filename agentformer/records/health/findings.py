@@ -24,6 +24,7 @@ class Findings:
     looked_at: int = 0
     found: int = 0
     mended: int = 0
+    lost: int = 0  # of the mended: set aside, with nothing to make them anew from
     keys: list[Any] = field(default_factory=list)  # of what is wrong, for whoever mends it
     unread: bool = False  # a part of what was to be looked at could not be read
     _told: list[str] = field(default_factory=list)
@@ -78,4 +79,4 @@ class Findings:
             end = f"{self.mended} of {self.found}: {self._done}; of the others: {self.todo}"
         told = [f"{text}; {end}" if end else text for text in self._told]
         mended = min(self.mended, self.found)
-        return Check(self.name, self.asked, self.looked_at, self.found, mended, (*told, *self._notes))
+        return Check(self.name, self.asked, self.looked_at, self.found, mended, (*told, *self._notes), self.lost)

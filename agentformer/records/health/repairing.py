@@ -16,6 +16,7 @@ from agentformer.records.database import Database
 from agentformer.records.health.aside import Aside
 from agentformer.records.health.findings import Findings
 from agentformer.records.health.verifying import REFERRING, lenient, whole
+from agentformer.types import DOCUMENT_KINDS
 
 Mend = Callable[[Database, Findings, Aside], None]
 _ROWS = 1_000  # that one transaction deletes
@@ -72,29 +73,31 @@ def entries(database: Database, found: Findings, aside: Aside) -> None:
     for damaged in found.keys:
         if damaged.last == damaged.num:
             with database.writing() as connection:
-                restored += _mend_entry(connection, damaged.num, aside)
+                whole_again, kind = _mend_entry(connection, damaged.num, aside)
+            restored += whole_again
+            found.lost += not whole_again and kind not in DOCUMENT_KINDS  # those are read again from their originals
             done = f"{restored} restored from their pages, " if restored else ""
             found.mend(1, f"{done}{found.mended + 1 - restored} set aside in {aside.path.name}")
 
 
-def _mend_entry(connection: sqlite3.Connection, num: int, aside: Aside) -> bool:
-    """True where it is as it was again, False where it is set aside."""
+def _mend_entry(connection: sqlite3.Connection, num: int, aside: Aside) -> tuple[bool, str]:
+    """Is it as it was again (else it is set aside), and of which kind is it?"""
     with lenient(connection):
         row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
         if row is None or whole(row):
-            return True
+            return True, ""
         content = _in_page(connection, row)
         if content is not None:
             connection.execute("UPDATE entries SET content = ? WHERE num = ?", [content, num])
             records.announce(connection, [num])
-            return True
+            return True, "chunk"
         aside.keep("entries", dict(row), "its checksum differs, or it cannot be decoded")
         for former in connection.execute("SELECT * FROM history WHERE entry = ?", [num]):
             aside.keep("history", dict(former), "its entry is damaged")
         _remove(connection, num)
     for other in connection.execute("SELECT num FROM entries WHERE superseded_by = ?", [row["id"]]).fetchall():
         _bring_back(connection, other["num"])
-    return False
+    return False, str(row["kind"])
 
 
 def _in_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str | None:
