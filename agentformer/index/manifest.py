@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agentformer.records.files import file_bytes, write_atomically
+from agentformer.records.files import file_bytes, opened_file, write_atomically
 
 FILE = "manifest.json"
 _LIST = "meta.json"  # tantivy's own list of segments, new at each commit
@@ -49,7 +49,7 @@ def read(folder: Path, *, verify: bool) -> dict[str, Any]:
     present = {path.name for path in _files(folder)}
     if not present and not files:
         return {}
-    if _LIST not in files or not (folder / _LIST).exists() or files[_LIST] != _crc(folder / _LIST):
+    if _LIST not in files or _LIST not in present or files[_LIST] != _crc(folder / _LIST):
         raise Unfinished("a commit of the word index was cut off before its manifest")
     if not files.keys() <= present or (verify and any(_crc(folder / name) != crc for name, crc in files.items())):
         raise ValueError("the files of the word index do not fit its manifest")
@@ -74,7 +74,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _crc(path: Path) -> int:
     crc = 0
-    with path.open("rb") as file:
+    with opened_file(path) as file:
         while block := file.read(_BLOCK):
             crc = zlib.crc32(block, crc)
     return crc

@@ -57,6 +57,8 @@ def opened_words(folder: Path, store_id: str, found: Findings) -> OpenedWords | 
     except BaseException as error:
         if not broken(error):
             raise
+        if not folder.exists():  # somebody has just discarded it: a removal takes it along
+            return None
         found.add(f"the word index is damaged: {' '.join(str(error).split())[:200]}")
     return None
 
