@@ -8,6 +8,7 @@ document of the index, where it would count in BM25's statistics.
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +45,9 @@ def clear(folder: Path) -> None:
 def read(folder: Path, *, verify: bool) -> dict[str, Any]:
     """The state; empty for an empty folder. Raises `ValueError` where it does not fit the files, of which all
     are read if `verify`, and otherwise only tantivy's list."""
+    for path in folder.iterdir():  # tantivy would wait for a pipe without end, also in the place of what is its own
+        if not path.is_file() and os.path.lexists(path):
+            raise ValueError(f"{path.name} in the word index is no file")
     manifest = _load(folder)
     files = manifest.get("files", {})
     present = {path.name for path in _files(folder)}

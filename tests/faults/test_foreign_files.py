@@ -194,7 +194,14 @@ def cases(folder: Path) -> list[tuple[str, str]]:
     ]
     every = [(name, harm) for name in sorted(names) for harm in HARMS] + [("words", harm) for harm in WHOLE]
     every += [(name, harm) for name in ("words.lock", "vectors.lock") for harm in HARMS if harm not in NO_LOCK]
-    return every if ALL else [("words/meta.json", "a pipe"), *random.Random().sample(every, 6)]
+    return (
+        every
+        if ALL
+        else [
+            *((f"words/{name}", "a pipe") for name in ("meta.json", ".managed.json")),
+            *random.Random().sample(every, 6),
+        ]
+    )
 
 
 def test_any_file_of_the_indexes_may_be_anything(tmp_path: Path) -> None:
