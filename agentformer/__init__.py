@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from agentformer import types as types
     from agentformer.errors import AgentFormerError
     from agentformer.factory import AgentFormer, connect
+    from agentformer.index.fusion import merge
     from agentformer.settings import Settings
-    from agentformer.types import Answer, Citation, Hit, MemoryEntry, Scope
+    from agentformer.types import Answer, Citation, Hit, MemoryEntry, Scope, Vote
 
 __all__ = [
     "AgentFormer",
@@ -29,8 +30,10 @@ __all__ = [
     "MemoryEntry",
     "Scope",
     "Settings",
+    "Vote",
     "__version__",
     "connect",
+    "merge",
 ]
 
 _ROOMS = {
@@ -42,7 +45,9 @@ _ROOMS = {
     "MemoryEntry": "types",
     "Scope": "types",
     "Settings": "settings",
+    "Vote": "types",
     "connect": "factory",
+    "merge": "index.fusion",
 }
 
 _MODULES = {
@@ -58,6 +63,7 @@ _MODULES = {
     "readers",
     "records",
     "registry",
+    "rerankers",
     "settings",
     "text",
     "tools",

@@ -25,6 +25,7 @@
     │   ├── LanguageModelUnavailable  no server answers now
     │   ├── PromptTooLong       the conversation does not fit the model
     │   └── InvalidReply        what the model said cannot be used, such as no valid JSON
+    ├── RerankerUnavailable     the reranker cannot be used now; results keep the order that they had
     └── StoreError              the records could not be read or written
         ├── StoreFull           the disk is full or the folder cannot be written
         └── StoreDamaged        the system of record is unreadable; nothing was changed
@@ -169,6 +170,10 @@ class PromptTooLong(LanguageModelError):
 
 class InvalidReply(LanguageModelError):
     """The model answered, but not with what was asked for."""
+
+
+class RerankerUnavailable(AgentFormerError):
+    """The reranker cannot be used now; a search goes on without it."""
 
 
 class StoreError(AgentFormerError):

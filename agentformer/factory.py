@@ -6,8 +6,8 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from agentformer.archive.writing import Exported, export_to
     from agentformer.building.documents import build_rag
     from agentformer.building.memory import build_cleaner, build_memory
+    from agentformer.building.trial import open_trial
     from agentformer.embedders.sbert import why_unavailable
+    from agentformer.evaluation.dataset import Question, read_dataset
+    from agentformer.evaluation.opened import evaluate_opened
+    from agentformer.evaluation.outcomes import Evaluation
+    from agentformer.evaluation.trial import Trial
     from agentformer.llms.guarded import GuardedModel
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
@@ -49,6 +54,7 @@ else:
     Origin, back_up, export_to = late("Origin"), late("back_up"), late("export_to")
     Places, verify = late("Places"), late("verify")
     Destination, import_into, read_archive = late("Destination"), late("import_into"), late("read_archive")
+    open_trial, evaluate_opened, read_dataset = late("open_trial"), late("evaluate_opened"), late("read_dataset")
 
 log = logging.getLogger("agentformer")
 
@@ -153,6 +159,24 @@ class AgentFormer:
         self._usage.flush()
         return back_up(Path(folder), Origin(self.backend, self.originals, self.settings.index_dir, self._copy_opened))
 
+    def evaluate(
+        self, questions: str | os.PathLike[str] | Iterable[Question | Mapping[str, Any]], **options: Any
+    ) -> Evaluation:
+        """How well questions find what answers them, by words, by vectors and by both.
+
+        `questions` are of this memory: `Question`s or mappings with `text` and `relevant`, which names entries by id,
+        records of the host application by theirs, or documents by name, with `#` and a page's number where it matters.
+        Or they are a folder with `corpus.jsonl` and `queries.jsonl`: that corpus is measured in a memory of its own
+        with the same settings, and this one is not touched. `options` are `evaluation.run.evaluate`'s, and `namespace`
+        ("default") of this memory. Nothing counts as used. Raises `InvalidInput`.
+        """
+        if isinstance(questions, (str, os.PathLike)):
+            dataset = read_dataset(Path(questions))
+            with trial(self.settings, self.embedder) as apart:
+                apart.load(dataset)
+                return apart.evaluate(dataset, **options)
+        return evaluate_opened(self.backend, questions, **options)
+
     def verify(self, *, repair: bool = False) -> list[Check]:
         """Compare all that is kept with each other: records, vectors, windows, indexes, documents, originals. Changes
         nothing and raises nothing for what is damaged. With `repair`, what can be derived is made anew, and what cannot
@@ -217,6 +241,14 @@ def connect(
     part that is made later is raised at its first use, or by `ready()`.
     """
     return AgentFormer(load_settings({"index_dir": index_dir, "upload_dir": upload_dir, **settings}))
+
+
+def trial(
+    settings: Settings, embedder: Embedder | None = None, folder: Path | None = None
+) -> AbstractContextManager[Trial]:
+    """A memory with these settings that is there to be measured: in `folder`, which stays, or in a temporary one. Its
+    embedder is the given one, or that of the memory which the settings are of."""
+    return open_trial(settings, embedder or build_embedder(settings), build_backend, folder)
 
 
 def present(settings: Settings) -> bool:

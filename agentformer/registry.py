@@ -1,11 +1,11 @@
 """Names of parts: the whole extension surface on one page.
 
 A part of this package is named here as "module:Class". A third party adds one with an entry point of the
-group `agentformer.embedders` or `agentformer.llms`, a callable `(model: str, settings: Settings)`; or of
-`agentformer.backends`, a callable `(settings: Settings, embedder: Embedder)`, and of
-`agentformer.stored_spaces`, under the same name, one `(index_dir: Path) -> EmbeddingSpace | None`, of
-`agentformer.wanted_embedders` one `(index_dir: Path) -> str`, of `agentformer.present` one
-`(index_dir: Path) -> bool`, and of `agentformer.salvagers` one `(index_dir: Path) -> str`.
+group `agentformer.embedders`, `agentformer.rerankers` or `agentformer.llms`, a callable
+`(model: str, settings: Settings)`; or of `agentformer.backends`, a callable
+`(settings: Settings, embedder: Embedder)`, and of `agentformer.stored_spaces`, under the same name, one
+`(index_dir: Path) -> EmbeddingSpace | None`, of `agentformer.wanted_embedders` one `(index_dir: Path) -> str`, of
+`agentformer.present` one `(index_dir: Path) -> bool`, and of `agentformer.salvagers` one `(index_dir: Path) -> str`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,24 @@ PARTS: dict[str, dict[str, str]] = {
         "ollama": "agentformer.embedders.ollama:OllamaEmbedder.from_settings",
         "openai": "agentformer.embedders.openai:OpenAIEmbedder.from_settings",
     },
+    "rerankers": {
+        "sbert": "agentformer.rerankers.cross_encoder:CrossEncoderReranker.from_settings",
+    },
     "backends": {
         "faiss": "agentformer.memory.backends.faiss:FaissMemoryBackend.from_settings",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
     },
     # How `auto` learns which embedder made the vectors that a backend's folder holds.
     "stored_spaces": {
-        "faiss": "agentformer.memory.backends.faiss:stored_space",
+        "faiss": "agentformer.memory.backends.faiss_stored:stored_space",
     },
     # Which embedder was asked for while it could not be had, by a store that has no vectors yet.
     "wanted_embedders": {
-        "faiss": "agentformer.memory.backends.faiss:wanted_embedder",
+        "faiss": "agentformer.memory.backends.faiss_stored:wanted_embedder",
     },
     # Whether a folder holds a store of this backend, so that nobody takes it for empty with other settings.
     "present": {
-        "faiss": "agentformer.memory.backends.faiss:present",
+        "faiss": "agentformer.memory.backends.faiss_stored:present",
         "local_json": "agentformer.memory.backends.present:local_json",
     },
     # What saves of a folder's store what can be read, where it cannot be opened, and tells in words what came of it.
@@ -93,10 +96,14 @@ LATE: dict[str, str] = {
     "build_memory": "agentformer.building.memory:build_memory",
     "build_rag": "agentformer.building.documents:build_rag",
     "clean_plain": "agentformer.text.normalize:clean_plain",
+    "evaluate_opened": "agentformer.evaluation.opened:evaluate_opened",
     "export_to": "agentformer.archive.writing:export_to",
     "import_into": "agentformer.archive.importing:import_into",
+    "latest_first": "agentformer.memory.latest:latest_first",
     "merge_duplicates": "agentformer.memory.audit:merge_duplicates",
+    "open_trial": "agentformer.building.trial:open_trial",
     "read_archive": "agentformer.archive.reading:read",
+    "read_dataset": "agentformer.evaluation.dataset:read_dataset",
     "relevant": "agentformer.memory.relevance:relevant",
     "summary_entry": "agentformer.memory.summaries.entry:summary_entry",
     "verify": "agentformer.rag.verifying:verify",

@@ -7,13 +7,13 @@ import subprocess
 import sys
 
 from bench.data import DATA
+from bench.quality.sets import SETS
 
 PARTS = (
     ("bench.readers",),
-    ("bench.retrieval", "--sample", "300"),
+    ("bench.quality", "--sets", ",".join(SETS), "--sample", "300"),
     ("bench.answers", "--sample", "300"),
-    ("bench.abstaining", "--sample", "150"),
-    ("bench.abstaining", "xquad/en", "xquad/de", "--sample", "150"),
+    ("bench.abstaining", "--sample", "150", "--curve"),
     ("bench.pages",),
     ("bench.precision",),
     ("bench.cleaning",),

@@ -1,75 +1,268 @@
-"""Who is answered, and who is told that nothing was found. `python -m bench.abstaining [PASSAGES] [QUESTIONS]`.
+"""Who is answered, and who is told that nothing was found. `python -m bench.abstaining [SET ...] [--curve] [--fit]`.
 
-Each passage of a set is uploaded as a document, with the packaged MiniLM, and the questions of the same set or of one
-with the same ids (xquad/de over xquad/en: another language) are searched for. Two bounds are looked at: that of the
-extractive answerer, and the lower one below which a language model is not even asked. A question is lost when the
-right passage is among the hits and the bound declines it; it is rightly declined when that passage is taken out.
+Each passage of a set is stored as a chunk, with the packaged MiniLM, and the questions are searched for. A question is
+answerable when the right passage is among its three hits; it is lost when it is declined all the same. Four kinds of
+question have no answer there: *adversarial* ones (written to have none, though a passage is on their topic), those
+whose passage is *taken out* of the hits, those whose whole article is (*elsewhere*; a conversation's are asked of
+another one), and *strays*: questions of other sets, mostly in another language. A set written as PASSAGES<QUESTIONS
+takes its questions from another one (xquad/en<xquad/de: German questions over English passages).
+
+"Declined" is what quotation declines at `abstain` (the setting's default, unless given), "no model asked" what a
+language model is not even asked. AUROC is the chance that an answerable question has more confidence than the other
+kind. The coefficients of `rag/confidence.py` and the default were chosen on questions of even number (`--half even`);
+the odd ones are reported. `--curve` tells what other bounds would give, `--fit` what the coefficients come out as.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 import agentformer
 from agentformer.llms.echo import EchoModel
 from agentformer.rag.answer import Answerer
-from agentformer.types import DEFAULT_NAMESPACE, Hit, Query, Scope
-from bench.data import DataSet, load
+from agentformer.rag.confidence import Grounds, grounds
+from agentformer.records.ids import new_id
+from agentformer.settings import Settings
+from agentformer.text.languages import detect_language
+from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Query, Scope
+from bench.data import DATA, DataSet, Row, load
 
-_HITS = 3
+SETS = (
+    *("xquad/en", "locomo_dev", "hotpot_small", "squad_fi", "swefaq", "norquad", "jsquad_valid", "xquad/de"),
+    "xquad/en<xquad/de",
+)
+STRAYS = {  # whose questions are asked of whom
+    "xquad/en": ("pubmedqa", "madial_en", "swefaq"),
+    "locomo_dev": ("pubmedqa", "xquad/en", "swefaq"),
+    "hotpot_small": ("madial_en", "norquad"),
+    "squad_fi": ("swefaq", "locomo_dev"),
+    "swefaq": ("norquad", "squad_fi"),
+    "norquad": ("swefaq", "squad_fi"),
+    "jsquad_valid": ("squad_fi", "locomo_dev"),
+    "xquad/de": ("locomo_dev", "norquad"),
+}
+KINDS = ("adversarial", "taken out", "elsewhere", "strays")
+FITTED = KINDS[1:]  # nothing here tells adversarial questions, so they would only blur the rest
+BOUNDS = (0.0, 0.02, 0.05, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_TOP = 3
+_DEEP = 40  # hits of a search, so that enough are left when an article's are taken out
+_STRAYS = 80  # questions of one other set
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question over the hits that it was given, and what became of it."""
+
+    kind: str  # "answerable", or one of `KINDS`
+    half: str  # even or odd: its number in its set
+    grounds: Grounds
+    confidence: float
+    silenced: bool  # was a language model not even asked?
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("passages", nargs="?", default="xquad/en")
-    parser.add_argument("questions", nargs="?", default="")
-    parser.add_argument("--sample", type=int, default=300, help="questions at most, evenly spread; 0: all")
+    parser.add_argument("sets", nargs="*", default=SETS)
+    parser.add_argument("--sample", type=int, default=300, help="questions of a set at most, evenly spread; 0: all")
+    parser.add_argument("--half", choices=("even", "odd", "both"), default="odd")
+    parser.add_argument("--abstain", type=float, default=Settings().abstain)
+    parser.add_argument("--embedder", default="minilm")
+    parser.add_argument("--curve", action="store_true")
+    parser.add_argument("--fit", action="store_true")
     chosen = parser.parse_args()
-    passages = load(chosen.passages)
-    questions = load(chosen.questions) if chosen.questions else passages
-    print("| bound of | passage among the hits | lost | passage taken out | declined |")
-    print("|---|---|---|---|---|")
-    for name, lost, declined in measure(passages, questions, chosen.sample):
-        print(f"| {name} | {len(lost)} | {_share(lost)} | {len(declined)} | {_share(declined)} |")
+    found = {}
+    print("| passages | kind | n | AUROC | declined | no model asked |\n|---|---|---|---|---|---|")
+    for name in chosen.sets:
+        found[name] = measure(name, chosen.sample, chosen.embedder)
+        for line in rows(name, _half(found[name], chosen.half), chosen.abstain):
+            print(line, flush=True)
+    halves = {name: _half(asked, chosen.half) for name, asked in found.items()}
+    if chosen.curve:
+        print("\n".join(["", *curve(halves)]))
+    if chosen.fit:
+        print("\n".join(["", *fitted({name: _half(asked, "even") for name, asked in found.items()})]))
 
 
-def measure(passages: DataSet, questions: DataSet, sample: int) -> list[tuple[str, list[bool], list[bool]]]:
-    """Per bound its name, and of each question whether it is declined: with its passage, and without it."""
-    asked = [query for query in questions.queries if query.relevant]
-    if sample and len(asked) > sample:
-        asked = asked[:: -(-len(asked) // sample)]
+def _half(asked: Sequence[Asked], half: str) -> list[Asked]:
+    return [one for one in asked if half in (one.half, "both")]
+
+
+def rows(name: str, asked: Sequence[Asked], bound: float) -> Iterator[str]:
+    """The set's rows of the table; of answerable questions, "declined" are those lost."""
+    answerable = [one.confidence for one in asked if one.kind == "answerable"]
+    for kind in ("answerable", *KINDS):
+        of_kind = [one for one in asked if one.kind == kind]
+        if of_kind:
+            sure = [one.confidence for one in of_kind]
+            chance = f"{auroc(answerable, sure):.3f}" if kind != "answerable" else ""
+            silenced = np.mean([one.silenced for one in of_kind])
+            print_name = name if kind == "answerable" else ""
+            yield f"| {print_name} | {kind} | {len(sure)} | {chance} | {_below(sure, bound):.3f} | {silenced:.3f} |"
+
+
+def curve(found: dict[str, list[Asked]]) -> Iterator[str]:
+    """Per bound the share of answerable questions lost, in the mean and in the worst set, and of each kind the share
+    declined, in the mean of the sets. Sets of foreign questions are left out."""
+    sets = {name: asked for name, asked in found.items() if "<" not in name}
+    yield "| abstain | lost | lost at worst | " + " | ".join(f"{kind} declined" for kind in KINDS) + " |"
+    yield "|---" * (len(KINDS) + 3) + "|"
+    for bound in BOUNDS:
+        shares = {kind: _shares(sets, kind, bound) for kind in ("answerable", *KINDS)}
+        lost = shares.pop("answerable")
+        cells = [f"{np.mean(each):.3f}" if each else "-" for each in shares.values()]
+        yield f"| {bound:.2f} | {np.mean(lost):.3f} | {max(lost):.3f} | {' | '.join(cells)} |"
+
+
+def _shares(found: dict[str, list[Asked]], kind: str, bound: float) -> list[float]:
+    of_kind = ([one.confidence for one in asked if one.kind == kind] for asked in found.values())
+    return [_below(sure, bound) for sure in of_kind if sure]
+
+
+def _below(sure: Sequence[float], bound: float) -> float:
+    return float(np.mean(np.array(sure) < bound))
+
+
+def auroc(higher: Sequence[float], lower: Sequence[float]) -> float:
+    """The chance that one of `higher` is above one of `lower`; equals count a half."""
+    more = np.array(higher)[:, None] - np.array(lower)[None, :]
+    return float(np.mean((more > 0) + 0.5 * (more == 0)))
+
+
+def fitted(found: dict[str, list[Asked]]) -> Iterator[str]:
+    """The coefficients of 1, share and cosine: of words alone over all sets; of both, and of cosines alone, over those
+    whose language the embedder knows."""
+    own = {name: asked for name, asked in found.items() if "<" not in name}
+    judged = {name: [one for one in asked if one.grounds.cosine is not None] for name, asked in own.items()}
+    known = {name: asked for name, asked in judged.items() if len(asked) > len(own[name]) / 2}
+    for name, sets, used in (("_WORDS", own, (1, 0)), ("_BOTH", known, (1, 1)), ("_COSINE", known, (0, 1))):
+        constant, share, cosine = logistic_fit(sets, used)
+        yield f"{name} = ({constant:.2f}, {share:.2f}, {cosine:.2f})"
+
+
+def logistic_fit(found: dict[str, list[Asked]], used: tuple[int, int]) -> list[float]:
+    """Logistic regression by Newton's method. Each set weighs the same, half of it what is answerable, and each kind of
+    the other half the same."""
+    inputs, right, weights = [], [], []
+    for asked in found.values():
+        asked = [one for one in asked if one.kind in ("answerable", *FITTED)]
+        counts = Counter(one.kind for one in asked)
+        for one in asked:
+            answerable = one.kind == "answerable"
+            inputs.append((1.0, one.grounds.share * used[0], (one.grounds.cosine or 0.0) * used[1]))
+            right.append(float(answerable))
+            weights.append(1.0 / counts[one.kind] / (1 if answerable else len(counts) - 1))
+    x, y, w = np.array(inputs), np.array(right), np.array(weights) * len(right) / sum(weights)
+    beta = np.zeros(3)
+    for _ in range(25):
+        p = 1 / (1 + np.exp(-x @ beta))
+        slope = x.T @ (w * (y - p)) - 1e-3 * beta  # the least of ridges, so that an unused column does no harm
+        beta += np.linalg.solve((x * (w * p * (1 - p))[:, None]).T @ x + 1e-3 * np.eye(3), slope)
+    return [float(each) for each in beta]
+
+
+def measure(name: str, sample: int, embedder: str) -> list[Asked]:
+    """All questions of one set, of all kinds."""
+    passages, _, other = name.partition("<")
+    data = load(passages)
+    questions = load(other) if other else data
     with (
         tempfile.TemporaryDirectory() as folder,
-        agentformer.connect(index_dir=f"{folder}/index", upload_dir=f"{folder}/up", embedder="minilm") as af,
+        agentformer.connect(index_dir=f"{folder}/index", upload_dir=f"{folder}/up", embedder=embedder) as af,
     ):
-        for row in passages.corpus:
-            af.rag.upload(row.text.encode(), name=f"{row.id}.txt")
-        # Echo answers whenever it is asked, so that what is declined was declined by the bound.
-        answerers = {
-            "the extractive answerer": Answerer(None, af.embedder),
-            "a model": Answerer(EchoModel(), af.embedder),
-        }
-        found: dict[str, tuple[list[bool], list[bool]]] = {name: ([], []) for name in answerers}
-        for query in asked:
-            hits = af.backend.search(Query(query.text, Scope(DEFAULT_NAMESPACE, kinds=("chunk",)), 2 * _HITS))
-            right = {f"{name}.txt" for name in query.relevant}
-            for name, answerer in answerers.items():
-                lost, declined = found[name]
-                if any(_document(hit) in right for hit in hits[:_HITS]):
-                    lost.append(answerer.answer(query.text, hits[:_HITS]).mode == "none")
-                wrong = [hit for hit in hits if _document(hit) not in right]
-                declined.append(answerer.answer(query.text, wrong[:_HITS]).mode == "none")
-    return [(name, *outcome) for name, outcome in found.items()]
+        asking = _Asking(af, data)
+        found = [one for n, row in _spread(questions.queries, sample) for one in asking.ask(n, row)]
+        if not other:
+            found += [asking.given("adversarial", n, row) for n, row in _spread(_unanswerable(passages), sample)]
+            strays = [row for each in STRAYS.get(passages, ()) for _, row in _spread(load(each).queries, _STRAYS)]
+            found += [asking.given("strays", n, row) for n, row in enumerate(strays)]
+        return found
 
 
-def _document(hit: Hit) -> str:
-    return hit.entry.source.name if hit.entry.source else ""
+def _spread(rows: Sequence[Row], sample: int) -> list[tuple[int, Row]]:
+    """At most so many rows with their numbers, in pairs, so that there are as many odd ones as even ones."""
+    step = -(-len(rows) // sample) if sample else 1
+    return [(n, row) for n, row in enumerate(rows) if n % (2 * step) < 2]
 
 
-def _share(outcomes: Sequence[bool]) -> str:
-    return f"{sum(outcomes) / len(outcomes):.3f}" if outcomes else "-"
+def _unanswerable(name: str) -> list[Row]:
+    path = DATA / name / "queries_unanswerable.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return [Row(values["id"], values["text"], meta=values["meta"]) for values in map(json.loads, lines)]
+
+
+class _Asking:
+    """A stored set, of which questions are asked."""
+
+    def __init__(self, af: agentformer.AgentFormer, data: DataSet) -> None:
+        self._af = af
+        self._articles = {row.id: _article(row) for row in data.corpus}
+        self._namespaces = sorted({_namespace(row) for row in data.corpus})
+        self._whole = len(set(self._articles.values())) < len(self._articles)  # do articles have several passages?
+        self._quoting = Answerer(None, af.embedder, abstain=0.0)
+        self._model = Answerer(EchoModel(), af.embedder)  # it answers whenever it is asked
+        language = detect_language("\n".join(row.text for row in data.corpus[:40]))
+        af.backend.store([_entry(row, language) for row in data.corpus])
+
+    def ask(self, number: int, row: Row) -> Iterator[Asked]:
+        """The question as it is, without its passage, and without its article."""
+        hits = self._search(row.text, _namespace(row))
+        if row.meta.get("category_name") == "adversarial":
+            yield self._judged("adversarial", number, row, hits)
+        elif row.relevant:
+            right = set(row.relevant)
+            if any(_row(hit) in right for hit in hits[:_TOP]):
+                yield self._judged("answerable", number, row, hits)
+            yield self._judged("taken out", number, row, [hit for hit in hits if _row(hit) not in right])
+            if len(self._namespaces) > 1:
+                after = (self._namespaces.index(_namespace(row)) + 1) % len(self._namespaces)
+                yield self._judged("elsewhere", number, row, self._search(row.text, self._namespaces[after]))
+            elif self._whole:
+                articles = {self._articles[each] for each in right}
+                others = [hit for hit in hits if self._articles[_row(hit)] not in articles]
+                yield self._judged("elsewhere", number, row, others)
+
+    def given(self, kind: str, number: int, row: Row) -> Asked:
+        return self._judged(kind, number, row, self._search(row.text, self._namespaces[0]))
+
+    def _search(self, text: str, namespace: str) -> list[Hit]:
+        return self._af.backend.search(Query(text, Scope(namespace, kinds=("chunk",)), _DEEP))
+
+    def _judged(self, kind: str, number: int, row: Row, hits: Sequence[Hit]) -> Asked:
+        hits = hits[:_TOP]
+        half = "odd" if number % 2 else "even"
+        if not hits:
+            return Asked(kind, half, Grounds(0.0), 0.0, True)
+        silenced = self._model.answer(row.text, hits).mode == "none"
+        sure = self._quoting.answer(row.text, hits).confidence or 0.0
+        return Asked(kind, half, grounds(row.text, hits), sure, silenced)
+
+
+def _entry(row: Row, language: str) -> MemoryEntry:
+    who, when = row.meta.get("speaker"), row.meta.get("date_time")
+    content = f"{who} ({when}): {row.text}" if who and when else row.text
+    given = {"language": language, "row": row.id}
+    return MemoryEntry(id=new_id(), content=content, kind="chunk", namespace=_namespace(row), metadata=given)
+
+
+def _row(hit: Hit) -> str:
+    return str(hit.entry.metadata["row"])
+
+
+def _article(row: Row) -> str:
+    """What the passage is a part of; of a set of single passages, itself."""
+    return str(row.meta.get("doc", row.meta.get("title", row.meta.get("category_id", row.id))))
+
+
+def _namespace(row: Row) -> str:
+    """Conversations are searched one by one."""
+    return f"conversation-{row.meta['conv']}" if "conv" in row.meta else DEFAULT_NAMESPACE
 
 
 if __name__ == "__main__":

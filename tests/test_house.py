@@ -19,9 +19,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("types", "errors", "_version"),
     ("net",),
     ("records", "text", "embedders", "settings", "registry"),
-    ("index", "llms", "readers", "access", "jobs"),
+    ("index", "llms", "rerankers", "readers", "access", "jobs"),
     ("memory", "rag"),
-    ("tools", "archive"),
+    ("tools", "archive", "evaluation"),
     ("building",),
     ("factory",),
     ("agent", "testing"),
@@ -40,8 +40,10 @@ PUBLIC = [
     "MemoryEntry",
     "Scope",
     "Settings",
+    "Vote",
     "__version__",
     "connect",
+    "merge",
 ]
 
 

@@ -209,9 +209,11 @@ def normal(name: str) -> str:
 
 @functools.cache
 def declared() -> set[str]:
-    """Distributions that pyproject.toml names, in whatever extra."""
+    """Distributions that pyproject.toml names, in whatever extra but `fi`: its package only calls a library that the
+    system has to bring, and no setup of ours installs it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    extras = project["optional-dependencies"]
+    groups = [project["dependencies"], *(group for name, group in extras.items() if name != "fi")]
     return {normal(re.split(r"[\[<>=!~; ]", line)[0]) for group in groups for line in group}
 
 

@@ -46,7 +46,13 @@ def build_rag(
     return RAGTool(
         backend,
         ingest,
-        lambda: Answerer(model(), embedder, temperature=settings.temperature, max_tokens=settings.answer_tokens),
+        lambda: Answerer(
+            model(),
+            embedder,
+            temperature=settings.temperature,
+            max_tokens=settings.answer_tokens,
+            abstain=settings.abstain,
+        ),
         originals,
         usage,
         top_k=settings.top_k,

@@ -16,6 +16,10 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "list": ("documents:list_documents", "List the documents; `memories` lists what was remembered"),
         "remove": ("documents:remove", "Remove documents, with everything made from them"),
         "eval": ("evaluating:evaluate", "Measure how well the documents answer questions of your own"),
+        "optimize": (
+            "optimizing:optimize_command",
+            "Search the settings with which questions of your own are answered best",
+        ),
     },
     "Memories": {
         "remember": ("memory:remember", "Keep a fact, a decision, or a message of a session"),

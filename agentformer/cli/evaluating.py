@@ -1,4 +1,4 @@
-"""`agentformer eval`: how well one's own documents answer one's own questions."""
+"""`agentformer eval`: how well one's own documents answer one's own questions, in a file, in a folder, or built."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ import click
 
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.hints import tell_elsewhere
+from agentformer.cli.measuring import Options, measure
 from agentformer.cli.output import print_json, print_warnings, say
 from agentformer.cli.progress import bar
 from agentformer.cli.questions import Question, read_questions
+from agentformer.errors import InvalidInput
+from agentformer.evaluation.synthetic import COUNT
 from agentformer.factory import AgentFormer, connect
 from agentformer.types import Hit, Query, Scope
 
 Mode = Literal["hybrid", "dense", "lexical"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 _DEPTH = 10  # passages looked at
 _CUTS = (1, 3, 5, 10)
@@ -52,20 +56,32 @@ class Outcome:
         "agentformer eval questions.jsonl",
         "agentformer eval questions.jsonl --mode lexical --no-answers",
         "agentformer eval questions.jsonl --namespace board --json > outcome.json",
+        "agentformer eval my-questions/ --modes hybrid,lexical --half test",
+        "agentformer eval --synthetic",
     ),
 )
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--top-k", metavar="N", type=click.IntRange(1, 100), help="Passages that each answer is made from [3].")
-@click.option("--mode", type=click.Choice(get_args(Mode)), default="hybrid", help="How passages are searched [hybrid].")
-@click.option("--no-answers", is_flag=True, help="Only search: no answer is made, and no language model is asked.")
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--top-k", metavar="N", type=click.IntRange(1, 100), help="Of a FILE: passages of each answer [3].")
+@click.option("--mode", type=click.Choice(MODES), help="Of a FILE: how passages are searched [hybrid].")
+@click.option("--no-answers", is_flag=True, help="Of a FILE: only search; no answer is made, and no model is asked.")
+@click.option("--modes", metavar="MODES", help=f"Of a DIR or --synthetic: those compared [{','.join(MODES)}].")
+@click.option("--half", type=click.Choice(["dev", "test"]), help="Of a DIR: only this half of the questions.")
+@click.option("--sample", metavar="N", type=click.IntRange(1), help="At most so many questions, evenly spread.")
+@click.option(
+    "--synthetic",
+    metavar="[N]",
+    is_flag=False,
+    flag_value=COUNT,
+    type=click.IntRange(1, 10_000),
+    help=f"Build N questions [{COUNT}] from the documents of the namespace, or from the corpus of DIR.",
+)
+@click.option("--seed", metavar="N", type=int, default=0, help="Of --synthetic and of the intervals [0].")
 @common
-def evaluate(
-    file: Path, top_k: int | None, mode: Mode, no_answers: bool, namespace: str, as_json: bool, **options: Any
-) -> None:
+def evaluate(path: Path | None, namespace: str, as_json: bool, **options: Any) -> None:
     """Measure how well the documents answer questions of your own.
 
-    FILE has one JSON object a line. Where the answer is, is told by the document's name and page, or by words that
-    the right passage holds, or by both; or that there is none:
+    A FILE has one JSON object a line, about the documents that are stored. Where the answer is, is told by the
+    document's name and page, or by words that the right passage holds, or by both; or that there is none:
 
     \b
     {"question": "Who keeps the keys?", "document": "rules.pdf", "page": 2}
@@ -75,7 +91,42 @@ def evaluate(
     recall@k is the share of questions with a right passage among the first k, page recall@k that of those that name a
     page with a right passage on it, and MRR@10 the mean of 1/rank. Then every question is asked as `ask` does, with
     its hybrid search, and counted when the answer is that there is none. No language model is needed.
+
+    A DIR holds `corpus.jsonl` with {"id", "text", "meta"} and `queries.jsonl` with {"id", "text", "relevant": [ids],
+    "meta"}. The corpus is stored in a memory of its own, which is gone afterwards, and each question is searched by
+    words, by vectors and by both; docs/EVALUATION.md explains the figures.
+
+    With `--synthetic`, the questions are built from the documents: by a language model where one is configured, else
+    from their sentences.
     """
+    file_options = {name: options.pop(name) for name in ("top_k", "mode", "no_answers")}
+    folder_options = {name: options.pop(name) for name in ("modes", "half", "sample", "synthetic", "seed")}
+    if path is not None and not path.is_dir() and folder_options["synthetic"] is None:
+        _refuse(folder_options, "a FILE of questions", but="seed")
+        _evaluate_file(path, namespace=namespace, as_json=as_json, **file_options, **options)
+        return
+    _refuse(file_options, "a DIR and for --synthetic")
+    measure(path, Options(namespace=namespace, as_json=as_json, **folder_options), options)
+
+
+def _refuse(options: dict[str, Any], where: str, but: str = "") -> None:
+    """Raises `InvalidInput` for an option that means nothing there."""
+    for name, value in options.items():
+        if value not in (None, False) and name != but:
+            raise InvalidInput(f"--{name.replace('_', '-')}", f"is not for {where}")
+
+
+def _evaluate_file(
+    file: Path,
+    *,
+    top_k: int | None,
+    mode: Mode | None,
+    no_answers: bool,
+    namespace: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    mode = mode or "hybrid"
     with connect(**options) as af:
         tell_elsewhere(af, namespace)
         documents = {each.name: each.pages for each in af.rag.documents(namespace=namespace) if each.chunks}

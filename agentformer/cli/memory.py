@@ -26,6 +26,7 @@ _FACT_ONLY = ("tier", "kind", "title", "category", "salience")
 _tiers = click.option("--tier", "tiers", multiple=True, type=click.Choice(TIERS), help="Of this tier; repeatable.")
 _kinds = click.option("--kind", "kinds", metavar="WORD", multiple=True, help="Of this kind; repeatable.")
 _archived = click.option("--archived", is_flag=True, help="Archived and superseded ones too.")
+_explain = click.option("--explain", is_flag=True, help="Say of each why it stands there: ranks and their weights.")
 
 
 @main.command(
@@ -93,6 +94,7 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
 @click.option("--min-salience", metavar="NUMBER", type=float, default=0.0, help="Worth at least this today, 0 to 1.")
 @click.option("--all", "every", is_flag=True, help="The nearest ones too that do not bear on the query.")
 @click.option("--references", is_flag=True, help="Only the records of your application that they stand for.")
+@_explain
 @common
 @in_place
 def recall(
@@ -104,6 +106,7 @@ def recall(
     min_salience: float,
     every: bool,
     references: bool,
+    explain: bool,
     place: Any,
     as_json: bool,
     **options: Any,
@@ -127,16 +130,21 @@ def recall(
     if as_json:
         print_json({"hits": [memory_hit_json(hit) for hit in hits], "warnings": list(hits.warnings)})
     else:
-        print_hits(hits, nothing)
+        print_hits(hits, nothing, explain=explain)
 
 
 @main.command(
-    epilog=examples('agentformer search "keys"', 'agentformer search "kevätkokous" --limit 3 --json'),
+    epilog=examples(
+        'agentformer search "keys"',
+        'agentformer search "keys" --explain',
+        'agentformer search "kevätkokous" --limit 3 --json',
+    ),
 )
 @click.argument("query")
 @click.option("--limit", metavar="N", type=click.IntRange(1, 1000), default=10, help="At most [10].")
+@_explain
 @common
-def search(query: str, limit: int, namespace: str, as_json: bool, **options: Any) -> None:
+def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Find passages of documents and memories, best first."""
     with connect(**options) as af:
         hits = af.memory.search(query, namespace=namespace, limit=limit)
@@ -145,7 +153,7 @@ def search(query: str, limit: int, namespace: str, as_json: bool, **options: Any
     if as_json:
         print_json({"hits": [hit_json(hit) for hit in hits], "warnings": list(hits.warnings)})
     else:
-        print_hits(hits)
+        print_hits(hits, explain=explain)
 
 
 @main.command(

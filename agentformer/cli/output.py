@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
+from agentformer.cli.explaining import reasons
 from agentformer.cli.tables import table
 from agentformer.types import Answer, Hit, Hits, MemoryEntry
 
@@ -99,18 +100,25 @@ def print_answer(answer: Answer) -> None:
     print_warnings(answer.warnings)
     say(answer.text)
     if answer.citations:
-        say(f"\n({answer.mode})")
+        say(f"\n({answer.mode}{confidence(answer)})")
     for citation in answer.citations:
         place = f", page {citation.page}" if citation.page else ""
         printed = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
         say(f"[{citation.number}] {citation.document}{place}{printed}: {' '.join(citation.quote.split())}")
 
 
-def print_hits(hits: Hits, nothing: str = "nothing found") -> None:
-    """Hits, best first, or `nothing` where there are none."""
+def confidence(answer: Answer) -> str:
+    """How sure the search is of what is quoted; a model is trusted or not for its own words."""
+    return f", confidence {answer.confidence:.2f}" if answer.mode == "extractive" and answer.confidence else ""
+
+
+def print_hits(hits: Hits, nothing: str = "nothing found", *, explain: bool = False) -> None:
+    """Hits, best first, or `nothing` where there are none. With `explain` each tells why it stands where it stands."""
     print_warnings(hits.warnings)
-    for hit in hits:
+    for hit, reason in zip(hits, reasons(hits), strict=True):
         say(f"{hit.score:.3f}  {_origin(hit)}\n       {excerpt(hit.entry.content)}")
+        if explain:
+            say(f"       {reason}")
     if not hits:
         say(nothing)
 

@@ -53,11 +53,13 @@ class _Failed(NamedTuple):
 
 
 class Cutter:
-    """Cuts entries for an embedder into windows of at most `share` of what it reads."""
+    """Cuts entries for an embedder into windows of at most `share` of what it reads, and of at most `window_tokens` of
+    their own text (0: as the model reads). A context line stays what it is, however small the windows beside it are."""
 
-    def __init__(self, embedder: Embedder, share: float = 1.0) -> None:
+    def __init__(self, embedder: Embedder, share: float = 1.0, window_tokens: int = 0) -> None:
         self._embedder = embedder
         self._limit = max(2, int(embedder.space.max_tokens * share))
+        self._window = window_tokens or self._limit
         self._contexts: dict[str, tuple[str, int]] = {}
 
     def cut(self, entries: Iterable[MemoryEntry]) -> Cuts:
@@ -76,7 +78,7 @@ class Cutter:
     def _spans(self, entry: MemoryEntry) -> tuple[str, list[Span]]:
         """What stands before each window, and the windows."""
         before, used = self._context(entry)
-        limit = self._limit - used
+        limit = min(self._limit - used, self._window)
         content = entry.content
         if len(content) <= limit - _OWN and content.isascii():  # no token without a letter of its own: it fits
             bare = content.strip()
@@ -109,8 +111,11 @@ class Vectorizer:
         known: Callable[[Sequence[bytes]], set[bytes]],
         keep: Callable[[Rows], None],
         progress: Progress | None = None,
+        *,
+        window_tokens: int = 0,
     ) -> None:
         self._embedder = embedder
+        self._window_tokens = window_tokens
         self._known = known
         self._keep = keep
         self._progress = progress
@@ -128,7 +133,7 @@ class Vectorizer:
         """Each entry's windows. The vectors of texts that were not known have been kept, or are in `rows`. An entry
         that the model takes in no way is `Refused`, and holds up no other. Raises `EmbedderUnavailable`; what was
         finished before has been kept."""
-        cutter = Cutter(self._embedder)
+        cutter = Cutter(self._embedder, window_tokens=self._window_tokens)
         cuts = cutter.cut(entries)
         try:
             failed = self._embed(cutter, entries, cuts, self._progress)
@@ -147,7 +152,7 @@ class Vectorizer:
         """One entry's windows, as wide as the model takes them."""
         reason = ""
         for share in SHARES:
-            cutter = Cutter(self._embedder, share)
+            cutter = Cutter(self._embedder, share, self._window_tokens)
             cuts = cutter.cut([entry])
             error = self._embed(cutter, [entry], cuts).reasons.get(0)
             if error is None:

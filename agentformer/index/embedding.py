@@ -41,10 +41,11 @@ class Prepared(NamedTuple):
 class Embedding:
     """Embeds entries for a store. Raises `SpaceMismatch` when the store's vectors are of another space."""
 
-    def __init__(self, folder: Path, database: Database, embedder: Embedder) -> None:
+    def __init__(self, folder: Path, database: Database, embedder: Embedder, *, window_tokens: int = 0) -> None:
         self._folder = folder
         self._database = database
         self._embedder = embedder
+        self._window_tokens = window_tokens
 
     def prepare(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> Prepared:
         """Windows and vectors of entries. Holds no lock; finished vectors of long work are kept as it goes.
@@ -68,7 +69,7 @@ class Embedding:
                 if now is None or not now[1].difference(space):
                     store.put_vectors(connection, claim_space(connection, space), *rows)
 
-        vectorizer = Vectorizer(embedder, known, keep, progress)
+        vectorizer = Vectorizer(embedder, known, keep, progress, window_tokens=self._window_tokens)
         cuts = vectorizer(entries)
         return Prepared(space, cuts, vectorizer.rows)
 

@@ -59,7 +59,10 @@ class Move:
     """One run of `reembed`. Raises `Conflict` while another process is at it, `EmbedderUnavailable` when the new
     embedder cannot go on: the same call goes on later."""
 
-    def __init__(self, folder: Path, database: Database, former: Embedder, target: Embedder) -> None:
+    def __init__(
+        self, folder: Path, database: Database, former: Embedder, target: Embedder, *, window_tokens: int = 0
+    ) -> None:
+        self._window_tokens = window_tokens
         self._folder = folder
         self._database = database
         self._former = former
@@ -125,7 +128,12 @@ class Move:
                 progress(self._counts.entries, self._counts.entries + max(0, left - len(found)))
 
     def _group(self, number: int, found: dict[int, MemoryEntry]) -> None:
-        vectorizer = Vectorizer(self._target, partial(self._known, number), partial(self._keep, number))
+        vectorizer = Vectorizer(
+            self._target,
+            partial(self._known, number),
+            partial(self._keep, number),
+            window_tokens=self._window_tokens,
+        )
         try:
             windows = vectorizer(list(found.values()))
         finally:

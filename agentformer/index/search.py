@@ -17,8 +17,10 @@ from agentformer.index.beside import Beside
 from agentformer.index.dense import DenseIndex
 from agentformer.index.described import WORDS_FOLDER
 from agentformer.index.following import at_hand, pinned, settled
-from agentformer.index.fusion import merge
+from agentformer.index.fusion import Fusion
+from agentformer.index.joining import VECTORS, joined
 from agentformer.index.knowledge import Knowledge
+from agentformer.index.periods import asked_time
 from agentformer.index.plan import Plan
 from agentformer.index.questions import Questions
 from agentformer.index.reranking import Nearby, Ranked, ranked, refined
@@ -30,6 +32,7 @@ from agentformer.records.crc import damaged
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space, space_of
 from agentformer.records.vectors import any_pending, pending_count, spans
+from agentformer.text.analysers import PLAIN, Analysers
 from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope
 
 MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
@@ -40,6 +43,7 @@ _WAITING = "{} entries have no vectors yet and are found by words alone; `agentf
 _WORDS_ALONE = "searched by words alone: {}"
 _MOVING = "answered from the former embedding space while the embedder {} is being loaded"
 _EXCERPT = 600  # code points of each
+_ONE_SIDE = Fusion("rrf")  # of a search by vectors or by words alone: its own order
 
 
 class _State(NamedTuple):
@@ -60,17 +64,18 @@ class HybridSearch:
         embedder: Embedder,
         *,
         fanout: int,
-        rrf_k: int,
+        fusion: Fusion | None = None,
         plan: Plan | None = None,
+        analysers: Analysers = PLAIN,
     ) -> None:
         self._database = database
         self._embedder = embedder
         self._dense = DenseIndex(folder, database.store_id, plan)
-        self._words = WordIndex(folder / WORDS_FOLDER, database.store_id)
+        self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analysers)
         self._knowledge = Knowledge(embedder)
         self._questions = Questions()
         self._fanout = fanout
-        self._rrf_k = rrf_k
+        self._fusion = fusion or Fusion()
         self._scopes = ScopeCache()
         self._beside = Beside()
         with database.reading() as connection:
@@ -131,7 +136,8 @@ class HybridSearch:
             return _no_matches, error
 
         def ask() -> Matches:
-            return view.search(query.text, query.scope, self._candidates(query), state.allowed)
+            dates = asked_time(query.text, query.at).terms
+            return view.search(query.text, query.scope, self._candidates(query), state.allowed, dates)
 
         if query.mode != "hybrid" or state.space is None:
             return ask, None
@@ -220,7 +226,7 @@ class HybridSearch:
         vector = self._questions.embed(embedder, number, query.text)
         return self._dense.search(number, vector, self._candidates(query), allowed)
 
-    def _dense_weight(self, connection: sqlite3.Connection, query: Query, matches: Matches) -> float:
+    def _known(self, connection: sqlite3.Connection, query: Query, matches: Matches) -> float:
         """What the embedder can know of this query and of the passages that share its words."""
         if not self._knowledge.judges:
             return 1.0
@@ -235,16 +241,16 @@ class HybridSearch:
             else Ranked([], [], [], [], 0)
         )
         both = bool(found.entries and matches.entries)
-        weight = self._dense_weight(connection, query, matches) if both else float(bool(found.entries))
-        # A side without a vote is left out wholly: its ranks would only look like evidence.
-        dense = found.entries if weight else []
-        merged = merge([dense, matches.entries], weights=[weight, float(bool(matches.entries))], k=self._rrf_k)
+        known = self._known(connection, query, matches) if both else float(bool(found.entries))
+        fusion = self._fusion if query.mode == "hybrid" else _ONE_SIDE
+        result = joined(connection, fusion, found, matches, known, asked_time(query.text, query.at))
+        merged = result.order
         least = max(merged[min(query.limit, len(merged)) - 1][1] if merged else 0.0, query.min_score)
         best = dict(itertools.takewhile(lambda item: item[1] >= least, merged))
         entries = records.by_num(connection, list(best))
         if any(entry.namespace != query.scope.namespace for entry in entries.values()):
             raise damaged("an index of the entries", "it has one of another namespace")
-        near_at = {num: place for place, num in enumerate(dense) if num in best}
+        near_at = {num: place for place, num in enumerate(found.entries if result.has(VECTORS) else ()) if num in best}
         words_at = {num: place for place, num in enumerate(matches.entries) if num in best}
         cosines = refined(connection, near.query, found, near_at.values()) if near else {}
         at = spans(connection, [found.windows[place] for place in near_at.values()])
@@ -260,6 +266,7 @@ class HybridSearch:
                     dense_rank=None if place is None else place + 1,
                     lexical_rank=None if other is None else other + 1,
                     span=None if place is None else at.get(found.windows[place]),
+                    votes=result.votes(num),
                 )
             )
         return sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agentformer.index.periods import entry_terms
 from agentformer.later import Later
-from agentformer.text.analysis import query_terms, text_terms
+from agentformer.text.analysers import PLAIN, Analysers
+from agentformer.text.analysis import language_of, query_terms, text_terms
 from agentformer.text.languages import detect_language
 from agentformer.types import MemoryEntry, Scope
 
@@ -22,13 +24,15 @@ if TYPE_CHECKING:
 else:
     tantivy = Later("tantivy")
 
-ANALYSIS = 2  # raised whenever the terms change: an index of other terms is rebuilt
-_UNKNOWN = "und"  # ISO 639's code for a language not known
+ANALYSIS = 3  # raised whenever the terms change: an index of other terms is rebuilt
+UNKNOWN_LANGUAGE = "und"  # ISO 639's code for a language not known
 # How much a match counts in each field; chosen on development halves, see docs/BENCHMARKS.md.
 BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
 _PLACES = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
 _KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))  # of an entry, and of a scope
 _OWNERS = ("user_id", "project")
+_OWN = 2  # times that a message's own words count beside those around it
+_AROUND = 2_000  # code points of each of the texts around
 _TAG = 64  # code points of a metadata string that is kept as a term: names and ids, not texts
 _EXACT = 2**53  # integers below it equal their float, as SQLite compares them
 
@@ -49,19 +53,23 @@ class Analysed:
     language: str  # "" when unknown
     places: tuple[str, ...]
     terms: Mapping[str, tuple[str, ...]]  # by field, repeated as in the text
+    analysers: tuple[str, ...] = ()  # by name, that took part beside what is always there
 
     @classmethod
-    def of(cls, num: int, entry: MemoryEntry) -> Analysed:
-        prior = entry.metadata.get("language")
-        language = detect_language(entry.content, prior if isinstance(prior, str) else "")
-        terms = text_terms(entry.content, language)
+    def of(cls, num: int, entry: MemoryEntry, analysers: Analysers = PLAIN, around: Sequence[str] = ()) -> Analysed:
+        """An entry with the texts `around` it, whose words count beside its own."""
+        prior = entry.metadata.get("language") or (detect_language("\n".join(around)) if around else "")
+        language = language_of(entry.content, prior if isinstance(prior, str) else "", analysers)
+        terms = text_terms(entry.content, language, analysers)
         context = text_terms(f"{entry.title} {entry.context}", language).stems if entry.title or entry.context else ()
+        stems = (*terms.stems, *dict.fromkeys((*context, *entry_terms(entry, language))))
+        beside = [term for text in around for term in text_terms(text[:_AROUND], language, analysers).stems]
         fields = {
-            "stems": (*terms.stems, *dict.fromkeys(context)),
+            "stems": (*stems * _OWN, *beside) if beside else stems,
             "surface": terms.surface,
             "parts": terms.parts,
         }
-        return cls(num, language, tuple(_places(entry)), fields)
+        return cls(num, language, tuple(_places(entry)), fields, analysers.names(language))
 
     def document(self) -> Any:
         """As tantivy takes it."""
@@ -69,7 +77,9 @@ class Analysed:
         document.add_unsigned("num", self.num)
         for place in self.places:
             document.add_text("places", place)
-        document.add_text("language", self.language or _UNKNOWN)
+        document.add_text("language", self.language or UNKNOWN_LANGUAGE)
+        for name in self.analysers:
+            document.add_text("analysers", name)
         for name, terms in self.terms.items():
             document.add_text(name, " ".join(terms))
         return document
@@ -79,7 +89,7 @@ def schema() -> Any:
     """The fields of a tantivy index."""
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("num", indexed=True, fast=True)
-    for name in ("places", "language"):
+    for name in ("places", "language", "analysers"):
         builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
     for name in BOOSTS:
         builder.add_text_field(name, tokenizer_name="whitespace", index_option="freq")
@@ -89,7 +99,7 @@ def schema() -> Any:
 def languages_of(searcher: Any) -> dict[str, int]:
     """How many of an index's texts are in each language, "" where it is not known."""
     names = [name for name, _ in searcher.terms_with_prefix("language", "")]
-    return {"" if name == _UNKNOWN else name: int(searcher.doc_freq("language", name)) for name in names}
+    return {"" if name == UNKNOWN_LANGUAGE else name: int(searcher.doc_freq("language", name)) for name in names}
 
 
 def in_language(term: str, language: str) -> bool:
@@ -98,14 +108,17 @@ def in_language(term: str, language: str) -> bool:
     return not mark or head == language
 
 
-def asked_terms(text: str, languages: Sequence[str]) -> list[Asked]:
-    """The terms of a query against texts in `languages`, each once."""
-    terms = _query_terms(text, tuple(languages))
+def asked_terms(
+    text: str, languages: Sequence[str], dates: Sequence[str] = (), analysers: Analysers = PLAIN
+) -> list[Asked]:
+    """The terms of a query against texts in `languages`, each once, with those of the days that it asks for."""
+    terms = _query_terms(text, tuple(languages), analysers)
     counts = Counter(
         [
             *(("stems", term) for term in terms.stems),
             *(("surface", term) for term in terms.surface),
             *(("parts", term) for term in terms.parts),
+            *(("stems", term) for term in dates if term not in terms.stems),
         ]
     )
     return [Asked(field, term, BOOSTS[field] * times) for (field, term), times in counts.items()]

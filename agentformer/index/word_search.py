@@ -16,6 +16,7 @@ from agentformer.index.recent import Recent, Statistics
 from agentformer.index.scoping import Allowed
 from agentformer.index.word_fields import BOOSTS, Asked, asked_terms, in_language, languages_of, required_places
 from agentformer.later import Later
+from agentformer.text.analysers import PLAIN, Analysers
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.languages import language_of_query
 from agentformer.types import Scope
@@ -43,6 +44,7 @@ class Matches(NamedTuple):
 
     entries: list[int]
     scores: list[float]
+    ideal: float = 0.0  # about the score of an entry of mean length that has each stem of the query once
 
 
 class Scored(NamedTuple):
@@ -68,8 +70,9 @@ _NONE = Scored.of([], [])
 class Stored:
     """One commit of the index. Thread-safe; answers the same for as long as it is kept, whatever is written."""
 
-    def __init__(self, searcher: Any, schema: Any) -> None:
+    def __init__(self, searcher: Any, schema: Any, analysers: Analysers = PLAIN) -> None:
         self._searcher = searcher
+        self._analysers = analysers
         self._schema = schema
         self._lock = threading.Lock()
         self._holders: dict[tuple[str, str], int] = {}
@@ -80,8 +83,8 @@ class Stored:
         self._spoken = [name for name, held in self.languages.items() if held >= self.entries * _SPOKEN]
         self.language = max(self.languages, key=lambda name: self.languages[name], default="")  # of the most
 
-    def asked(self, text: str, more: Collection[str]) -> list[Asked]:
-        """The terms of a query against the index, and texts in the languages `more`.
+    def asked(self, text: str, more: Collection[str], dates: Sequence[str] = ()) -> list[Asked]:
+        """The terms of a query against the index, and texts in the languages `more`; and the terms `dates`.
 
         Of short texts a few in a thousand are taken for one of a dozen other languages; a large index is not asked for
         the stems of all of those, unless the query is in one. Words as they are written are found in any case.
@@ -89,7 +92,7 @@ class Stored:
         languages = {*self.languages, *more}
         if self.entries >= _LARGE and len(self._spoken) < len(self.languages):
             languages = {*self._spoken, *more, *(languages & {language_of_query(text[:MAX_QUERY])})}
-        return asked_terms(text, sorted(languages))
+        return asked_terms(text, sorted(languages), dates, self._analysers)
 
     def holders(self, field: str, term: str) -> int:
         """How many entries have the term."""
@@ -174,9 +177,10 @@ class View:
     stored: Stored
     recent: Recent
 
-    def search(self, text: str, scope: Scope, limit: int, allowed: Allowed) -> Matches:
-        """The best `limit` entries of `scope` among `allowed`, best first, equal ones by number."""
-        asked = self.stored.asked(text, self.recent.languages)
+    def search(self, text: str, scope: Scope, limit: int, allowed: Allowed, dates: Sequence[str] = ()) -> Matches:
+        """The best `limit` entries of `scope` among `allowed`, best first, equal ones by number. `dates` are the
+        terms of the days that the text asks for."""
+        asked = self.stored.asked(text, self.recent.languages, dates)
         held = {(field, term): self.stored.holders(field, term) for field, term, _ in asked}
         asked = telling(asked, held, self.stored.entries, self.stored.language)
         limit = min(limit, allowed.count)
@@ -187,7 +191,23 @@ class View:
             newest = _inside(Scored.of(list(scores), list(scores.values())), allowed)
             found = found.with_others(newest)
         best = np.lexsort((found.entries, -found.scores))[:limit]
-        return Matches(found.entries[best].tolist(), found.scores[best].tolist())
+        ideal = ideal_score(asked, held, self.stored.entries + len(self.recent), self.stored.languages)
+        return Matches(found.entries[best].tolist(), found.scores[best].tolist(), ideal)
+
+
+def ideal_score(
+    asked: Sequence[Asked], holders: Mapping[tuple[str, str], int], entries: int, languages: Collection[str]
+) -> float:
+    """What BM25 gives for all stems of a query, each once in a text of mean length. A query is asked in each language
+    of the store, so it is that of the language whose stems are held most."""
+    stems = [each for each in asked if each.field == "stems"]
+    rarity = {
+        each.term: each.weight * math.log(1 + (max(entries, held) - held + 0.5) / (held + 0.5))
+        for each in stems
+        for held in [holders[each.field, each.term]]
+    }
+    sums = (sum(rarity[term] for term in rarity if in_language(term, language)) for language in languages)
+    return min((one for one in sums if one), default=0.0)
 
 
 def _inside(found: Scored, allowed: Allowed) -> Scored:

@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 from agentformer.errors import AgentFormerError, StoreFull
 from agentformer.index import manifest
 from agentformer.index.recent import Change, Recent
+from agentformer.index.word_analysers import Sharing
 from agentformer.index.word_fields import ANALYSIS, BOOSTS, Analysed, schema
 from agentformer.index.word_search import Matches, Stored, View
 from agentformer.index.word_writing import broken, told, writer_of
@@ -28,6 +29,8 @@ from agentformer.later import Later
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.files import delete
+from agentformer.records.neighbours import said_around
+from agentformer.text.analysers import PLAIN, Analysers
 from agentformer.types import UNSEARCHED_KINDS
 
 if TYPE_CHECKING:
@@ -44,14 +47,17 @@ _GROUP = 2_000  # entries read from the records at a time
 _RECENT_SHARE = 0.02  # of an index's entries that may wait in memory: so few do not change how rare a word is
 _RECENT = 1_000  # and at most so many, since each of them is looked at by each search
 _GATHERED = 250  # so many are worth a commit in the background
+_UNCHANGED = -1  # in place of the change that an entry is of, where it has not changed and is analysed again
 
 
 class WordIndex:
     """BM25 search over entries. Thread-safe, and safe with other processes on the same folder."""
 
-    def __init__(self, folder: Path, store_id: str) -> None:
+    def __init__(self, folder: Path, store_id: str, analysers: Analysers = PLAIN) -> None:
         self._folder = folder
         self._identity = {"store": store_id, "analysis": ANALYSIS}
+        self._analysers = analysers
+        self._sharing = Sharing(analysers)
         self._writing = threading.RLock()  # of the index on disk within this process; held while it is written
         self._lock = threading.RLock()  # of what searches see, held for moments
         self._index: Any = None
@@ -116,7 +122,7 @@ class WordIndex:
             changes = [Change(*row) for row in records.changes_since(connection, self._seen, room + 1)]
             if len(changes) + len(self._view.recent) > room:
                 return False
-            found = _analysed(connection, [change.num for change in changes])
+            found = _analysed(connection, [change.num for change in changes], self._analysers)
             self._view = View(self._view.stored, self._view.recent.with_changes(changes, found))
             self._seen, self._seen_point = newest, records.point(connection, newest)
         if len(self._view.recent) >= min(_GATHERED, room // 2 + 1):
@@ -163,9 +169,13 @@ class WordIndex:
                     self._forget_another_history(connection)
                 if self._applied and known != self._point:  # the records are another copy, put back in place
                     self._begin_anew()
-                if self._applied < newest:
-                    self._follow(database)
+                lacking = [] if database.read_only else self._lacking()
+                if self._applied < newest or lacking:
+                    self._follow(database, lacking)
                 self._show()
+
+    def _lacking(self) -> list[int]:
+        return self._sharing.lacking(self._index.searcher(), self._index.schema)
 
     def _forget_another_history(self, connection: sqlite3.Connection) -> None:
         """Let go of what is in memory where the records are another copy now."""
@@ -202,7 +212,7 @@ class WordIndex:
         if {key: state.get(key) for key in self._identity} != self._identity:
             raise ValueError("the word index is of another store or of another analysis")
         self._applied, self._point = int(state["seq"]), str(state["point"])
-        self._stored = Stored(self._index.searcher(), self._index.schema)
+        self._stored = Stored(self._index.searcher(), self._index.schema, self._analysers)
 
     def _show(self) -> None:
         """Let searches see the index as it is on disk, with what is newer in memory."""
@@ -224,12 +234,15 @@ class WordIndex:
     def _lock_file(self) -> str:
         return str(self._folder) + ".lock"
 
-    def _follow(self, database: Database) -> None:
+    def _follow(self, database: Database, lacking: Sequence[int] = ()) -> None:
+        """Write what has changed, and anew the entries that are `lacking` what an analyser of this process tells."""
         manifest.clear(self._folder)
         with writer_of(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
             newest = records.last_change(connection)
             state = {**self._identity, "seq": newest, "point": records.point(connection, newest)}
             changes = [Change(*row) for row in records.changes_since(connection, self._applied)]
+            changed = {change.num for change in changes}
+            changes += (Change(_UNCHANGED, num) for num in lacking if num not in changed)
             for i in range(0, len(changes), _GROUP):
                 self._write(connection, writer, changes[i : i + _GROUP])
         manifest.write(self._folder, state)
@@ -239,7 +252,7 @@ class WordIndex:
     def _write(self, connection: sqlite3.Connection, writer: Any, changes: Sequence[Change]) -> None:
         view = self._view
         known = {change.num: view.recent.analysed(change) if view else None for change in changes}
-        found = _analysed(connection, [num for num, analysed in known.items() if analysed is None])
+        found = _analysed(connection, [num for num, analysed in known.items() if analysed is None], self._analysers)
         for _, num in changes:
             if self._applied:
                 writer.delete_documents_by_query(tantivy.Query.term_query(self._index.schema, "num", num))
@@ -248,10 +261,10 @@ class WordIndex:
                 writer.add_document(analysed.document())
 
 
-def _analysed(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Analysed]:
+def _analysed(connection: sqlite3.Connection, nums: Sequence[int], analysers: Analysers) -> dict[int, Analysed]:
     """Those of these entries that are there and searched."""
     return {
-        num: Analysed.of(num, entry)
+        num: Analysed.of(num, entry, analysers, said_around(connection, entry))
         for num, entry in records.by_num(connection, nums).items()
         if entry.kind not in UNSEARCHED_KINDS
     }

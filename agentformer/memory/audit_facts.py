@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentformer.memory.audit_words import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
-from agentformer.memory.summaries.dates import Day, Mention, find_dates, given
 from agentformer.memory.summaries.numbers import Number, find_numbers
+from agentformer.text.dates import Day, Mention, find_dates, given
 
 _YEARS = range(1900, 2100)
 _MASK = "\ufffc"  # stands for each character of a date or number that is told already

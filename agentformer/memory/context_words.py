@@ -72,7 +72,7 @@ def _language(entry: MemoryEntry) -> str:
 def _asked(query: str, language: str) -> Asked:
     terms = _content_terms(query, language)
     words: dict[str, str] = {}
-    for word in dict.fromkeys(text_terms(_spaced(query), language).surface):
+    for word in dict.fromkeys(text_terms(_spaced(query), language).words):
         words.setdefault(_stem(word, language), word)
     return Asked(language, terms, {term: words[term] for term in terms if term in words})
 
@@ -91,9 +91,7 @@ def _read(hit: Hit, asked: Asked) -> Held:
     names = [frozenset(_content_terms(name, asked.language)) for name in _names(entry)]
     joined = "".join(" " + stem.rpartition("~")[2] for stem in dict.fromkeys(terms.stems))
     single = frozenset(part for part in terms.parts if len(part) == 1)  # ideographs, of which a query may be one
-    return Held(
-        hit, asked, single.union(terms.stems), joined, frozenset(terms.surface), [name for name in names if name]
-    )
+    return Held(hit, asked, single.union(terms.stems), joined, frozenset(terms.words), [name for name in names if name])
 
 
 def _names(entry: MemoryEntry) -> list[str]:
@@ -143,7 +141,7 @@ def _meant(asked: Asked, rows: Sequence[Held]) -> dict[str, frozenset[str]]:
 def _name_words(rows: Sequence[Held]) -> Iterable[str]:
     for row in rows:
         for name in _names(row.hit.entry):
-            yield from text_terms(_spaced(name), row.asked.language).surface
+            yield from text_terms(_spaced(name), row.asked.language).words
 
 
 def _alike(wanted: Sequence[tuple[str, str]], words: Iterable[str], language: str) -> dict[str, frozenset[str]]:

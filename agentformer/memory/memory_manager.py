@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from agentformer.memory.audit import AuditReport, audit
     from agentformer.memory.context import Context, ContextBuilder
     from agentformer.memory.hints import why_nothing
+    from agentformer.memory.latest import latest_first
     from agentformer.memory.relevance import relevant
 else:
     audit, why_nothing, relevant = late("audit"), late("why_nothing"), late("relevant")
+    latest_first = late("latest_first")
 
 Entries = list[MemoryEntry]  # inside the class, `list` is a method
 
@@ -90,9 +93,16 @@ class MemoryManager:
         and the references of `store`. Messages are kept each time, also when they repeat. Every few messages
         the session's old ones become a summary (`Settings.clean_every`). Raises `InvalidInput`.
         """
-        entry = arguments.new_message({**values, "session_id": session_id, "role": role, "content": content})
-        stored = self._backend.store([entry], replacing=_replaced([entry]))[0]
-        self._cleaner.message_added(stored)
+        return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
+
+    def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
+        """Keep many messages, of one session or several, such as a chat that another program has kept: mappings of
+        `add_message`'s arguments, each session's in order. All or none, in one transaction, embedded together. Raises
+        `InvalidInput`."""
+        entries = [arguments.new_message(message) for message in arguments.mappings("messages", messages)]
+        stored = [*self._backend.store(entries, replacing=arguments.replaced(entries))] if entries else []
+        for entry in stored:
+            self._cleaner.message_added(entry)
         return stored
 
     def store(self, content: str, **values: Unpack[StoredFields]) -> MemoryEntry:
@@ -123,7 +133,7 @@ class MemoryManager:
         if not entries:
             return []
         try:
-            return list(self._backend.store(entries, replacing=_replaced(entries), unique=True))
+            return list(self._backend.store(entries, replacing=arguments.replaced(entries), unique=True))
         except Conflict:
             blocks = [entry.title for entry in entries if entry.tier == "core" and entry.title]
             if not blocks:
@@ -154,6 +164,7 @@ class MemoryManager:
         min_score: float = 0.0,
         mode: str = "hybrid",
         relevant_only: bool = False,
+        at: datetime | str | None = None,
         **scope: Unpack[ScopeFields],
     ) -> Hits:
         """The best `limit` entries of the scope, best first; see `Hit` for what each carries.
@@ -162,7 +173,8 @@ class MemoryManager:
         `occurred_to`, `parent_id`, `source_type`, `source_id`, `min_salience` (after decay) and `include_archived`.
         `mode` is `hybrid`, `dense` or `lexical`. In the mode `hybrid` what shares no term with `text` and lies far
         from it (`Settings.noise_floor`) does not fill the list; `relevant_only` leaves out all that does not bear
-        on it. Salience weighs gently. Raises `InvalidInput` naming the field.
+        on it. Salience weighs gently, and of facts that contradict each other the latest comes first. "Yesterday" in
+        `text` is reckoned from `at` (aware, or ISO 8601 with a zone; now). Raises `InvalidInput` naming the field.
         """
         fields.text("text", text)
         if not isinstance(min_score, (int, float)) or min_score != min_score:  # NaN is unlike itself
@@ -172,14 +184,14 @@ class MemoryManager:
         wanted = fields.limit("limit", limit)
         within = self._scope(scope)
         asked = min(max(wanted + SPARE, _JUDGED if relevant_only else 0), fields.MAX_LIMIT)
-        query = Query(text, within, asked, mode=mode)  # type: ignore[arg-type]
+        query = Query(text, within, asked, mode=mode, at=fields.moment("at", at))  # type: ignore[arg-type]
         hits = self._backend.search(query)
         found = weighed(hits, within.decay)
         if relevant_only:
             found = relevant(text, found)  # which knows words that are mistyped, too
         elif mode == "hybrid":
             found = above_noise(found, self._noise_floor)
-        best = Hits([hit for hit in found if hit.score >= min_score][:wanted], hits.warnings)
+        best = Hits(latest_first([hit for hit in found if hit.score >= min_score])[:wanted], hits.warnings)
         self._usage.matched(hit.entry.id for hit in best)
         return best if best else Hits((), (*hits.warnings, *why_nothing(self._backend, query)))
 
@@ -384,12 +396,3 @@ class MemoryManager:
         while page := self._backend.list(scope, after=after, limit=_PAGE):
             yield from (entry for entry in page if entry.kind == "document" or entry.source is not None)
             after = page[-1].id
-
-
-def _replaced(entries: Sequence[MemoryEntry]) -> list[Scope]:
-    """The former entries of the records that these refer to."""
-    records = {(entry.namespace, entry.source_type, entry.source_id) for entry in entries if entry.source_id}
-    return [
-        Scope(namespace, source_type=kind, source_id=record, include_archived=True)
-        for namespace, kind, record in sorted(records, key=str)
-    ]

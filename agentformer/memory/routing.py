@@ -277,12 +277,10 @@ class RoutedBackend:
         top = ranked[0][1]
         scored = sorted(((-score / top, entry_id) for entry_id, score in ranked))
         return [
-            _scored(best[entry_id], -score) for score, entry_id in scored[: query.limit] if -score >= query.min_score
+            dataclasses.replace(best[entry_id], score=-score)
+            for score, entry_id in scored[: query.limit]
+            if -score >= query.min_score
         ]
-
-
-def _scored(hit: Hit, score: float) -> Hit:
-    return Hit(hit.entry, score, hit.dense_score, hit.lexical_score, hit.dense_rank, hit.lexical_rank, hit.span)
 
 
 def _together(moves: Sequence[Reembedding]) -> Reembedding:

@@ -9,6 +9,7 @@ from contextlib import closing
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.following import settled
 from agentformer.rag.citing import citation, cite, without_unfinished
+from agentformer.rag.confidence import grounds
 from agentformer.rag.evidence import Evidence, rank_evidence
 from agentformer.rag.links import Plain, warned, without_strange_links
 from agentformer.rag.prompts import NO_ANSWER, declines, messages, nothing_found
@@ -28,25 +29,30 @@ from agentformer.types import (
 )
 
 _MOST_QUOTES = 3
-# Below both, a question is not answered. Of 1,190 English questions this loses 0.3%, and it declines 28% of
-# them when their passage is taken out of the hits (docs/BENCHMARKS.md).
-_COVERED = 0.34
-_NEAR = 0.40
 _CLOSE = 0.75  # of the best sentence's score: a further sentence is quoted only if it is nearly as good
-# A model is not asked where no hit shares a term with the question and no sentence is this near. The bounds above are
-# not for it: it translates (they would silence 49% of German questions over English passages, this one none) and
+# A model is not asked where no hit shares a term with the question and no sentence is this near. `abstain` is not for
+# it: it translates (quotation is declined for a third of German questions over English passages, a model for none) and
 # answers "what is this about?"; whatever else it cannot answer, it says.
 _FAR = 0.25
+_WITHOUT_MEANING = "hashing"  # the embedder that compares words and their letters
 _DECLINED = "the model declined by a word that a passage holds, so the answer is quoted"
 
 
 class Answerer:
-    """Answers from hits. `model` is None where none is configured; then every answer is extractive."""
+    """Answers from hits. `model` is None where none is configured; then every answer is extractive, and one with less
+    confidence than `abstain`, 0..1, is not given. At 0 nothing is declined but where nothing was found."""
 
     def __init__(
-        self, model: LanguageModel | None, embedder: Embedder | None, *, temperature: float = 0.3, max_tokens: int = 512
+        self,
+        model: LanguageModel | None,
+        embedder: Embedder | None,
+        *,
+        temperature: float = 0.3,
+        max_tokens: int = 512,
+        abstain: float = 0.1,
     ) -> None:
         self._model = model
+        self._abstain = abstain
         self._embedder = embedder
         self._temperature = temperature
         self._max_tokens = max_tokens
@@ -114,7 +120,7 @@ class Answerer:
 
     def _to_ask(self, question: str, hits: Sequence[Hit]) -> LanguageModel | None:
         """The model, if there is one and the hits may hold an answer."""
-        if self._model is None or not hits or self._hopeless(question, hits):
+        if self._model is None or not hits or (self._abstain and self._hopeless(question, hits)):
             return None
         return self._model
 
@@ -127,8 +133,12 @@ class Answerer:
 
     def _unasked(self, question: str, hits: Sequence[Hit]) -> Answer:
         if not hits or self._model is not None:
-            return Answer(nothing_found(question), "none", hits=tuple(hits))
+            return self._nothing(question, hits)
         return self._extractive(question, hits)
+
+    def _nothing(self, question: str, hits: Sequence[Hit], warnings: Sequence[str] = ()) -> Answer:
+        sure = self._confidence(question, hits)
+        return Answer(nothing_found(question), "none", hits=tuple(hits), warnings=tuple(warnings), confidence=sure)
 
     def _instead(self, question: str, hits: Sequence[Hit], reason: LanguageModelError | None) -> Answer:
         return self._extractive(question, hits, (f"no language model answered, so the answer is quoted: {reason}",))
@@ -147,7 +157,7 @@ class Answerer:
         if not cited.citations and (refuses(text) or NO_ANSWER in text):
             if declines(given):  # then it may be a passage that declines, and not the model
                 return self._extractive(question, hits, (*warnings, _DECLINED))
-            return Answer(nothing_found(question), "none", hits=tuple(hits), warnings=tuple(warnings))
+            return self._nothing(question, hits, warnings)
         if not cited.text:
             warnings.append("the language model said nothing, so the answer is quoted")
             return self._extractive(question, hits, tuple(warnings))
@@ -159,17 +169,39 @@ class Answerer:
             warnings.append(f"the model copied references of a passage as if they were its own: {numbers}")
         if not cited.citations:
             warnings.append("the model cited nothing; check its answer against the hits")
-        return Answer(cited.text, "llm", cited.citations, tuple(hits), tuple(warnings), complete=not cut)
+        return Answer(
+            cited.text,
+            "llm",
+            cited.citations,
+            tuple(hits),
+            tuple(warnings),
+            complete=not cut,
+            confidence=self._confidence(question, hits),
+        )
 
     def _extractive(self, question: str, hits: Sequence[Hit], warnings: tuple[str, ...] = ()) -> Answer:
         """The best sentences, word for word."""
-        ranked = self._ranked(question, hits)
-        if not _bears(ranked):
-            return Answer(nothing_found(question), "none", hits=tuple(hits), warnings=warnings)
+        sure = self._confidence(question, hits)
+        ranked = self._ranked(question, hits) if sure is not None and sure >= self._abstain else []
+        if not ranked:
+            return self._nothing(question, hits, warnings)
         chosen = [e for e in ranked[:_MOST_QUOTES] if e.score >= _CLOSE * ranked[0].score]
         citations = tuple(citation(n, evidence) for n, evidence in enumerate(chosen, 1))
         text = "\n".join(f"“{' '.join(c.quote.split())}” [{c.number}]" for c in citations)
-        return Answer(text, "extractive", citations, tuple(hits), warnings)
+        return Answer(text, "extractive", citations, tuple(hits), warnings, confidence=sure)
+
+    def _confidence(self, question: str, hits: Sequence[Hit]) -> float | None:
+        """What the hits promise; None where there are none."""
+        return grounds(question, hits, meaning=self._knows_meaning(hits)).confidence if hits else None
+
+    def _knows_meaning(self, hits: Sequence[Hit]) -> bool:
+        """Did an embedder find these hits that does more than repeat what the words say?"""
+        if self._embedder is None or not any(hit.dense_rank for hit in hits):
+            return False
+        try:
+            return settled(self._embedder).space.provider != _WITHOUT_MEANING
+        except EmbedderError:
+            return False
 
     def _ranked(self, question: str, hits: Sequence[Hit]) -> list[Evidence]:
         """The hits' sentences, judged by the embedder too if it took part in finding these hits: otherwise it does
@@ -230,12 +262,3 @@ def _cut(reply: Reply | None, limit: int) -> str:
     if reply.finish == "filtered":
         return "the server's content filter cut the answer"
     return f"the answer was cut at {limit} tokens; raise answer_tokens, or max_tokens of the question, for more"
-
-
-def _bears(evidence: Sequence[Evidence]) -> bool:
-    """Is any sentence good enough to quote? Without an embedder's judgement, one shared term is."""
-    coverage = max((e.coverage for e in evidence), default=0.0)
-    near = [e.nearness for e in evidence if e.nearness is not None]
-    if not near:
-        return coverage > 0
-    return coverage >= _COVERED or max(near) >= _NEAR

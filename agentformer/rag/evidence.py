@@ -34,14 +34,13 @@ _MARKUP = " \t#*_>-=|"
 class Evidence:
     """A sentence of a hit. `span` is in the hit's entry content; scores are in 0..1, higher is better.
 
-    `score` ranks within one question; `coverage` (the share of the question's terms that the sentence holds)
-    and `nearness` (cosine to the question; None where no embedder judged) can be compared between questions.
+    `score` ranks within one question; `nearness` (cosine to the question; None where no embedder judged) can be
+    compared between questions.
     """
 
     hit: Hit
     span: Span
     score: float
-    coverage: float = 1.0
     nearness: float | None = None
 
     @property
@@ -55,7 +54,7 @@ def rank_evidence(question: str, hits: Sequence[Hit], embedder: Embedder | None 
     if not sentences:
         return []
     best = max(hit.score for hit in hits) or 1.0
-    words, coverage = _word_scores(question, sentences)
+    words = _word_scores(question, sentences)
     plain = [_WORDS * score + _PASSAGE * hit.score / best for score, (hit, _) in zip(words, sentences, strict=True)]
     near = _nearness(question, sentences, plain, embedder)
     total = _WORDS * (1 + _NEIGHBOUR) + _PASSAGE + (_NEARNESS if near else 0.0)
@@ -64,7 +63,6 @@ def rank_evidence(question: str, hits: Sequence[Hit], embedder: Embedder | None 
             hit,
             _shortened(hit.entry.content, span),
             (plain[i] + _NEARNESS * near.get(i, 0.0)) / total,
-            coverage[i],
             near.get(i),
         )
         for i, (hit, span) in enumerate(sentences)
@@ -83,23 +81,21 @@ def _is_heading(hit: Hit, span: Span) -> bool:
     return not text or text in hit.entry.context.split(CARRIED)[0].split(SEPARATOR)
 
 
-def _word_scores(question: str, sentences: Sequence[tuple[Hit, Span]]) -> tuple[list[float], list[float]]:
+def _word_scores(question: str, sentences: Sequence[tuple[Hit, Span]]) -> list[float]:
     """Per sentence, the share of the question's terms that it holds: by rarity among those that any holds, with
-    something for its neighbours; and plainly, of all terms."""
-    terms, coverage, wanted = [], [], set()
+    something for its neighbours."""
+    terms, wanted = [], set()
     for hit, span in sentences:
         prior = hit.entry.metadata.get("language")
         language = detect_language(hit.entry.content, prior if isinstance(prior, str) else "")
         found = set(text_terms(hit.entry.content[span.start : span.end], language).stems)
-        asked = set(query_terms(question, [language]).stems)
         terms.append(found)
-        coverage.append(len(asked & found) / len(asked) if asked else 1.0)
-        wanted |= asked
+        wanted |= set(query_terms(question, [language]).stems)
     seen = Counter(term for found in terms for term in found)
     rarity = {term: math.log(1 + len(sentences) / (0.5 + seen[term])) for term in wanted if seen[term]}
     most = sum(rarity.values()) or 1.0
     own = [sum(rarity.get(term, 0.0) for term in found) / most for found in terms]
-    return [score + _NEIGHBOUR * _around(sentences, own, i) for i, score in enumerate(own)], coverage
+    return [score + _NEIGHBOUR * _around(sentences, own, i) for i, score in enumerate(own)]
 
 
 def _around(sentences: Sequence[tuple[Hit, Span]], own: Sequence[float], i: int) -> float:

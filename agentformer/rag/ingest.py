@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument, StoreError
-from agentformer.rag.chunks import cut
+from agentformer.rag.chunks import CountTokens, cut
 from agentformer.rag.documents import Document, describe
 from agentformer.rag.originals import Originals
 from agentformer.readers import ReadLimits, read
@@ -76,7 +76,7 @@ class Ingest:
         if text.status != "ready":
             return self._refuse(document, text.status, text.reason, text)
 
-        entries = self._entries(document, text)
+        entries = document_entries(document, text, self._spans, self._chunk_tokens, self._chunk_overlap)
         same = [_documents(namespace, name=name), _documents(namespace, sha256=sha256)]
         former = {entry.metadata["sha256"] for scope in same for entry in self._backend.list(scope)}
         try:
@@ -106,44 +106,47 @@ class Ingest:
         self._backend.remove([entry.id])
         return dataclasses.replace(document, status=status, reason=f"{reason} (the former version of this name stays)")
 
-    def _entries(self, document: Document, text: DocumentText) -> list[MemoryEntry]:
-        """The document, its pages, and its chunks."""
-        language = detect_language(_beginning(text))
-        pieces = list(cut(text, document.name, self._spans, self._chunk_tokens, self._chunk_overlap))
-        whole = _document_entry(document, text, "ready", text.reason, chunks=len(pieces), language=language)
-        pages = [
-            MemoryEntry(
-                id=new_id(),
-                content=page.text if page.status == "text" else "",
-                kind="page",
-                namespace=document.namespace,
-                metadata={"status": page.status, "reason": page.reason, "method": page.method},
-                source=Source(whole.id, document.name, page.number, page.label, 0, len(page.text)),
-                parent_id=whole.id,
-            )
-            for page in text.pages
-        ]
-        chunks = [
-            MemoryEntry(
-                id=new_id(),
-                content=piece.text,
-                kind="chunk",
-                namespace=document.namespace,
-                title=PurePath(document.name).stem,
-                context=piece.context,
-                metadata={"language": language, **document.metadata},
-                source=Source(whole.id, document.name, piece.page.number, piece.page.label, *piece.span),
-                parent_id=whole.id,
-            )
-            for piece in pieces
-        ]
-        return [whole, *pages, *chunks]
-
     def _spans(self, text: str) -> list[Span]:
         try:
             return self._embedder.token_spans(text)
         except EmbedderUnavailable:
             return estimated_spans(text)
+
+
+def document_entries(
+    document: Document, text: DocumentText, count: CountTokens, chunk_tokens: int, chunk_overlap: int
+) -> list[MemoryEntry]:
+    """What is stored of a document: itself, its pages, and its chunks of at most `chunk_tokens`."""
+    language = detect_language(_beginning(text))
+    pieces = list(cut(text, document.name, count, chunk_tokens, chunk_overlap))
+    whole = _document_entry(document, text, "ready", text.reason, chunks=len(pieces), language=language)
+    pages = [
+        MemoryEntry(
+            id=new_id(),
+            content=page.text if page.status == "text" else "",
+            kind="page",
+            namespace=document.namespace,
+            metadata={"status": page.status, "reason": page.reason, "method": page.method},
+            source=Source(whole.id, document.name, page.number, page.label, 0, len(page.text)),
+            parent_id=whole.id,
+        )
+        for page in text.pages
+    ]
+    chunks = [
+        MemoryEntry(
+            id=new_id(),
+            content=piece.text,
+            kind="chunk",
+            namespace=document.namespace,
+            title=PurePath(document.name).stem,
+            context=piece.context,
+            metadata={"language": language, **document.metadata},
+            source=Source(whole.id, document.name, piece.page.number, piece.page.label, *piece.span),
+            parent_id=whole.id,
+        )
+        for piece in pieces
+    ]
+    return [whole, *pages, *chunks]
 
 
 def _beginning(text: DocumentText) -> str:

@@ -9,12 +9,14 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from agentformer.errors import Conflict
+from agentformer.errors import Conflict, StoreDamaged
 from agentformer.records import crc
 from agentformer.records.codec import COLUMNS, from_row, from_state, state_checksum, to_json, to_micros, to_row
 from agentformer.records.duplicates import KEPT_EACH_TIME, same
+from agentformer.records.neighbours import numbers_around
 from agentformer.records.scopes import names_few, where
 from agentformer.records.vectors import forget
 from agentformer.types import MemoryEntry, Scope, Use
@@ -39,8 +41,9 @@ _PARTS = """
 
 def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
     """Insert entries; returns their numbers. Raises `Conflict` for an id that exists."""
+    entries = list(entries)
     nums = [_insert_one(connection, entry) for entry in entries]
-    announce(connection, nums)
+    announce(connection, [*nums, *_neighbours(connection, entries, nums)])
     return nums
 
 
@@ -86,8 +89,15 @@ def insert_unique(
             [to_micros(entry.created_at), known],
         )
         standing.append(by_num(connection, [known])[known])
-    announce(connection, nums)
+    announce(connection, [*nums, *_neighbours(connection, fresh, nums)])
     return nums, fresh, standing
+
+
+def _neighbours(connection: sqlite3.Connection, entries: Iterable[MemoryEntry], known: Collection[int]) -> list[int]:
+    """The messages beside these entries, but for the `known` ones: what they are found by has changed, too."""
+    around = numbers_around(connection, entries)
+    apart = set(known) if around else ()
+    return [num for num in around if num not in apart]
 
 
 def _known(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: Collection[int]) -> int | None:
@@ -130,19 +140,31 @@ def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
     """Delete these entries with history, windows, and vectors that nothing else uses. Parts are not looked for."""
+    beside = _neighbours(connection, _messages(connection, nums), nums)
     forget(connection, nums)
     connection.executemany("DELETE FROM entries WHERE num = ?", ((num,) for num in nums))
-    announce(connection, nums)
+    announce(connection, [*nums, *beside])
     return len(nums)
+
+
+def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[MemoryEntry]:
+    """Those of these entries that are messages of a session; a damaged one must not keep others from being removed."""
+    for group in _groups(nums):
+        marks = ",".join("?" * len(group))
+        query = f"SELECT * FROM entries WHERE num IN ({marks}) AND kind = 'message' AND session_id IS NOT NULL"
+        for row in connection.execute(query, group):
+            with suppress(StoreDamaged):
+                yield from_row(row)
 
 
 def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
     """Put `changed` over the entry of its id, which is there, and keep the former state; returns its number."""
     row = connection.execute("SELECT * FROM entries WHERE id = ?", [changed.id]).fetchone()
-    keep_state(connection, row["num"], from_row(row))
+    former = from_row(row)
+    keep_state(connection, row["num"], former)
     assignments = ",".join(f"{column} = :{column}" for column in COLUMNS if column != "id")
     connection.execute(f"UPDATE entries SET {assignments} WHERE id = :id", to_row(changed))
-    announce(connection, [row["num"]])
+    announce(connection, [row["num"], *_neighbours(connection, (former, changed), [row["num"]])])
     return int(row["num"])
 
 

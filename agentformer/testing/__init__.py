@@ -1,4 +1,5 @@
-"""Suites that prove a backend, an embedder or a language model right, for plugin authors and for ourselves; and fakes.
+"""Suites that prove a backend, an embedder, a reranker or a language model right, for plugin authors and for
+ourselves; and fakes.
 
     from agentformer.testing import BackendConformance
 
@@ -14,12 +15,13 @@ from agentformer.testing.archiving import Archiving
 from agentformer.testing.case import by_words, raises
 from agentformer.testing.changing import Changing
 from agentformer.testing.embedder import EmbedderConformance
-from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder
+from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder, OverlapReranker
 from agentformer.testing.language_model import LanguageModelConformance
 from agentformer.testing.leasing import Leasing
 from agentformer.testing.moving import Moving
 from agentformer.testing.queueing import Queueing
 from agentformer.testing.reference import Reference, admits, make_entry
+from agentformer.testing.reranker import RerankerConformance
 from agentformer.testing.scoping import Scoping
 from agentformer.testing.searching import Searching
 from agentformer.testing.storing import Storing
@@ -33,7 +35,9 @@ __all__ = [
     "EmbedderConformance",
     "FlakyEmbedder",
     "LanguageModelConformance",
+    "OverlapReranker",
     "Reference",
+    "RerankerConformance",
     "admits",
     "by_words",
     "make_entry",

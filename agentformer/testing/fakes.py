@@ -1,11 +1,14 @@
-"""Embedders for tests: one that can be switched off, and one that remembers what it was asked."""
+"""For tests: embedders, one that can be switched off and one that remembers what it was asked, and a reranker."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import EmbedderUnavailable
+from agentformer.errors import EmbedderUnavailable, RerankerUnavailable
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 
 
@@ -63,3 +66,26 @@ class FlakyEmbedder(CountingEmbedder):
     def _check(self) -> None:
         if self.down:
             raise EmbedderUnavailable("the embedder was switched off by a test")
+
+
+class OverlapReranker:
+    """By the share of the question's words that a text has, and less for a longer one; with a record of what it was
+    asked. While `down` is set, everything raises `RerankerUnavailable`."""
+
+    name = "overlap"
+
+    def __init__(self, *, down: bool = False) -> None:
+        self.down = down
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def scores(self, query: str, texts: Sequence[str]) -> Vector:
+        self.asked.append((query, tuple(texts)))
+        if self.down:
+            raise RerankerUnavailable("the reranker was switched off by a test")
+        wanted = _words(query)
+        shares = [len(wanted & (has := _words(text))) / (len(wanted) + 0.01 * len(has) + 1) for text in texts]
+        return np.array(shares, dtype=np.float32)
+
+
+def _words(text: str) -> set[str]:
+    return {*re.findall(r"\w+", text.casefold())}

@@ -72,6 +72,7 @@ class DocumentTools:
         return {
             "answer": _READ_THEM if unread else answer.text,
             "mode": answer.mode,
+            "confidence": None if answer.confidence is None else round(answer.confidence, 2),
             "citations": [citation_json(citation) for citation in answer.citations],
             "passages": [passage_json(hit, _PASSAGE) for hit in answer.hits],
             "warnings": list(answer.warnings),

@@ -24,6 +24,7 @@ Namespace = Annotated[str | None, Field(description="Another namespace than the 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The id of a memory, as searches show it.")]
 Limit = Annotated[int, Field(ge=1, le=50, description="How many at most.")]
 Query = Annotated[str, Field(min_length=1, max_length=8_000, description="What to look for, in plain words.")]
+Explain = Annotated[bool, Field(description="Also tell why each stands there. Leave out unless asked.")]
 Salience = Annotated[float, Field(ge=0, le=1, description="How much it matters: 1 is most.")]
 Metadata = Annotated[dict[str, Any] | None, Field(description="Further facts about it, as a JSON object.")]
 Block = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The block's name, such as persona.")]
@@ -80,6 +81,7 @@ class MemoryTools:
         tiers: Annotated[list[Tier] | None, Field(description=f"Only these of {', '.join(TIERS)}.")] = None,
         relevant_only: Annotated[bool, Field(description="Leave out what only lies near the query.")] = False,
         include_archived: Annotated[bool, Field(description="Also what summaries stand for.")] = False,
+        explain: Explain = False,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Find what was remembered or uploaded, best first. Look here before saying that you do not know."""
@@ -92,7 +94,8 @@ class MemoryTools:
             include_archived=include_archived,
             **caller.place(namespace),
         )
-        return {"memories": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}
+        told = [brief_hit_json(hit, _PART, explain=explain) for hit in hits]
+        return {"memories": told, "warnings": list(hits.warnings)}
 
     @tool("Read a memory", Hints("read", idempotent=True))
     def memory_get(

@@ -40,6 +40,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
         "timings": dict(answer.timings),
         "warnings": list(answer.warnings),
         "complete": answer.complete,
+        "confidence": _rounded(answer.confidence),
     }
 
 
@@ -115,10 +116,17 @@ def cut_json(entry: MemoryEntry, most: int) -> dict[str, Any]:
     return {**brief_json(entry, entry.content[:most]), **_cut(entry, most)}
 
 
-def brief_hit_json(hit: Hit, most: int) -> dict[str, Any]:
-    """A result for a model: of a content longer than `most` characters the part around what was found."""
+def brief_hit_json(hit: Hit, most: int, *, explain: bool = False) -> dict[str, Any]:
+    """A result for a model: of a content longer than `most` characters the part around what was found. With `explain`
+    also why it stands where it stands, which most models need not read."""
     told = brief_json(hit.entry, _around(hit, most))
-    return {**told, **_cut(hit.entry, most), "score": round(hit.score, 4)}
+    votes = {"votes": votes_json(hit)} if explain else {}
+    return {**told, **_cut(hit.entry, most), "score": round(hit.score, 4), **votes}
+
+
+def votes_json(hit: Hit) -> list[dict[str, Any]]:
+    """Each ranked list that the hit stands in: its name, the hit's rank in it from 1, and what the list weighed."""
+    return [{"name": vote.name, "rank": vote.rank, "weight": round(vote.weight, 4)} for vote in hit.votes]
 
 
 def _cut(entry: MemoryEntry, most: int) -> dict[str, str]:
@@ -207,6 +215,7 @@ def _scores(hit: Hit) -> dict[str, Any]:
         "dense_rank": hit.dense_rank,
         "lexical_rank": hit.lexical_rank,
         "span": list(hit.span) if hit.span else None,
+        "votes": votes_json(hit),
     }
 
 

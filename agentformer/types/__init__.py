@@ -25,6 +25,7 @@ from agentformer.types.memory import (
     Source,
     Tier,
     Use,
+    Vote,
 )
 from agentformer.types.models import (
     ChatMessage,
@@ -33,6 +34,7 @@ from agentformer.types.models import (
     LanguageModel,
     Matrix,
     Reply,
+    Reranker,
     Tool,
     ToolCall,
     Vector,
@@ -70,6 +72,7 @@ __all__ = [
     "Reembedding",
     "Reference",
     "Reply",
+    "Reranker",
     "Scope",
     "Source",
     "SpaceState",
@@ -80,5 +83,6 @@ __all__ = [
     "ToolCall",
     "Use",
     "Vector",
+    "Vote",
     "Waiting",
 ]

@@ -27,7 +27,10 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer and what it stands on. `mode` is `llm`, `extractive` or `none` (nothing good enough found)."""
+    """An answer and what it stands on. `mode` is `llm`, `extractive` or `none` (nothing good enough found).
+
+    `confidence` judges the hits and not the text: what words and vectors tell before anything is said.
+    """
 
     text: str
     mode: Literal["llm", "extractive", "none"]
@@ -36,6 +39,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds
     complete: bool = True  # False where the model broke off or was cut; `text` is what it had said
+    confidence: float | None = None  # that the hits hold the answer, 0..1; None where nothing was found to judge by
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from agentformer.types.documents import Span
 
@@ -140,18 +140,29 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search: `text` within `scope`, the best `limit` hits with a score of at least `min_score`."""
+    """A search: `text` within `scope`, the best `limit` hits with a score of at least `min_score`. "Yesterday" in the
+    text is reckoned from `at`, which is aware; None is now."""
 
     text: str
     scope: Scope = field(default_factory=Scope)
     limit: int = 10
     min_score: float = 0.0
     mode: Literal["hybrid", "dense", "lexical"] = "hybrid"
+    at: datetime | None = None
+
+
+class Vote(NamedTuple):
+    """One ranked list's part in a hit's place: which list, the hit's rank in it from 1, and what the list weighed."""
+
+    name: str  # "vectors", "words", "mentions", "period", "reranker"
+    rank: int
+    weight: float  # of the list in this search, at least 0; higher decides more
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One result. `score` is in 0..1 and comparable within its own list only; ranks count from 1."""
+    """One result. `score` is in 0..1 and comparable within its own list only; ranks count from 1. `votes` tell why it
+    stands where it stands."""
 
     entry: MemoryEntry
     score: float
@@ -160,6 +171,7 @@ class Hit:
     dense_rank: int | None = None
     lexical_rank: int | None = None
     span: Span | None = None  # best-matching part of `entry.content`
+    votes: tuple[Vote, ...] = ()
 
 
 class Hits(list[Hit]):

@@ -96,6 +96,22 @@ class Embedder(Protocol):
         ...
 
 
+@runtime_checkable
+class Reranker(Protocol):
+    """Judges passages by reading each together with the question, which is slower and surer than comparing vectors.
+    Raises `RerankerUnavailable` when it cannot work now."""
+
+    @property
+    def name(self) -> str:
+        """How settings name it, such as `sbert:cross-encoder/ms-marco-MiniLM-L6-v2`."""
+        ...
+
+    def scores(self, query: str, texts: Sequence[str]) -> Vector:
+        """(len(texts),) how well each text answers the query: unbounded, higher is better, comparable within one call.
+        A text of any length is read wholly; a text's score depends on the query and itself alone."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """What a model may ask its caller to do. `parameters` is the JSON Schema of an object."""

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 
-import agentformer
-from bench.data import load
-from bench.retrieval import SETS, ids, recall, store
+from agentformer.evaluation.run import Mode
+from agentformer.factory import trial
+from agentformer.settings import load_settings
+from bench.quality.sets import SETS, load
 from bench.speed.children import python, run
 from bench.speed.kept import cache, fingerprint
 from bench.speed.timing import Values, report
 from bench.speed.variants import FAST, INT8, VARIANTS, Variant, missing
 
-MODES = ("dense", "hybrid")
-_OF = ("embedders", "index", "records", "text", "memory")  # the rooms that decide what is found
+MODES: tuple[Mode, ...] = ("dense", "hybrid")
+_OF = ("embedders", "evaluation", "index", "records", "text", "memory")  # the rooms that decide what is found
 _K = 5
 
 Say = Callable[[str], None]
@@ -54,18 +54,11 @@ def _known(variant: Variant, name: str, sample: int) -> Values:
 
 def measure(variant: Variant, name: str, sample: int) -> Values:
     """R@5 of each mode."""
-    data = load(name)
-    queries = [query for query in data.queries if query.relevant]
-    queries = queries[:: max(1, -(-len(queries) // sample))]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        agentformer.connect(
-            index_dir=f"{folder}/i", upload_dir=f"{folder}/u", clean_every=0, **variant.settings()
-        ) as af,
-    ):
-        store(af, data)
-        found = {mode: recall(queries, [ids(af, query, mode) for query in queries], _K) for mode in MODES}
-    return {"questions": len(queries), **found}
+    dataset = load(name, sample)
+    with trial(load_settings(variant.settings())) as apart:
+        apart.load(dataset)
+        found = apart.evaluate(dataset, modes=MODES)
+    return {"questions": found.questions, **{mode: found.figure(f"recall_any@{_K}", mode).value for mode in MODES}}
 
 
 if __name__ == "__main__":

@@ -82,7 +82,9 @@ def test_what_was_added_is_found_read_changed_and_forgotten(call: Opened) -> Non
     ]
 
     found = call("memory_search", query="tea or coffee", kinds=["preference"])["memories"]
-    assert [memory["id"] for memory in found] == [entry_id]
+    assert [memory["id"] for memory in found] == [entry_id] and "votes" not in found[0]
+    explained = call("memory_search", query="tea or coffee", kinds=["preference"], explain=True)["memories"]
+    assert ("words", 1) in [(vote["name"], vote["rank"]) for vote in explained[0]["votes"]]
     read = call("memory_get", id=entry_id)["memory"]
     assert (read["content"], read["kind"], read["metadata"]) == (
         "Aino prefers tea to coffee.",

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import agentformer
+from agentformer.errors import InvalidInput
 from agentformer.index.fusion import merge
 
 rankings = st.lists(st.lists(st.integers(0, 20), unique=True, max_size=10), min_size=1, max_size=4)
@@ -61,3 +66,40 @@ def test_scores_are_in_range_sorted_and_of_every_item_once(ranked: list[list[int
 def test_an_item_ahead_in_every_list_is_ahead_in_the_result(ranked: list[list[int]]) -> None:
     with_both = [["first", "second", *map(str, items)] for items in ranked]
     assert [key for key, _ in merge(with_both)][:2] == ["first", "second"]
+
+
+def test_an_item_that_a_list_repeats_counts_where_it_first_stands() -> None:
+    assert merge([["a", "b", "a", "a"]]) == merge([["a", "b"]])
+    assert merge([["a", "a", "b"]]) == merge([["a", "b"]])
+
+
+@pytest.mark.parametrize(
+    ("lists", "options", "field"),
+    [
+        (["abc", ["a"]], {}, "ranked_lists"),
+        ([b"abc"], {}, "ranked_lists"),
+        ([["a"]], {"weights": [float("nan")]}, "weights"),
+        ([["a"]], {"weights": [float("inf")]}, "weights"),
+        ([["a"]], {"weights": []}, "weights"),
+        ([["a"]], {"k": -1}, "k"),
+    ],
+)
+def test_what_cannot_be_merged_is_named(lists: Any, options: Any, field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        merge(lists, **options)
+    assert caught.value.field == field and isinstance(caught.value, ValueError)
+
+
+def test_an_application_joins_its_own_search_with_ours_by_its_own_ids(tmp_path: Path) -> None:
+    """As docs/RETRIEVAL.md shows it."""
+    tickets = {"T1": "Aino prefers tea with honey.", "T2": "The tea room opens at nine.", "T3": "Honey was delivered."}
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        for number, text in tickets.items():
+            af.memory.store(text, source_type="ticket", source_id=number)
+        hits = af.memory.search("honey in her tea", source_type="ticket", mode="lexical")
+    ours = [str(hit.entry.source_id) for hit in hits]
+    assert ours[0] == "T1" and sorted(ours) == ["T1", "T2", "T3"]
+    joined = agentformer.merge([ours, ["T9", "T3"]], weights=[1.0, 2.0])
+    assert [number for number, _ in joined][:2] == ["T3", "T9"]
+    assert joined[1][1] == pytest.approx(2 / 3)
+    assert agentformer.merge([ours, ["T9", "T3"]], weights=[1.0, 0.0]) == agentformer.merge([ours])

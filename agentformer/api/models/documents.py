@@ -154,6 +154,14 @@ class Citation(Told):
     entry_id: str = Field(description="The chunk.")
 
 
+class Vote(Told):
+    """A ranked list's part in the place of something that was found."""
+
+    name: str = Field(description="`words`, `vectors`, `mentions`, `period` or `reranker`.")
+    rank: int = Field(ge=1, description="Its place in that list.")
+    weight: float = Field(ge=0, description="How much the list decided in this search. A reranker decides alone.")
+
+
 class Scores(Told):
     """How well something fits: `score` in 0..1 is comparable within its own list, and higher is better."""
 
@@ -165,6 +173,7 @@ class Scores(Told):
     span: Annotated[list[int], Field(min_length=2, max_length=2)] | None = Field(
         description="Where in the content the best-matching part begins and ends, in code points."
     )
+    votes: list[Vote] = Field(description="Why it stands where it stands.")
 
 
 class Hit(Scores):
@@ -195,3 +204,4 @@ class Answer(Told):
     timings: dict[str, float] = Field(description="Milliseconds.")
     warnings: list[str]
     complete: bool = Field(description="False where the model broke off or was cut.")
+    confidence: float | None = Field(description="That the hits hold the answer, 0 to 1, judged before it was given.")

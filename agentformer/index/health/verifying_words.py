@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +19,11 @@ from filelock import FileLock, Timeout
 from agentformer.errors import StoreDamaged
 from agentformer.index import manifest
 from agentformer.index.vectors import Numbers
-from agentformer.index.word_fields import ANALYSIS, Analysed, schema
+from agentformer.index.word_fields import ANALYSIS, UNKNOWN_LANGUAGE, Analysed, schema
 from agentformer.index.word_writing import broken
 from agentformer.records import entries as records
 from agentformer.records.health.findings import Findings
+from agentformer.records.neighbours import said_around
 from agentformer.types import UNSEARCHED_KINDS
 
 _BUSY_SECONDS = 120.0  # a commit takes seconds; an index that is built anew is looked at the next time
@@ -157,8 +159,23 @@ def _wrong_terms(connection: sqlite3.Connection, words: OpenedWords, nums: Numbe
                 entry = records.by_num(connection, [num])[num]
             except (StoreDamaged, sqlite3.DatabaseError):
                 continue  # told by the check of the entries
-            if words.searcher.search(_exactly(words, Analysed.of(num, entry)), limit=1).count != 1:
+            analysed = Analysed.of(num, entry, around=said_around(connection, entry))
+            if not _holds(words, analysed):
                 yield entry.id
+
+
+def _holds(words: OpenedWords, analysed: Analysed) -> bool:
+    """Has the index the entry's terms? What an analyser adds to them is not looked for; where one told the language,
+    which is not known without it, only terms that no language changes are."""
+    if words.searcher.search(_exactly(words, analysed), limit=1).count == 1:
+        return True
+    if analysed.language:
+        return False
+    codes = tuple(term for term in analysed.terms["stems"] if "~" not in term)
+    told = replace(analysed, terms={"stems": codes})
+    unknown = tantivy.Query.term_query(words.schema, "language", UNKNOWN_LANGUAGE, "basic")
+    some = tantivy.Query.boolean_query([(tantivy.Occur.Must, _exactly(words, told)), (tantivy.Occur.MustNot, unknown)])
+    return int(words.searcher.search(some, limit=1).count) == 1
 
 
 def _exactly(words: OpenedWords, analysed: Analysed) -> Any:

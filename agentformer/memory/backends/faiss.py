@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Any
 from agentformer.errors import Conflict, EmbedderError, NotFound, SpaceMismatch, StoreError
 from agentformer.index.described import check_records, described
 from agentformer.index.erasing import Erasing
+from agentformer.index.fusion import Fusion
 from agentformer.index.plan import Plan
+from agentformer.index.rerank import Reranking
 from agentformer.index.scratch import Scratch, indexes_of
 from agentformer.later import Made
+from agentformer.memory.backends.faiss_stored import DATABASE_FILE
 from agentformer.records import consolidation, fields, leases, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
@@ -30,11 +33,13 @@ from agentformer.records.database import Database
 from agentformer.records.past import Past, checked_past
 from agentformer.records.snapshot import RecordsSnapshot, snapshot_of
 from agentformer.registry import late
+from agentformer.rerankers.guarded import named_reranker
 from agentformer.settings import Settings
+from agentformer.text.analysers import PLAIN, Analysers
+from agentformer.text.choosing import chosen_analysers
 from agentformer.types import (
     Check,
     Embedder,
-    EmbeddingSpace,
     Hits,
     MemoryEntry,
     Query,
@@ -59,22 +64,31 @@ else:
 
 log = logging.getLogger("agentformer")
 
-DATABASE_FILE = "memory.sqlite3"
-
 
 class FaissMemoryBackend:
     """`MemoryBackend` over a folder. Raises `StoreFull` or `StoreDamaged` when the folder cannot be used."""
 
     def __init__(
-        self, folder: Path, embedder: Embedder, *, fanout: int = 100, rrf_k: int = 60, plan: Plan | None = None
+        self,
+        folder: Path,
+        embedder: Embedder,
+        *,
+        fanout: int = 100,
+        fusion: Fusion | None = None,
+        plan: Plan | None = None,
+        window_tokens: int = 0,
+        reranking: Reranking | None = None,
+        analysers: Analysers = PLAIN,
     ) -> None:
         self._folder = folder = folder.absolute()  # wherever this process goes
         check_records(folder / DATABASE_FILE)
         self._database = Database(folder / DATABASE_FILE)
         self._embedder = embedder
+        self._window_tokens = window_tokens
+        self._reranking = reranking
         self._closed = False
         self._making = threading.RLock()
-        self._ranking: dict[str, Any] = {"fanout": fanout, "rrf_k": rrf_k, "plan": plan}
+        self._ranking: dict[str, Any] = {"fanout": fanout, "fusion": fusion, "plan": plan, "analysers": analysers}
         self._erasing = Erasing(self._database, lambda: self._search.discard())
         self._scratch: Scratch | None = None  # of a store that cannot be written
         if not self._database.read_only:
@@ -92,7 +106,7 @@ class FaissMemoryBackend:
     @Made
     def _embedding(self) -> Embedding:
         _ = self._search  # which notes where the indexes stood before
-        return Embedding(self._folder, self._database, self._embedder)
+        return Embedding(self._folder, self._database, self._embedder, window_tokens=self._window_tokens)
 
     @Made
     def _keeping(self) -> Keeping:
@@ -101,7 +115,17 @@ class FaissMemoryBackend:
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> FaissMemoryBackend:
         plan = Plan(target_recall=settings.target_recall)
-        return cls(settings.index_dir, embedder, fanout=settings.fanout, rrf_k=settings.rrf_k, plan=plan)
+        reranker = named_reranker(settings)
+        return cls(
+            settings.index_dir,
+            embedder,
+            fanout=settings.fanout,
+            fusion=Fusion(settings.fusion, settings.dense_weight, settings.rrf_k),
+            plan=plan,
+            window_tokens=settings.window_tokens,
+            reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
+            analysers=chosen_analysers(settings),
+        )
 
     def store(
         self,
@@ -216,7 +240,8 @@ class FaissMemoryBackend:
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
         _ = self._search
-        return Move(self._folder, self._database, self._embedder, target).run(queries, progress)
+        move = Move(self._folder, self._database, self._embedder, target, window_tokens=self._window_tokens)
+        return move.run(queries, progress)
 
     def abandon_reembedding(self) -> bool:
         with alone(self._folder), self._changing() as connection:
@@ -246,7 +271,7 @@ class FaissMemoryBackend:
 
     def search(self, query: Query) -> Hits:
         self._erasing.settle_late()
-        return self._search.search(query)
+        return self._reranking.search(self._search.search, query) if self._reranking else self._search.search(query)
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
         with self._database.reading() as connection:
@@ -356,36 +381,3 @@ def _completed(entry: MemoryEntry) -> MemoryEntry:
     """With the times of its storing, where the caller gave none."""
     moment = now()
     return dataclasses.replace(entry, created_at=entry.created_at or moment, updated_at=entry.updated_at or moment)
-
-
-def present(folder: Path) -> bool:
-    """Does the folder hold a store of this kind?"""
-    try:
-        return (folder / DATABASE_FILE).stat().st_size > 0
-    except OSError:
-        return False
-
-
-def wanted_embedder(folder: Path) -> str:
-    """The embedder that was asked for when what waits in the folder's store was stored; "" for none."""
-    if not present(folder):
-        return ""
-    database = Database(folder / DATABASE_FILE)
-    try:
-        with database.reading() as connection:
-            return spaces.wanted_embedder(connection)
-    finally:
-        database.close()
-
-
-def stored_space(folder: Path) -> EmbeddingSpace | None:
-    """The space of the vectors that the folder's store holds; None where there is no store or no vector yet."""
-    if not present(folder):
-        return None
-    database = Database(folder / DATABASE_FILE)
-    try:
-        with database.reading() as connection:
-            known = spaces.active_space(connection)
-    finally:
-        database.close()
-    return known[1] if known else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from agentformer.memory.backends.faiss import DATABASE_FILE
+from agentformer.memory.backends.faiss_stored import DATABASE_FILE
 from agentformer.records.health.aside import Aside
 from agentformer.records.health.salvage import Salvaged, salvage
 

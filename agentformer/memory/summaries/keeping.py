@@ -12,11 +12,11 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from agentformer.memory.summaries.calendar import months, weekdays
-from agentformer.memory.summaries.dates import Day, find_dates, given
 from agentformer.memory.summaries.lines import flat, label
 from agentformer.memory.summaries.names import Vocabulary, inner_names
 from agentformer.memory.summaries.numbers import Number, ascii_digits, find_numbers
+from agentformer.text.calendar import months, weekdays
+from agentformer.text.dates import Day, find_dates, given
 from agentformer.text.languages import detect_language
 from agentformer.types import MemoryEntry
 

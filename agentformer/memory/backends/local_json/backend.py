@@ -36,6 +36,7 @@ from agentformer.types import (
     SpaceState,
     StoredVector,
     Use,
+    Vote,
     Waiting,
 )
 
@@ -101,7 +102,7 @@ class LocalJsonMemoryBackend:
         best = ranked(records.values(), query.text, filter_of(query.scope))[: query.limit]
         scores = merge([range(len(best))], k=self._rrf_k)
         return Hits(
-            Hit(record.handed_out(), score, lexical_score=bm25, lexical_rank=n + 1)
+            Hit(record.handed_out(), score, lexical_score=bm25, lexical_rank=n + 1, votes=(Vote("words", n + 1, 1.0),))
             for (record, bm25), (n, score) in zip(best, scores, strict=True)
             if score >= query.min_score
         )

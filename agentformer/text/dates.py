@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import NamedTuple
 
-from agentformer.memory.summaries.calendar import bare, months, weekdays
+from agentformer.text.calendar import bare, months, weekdays
 
 
 class Day(NamedTuple):
@@ -36,6 +36,7 @@ _YEAR_LAST = re.compile(r"(?<![\d.,])(\d{1,2})([./-])\s?(\d{1,2})\2\s?(\d{4}|\d{
 _NO_YEAR = re.compile(r"(?<![\d.,])(\d{1,2})\.\s?(\d{1,2})\.(?!\d)")
 _SLASHED = re.compile(r"(?<![\d/.,])(\d{1,2})/(\d{1,2})(?![\d/])")
 _EAST = re.compile(r"(?:(?<!\d)(\d{4})\s*[年년]\s*)?(?<!\d)(\d{1,2})\s*[月월](?:\s*(?<!\d)(\d{1,2})\s*[日일号號])?")
+_MARKED = re.compile(r"\d[./-]\s?\d{1,2}[./-]")  # in every date of figures alone
 _WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0900-\u0dff])*")
 # Around a month's name: a day or a year, with what languages put between them.
 _LINK = r"(?:(?:of|the|de|del|d['’]|di|do|lui|päivän?ä?|paivan?a?)\s*)*"
@@ -56,10 +57,12 @@ _DOUBTFUL = frozenset({"may", "march", "mar", "mars", "mart", "marta", "me", "me
 _SURE_ALONE = 6  # letters of a month's name that is a date with no number beside it
 
 
-def find_dates(text: str, *, loose: bool = False) -> list[Mention]:
+def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> list[Mention]:
     """The dates of `text` in order, never overlapping. With `loose`, "8/5" is one too."""
     plain = bare(text)
-    found = [*_numeric(plain, loose), *_named(text, plain), *_days_of_week(plain)]
+    found = [*_numeric(plain, loose), *_named(text, plain)]
+    if days_of_week:
+        found += _days_of_week(plain)
     kept: list[Mention] = []
     for mention in sorted(found, key=lambda mention: (mention.start, -mention.end)):
         if not kept or mention.start >= kept[-1].end:
@@ -101,20 +104,21 @@ def _days(*readings: tuple[int, int, int]) -> tuple[Day, ...]:
 
 
 def _numeric(text: str, loose: bool) -> Iterator[Mention]:
-    for match in _YEAR_FIRST.finditer(text):
+    marked = _MARKED.search(text) is not None  # soon told, and mostly not
+    for match in _YEAR_FIRST.finditer(text) if marked else ():
         year, month, day = int(match[1]), int(match[3]), int(match[4])
         yield from _mention(match, _days((year, month, day), (year, day, month)), sure=match[2] != ".")
-    for match in _YEAR_LAST.finditer(text):
+    for match in _YEAR_LAST.finditer(text) if marked else ():
         first, second, year = int(match[1]), int(match[3]), int(match[4])
         years = (year,) if len(match[4]) == 4 else (2000 + year, 1900 + year)
         swapped = [(year, first, second) for year in years if match[2] != "."]
         yield from _mention(match, _days(*((year, second, first) for year in years), *swapped), sure=len(match[4]) == 4)
-    for match in _NO_YEAR.finditer(text):
+    for match in _NO_YEAR.finditer(text) if marked else ():
         yield from _mention(match, _days((0, int(match[2]), int(match[1]))), sure=False)
     for match in _SLASHED.finditer(text) if loose else ():
         first, second = int(match[1]), int(match[2])
         yield from _mention(match, _days((0, second, first), (0, first, second)), sure=False)
-    for match in _EAST.finditer(text):
+    for match in _EAST.finditer(text) if "月" in text or "월" in text else ():
         yield from _mention(match, _days((int(match[1] or 0), int(match[2]), int(match[3] or 0))), sure=True)
 
 
@@ -131,9 +135,10 @@ def _days_of_week(plain: str) -> Iterator[Mention]:
 
 def _named(text: str, plain: str) -> Iterator[Mention]:
     """Dates with a month's name, in whichever order."""
-    for match in _WORD.finditer(plain):
-        if named := months(match[0]):
-            yield from _around(text, plain, match, sorted(named))
+    if named := {word: months(word) for word in {*_WORD.findall(plain)} if months(word)}:  # mostly none
+        for match in _WORD.finditer(plain):
+            if match[0] in named:
+                yield from _around(text, plain, match, sorted(named[match[0]]))
 
 
 def _around(text: str, plain: str, match: re.Match[str], named: list[int]) -> Iterator[Mention]:

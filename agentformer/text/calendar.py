@@ -92,16 +92,23 @@ _WRITTEN = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=4096)
-def _bare_letter(letter: str) -> str:
-    # Hangul would come apart into its sounds, and signs of India and "й" are letters to their readers.
-    decomposed = letter < "\u0900" or "\u1e00" <= letter < "\u2000"
-    return unicodedata.normalize("NFD", letter)[0] if decomposed and letter not in "йЙ" else letter
+class _Bare(dict[int, str | int]):
+    """Letters without accents, by code point, kept as they are met."""
+
+    def __missing__(self, point: int) -> str | int:
+        # Hangul would come apart into its sounds, and signs of India and "й" are letters to their readers.
+        if not (point < 0x900 or 0x1E00 <= point < 0x2000) or chr(point) in "йЙ":
+            return point
+        self[point] = letter = unicodedata.normalize("NFD", chr(point))[0]
+        return letter
+
+
+_BARE = _Bare()
 
 
 def bare(text: str) -> str:
     """The text without accents, letter for letter, so that offsets stay."""
-    return text if text.isascii() else "".join(map(_bare_letter, text))
+    return text if text.isascii() else text.translate(_BARE)
 
 
 def _table(rows: Iterable[str]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:

@@ -1,0 +1,94 @@
+"""A question out of a sentence: the words that tell something, without the one that tells most.
+
+Such questions share their words with the passage that they are of, so they favour a search by words, and they are asked
+as nobody asks. What they are good for is comparing settings, and finding passages that cannot be found at all.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from agentformer.text.languages import FUNCTION_WORDS, stem
+from agentformer.text.sentences import sentence_spans
+
+_LEAST, _MOST = 4, 8  # words of a question
+_LONGEST = 60  # words of a sentence that is looked at; longer ones are tables and lists
+_SENTENCES = 200  # of a text that are looked at
+# Words; where no spaces stand between them, runs of ideographs and of katakana, since hiragana are mostly endings.
+_SPACED = "[^\\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+_WORD = re.compile(
+    f"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]{{1,12}}|[\u30a0-\u30ff]{{2,24}}|{_SPACED}++(?:[-'’.:/]{_SPACED}++)*+"
+)
+
+
+class Cloze(NamedTuple):
+    """`text` asks for what `sentence` says; `left_out` is the word that it does without."""
+
+    text: str
+    sentence: str
+    left_out: str
+
+
+class Rarity:
+    """How much a term tells: the fewer of the texts have it, the more."""
+
+    def __init__(self, texts: Iterable[tuple[str, str]]) -> None:
+        """`texts` come with their languages."""
+        counts: Counter[str] = Counter()
+        self._texts = 0
+        for text, language in texts:
+            self._texts += 1
+            counts.update({_term(word, language) for word in _words(text)})
+        self._counts: Mapping[str, int] = counts
+
+    def of(self, term: str) -> float:
+        return math.log(1 + self._texts / (1 + self._counts.get(term, 0)))
+
+
+def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = ()) -> Cloze | None:
+    """The question of the sentence whose words tell most on average; of none of the sentences `without`. None where no
+    sentence tells enough."""
+    best: tuple[float, Cloze] | None = None
+    for start, end in sentence_spans(text)[:_SENTENCES]:
+        sentence = text[start:end]
+        words = _telling(sentence, language)
+        if sentence in without or len(words) <= _LEAST or len(sentence.split()) > _LONGEST:
+            continue
+        worth = sum(rarity.of(term) for term in words) / len(words)
+        if best is None or worth > best[0]:
+            best = worth, _made(sentence, words, rarity)
+    return best[1] if best else None
+
+
+def _made(sentence: str, words: Mapping[str, str], rarity: Rarity) -> Cloze:
+    """The sentence's words in their order without the term that tells most; among equals the longest."""
+    gone = max(words, key=lambda term: (rarity.of(term), len(words[term])))
+    kept = [word for term, word in words.items() if term != gone]
+    return Cloze(" ".join(_some(kept)), sentence, words[gone])
+
+
+def _some(words: Sequence[str]) -> Sequence[str]:
+    """At most as many as a question has, evenly spread."""
+    return words if len(words) <= _MOST else [words[n * len(words) // _MOST] for n in range(_MOST)]
+
+
+def _telling(sentence: str, language: str) -> dict[str, str]:
+    """Term -> the word as it first stands, of all that are no function words, in their order."""
+    ignored = FUNCTION_WORDS.get(language, frozenset())
+    words: dict[str, str] = {}
+    for word in _words(sentence):
+        if word.casefold() not in ignored and (len(word) > 1 or not word.isascii()):
+            words.setdefault(_term(word, language), word)
+    return words
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text)
+
+
+def _term(word: str, language: str) -> str:
+    return stem(word.casefold(), language)

@@ -1,0 +1,228 @@
+"""Passages and questions whose passages are known, as `read_dataset` reads them from a folder of one's own.
+
+`corpus.jsonl` has one passage a line, `{"id": "p1", "text": "...", "meta": {...}}`, and `queries.jsonl` one question,
+`{"id": "q1", "text": "...", "relevant": ["p1"], "meta": {...}}`; `meta` may be left out. A question without `relevant`
+has no answer in the corpus. `loading` tells which keys of `meta` mean something.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agentformer.errors import InvalidInput
+from agentformer.records import fields
+
+CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
+MAX_LINE = 64 * 1024 * 1024  # bytes of one line, so that a file without line ends does not fill the memory
+_TOLD = 10  # bad lines
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text that may answer a question."""
+
+    id: str
+    text: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and the ids of the passages that answer it; none of them: nothing does."""
+
+    id: str
+    text: str
+    relevant: tuple[str, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """`notes` tell in plain words what was left out when it was read."""
+
+    name: str
+    passages: tuple[Passage, ...]
+    questions: tuple[Question, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def answerable(self) -> tuple[Question, ...]:
+        """The questions that some passage answers."""
+        return tuple(question for question in self.questions if question.relevant)
+
+    def asking(self, questions: Sequence[Question]) -> Dataset:
+        """The same passages with other questions."""
+        return replace(self, questions=tuple(questions))
+
+    def digest(self, *, questions: bool = True) -> str:
+        """A hash of what it holds, in hexadecimal; without `questions`, of the passages alone."""
+        told = hashlib.blake2b(digest_size=16)
+        for passage in self.passages:
+            told.update(_canonical(passage.id, passage.text, dict(passage.meta)))
+        for question in self.questions if questions else ():
+            told.update(_canonical(question.id, question.text, list(question.relevant), dict(question.meta)))
+        return told.hexdigest()
+
+
+def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
+    """The dataset in a folder; without `questions`, its corpus alone.
+
+    Raises `InvalidInput` that names file and line of what cannot be used, at most the first ten. Ids that `relevant`
+    names and the corpus has not are left out and told in `notes`.
+    """
+    if not folder.is_dir():
+        raise InvalidInput("DIR", f"{folder} is no folder; give one that holds {CORPUS} and {QUERIES}")
+    passages = _read(folder / CORPUS, _passage)
+    if not passages:
+        raise InvalidInput(
+            "DIR", f"""{folder / CORPUS} holds no passages; write lines like {{"id": ..., "text": ...}}"""
+        )
+    empty = sum(not passage.text.strip() for passage in passages)
+    if empty == len(passages):
+        raise InvalidInput("DIR", f"{folder / CORPUS}: every passage is empty")
+    notes = [f"{empty} passages of {CORPUS} are empty, and cannot be found"] if empty else []
+    name = folder.resolve().name
+    if not questions:
+        return Dataset(name, tuple(passages), (), tuple(notes))
+    asked = _read(folder / QUERIES, _question)
+    if not asked:
+        raise InvalidInput(
+            "DIR",
+            f'{folder / QUERIES} holds no questions; write lines like {{"id": ..., "text": ..., "relevant": [...]}}',
+        )
+    known, lost = _known(asked, {passage.id for passage in passages})
+    if lost and not any(question.relevant for question in known):
+        raise InvalidInput(
+            "DIR",
+            f"no id that {QUERIES} names under relevant is in {CORPUS}, such as {lost[0]!r:.80}; ids must be equal",
+        )
+    if lost:
+        notes.append(
+            f"{len(lost)} relevant ids of {QUERIES} are not in {CORPUS} and were left out, such as {lost[0]!r:.80}"
+        )
+    return Dataset(name, tuple(passages), tuple(known), tuple(notes))
+
+
+def sampled(questions: Sequence[Question], most: int) -> tuple[Question, ...]:
+    """At most `most` of them, evenly spread; 0: all."""
+    if not most or len(questions) <= most:
+        return tuple(questions)
+    return tuple(questions[n * len(questions) // most] for n in range(most))
+
+
+def _known(questions: Sequence[Question], ids: set[str]) -> tuple[list[Question], list[str]]:
+    """The questions with those relevant ids that are there, and the others."""
+    lost = [each for question in questions for each in question.relevant if each not in ids]
+    if not lost:
+        return list(questions), []
+    return [replace(q, relevant=tuple(each for each in q.relevant if each in ids)) for q in questions], lost
+
+
+Row = TypeVar("Row", Passage, Question)
+
+
+def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
+    """The rows of a file. Raises `InvalidInput`."""
+    rows: list[Row] = []
+    first: dict[str, int] = {}  # id -> its line
+    bad: list[str] = []
+    more = 0
+    try:
+        for number, line in _lines(path):
+            try:
+                row = parse(_object(line))
+                if row.id in first:
+                    raise ValueError(f"the id {row.id!r:.80} is that of line {first[row.id]}; each needs its own")
+                first[row.id] = number
+                rows.append(row)
+            except ValueError as error:  # InvalidInput of a field among them
+                more += len(bad) >= _TOLD
+                bad += [f"{path.name}:{number}: {error}"] if len(bad) < _TOLD else []
+    except OSError as error:
+        raise InvalidInput("DIR", f"{path} cannot be read ({error.strerror or type(error).__name__})") from None
+    if bad:
+        rest = f"; and {more} more" if more else ""
+        raise InvalidInput("DIR", f"mend or remove these lines: {'; '.join(bad)}{rest}")
+    return rows
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty, with their numbers from 1."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE + 1):
+            number += 1
+            if len(line) > MAX_LINE:
+                raise InvalidInput(
+                    "DIR", f"{path.name}:{number}: has over {MAX_LINE} bytes; one row stands on each line"
+                )
+            line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if line.strip():
+                yield number, line
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    """Raises `ValueError` that says what is wrong with the line."""
+    try:
+        given = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8; convert the file") from None
+    except (ValueError, RecursionError):
+        raise ValueError("is no JSON; write one object a line") from None
+    if not isinstance(given, dict):
+        raise ValueError('is no JSON object; write {"id": ..., "text": ...}')
+    return given
+
+
+def _passage(given: Mapping[str, Any]) -> Passage:
+    return Passage(_id(given.get("id"), "id"), _text(given), _meta(given))
+
+
+def _question(given: Mapping[str, Any]) -> Question:
+    text = _text(given)
+    if not text.strip():
+        raise ValueError("'text' is empty; write the question")
+    relevant = given.get("relevant")
+    relevant = [] if relevant is None else relevant
+    if not isinstance(relevant, list):
+        raise ValueError("'relevant' must be a list of ids of passages")
+    ids = dict.fromkeys(_id(each, "relevant") for each in relevant)
+    return Question(_id(given.get("id"), "id"), text, tuple(ids), _meta(given))
+
+
+def _id(value: Any, name: str) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name!r} must be a text or a whole number that is not empty, got {value!r:.80}")
+    fields.encodable(name, value)
+    return value
+
+
+def _text(given: Mapping[str, Any]) -> str:
+    text = given.get("text")
+    if not isinstance(text, str):
+        raise ValueError(
+            f"'text' must be a text, got {type(text).__name__}" if text is not None else "'text' is missing"
+        )
+    fields.encodable("text", text)
+    return text
+
+
+def _meta(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    meta = given.get("meta")
+    if meta is None:
+        return {}
+    if not isinstance(meta, dict):
+        raise ValueError("'meta' must be an object")
+    fields.encodable("meta", json.dumps(meta, ensure_ascii=False))
+    return meta
+
+
+def _canonical(*values: Any) -> bytes:
+    return json.dumps(values, sort_keys=True, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n"

@@ -1,0 +1,135 @@
+"""Questions of the memory that is open: what answers them is named as its owner names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from agentformer.errors import InvalidInput
+from agentformer.evaluation.dataset import Dataset, Question
+from agentformer.evaluation.outcomes import Evaluation
+from agentformer.evaluation.run import evaluate
+from agentformer.records import fields
+from agentformer.types import DEFAULT_NAMESPACE, UNSEARCHED_KINDS, Hit, MemoryBackend, Scope
+
+Named = Literal["entry", "record", "page", "document"]
+_ORDER: tuple[Named, ...] = ("entry", "record", "page", "document")  # from what is least to what is most
+_KEYS = ("id", "text", "relevant", "meta")
+_TOLD = 5
+
+
+def evaluate_opened(
+    backend: MemoryBackend,
+    questions: Iterable[Question | Mapping[str, Any]],
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    scope_of: Callable[[Question], Scope] | None = None,
+    **options: Any,
+) -> Evaluation:
+    """Measure the memory as it is. A hit counts for what `relevant` names: the entry, the record that it refers to, its
+    page (`name#3`) or its document; where a question's names are of several sorts, each hit for the first that is
+    named. `scope_of` narrows a question's search; by default it is the namespace. Raises `InvalidInput` for a name that
+    nothing there has, and what `evaluate` raises."""
+    asked = [question_of(each, number) for number, each in enumerate(_listed(questions), 1)]
+    within = Scope(fields.name("namespace", namespace))
+    sorts = _sorts(backend, within, asked)
+
+    def passage_of(hit: Hit, question: Question) -> str:
+        names = names_of(hit)
+        known = [sorts[each] for each in question.relevant]
+        for sort in _ORDER:
+            if names.get(sort) in question.relevant and sort in known:
+                return names[sort]
+        coarsest = max(known, key=_ORDER.index)
+        return names.get(coarsest, hit.entry.id)
+
+    dataset = Dataset(within.namespace, (), tuple(asked))
+    return evaluate(
+        backend.search, dataset, scope_of=scope_of or (lambda question: within), passage_of=passage_of, **options
+    )
+
+
+def question_of(given: Question | Mapping[str, Any], number: int) -> Question:
+    """A question as a caller gives it; one without `id` goes by its number. Raises `InvalidInput`."""
+    if isinstance(given, Question):
+        return given
+    if not isinstance(given, Mapping):
+        raise InvalidInput("questions", f"must be Question or mappings, got {type(given).__name__}")
+    if unknown := sorted(set(map(str, given)) - set(_KEYS)):
+        raise InvalidInput("questions", f"number {number}: {unknown[0]!r} is not known; known are {', '.join(_KEYS)}")
+    text = fields.text("text", given.get("text"))
+    if not text.strip():
+        raise InvalidInput("questions", f"number {number}: 'text' is empty; write the question")
+    return Question(
+        fields.text("id", given.get("id", str(number))),
+        text,
+        _relevant(given.get("relevant")),
+        fields.metadata(given.get("meta"), "meta"),
+    )
+
+
+def names_of(hit: Hit) -> dict[Named, str]:
+    """What a hit goes by."""
+    entry, source = hit.entry, hit.entry.source
+    names: dict[Named, str] = {"entry": entry.id}
+    if entry.source_id:
+        names["record"] = entry.source_id
+    if source is not None:
+        names["document"] = source.name
+        if source.page is not None:
+            names["page"] = page_name(source.name, source.page)
+    return names
+
+
+def page_name(document: str, page: int) -> str:
+    """How a page of a document is named; pages count from 1, as in citations."""
+    return f"{document}#{page}"
+
+
+def _sorts(backend: MemoryBackend, within: Scope, questions: Sequence[Question]) -> dict[str, Named]:
+    """What each name under `relevant` is of."""
+    wanted = list(dict.fromkeys(name for question in questions for name in question.relevant))
+    sorts: dict[str, Named] = {}
+    lost: list[str] = []
+    for name in wanted:
+        if sort := _sort(backend, within, name):
+            sorts[name] = sort
+        else:
+            lost.append(name)
+    if lost:
+        more = f" and {len(lost) - _TOLD} more" if len(lost) > _TOLD else ""
+        raise InvalidInput(
+            "relevant",
+            f"nothing in the namespace {within.namespace} goes by {', '.join(repr(name[:80]) for name in lost[:_TOLD])}"
+            f"{more}; name entries by id, records by source id, documents by name or by name#page",
+        )
+    return sorts
+
+
+def _sort(backend: MemoryBackend, within: Scope, name: str) -> Named | None:
+    found = backend.get([name])
+    if found and found[0].namespace == within.namespace and found[0].kind not in UNSEARCHED_KINDS:
+        return "entry"
+    if backend.count(Scope(within.namespace, source_id=name)):
+        return "record"
+    if backend.count(Scope(within.namespace, kinds=("document",), metadata={"name": name})):
+        return "document"
+    document, mark, page = name.rpartition("#")
+    if not mark or not page.isdecimal():
+        return None
+    documents = backend.list(Scope(within.namespace, kinds=("document",), metadata={"name": document}), limit=100)
+    return "page" if any(1 <= int(page) <= each.metadata["pages"] for each in documents) else None
+
+
+def _relevant(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidInput("relevant", f"must be a list, such as [{str(value)[:80]!r}]")
+    return tuple(dict.fromkeys(fields.text("relevant", each) for each in value))
+
+
+def _listed(questions: Iterable[Question | Mapping[str, Any]]) -> list[Question | Mapping[str, Any]]:
+    if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
+        raise InvalidInput("questions", f"must be a list of questions or a folder, got {type(questions).__name__}")
+    return list(questions)

@@ -1,0 +1,134 @@
+"""What was measured, a line for each configuration, in a file that survives the end of the process at any moment.
+
+The first line says what the others hold for: which passages and questions, which model, which version. Where that is no
+longer so, the journal begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from agentformer.errors import StoreFull
+from agentformer.evaluation.optimizing.space import Configuration, key
+from agentformer.records.files import file_bytes, write_atomically
+
+Half = Literal["development", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one configuration found for the questions of one half. `ranks` has, for each question in their order, the
+    rank of each of its relevant passages from 1, or None where it is not among the first ten; `seconds` are all that it
+    took. A configuration that cannot be had here has no ranks, and `skipped` says why."""
+
+    configuration: Configuration
+    half: Half
+    ranks: tuple[tuple[int | None, ...], ...]
+    seconds: float
+    skipped: str = ""
+
+
+class Journal:
+    """The measurements of a file. `fresh` tells why they begin anew: "" where the file's own go on. Raises
+    `StoreFull` where it cannot be written."""
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self._path = path
+        self._known: dict[tuple[str, Half], Measured] = {}
+        about = json.loads(json.dumps(about))
+        self.fresh = ""
+        try:
+            header, measured, whole = _read(path)
+            if header != about:
+                self.fresh = _changed(header, about) if header else "nothing was measured before"
+                write_atomically(path, _line(about))
+            else:
+                self._known = {(key(each.configuration), each.half): each for each in measured}
+                os.truncate(path, whole)  # what was being written when the process ended
+            self._file = path.open("ab")
+        except OSError as error:
+            raise StoreFull(
+                f"{path} cannot be written ({error.strerror or error}); --work names another folder"
+            ) from error
+
+    def find(self, configuration: Configuration, half: Half) -> Measured | None:
+        return self._known.get((key(configuration), half))
+
+    def add(self, measured: Measured) -> None:
+        """It has reached the disk when this returns."""
+        self._known[key(measured.configuration), measured.half] = measured
+        try:
+            self._file.write(_line(_told(measured)))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise StoreFull(f"{self._path} cannot be written ({error.strerror or error})") from error
+
+    def __iter__(self) -> Iterator[Measured]:
+        """In the order in which they were made."""
+        return iter(self._known.values())
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Sequence[Measured], int]:
+    """Header, measurements, and how many bytes of the file they are. Nothing where there is no file, or another one."""
+    try:
+        data = file_bytes(path)
+    except FileNotFoundError:
+        return {}, (), 0
+    header: dict[str, Any] = {}
+    measured: list[Measured] = []
+    whole = 0
+    for number, line in enumerate(data.splitlines(keepends=True)):
+        try:
+            given = json.loads(line)
+            if not line.endswith(b"\n") or not isinstance(given, dict):
+                break
+            if number:
+                measured.append(_measured(given))
+            else:
+                header = given
+        except (ValueError, KeyError, TypeError):
+            break
+        whole += len(line)
+    return header, measured, whole
+
+
+def _told(measured: Measured) -> dict[str, Any]:
+    return {
+        "configuration": dict(measured.configuration),
+        "half": measured.half,
+        "seconds": round(measured.seconds, 3),
+        "skipped": measured.skipped,
+        "ranks": measured.ranks,
+    }
+
+
+def _measured(given: Mapping[str, Any]) -> Measured:
+    ranks = tuple(tuple(None if rank is None else int(rank) for rank in each) for each in given["ranks"])
+    return Measured(given["configuration"], given["half"], ranks, float(given["seconds"]), given["skipped"])
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _changed(header: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    names = sorted(name for name in {*header, *about} if header.get(name) != about.get(name))
+    return f"changed since: {', '.join(names)}"

@@ -1,0 +1,184 @@
+"""Configurations are measured, each once: by a memory with the corpus in it, or from the journal of an earlier run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentformer.errors import InvalidInput, MissingExtra
+from agentformer.evaluation.bootstrap import difference, intervals
+from agentformer.evaluation.dataset import Question
+from agentformer.evaluation.metrics import DEPTH, Ranks, metric
+from agentformer.evaluation.optimizing.clock import Clock
+from agentformer.evaluation.optimizing.corpus import Corpus
+from agentformer.evaluation.optimizing.journal import Half, Journal, Measured
+from agentformer.evaluation.optimizing.outcome import Optimization, Tried
+from agentformer.evaluation.optimizing.search import descend
+from agentformer.evaluation.optimizing.space import Configuration, Space, differing, key, present
+from agentformer.evaluation.optimizing.stores import Stores
+from agentformer.evaluation.synthetic import passage_of
+
+_FEW = 100  # questions below which a person is told how little is known
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` configurations are measured, and `left` planned as far as is known, which may take `seconds_left`."""
+
+    done: int
+    left: int
+    seconds_left: float | None
+    doing: str
+
+
+class Measuring:
+    """One optimisation. `asked` has the questions of each half."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        stores: Stores,
+        journal: Journal,
+        asked: Mapping[Half, tuple[Question, ...]],
+        name: str,
+        clock: Clock,
+        progress: Callable[[Progress], None] | None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self._corpus = corpus
+        self._stores = stores
+        self._journal = journal
+        self._asked = asked
+        self._chooses: Half = "development" if "development" in asked else "test"
+        self._name = name
+        self._metric: Callable[[Ranks], float] = metric(name)
+        self._clock = clock
+        self._progress = progress
+        self._now = present(corpus.settings)
+        self._planned: Sequence[Configuration] = ()
+        self._used: dict[tuple[str, Half], Measured] = {}  # in their order
+        self._made: set[tuple[str, Half]] = set()  # by this run
+        self._warnings = dict.fromkeys(notes)  # in their order
+
+    def optimum(self, space: Space) -> Optimization:
+        """Search, and tell what came of it. Raises `InvalidInput` where the present settings cannot be used."""
+        chosen, finished = descend(self._now, space, self._chosen_by, self._plan)
+        self._planned = ()
+        now = {half: self._scores(self._now, half) for half in self._asked}
+        best = {half: self._scores(chosen, half) for half in self._asked}
+        return Optimization(
+            self._corpus.dataset.name,
+            space.level,
+            self._name,
+            len(self._corpus.dataset.passages),
+            {half: len(questions) for half, questions in self._asked.items()},
+            self._now,
+            chosen,
+            {half: intervals([values])[0] for half, values in now.items()},
+            {half: intervals([values])[0] for half, values in best.items()},
+            {half: difference(best[half], now[half]) for half in self._asked},
+            self._tried(),
+            finished,
+            len(self._used.keys() - self._made),
+            self._corpus.embedder.embedded,
+            self._notes(),
+        )
+
+    def _plan(self, left: Sequence[Configuration]) -> None:
+        self._planned = left
+
+    def _chosen_by(self, configuration: Configuration) -> Sequence[float] | None:
+        """Scores of the half that settings are chosen on. Raises `Spent`."""
+        if configuration != self._now and self._journal.find(configuration, self._chooses) is None:
+            self._clock.check(fills=not self._stores.has(configuration))
+        measured = self._measured(configuration, self._chooses)
+        if measured.skipped and configuration == self._now:
+            raise InvalidInput("settings", f"the present ones cannot be used: {measured.skipped}")
+        return None if measured.skipped else [self._metric(ranks) for ranks in measured.ranks]
+
+    def _scores(self, configuration: Configuration, half: Half) -> list[float]:
+        return [self._metric(ranks) for ranks in self._measured(configuration, half).ranks]
+
+    def _measured(self, configuration: Configuration, half: Half) -> Measured:
+        """From the journal, or made now and written there."""
+        measured = self._journal.find(configuration, half)
+        if measured is None:
+            measured = self._measure(configuration, half)
+            self._journal.add(measured)
+            self._made.add((key(configuration), half))
+        self._used[key(configuration), half] = measured
+        return measured
+
+    def _measure(self, configuration: Configuration, half: Half) -> Measured:
+        started = time.monotonic()
+        ranks: tuple[Ranks, ...] = ()
+        skipped = ""
+        try:
+            ranks = self._ranks(configuration, half)
+        except (InvalidInput, MissingExtra) as error:
+            if isinstance(error, InvalidInput) and error.field == "DIR":  # a passage that no memory takes
+                raise
+            skipped = str(error)
+        return Measured(configuration, half, tuple(map(tuple, ranks)), time.monotonic() - started, skipped)
+
+    def _ranks(self, configuration: Configuration, half: Half) -> tuple[Ranks, ...]:
+        dataset = self._corpus.dataset.asking(self._asked[half])
+        tell = self._telling(configuration)
+        before = self._corpus.embedder.embedded
+        started, filled = time.monotonic(), not self._stores.has(configuration)
+        self._corpus.embedder.told = lambda texts: tell(f"{texts - before} texts embedded")
+        with self._stores.opened(configuration, lambda n, all_: tell(f"{n} of {all_} passages stored")) as trial:
+            there = time.monotonic()
+            if self._stores.vectors:
+                for question in dataset.questions:  # first: one that cannot be embedded would be asked by words alone
+                    trial.embedder.embed_query(question.text)
+            found = trial.evaluate(
+                dataset,
+                modes=("hybrid",),
+                limit=DEPTH,
+                metrics=(self._name,),
+                passage_of=passage_of,
+                progress=lambda n, all_: tell(f"{n} of {all_} questions asked"),
+            )
+        self._clock.took(there - started, time.monotonic() - there, filled=filled)
+        self._warnings.update(dict.fromkeys(found.warnings))
+        return tuple(outcome.ranks["hybrid"] for outcome in found.outcomes)
+
+    def _telling(self, configuration: Configuration) -> Callable[[str], None]:
+        """What tells where the measurement of a configuration is."""
+        progress, changed = self._progress, differing(self._now, configuration)
+        name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the present settings"
+        left = [each for each in self._planned if self._journal.find(each, self._chooses) is None]
+        seconds = self._seconds(left)
+
+        def tell(doing: str) -> None:
+            if progress:
+                progress(Progress(len(self._journal), len(left), seconds, f"{name}: {doing}"))
+
+        return tell
+
+    def _seconds(self, left: Sequence[Configuration]) -> float | None:
+        """How long these will take."""
+        told = [self._clock.estimate(fills=not self._stores.has(each)) for each in left]
+        known = [each for each in told if each is not None]
+        return sum(known) if len(known) == len(told) else None
+
+    def _tried(self) -> tuple[Tried, ...]:
+        """What `descend` has looked at."""
+        looked = [each for each in self._used.values() if each.half == self._chooses]
+        first = statistics.fmean(self._scores(self._now, self._chooses))
+        return tuple(self._told(each, first) for each in looked)
+
+    def _told(self, measured: Measured, first: float) -> Tried:
+        changed = {name: value for name, (_, value) in differing(self._now, measured.configuration).items()}
+        if measured.skipped:
+            return Tried(changed, None, None, measured.seconds, measured.skipped)
+        value = statistics.fmean(self._metric(ranks) for ranks in measured.ranks)
+        return Tried(changed, value, value - first, measured.seconds)
+
+    def _notes(self) -> tuple[str, ...]:
+        count = sum(map(len, self._asked.values()))
+        few = f"{count} questions tell little: each figure may lie anywhere in its interval"
+        return (*self._corpus.dataset.notes, *((few,) if count < _FEW else ()), *self._warnings)

@@ -1,0 +1,159 @@
+"""The best settings for somebody's own questions: chosen on one half of them, and judged by the other one.
+
+Each configuration is a memory with the corpus in it, asked the questions of the development half by the search that
+users have. `descend` chooses. The test half is asked by the present settings and by the chosen ones alone, when the
+choice is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from agentformer._version import __version__
+from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, StoreFull
+from agentformer.evaluation.dataset import Question
+from agentformer.evaluation.metrics import DEPTH
+from agentformer.evaluation.metrics import metric as measure_of
+from agentformer.evaluation.optimizing.clock import Clock
+from agentformer.evaluation.optimizing.corpus import Corpus
+from agentformer.evaluation.optimizing.halves import halves
+from agentformer.evaluation.optimizing.journal import Half, Journal
+from agentformer.evaluation.optimizing.measuring import Measuring, Progress
+from agentformer.evaluation.optimizing.outcome import Optimization
+from agentformer.evaluation.optimizing.space import Configuration, Facts, Level, Space, present
+from agentformer.evaluation.optimizing.stores import Stores
+from agentformer.evaluation.optimizing.vectors import short_name
+from agentformer.index.word_fields import ANALYSIS
+from agentformer.text.languages import detect_language
+from agentformer.text.tokens import estimated_spans
+from agentformer.types import Embedder, EmbeddingSpace
+
+METRIC = "recall@5"
+LEAST = 20  # questions; with fewer, the halves say nothing about settings
+_LEAST_HALF = 5
+_LONG = 50  # of the longest passages, of which one has the most tokens
+_SAMPLE = 500  # passages whose language is looked at,
+_BEGINNING = 1_000  # and how many code points of each
+# Settings beside the searched ones that a ranking depends on: a measurement holds for these alone.
+_FIXED = ("backend", "target_recall", "embed_languages", "reranker", "rerank_hits")
+
+
+def optimize(
+    corpus: Corpus,
+    work: Path,
+    *,
+    level: Level = "quick",
+    metric: str = METRIC,
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+    seed: int = 0,
+    budget: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Optimization:
+    """Search the settings with which the corpus' questions are answered best, by the mean of `metric`: not those in
+    `without`, and with `only`, these alone.
+
+    What was measured is kept in `work`: the same call goes on where an earlier one was interrupted, by whatever. Where
+    passages, questions, model, version or the other settings of retrieval are no longer the same, it begins anew. No
+    configuration is begun that would end more than `budget` seconds after the start; the last measurements, on the test
+    half, are made in any case.
+
+    Raises `InvalidInput` for too few questions and for a setting that is not searched, `Conflict` while another process
+    works in the same folder, `StoreFull`, and `EmbedderUnavailable` where the model goes away; what is done is kept.
+    """
+    checked_metric(metric)
+    checked_only(only, present(corpus.settings))
+    clock = Clock(budget)
+    asked = halved(corpus.dataset.answerable, level, seed)
+    space, why = _space(corpus.embedder)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        held = FileLock(work / "lock", timeout=0).acquire()
+    except Timeout:
+        raise Conflict(f"another process optimises in {work}; wait for it, or name another folder (--work)") from None
+    except OSError as error:
+        raise StoreFull(
+            f"{work} cannot be written ({error.strerror or error}); name another folder (--work)"
+        ) from error
+    with held, Journal(work / "measured.jsonl", _about(corpus, space, seed)) as journal:
+        stores = Stores(work / "stores", corpus, vectors=space is not None)
+        if journal.fresh:
+            stores.clear()
+        measuring = Measuring(corpus, stores, journal, asked, metric, clock, progress, notes=why)
+        outcome = measuring.optimum(Space(level, _facts(corpus, space), frozenset(only), frozenset(without)))
+        stores.clear()
+    return outcome
+
+
+def checked_metric(name: str) -> None:
+    """Raises `InvalidInput` for a metric that there is not, or that looks further down than passages are looked at."""
+    measure_of(name)
+    if int(name.partition("@")[2]) > DEPTH:
+        raise InvalidInput("metric", f"must look at {DEPTH} passages or fewer, got {name!r:.80}")
+
+
+def checked_only(only: Collection[str], known: Configuration) -> None:
+    """Raises `InvalidInput` for a setting that is not searched."""
+    if unknown := sorted(set(only) - set(known)):
+        raise InvalidInput("only", f"{unknown[0]!r:.80} is not searched; known are {', '.join(known)}")
+
+
+def halved(questions: Sequence[Question], level: Level, seed: int = 0) -> dict[Half, tuple[Question, ...]]:
+    """The halves that have questions. Raises `InvalidInput` where there are too few to choose by."""
+    if not questions:
+        raise InvalidInput("questions", "name no passage that answers them; put ids under relevant")
+    development, test = halves(questions, seed)
+    if level != "eval":
+        if len(questions) < LEAST:
+            raise InvalidInput(
+                "questions",
+                f"are {len(questions)}, and with fewer than {LEAST} a choice of settings would be chance: --level eval "
+                "measures the present ones, --synthetic builds more questions, and a hundred of your own tell most",
+            )
+        if min(len(development), len(test)) < _LEAST_HALF:
+            raise InvalidInput(
+                "questions",
+                f"are {len(development)} to choose by and {len(test)} to judge by, since those that share a passage "
+                "stay together; ask about more passages, or try another --seed",
+            )
+    found: dict[Half, tuple[Question, ...]] = {"development": development, "test": test}
+    return {half: some for half, some in found.items() if some}
+
+
+def _space(embedder: Embedder) -> tuple[EmbeddingSpace | None, tuple[str, ...]]:
+    """The embedder's space; None where it cannot be had, and why: then words alone are searched."""
+    try:
+        return embedder.space, ()
+    except EmbedderUnavailable as error:
+        return None, (f"words alone were searched: {error}",)
+
+
+def _about(corpus: Corpus, space: EmbeddingSpace | None, seed: int) -> dict[str, Any]:
+    """What a measurement holds for."""
+    settings = corpus.settings
+    return {
+        "passages": corpus.dataset.digest(questions=False),
+        "questions": corpus.dataset.digest(),
+        "model": "" if space is None else f"{space.spec} {space.max_tokens} {short_name(space)}",
+        "version": f"{__version__} {ANALYSIS}",
+        "settings": {name: str(getattr(settings, name)) for name in _FIXED if hasattr(settings, name)},
+        "seed": seed,
+    }
+
+
+def _facts(corpus: Corpus, space: EmbeddingSpace | None) -> Facts:
+    dataset = corpus.dataset
+    longest = sorted(dataset.passages, key=lambda passage: len(passage.text))[-_LONG:]
+    count = corpus.embedder.token_spans if space is not None else estimated_spans
+    step = max(1, len(dataset.passages) // _SAMPLE)
+    texts = [passage.text for passage in dataset.passages[::step]]
+    texts += [question.text for question in dataset.questions]
+    return Facts(
+        space.max_tokens if space is not None else 0,
+        max(len(count(passage.text)) for passage in longest),
+        frozenset(detect_language(text[:_BEGINNING]) for text in texts),
+    )

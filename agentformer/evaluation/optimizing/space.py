@@ -1,0 +1,150 @@
+"""What an optimisation may change: the settings that decide on retrieval, their values, and what a change makes anew.
+
+Settings that this version does not have are passed over, and of one that is a word all its words are tried.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agentformer.errors import MissingExtra
+from agentformer.settings import Settings
+from agentformer.settings.fields import CHOICES
+from agentformer.text.choosing import chosen_analysers
+
+Level = Literal["eval", "quick", "full"]
+Cost = Literal["search", "words", "vectors", "chunks"]  # what a change makes anew, each with what stands before it
+Value = int | float | str
+Configuration = Mapping[str, Value]  # every setting that may be searched, by its name
+
+BALANCE = ("fusion", "dense_weight")  # what words and vectors weigh beside each other
+OVERLAP_SHARES = (0.0, 0.1, 0.2)  # of a chunk; from a fifth on, neighbours say mostly the same
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A setting, and the values that the levels try beside the present one. No values: those that it can have."""
+
+    name: str
+    cost: Cost
+    full: tuple[Value, ...] = ()
+    quick: tuple[Value, ...] = ()
+    dense: bool = False  # does it mean something only where there are vectors?
+    language: str = ""  # in which alone it means something; "": in any
+
+
+# In the order in which they are searched: what is stored, then what is indexed, then how a search ranks it.
+PARAMETERS = (
+    Parameter("chunk_tokens", "chunks", (100, 200, 300, 500, 800)),
+    Parameter("chunk_overlap", "chunks"),  # shares of the chunk
+    Parameter("window_tokens", "vectors", (0, 32, 64, 128, 256), dense=True),
+    Parameter("language_detector", "words"),
+    Parameter("compounds", "words", language="fi"),
+    Parameter("japanese", "words", language="ja"),
+    Parameter("fusion", "search", dense=True),
+    Parameter("dense_weight", "search", (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), (0.0, 0.5, 1.0, 2.0), dense=True),
+    Parameter("rrf_k", "search", (5, 10, 20, 60, 120), (10, 60), dense=True),
+    Parameter("fanout", "search", (30, 100, 300), (30, 100), dense=True),
+)
+_ANALYSIS = {each.name for each in PARAMETERS if each.cost == "words"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a corpus and its model make possible."""
+
+    model_tokens: int  # that the model reads at once; 0: there are no vectors
+    longest: int  # tokens of the longest passage
+    languages: frozenset[str]  # that passages or questions are in
+
+
+def present(settings: Settings) -> Configuration:
+    """The values that settings have now."""
+    return {each.name: getattr(settings, each.name) for each in PARAMETERS if hasattr(settings, each.name)}
+
+
+def settings_of(settings: Settings, configuration: Configuration) -> Settings:
+    """`settings` with the values of a configuration. Raises `InvalidInput`."""
+    return dataclasses.replace(settings, **configuration)  # type: ignore[arg-type]  # each has the type of its field
+
+
+def key(configuration: Configuration) -> str:
+    """A text that is the same for the same values."""
+    return json.dumps(dict(configuration), sort_keys=True)
+
+
+def stored_key(settings: Settings, configuration: Configuration) -> str:
+    """A text that is the same for configurations that can search one store: cut, embedded and analysed alike."""
+    stored = {each.name: configuration[each.name] for each in _of(configuration) if each.cost != "search"}
+    try:
+        chosen = chosen_analysers(settings_of(settings, configuration))
+    except MissingExtra:
+        return key(stored)
+    analysers = [getattr(chosen, each.name) for each in dataclasses.fields(chosen)]
+    in_force = ",".join(each.name if each else "" for each in analysers)
+    return key({name: value for name, value in stored.items() if name not in _ANALYSIS} | {"analysers": in_force})
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a level searches in a corpus: not the settings in `without`, and with `only`, these alone."""
+
+    level: Level
+    facts: Facts
+    only: Collection[str] = ()
+    without: Collection[str] = ()
+
+    def parameters(self, configuration: Configuration) -> list[Parameter]:
+        """What is changed, in this order, where it can make a difference. `quick` makes no vectors and no chunks anew,
+        unless it is asked for by name."""
+        if self.level == "eval":
+            return []
+        return [each for each in _of(configuration) if self._wanted(each) and self._matters(each)]
+
+    def candidates(self, parameter: Parameter, configuration: Configuration) -> Iterator[Configuration]:
+        """Configurations that differ in this setting alone; only an overlap goes on being the same share of a chunk."""
+        now = configuration[parameter.name]
+        for value in self._values(parameter, configuration):
+            if value != now:
+                changed = {**configuration, parameter.name: value}
+                if parameter.name == "chunk_tokens":
+                    changed["chunk_overlap"] = int(configuration["chunk_overlap"]) * int(value) // int(now)
+                yield changed
+
+    def _wanted(self, parameter: Parameter) -> bool:
+        if self.only:
+            return parameter.name in self.only
+        return parameter.name not in self.without and (self.level == "full" or parameter.cost in ("search", "words"))
+
+    def _matters(self, parameter: Parameter) -> bool:
+        if parameter.dense and not self.facts.model_tokens:
+            return False
+        return not parameter.language or parameter.language in self.facts.languages
+
+    def _values(self, parameter: Parameter, configuration: Configuration) -> Sequence[Value]:
+        """What is tried. A size from which on nothing is cut is tried once, and not where the present one is such."""
+        values = (parameter.quick if self.level == "quick" else ()) or parameter.full
+        longest, chunk = self.facts.longest, int(configuration["chunk_tokens"])
+        if parameter.name == "chunk_tokens":
+            cutting = tuple(value for value in values if int(value) < longest)
+            whole = values[len(cutting) :][:1] if chunk < longest else ()
+            return (*cutting, *whole)
+        if parameter.name == "chunk_overlap":
+            return tuple(int(share * chunk) for share in OVERLAP_SHARES) if chunk < longest else ()
+        if parameter.name == "window_tokens":
+            most = min(self.facts.model_tokens, longest, chunk)
+            return (0, *(value for value in values if 0 < int(value) < most))
+        return values or CHOICES.get(parameter.name, ())
+
+
+def differing(one: Configuration, other: Configuration) -> dict[str, tuple[Value, Value]]:
+    """The settings in which two configurations differ, with both values."""
+    return {name: (value, other[name]) for name, value in one.items() if value != other[name]}
+
+
+def _of(configuration: Configuration) -> list[Parameter]:
+    return [each for each in PARAMETERS if each.name in configuration]

@@ -1,0 +1,96 @@
+"""Memories with a corpus in them, one for each way of cutting and indexing it, in a folder of their own.
+
+One that is whole has a file beside it that says so; one that was being filled when the process ended has none, and is
+made anew. Only a few are kept: their vectors are kept elsewhere, and the rest is soon made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentformer.errors import EmbedderUnavailable, StoreFull
+from agentformer.evaluation.optimizing.corpus import Corpus
+from agentformer.evaluation.optimizing.space import Configuration, present, settings_of, stored_key
+from agentformer.evaluation.trial import Trial
+from agentformer.records.files import delete, write_atomically
+
+Progress = Callable[[int, int], None]  # passages stored, passages in all
+
+_KEPT = 3  # stores on disk beside that of the present settings: that of the best ones, and some to compare it with
+
+
+class Stores:
+    """The stores of one corpus; `vectors` says whether its entries are to have vectors."""
+
+    def __init__(self, folder: Path, corpus: Corpus, *, vectors: bool) -> None:
+        self.vectors = vectors
+        self._folder = folder
+        self._corpus = corpus
+        self._present = self._place(present(corpus.settings))
+        self._used: list[Path] = []  # but for the present one; the latest last
+
+    def has(self, configuration: Configuration) -> bool:
+        """Is its store there already?"""
+        return _whole(self._place(configuration)).exists()
+
+    @contextmanager
+    def opened(self, configuration: Configuration, progress: Progress | None = None) -> Iterator[Trial]:
+        """The corpus in a memory with these settings, filled first where that was not done yet. Raises
+        `EmbedderUnavailable` where the embedder went away meanwhile, `StoreFull`, and what opening a memory raises."""
+        settings, place = settings_of(self._corpus.settings, configuration), self._place(configuration)
+        there = self.has(configuration)
+        if not there:
+            self._make_room(place)
+        if place != self._present:
+            self._used = [*(path for path in self._used if path != place), place]
+        with self._corpus.opens(settings, place) as trial:
+            if not there:
+                self._fill(trial, place, progress)
+            yield trial
+
+    def clear(self) -> None:
+        """Delete all of them."""
+        try:
+            delete(self._folder)
+        except OSError as error:
+            raise StoreFull(f"{self._folder} cannot be deleted ({error.strerror or error})") from error
+        self._used.clear()
+
+    def _fill(self, trial: Trial, place: Path, progress: Progress | None) -> None:
+        trial.load(self._corpus.dataset, progress)
+        if self.vectors and trial.backend.embed_pending(refused=False):
+            raise EmbedderUnavailable("the embedder went away while passages were embedded")
+        try:
+            write_atomically(_whole(place), b"")
+        except OSError as error:
+            raise StoreFull(f"{self._folder} cannot be written ({error.strerror or error})") from error
+
+    def _make_room(self, place: Path) -> None:
+        """An empty folder in this place; what was not used lately goes, also what an earlier process has left."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            others = [path for path in self._folder.iterdir() if path.is_dir() and path not in (place, self._present)]
+            old = [*(path for path in others if path not in self._used), *self._used]
+            old = [path for path in old if path != place]
+            doomed = old[: max(0, len(old) + 1 - _KEPT)] if place != self._present else []
+            for path in (*doomed, place):
+                delete(_whole(path))
+                delete(path)
+            self._used = [path for path in old if path not in doomed]
+            place.mkdir()
+        except OSError as error:
+            raise StoreFull(f"{self._folder} cannot be written ({error.strerror or error})") from error
+
+    def _place(self, configuration: Configuration) -> Path:
+        return (
+            self._folder
+            / hashlib.blake2b(stored_key(self._corpus.settings, configuration).encode(), digest_size=8).hexdigest()
+        )
+
+
+def _whole(place: Path) -> Path:
+    """The file that says that a store is whole."""
+    return place.with_name(f"{place.name}.whole")

@@ -1,0 +1,129 @@
+"""An embedder that asks another one for each text once, and keeps the rows on disk for the stores to come.
+
+Stores that are cut otherwise share most of their texts, and all of them are asked the same questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from agentformer.errors import StoreFull
+from agentformer.records.vectors import text_hash
+from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
+
+_ASKED = 500  # hashes of one statement; well below every SQLite's limit of bound variables
+_WHOLE = 64  # texts at a time of an embedder that does not say
+_DOCUMENT, _QUERY = b"d", b"q"  # a model may embed the two otherwise
+_TABLE = "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
+
+
+class RememberingEmbedder:
+    """`Embedder` over another one, with a file for each space in `folder`. Thread-safe. Raises what the other one
+    raises, and `StoreFull` where the file cannot be used."""
+
+    def __init__(self, inner: Embedder, folder: Path) -> None:
+        self._inner = inner
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._opened: tuple[EmbeddingSpace, sqlite3.Connection] | None = None
+        self.embedded = 0  # texts that the other one was asked for
+        self.told: Callable[[int], None] | None = None  # called with that number when it has grown
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        return self._inner.space
+
+    @property
+    def request_texts(self) -> int:
+        """How many texts the other one is given at a time."""
+        return int(getattr(self._inner, "request_texts", _WHOLE))
+
+    def token_spans(self, text: str) -> list[Span]:
+        return self._inner.token_spans(text)
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        keys = [_DOCUMENT + text_hash(text) for text in texts]
+        with self._lock:
+            rows = self._known(keys)
+            missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in rows}
+            if missing:
+                made = self._inner.embed_documents(list(missing.values()))
+                self._keep(missing, made)
+                rows.update(zip(missing, made, strict=True))
+        return np.stack([rows[key] for key in keys]) if keys else np.zeros((0, self.space.dimension), dtype=np.float32)
+
+    def embed_query(self, text: str) -> Vector:
+        key = _QUERY + text_hash(text)
+        with self._lock:
+            if (row := self._known([key]).get(key)) is None:
+                row = self._inner.embed_query(text)
+                self._keep([key], row[np.newaxis])
+        return row
+
+    def close(self) -> None:
+        """Release the file. Idempotent; it is opened again when it is needed."""
+        with self._lock:
+            if self._opened:
+                self._opened[1].close()
+                self._opened = None
+
+    def _known(self, keys: Sequence[bytes]) -> dict[bytes, Vector]:
+        """The rows that are kept."""
+        found: dict[bytes, Vector] = {}
+        size = self.space.dimension * 4
+        with self._file() as rows:
+            for start in range(0, len(keys), _ASKED):
+                group = keys[start : start + _ASKED]
+                marks = ",".join("?" * len(group))
+                for key, data in rows.execute(f"SELECT text, data FROM rows WHERE text IN ({marks})", group):
+                    if len(data) == size:
+                        found[key] = np.frombuffer(data, "<f4").astype(np.float32, copy=False)
+        return found
+
+    def _keep(self, keys: Iterable[bytes], made: Matrix) -> None:
+        data = np.ascontiguousarray(made, dtype="<f4")
+        self.embedded += len(data)
+        if self.told:
+            self.told(self.embedded)
+        with self._file() as rows, rows:
+            rows.executemany(
+                "INSERT OR REPLACE INTO rows VALUES (?, ?)",
+                ((key, row.tobytes()) for key, row in zip(keys, data, strict=True)),
+            )
+
+    @contextmanager
+    def _file(self) -> Iterator[sqlite3.Connection]:
+        """The file of the space of the moment."""
+        space = self.space
+        try:
+            if self._opened is None or self._opened[0] != space:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                connection = sqlite3.connect(
+                    self._folder / f"vectors-{short_name(space)}.sqlite3", check_same_thread=False
+                )
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")  # a row that is lost is made again
+                connection.execute(_TABLE)
+                if self._opened:
+                    self._opened[1].close()
+                self._opened = space, connection
+            yield self._opened[1]
+        except (OSError, sqlite3.Error) as error:
+            raise StoreFull(
+                f"the vectors kept in {self._folder} cannot be used ({error}); --work names another folder"
+            ) from error
+
+
+def short_name(space: EmbeddingSpace) -> str:
+    """A name for a space: models of one name that embed otherwise have two."""
+    told = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
+    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,95 @@
+"""Settings into a file as `load_settings` reads it: `AGENTFORMER_NAME=value`, every other line left as it is."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dotenv.parser import parse_stream
+
+from agentformer.errors import InvalidInput
+from agentformer.evaluation.optimizing.space import Value
+from agentformer.records.files import file_bytes, write_atomically
+from agentformer.settings.loading import ENV_PREFIX
+
+_BOM = b"\xef\xbb\xbf"
+_BEFORE = re.compile(r"\s*(?:export[^\S\r\n]+)?")  # what stands before a name in a line, and the empty lines above
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a file: the lines that were replaced, as they were, and those that were added."""
+
+    path: Path
+    replaced: tuple[str, ...]
+    added: tuple[str, ...]
+
+
+def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -> Written:
+    """Set these settings in a file, which is made where there is none. A line that sets one of them already is replaced
+    in its place, the others are added at the end under `comment`; nothing else changes, also not who may read the file.
+    It is the former file or the new one at every moment. Raises `InvalidInput` where it cannot be read or written."""
+    target, former, text = _read(path)
+    try:
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666
+        lines = {ENV_PREFIX + name.upper(): f"{ENV_PREFIX}{name.upper()}={value}" for name, value in values.items()}
+        kept, replaced = _replaced(text, lines)
+        added = [line for name, line in lines.items() if name not in replaced]
+        new = _appended(
+            kept, [f"# {comment}", *added] if comment and added else added, "\r\n" if "\r\n" in text else "\n"
+        )
+        bom = _BOM if former.startswith(_BOM) else b""
+        write_atomically(target, bom + new.encode(), mode=mode)
+        if former:
+            target.chmod(mode)  # which the umask has no part in
+    except OSError as error:
+        raise InvalidInput("--write", f"{path} cannot be written ({error.strerror or error})") from None
+    return Written(target, tuple(replaced.values()), tuple(added))
+
+
+def check_writable(path: Path) -> None:
+    """Raises `InvalidInput` where `write_settings` could not set anything in this file."""
+    target, _, _ = _read(path)
+    if not target.parent.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise InvalidInput("--write", f"{path} cannot be written: there is no such folder, or it is not yours")
+
+
+def _read(path: Path) -> tuple[Path, bytes, str]:
+    """Where the file really is, and what is in it: nothing where there is none. Raises `InvalidInput`."""
+    try:
+        target = path.resolve()
+        former = file_bytes(target) if target.exists() else b""
+        return target, former, former.removeprefix(_BOM).decode("utf-8")
+    except OSError as error:
+        raise InvalidInput("--write", f"{path} cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError:
+        raise InvalidInput("--write", f"{path} is no UTF-8 text; nothing was written") from None
+
+
+def _replaced(text: str, lines: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The text with these variables set where it sets them, and those lines as they were. Of several, the last one
+    counts when it is read, and all become the same."""
+    parts: list[str] = []
+    replaced: dict[str, str] = {}
+    for binding in parse_stream(io.StringIO(text, newline="")):
+        written, name = binding.original.string, binding.key
+        if binding.error or name is None or name not in lines:
+            parts.append(written)
+            continue
+        before = _BEFORE.match(written)
+        lead = before.group() if before else ""
+        body = written[len(lead) :]
+        end = body[len(body.rstrip("\r\n")) :]
+        parts.append(lead + lines[name] + end)
+        replaced[name] = body.strip()
+    return "".join(parts), replaced
+
+
+def _appended(text: str, lines: Sequence[str], end: str) -> str:
+    if not lines:
+        return text
+    return text + (end if text and not text.endswith("\n") else "") + "".join(line + end for line in lines)

@@ -1,0 +1,95 @@
+"""The time that a question speaks of, and which entries are of it.
+
+Time only adds to what words and vectors say: days, weeks and months are terms of the word index (`text.date_terms`),
+and the entries found that are of the time asked for are a ranked list of their own beside the two. Nothing is filtered
+out: "last week" in a question may be wrong by a day, and an exact stretch is what a scope is for.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time
+from functools import lru_cache
+from typing import NamedTuple
+
+from agentformer.records.codec import from_micros
+from agentformer.text.analysis import MAX_QUERY
+from agentformer.text.date_terms import date_terms, terms_of_day
+from agentformer.text.languages import detect_language, language_of_query
+from agentformer.text.time_expressions import Days, Period, find_days, periods
+from agentformer.types import MemoryEntry
+
+WEIGHT = 0.3  # of the list beside words and vectors; chosen on development halves, see docs/BENCHMARKS.md
+_LOOKED_AT = 50  # texts that are read for the days that they name; the best of those that are not inside already
+_READ = 2_000  # code points of each
+
+
+class Asked(NamedTuple):
+    """The time that a question speaks of; falsy where it is none."""
+
+    periods: tuple[Period, ...]
+    terms: tuple[str, ...]  # as the word index has them
+
+    def __bool__(self) -> bool:
+        return bool(self.periods or self.terms)
+
+
+def asked_time(text: str, at: datetime | None = None) -> Asked:
+    """What a question says of time; "yesterday" is reckoned from `at` (None: now, where this machine is)."""
+    at = at or datetime.now().astimezone()
+    return _asked(text[:MAX_QUERY], at.replace(hour=0, minute=0, second=0, microsecond=0))
+
+
+@lru_cache(maxsize=512)
+def _asked(text: str, day: datetime) -> Asked:
+    language = language_of_query(text)
+    return Asked(tuple(periods(text, day, language)), date_terms(text, day.date(), language, past=True))
+
+
+def entry_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
+    """The terms of the day of an entry, and of the days that its title and text name. "Yesterday" is the day before it
+    happened; in a text of which it is not known when, only whole dates count."""
+    on = _day(entry.occurred_at)
+    own = terms_of_day(on) if on else ()
+    return tuple(dict.fromkeys((*own, *date_terms(f"{entry.title}\n{entry.content}", on, language))))
+
+
+def in_periods(connection: sqlite3.Connection, nums: Sequence[int], within: Sequence[Period]) -> list[int]:
+    """Those of the entries `nums`, in their order, that happened in one of the periods, or whose text names a day of
+    one."""
+    if not within or not nums:
+        return []
+    happened = _happened(connection, nums)
+    inside = {
+        num
+        for num, moment in happened.items()
+        if moment is not None and any(period.start <= moment < period.end for period in within)
+    }
+    others = [num for num in nums if num in happened and num not in inside][:_LOOKED_AT]
+    for num, content in _contents(connection, others).items():
+        named = find_days(content, _day(happened[num]), detect_language(content))
+        if any(_within(days, within) for days in named):
+            inside.add(num)
+    return [num for num in nums if num in inside]
+
+
+def _day(moment: datetime | None) -> date | None:
+    return moment.astimezone(UTC).date() if moment else None
+
+
+def _happened(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, datetime | None]:
+    query = "SELECT num, occurred_at FROM entries WHERE num IN (SELECT value FROM json_each(?))"
+    return {num: from_micros(micros) for num, micros in connection.execute(query, [json.dumps([*nums])])}
+
+
+def _contents(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, str]:
+    query = "SELECT num, substr(content, 1, ?) FROM entries WHERE num IN (SELECT value FROM json_each(?))"
+    return dict(connection.execute(query, [_READ, json.dumps([*nums])]).fetchall())
+
+
+def _within(days: Days, within: Sequence[Period]) -> bool:
+    """Do the days lie in one of the periods? What names a whole year is of none of its days."""
+    first, last = (datetime.combine(day, time(), UTC) for day in (days.first, days.last))
+    return any(period.start <= first and last < period.end for period in within)

@@ -1,0 +1,356 @@
+"""The stretches of time that a text speaks of: "7 May 2023", "toukokuussa 2023", "two weeks ago", "先週".
+
+What is relative is reckoned from a given day. Precision comes first: a number that may be a date or not, a name that
+is a month's too, and words such as "soon" or "recently" give nothing. Weeks begin on Monday, as in ISO 8601.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time
+from functools import lru_cache
+from typing import NamedTuple
+
+from agentformer.text.calendar import weekdays
+from agentformer.text.dates import Day, Mention, find_dates
+from agentformer.text.reckoning import ONE_DAY, Slots, Stretch, calendar_days, reckoned, without_year
+from agentformer.text.time_words import SLOTS, UNITS, UNSPACED, Phrase, Words, folded, tables
+
+MAX_TEXT = 20_000  # code points that are read: what a text is about is said before
+_ALIKE = frozenset({"da", "no", "sv"})  # a short text in one of them may be taken for another
+_YEARS = range(1000, 3000)  # a date may be of any of these,
+_PLAIN_YEARS = range(1900, 2100)  # a number behind "in" is a year if it is one of these
+_ABSOLUTE = frozenset({"in-year", "before", "after"})  # kinds of phrases that need no day to be reckoned from
+_MOST_UNITS = 1000  # "5000 days ago" is a figure of speech
+_TOKEN = re.compile(r"(?P<word>[^\W\d_]++|(?<![\w.,:/-])\d{1,4}+(?!\w|[.,:/-]\d))|\d++")
+_LETTERS = re.compile(r"[^\W\d_]+")
+_DIGIT = re.compile(r"\d")
+_FOUR_DIGITS = re.compile(r"\d{4}")
+_CJK = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
+_MOST_BETWEEN = 3
+_BETWEEN = frozenset(" \t\r\n\u00a0\u202f")
+# What shows that figures are a part of something longer, such as "v1.2.2023" or "1.2.2023.4".
+_LEADS = re.compile(r"(?:[A-Za-z\u00c0-\u024f]|\d[._/:-])$")
+_GOES_ON = re.compile(r"\.?\d")
+_EAST_WEEKDAYS = "月火水木金土日"
+_EAST_SLOTS = {
+    "{n}": r"(?<!\d)(?P<n{i}>\d{{1,3}}|[一二三四五六七八九十]{{1,2}})",
+    "{unit}": "(?P<unit{i}>{units})",
+    "{weekday}": f"(?P<weekday{{i}}>[{_EAST_WEEKDAYS}])曜日?",
+    "{year}": r"(?<!\d)(?P<year{i}>\d{{4}})",
+}
+
+
+class Period(NamedTuple):
+    """`[start, end)`, whole days; both moments aware, in UTC."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """The days `[first, last]` that a text names at `[start, end)` of its characters. `relative` ones were reckoned
+    from another day; behind a `border` such as "before" they are where something begins or ends."""
+
+    start: int
+    end: int
+    first: date
+    last: date
+    relative: bool = False
+    border: bool = False
+
+
+class _Token(NamedTuple):
+    start: int
+    end: int
+    word: str
+
+
+class _Line:
+    """A folded text, its tokens, and the words around dates in the languages that it may be in."""
+
+    def __init__(self, plain: str, tokens: Sequence[_Token], read_as: Sequence[Words]) -> None:
+        self.plain = plain
+        self.tokens = tokens
+        self.borders = frozenset[str]().union(*(words.borders for words in read_as))
+        self.articles = frozenset[str]().union(*(words.articles for words in read_as))
+
+    def joined(self, n: int) -> bool:
+        """Is there nothing but a little space between the token number `n` and the next?"""
+        between = self.plain[self.tokens[n].end : self.tokens[n + 1].start]
+        return len(between) <= _MOST_BETWEEN and all(mark in _BETWEEN for mark in between)
+
+    def behind_border(self, at: int) -> bool:
+        """Does a word such as "before" stand in front of the token, with no more than an article between?"""
+        for n in range(at - 1, max(-1, at - 3), -1):
+            if not self.joined(n):
+                return False
+            if self.tokens[n].word in self.borders:
+                return True
+            if self.tokens[n].word not in self.articles:
+                return False
+        return False
+
+
+class _Standing(NamedTuple):
+    """A phrase at the token number `at`; `behind` is the number of the one behind it."""
+
+    at: int
+    phrase: Phrase
+    slots: Slots
+    behind: int
+
+
+def periods(text: str, at: datetime, language: str = "") -> list[Period]:
+    """The stretches of time that `text` names, in its order, each once; `language` is an ISO 639-1 code, or "".
+
+    "Yesterday" is reckoned from `at`, which is aware and whose zone says when a day begins; a date without a year is
+    the last one that has begun by then. A date behind "before", "since" and the like gives nothing.
+    """
+    zone = at.tzinfo
+    named = find_days(text, at.date(), language, past=True)
+    found = [
+        Period(*(datetime.combine(day, time(), zone).astimezone(UTC) for day in (each.first, each.last + ONE_DAY)))
+        for each in named
+        if not each.border and each.last < date.max - ONE_DAY and each.first > date.min + ONE_DAY
+    ]
+    return list(dict.fromkeys(found))
+
+
+def find_days(text: str, on: date | None, language: str = "", *, past: bool = False, years: bool = True) -> list[Days]:
+    """The days that `text` names, in order and never overlapping, but for the readings of one date such as "7/5/2023".
+
+    What is relative to a day is reckoned from `on`, and left out without one. A date without a year is the nearest to
+    `on`, or with `past` the last one that has begun by then. Without `years`, those that are written are left out, and
+    borders are not told: what is only to be found needs neither.
+    """
+    text = text[:MAX_TEXT]
+    found = [*_mentioned(text, on, past)] if _DIGIT.search(text) else []
+    if on is not None or years:
+        found = _with_phrases(text, on, language, past, years, found)
+        if _CJK.search(text):
+            found += _unspaced(text, on)
+    return _apart(found)
+
+
+def _with_phrases(text: str, on: date | None, language: str, past: bool, years: bool, found: list[Days]) -> list[Days]:
+    """The dates with what stands before them, and what is said in words."""
+    plain = folded(text)
+    if len(plain) != len(text):  # case folding has moved the letters
+        return found
+    there = {*_LETTERS.findall(plain)}
+    read = [(words, _possible(words, there, plain, on, years)) for words in _read_as(language)]
+    if not any(phrases for _, phrases in read) and not (found and years):
+        return found
+    tokens = [_Token(match.start(), match.end(), match["word"] or "") for match in _TOKEN.finditer(plain)]
+    line = _Line(plain, tokens, [words for words, _ in read])
+    for words, phrases in read:
+        standing = [*_standing(line, words, phrases)]
+        found = _beside_dates(line, standing, found)
+        found += _spoken(line, standing, on, past)
+    return found
+
+
+def _apart(found: Sequence[Days]) -> list[Days]:
+    """In order; of those that overlap the longest, and with it its other readings."""
+    kept: list[Days] = []
+    for each in sorted(dict.fromkeys(found), key=lambda each: (each.start, -each.end)):
+        while kept and each.start < kept[-1].end and each.end - each.start > kept[-1].end - kept[-1].start:
+            kept.pop()
+        if not kept or each.start >= kept[-1].end or (each.start, each.end) == (kept[-1].start, kept[-1].end):
+            kept.append(each)
+    return kept
+
+
+def _read_as(language: str) -> list[Words]:
+    """The languages whose words are looked for."""
+    known = tables()
+    own = {language} & known.keys()
+    if own & _ALIKE:
+        own = {*_ALIKE}
+    return [words for name, words in known.items() if name != UNSPACED and name in (own or known)]
+
+
+def _mentioned(text: str, on: date | None, past: bool) -> Iterator[Days]:
+    """Dates in figures and with the names of months."""
+    for mention in find_dates(text, days_of_week=False):
+        if not mention.sure or _part_of_more(text, mention):
+            continue
+        for reading in mention.readings[:1] if _one_order(text, mention) else mention.readings:
+            if days := _of_reading(reading, mention, text, on, past):
+                yield Days(mention.start, mention.end, *days)
+
+
+def _part_of_more(text: str, mention: Mention) -> bool:
+    before = text[max(0, mention.start - 2) : mention.start] if text[mention.start].isdecimal() else ""
+    return bool(_LEADS.search(before) or _GOES_ON.match(text, mention.end))
+
+
+def _one_order(text: str, mention: Mention) -> bool:
+    """Is only one order of day and month in use for what is written so? "7/5/2023" is the exception."""
+    return "/" not in text[mention.start : mention.end] or text[mention.start : mention.start + 4].isdigit()
+
+
+def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past: bool) -> Stretch | None:
+    if reading.year:
+        return calendar_days(reading.year, reading.month, reading.day) if reading.year in _YEARS else None
+    if not reading.day and not _CJK.search(text[mention.start : mention.end]):
+        return None  # "August" may be a person
+    return without_year(reading.month, reading.day, on, past)
+
+
+def _possible(words: Words, there: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
+    """The phrases, by their first word, all of whose words are somewhere in the text: mostly none."""
+    slots = {
+        "{unit}": not words.units.keys().isdisjoint(there),
+        "{month}": not words.months.keys().isdisjoint(there),
+        "{year}": years and _FOUR_DIGITS.search(plain) is not None,
+    }
+    found: dict[str, list[Phrase]] = {}
+    for phrase in words.phrases:
+        if on is None and phrase.kind not in _ABSOLUTE:
+            continue
+        if phrase.literals <= there and all(slots.get(slot, True) for slot in phrase.slots):
+            found.setdefault(phrase.words[0], []).append(phrase)
+    return found
+
+
+def _spoken(line: _Line, standing: Sequence[_Standing], on: date | None, past: bool) -> Iterator[Days]:
+    """What the words of one language say."""
+    for at, phrase, slots, behind in standing:
+        if days := reckoned(phrase.kind, phrase.number, slots, on, past):
+            start, end, relative = line.tokens[at].start, line.tokens[behind - 1].end, phrase.kind != "in-year"
+            yield Days(start, end, *days, relative=relative, border=line.behind_border(at))
+
+
+def _unspaced(text: str, on: date | None) -> Iterator[Days]:
+    """What a text without spaces between its words says."""
+    pattern, phrases = _unspaced_phrases()
+    words = tables()[UNSPACED]
+    for match in pattern.finditer(text):
+        said = {name.rstrip("0123456789"): value for name, value in match.groupdict().items() if value}
+        slots = Slots(
+            n=_number(said.get("n", ""), words),
+            unit=words.units.get(said.get("unit", ""), 0),
+            weekday=_EAST_WEEKDAYS.find(said.get("weekday", " ")) + 1,
+            year=_year(said.get("year", ""), words),
+        )
+        phrase = phrases[int((match.lastgroup or "")[1:])]
+        complete = all(getattr(slots, element[1:-1]) for element in phrase.words if element in SLOTS)
+        if complete and (days := reckoned(phrase.kind, phrase.number, slots, on, past=True)):
+            yield Days(match.start(), match.end(), *days, relative=phrase.kind != "in-year")
+
+
+@lru_cache(maxsize=1)
+def _unspaced_phrases() -> tuple[re.Pattern[str], list[Phrase]]:
+    """One pattern of all phrases, the longest first, each a group "p" with its number in the list."""
+    words = tables()[UNSPACED]
+    phrases = sorted(words.phrases, key=lambda phrase: -len("".join(phrase.words)))
+    units = "|".join(sorted(words.units, key=len, reverse=True))
+    first = {phrase.words[0][0] for phrase in phrases if phrase.words[0] not in SLOTS} | {
+        "\\d",
+        *"一二三四五六七八九十",
+    }
+    written = []
+    for i, phrase in enumerate(phrases):
+        elements = [_EAST_SLOTS.get(element, element).format(i=i, units=units) for element in phrase.words]
+        start = "" if phrase.words[0] in SLOTS else "(?<![\u4e00-\u9fff])"
+        end = "(?![度間代前後月半])" if phrase.kind == "in-year" else "(?!半)"
+        written.append(f"(?P<p{i}>{start}{''.join(elements)}{end})")
+    return re.compile(f"(?=[{''.join(sorted(first))}])(?:{'|'.join(written)})"), phrases
+
+
+def _standing(line: _Line, words: Words, phrases: Mapping[str, list[Phrase]]) -> Iterator[_Standing]:
+    """Where phrases stand; at each place the longest one."""
+    for at, token in enumerate(line.tokens if phrases else ()):
+        starting = [*phrases.get(token.word, ())]
+        for slot in SLOTS:
+            if slot in phrases and _SLOT[slot](token.word, words):
+                starting += phrases[slot]
+        best: _Standing | None = None
+        for phrase in starting:
+            if (best is None or len(phrase.words) > len(best.phrase.words)) and (
+                slots := _filled(line, at, phrase, words)
+            ):
+                best = _Standing(at, phrase, slots, at + len(phrase.words))
+        if best:
+            yield best
+
+
+def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
+    """What stands in the phrase's slots, if it stands there."""
+    slots: dict[str, int] = {}
+    if at + len(phrase.words) > len(line.tokens):
+        return None
+    for n, element in enumerate(phrase.words, at):
+        word = line.tokens[n].word
+        if n > at and not line.joined(n - 1):
+            return None
+        if element not in SLOTS:
+            if word != element:
+                return None
+        elif value := _SLOT[element](word, words):
+            slots[element[1:-1]] = value
+        else:
+            return None
+    return Slots(**slots)
+
+
+def _number(word: str, words: Words) -> int:
+    if word.isdecimal():
+        return int(word) if len(word) <= 3 and int(word) <= _MOST_UNITS else 0
+    return words.numbers.get(word, 0)
+
+
+def _year(word: str, words: Words) -> int:
+    return int(word) if len(word) == 4 and word.isdecimal() and int(word) in _PLAIN_YEARS else 0
+
+
+def _only(found: frozenset[int]) -> int:
+    return next(iter(found)) if len(found) == 1 else 0
+
+
+_SLOT: Mapping[str, Callable[[str, Words], int]] = {
+    "{n}": _number,
+    "{unit}": lambda word, words: words.units.get(word, 0),
+    "{weekday}": lambda word, _: _only(weekdays(word)),
+    "{month}": lambda word, words: words.months.get(word, 0),
+    "{year}": _year,
+}
+
+
+def _beside_dates(line: _Line, standing: Sequence[_Standing], found: Sequence[Days]) -> list[Days]:
+    """The dates with what stands in front of them: "two weeks before 7 May 2023" is another time too, and "since 7 May
+    2023" a border."""
+    if not found:
+        return []
+    beside: dict[int, tuple[_Standing, int]] = {}
+    for each in standing:
+        behind = each.behind
+        if each.phrase.kind in ("before", "after"):
+            while behind < len(line.tokens) and line.tokens[behind].word in line.articles:
+                behind += 1
+            if behind < len(line.tokens):
+                beside.setdefault(line.tokens[behind].start, (each, line.tokens[each.at].start))
+    starts = {token.start: n for n, token in enumerate(line.tokens)}
+    result = []
+    for days in found:
+        n = starts.get(days.start)
+        border = n is not None and line.behind_border(n)
+        if days.start in beside:
+            (_, phrase, slots, _), start = beside[days.start]
+            edge, sign = (days.first, -1) if phrase.kind == "before" else (days.last, 1)
+            if other := _at_distance(sign, slots, edge):
+                result.append(Days(start, days.start, *other))
+            border = True
+        result.append(replace(days, border=True) if border else days)
+    return result
+
+
+def _at_distance(sign: int, slots: Slots, at: date) -> Stretch | None:
+    if slots.weekday:
+        return reckoned("weekday", sign, slots, at, past=False)
+    return reckoned(UNITS[slots.unit - 1], sign * (slots.n or 1), slots, at, past=False)

@@ -1,0 +1,64 @@
+"""The development sets, each measured in a memory of its own by the same code that `agentformer eval` uses.
+
+Memories are made anew each time, so that no index of former code is measured; vectors are kept between runs, by text
+and model, in `BENCH_CACHE` (the system's temporary folder).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentformer.evaluation.dataset import Dataset, read_dataset, sampled
+from agentformer.evaluation.optimizing.vectors import RememberingEmbedder
+from agentformer.evaluation.outcomes import Evaluation
+from agentformer.evaluation.run import Mode
+from agentformer.factory import build_embedder, trial
+from agentformer.settings import Settings
+from bench.data import DATA
+
+SETS = (
+    "xquad/en",
+    "xquad/de",
+    "pubmedqa",
+    "norquad",
+    "squad_fi",
+    "swefaq",
+    "jsquad_valid",
+    "hotpot_small",
+    "locomo_dev",
+    "madial_en",
+    "code_pypdf",
+)
+
+
+def cache() -> Path:
+    """Where vectors are kept between runs."""
+    return Path(os.environ.get("BENCH_CACHE") or Path(tempfile.gettempdir()) / "agentformer-bench") / "quality"
+
+
+def load(name: str, sample: int = 0) -> Dataset:
+    """A set by its folder's name, with at most `sample` of its questions that have an answer, evenly spread."""
+    dataset = read_dataset(DATA / name)
+    return Dataset(name, dataset.passages, sampled(dataset.answerable, sample), dataset.notes)
+
+
+def measure(name: str, settings: Settings, modes: Sequence[Mode], sample: int = 0) -> Evaluation:
+    """Each question in each mode."""
+    started = time.perf_counter()
+    dataset = load(name, sample)
+    embedder = RememberingEmbedder(build_embedder(settings), cache())
+    try:
+        with trial(settings, embedder) as apart:
+            apart.load(dataset)
+            loaded = time.perf_counter()
+            found = apart.evaluate(dataset, modes=modes)
+    finally:
+        embedder.close()
+    seconds = f"{loaded - started:.0f} s to store, {time.perf_counter() - loaded:.0f} s to ask"
+    print(f"{name}: {found.questions} questions, {seconds}; {embedder.embedded} texts embedded", file=sys.stderr)
+    return found

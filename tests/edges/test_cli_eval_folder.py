@@ -1,0 +1,151 @@
+"""`agentformer eval` of a folder and of built questions: what is printed, what is refused, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.edges.conftest import Invoke, Shown
+
+THINGS = ("harbour", "lighthouse", "boathouse", "pier", "crane", "sauna", "workshop", "office", "kiosk", "museum")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """Ten passages, a question of each, and one of two."""
+    path = tmp_path / "club"
+    path.mkdir()
+    corpus = [
+        {"id": thing, "text": f"The {thing} of the village was painted by volunteers in {1900 + n}."}
+        for n, thing in enumerate(THINGS)
+    ]
+    queries: list[dict[str, Any]] = [
+        {"id": f"q{n}", "text": f"When was the {thing} painted?", "relevant": [thing], "meta": {"category": n % 2}}
+        for n, thing in enumerate(THINGS)
+    ]
+    queries.append({"id": "both", "text": "pier and crane", "relevant": ["pier", "crane"], "meta": {"category": "two"}})
+    write(path, corpus, queries)
+    return str(path)
+
+
+def write(path: Path, corpus: list[dict[str, Any]], queries: list[dict[str, Any]]) -> None:
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        (path / f"{name}.jsonl").write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+
+
+def test_a_folder_is_measured_and_no_memory_is_begun(folder: str, shown: Shown, tmp_path: Path) -> None:
+    told = shown("eval", folder)
+    assert (told["name"], told["passages"], told["questions"]) == ("club", 10, 11)
+    assert told["modes"] == ["hybrid", "lexical", "dense"] and told["half"] is None
+    assert told["overall"]["figures"]["lexical"]["recall@5"] == [1.0, 1.0, 1.0]
+    assert set(told["overall"]["differences"]) == {"lexical", "dense"}
+    assert [part["name"] for part in told["categories"]] == ["0", "1", "two"]
+    assert told["results"][0]["ranks"]["lexical"] == [1]
+    assert not (tmp_path / "i").exists() and not (tmp_path / "u").exists()
+
+
+def test_a_person_reads_a_table_and_whether_a_difference_may_be_chance(folder: str, run: Invoke) -> None:
+    lines = run("eval", folder, "--modes", "hybrid,lexical").stdout.splitlines()
+    assert lines[0] == "club: 11 questions, 10 passages; means with 95% intervals"
+    assert lines[2].split() == ["words", "both"]
+    assert lines[3].split()[:4] == ["recall@1", "0.955", "(0.864", "to"]  # of two passages one is the first
+    assert any(line.startswith("recall_all@5") for line in lines)  # since a question has two passages
+    assert any(line.startswith("both - words, recall@5: ") for line in lines)
+    assert next(line.split()[0] for line in lines if line.startswith(("category", "two", "0  ", "1  "))) == "category"
+
+
+def test_halves_share_no_question_and_samples_are_small(folder: str, shown: Shown) -> None:
+    halves = [
+        {each["id"] for each in shown("eval", folder, "--half", half, "--modes", "lexical")["results"]}
+        for half in ("dev", "test")
+    ]
+    assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == 11
+    assert next(half for half in halves if "both" in half) >= {"q3", "q4"}  # which share its passages
+    assert shown("eval", folder, "--sample", "3", "--modes", "lexical")["questions"] == 3
+
+
+def test_questions_are_built_from_a_corpus(folder: str, shown: Shown) -> None:
+    told = shown("eval", folder, "--synthetic", "4", "--modes", "lexical")
+    assert told["synthetic"] and told["questions"] == 4
+    assert "favours words over vectors" in told["notes"][0]
+    again = shown("eval", folder, "--synthetic", "4", "--modes", "lexical")
+    assert [each["question"] for each in again["results"]] == [each["question"] for each in told["results"]]
+    other = shown("eval", folder, "--synthetic", "4", "--modes", "lexical", "--seed", "3")
+    assert [each["question"] for each in other["results"]] != [each["question"] for each in told["results"]]
+
+
+def test_questions_are_built_from_the_stored_documents_with_their_pages(
+    run: Invoke, shown: Shown, tmp_path: Path
+) -> None:
+    for n, thing in enumerate(THINGS):
+        path = tmp_path / f"{thing}.txt"
+        path.write_text(f"The {thing} of the village was painted by volunteers of the rowing club in {1900 + n}.")
+        assert run("ingest", str(path)).exit_code == 0
+    told = shown("eval", "--synthetic", "5", "--modes", "lexical,hybrid")
+    assert (told["questions"], told["passages"]) == (5, 10)
+    assert told["pages"]["questions"] == 5 and told["pages"]["figures"]["lexical"]["recall@10"][0] == 1.0
+    chunks = shown("memories", "--kind", "chunk")["entries"]
+    assert [each["match_count"] for each in chunks] == [0] * 10
+    printed = run("eval", "--synthetic").stdout
+    assert "of the right page:" in printed and "note: 10 questions made of sentences" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "PATH: is missing"),
+        (["{folder}", "--top-k", "3"], "--top-k: is not for a DIR"),
+        (["{folder}", "--mode", "dense"], "--mode: is not for a DIR"),
+        (["{folder}", "--no-answers"], "--no-answers: is not for a DIR"),
+        (["{folder}", "--modes", "words"], "--modes: must be some of hybrid, lexical, dense"),
+        (["{folder}", "--modes", ","], "--modes: must be some of"),
+        (["{folder}", "--half", "dev", "--synthetic"], "--half: is of questions that stay"),
+        (["{folder}/corpus.jsonl", "--half", "dev"], "--half: is not for a FILE"),
+        (["{folder}/corpus.jsonl", "--synthetic"], "is no folder"),
+        (["{folder}/nowhere"], "cannot be read"),
+        (["--synthetic"], "bring documents in"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(folder: str, run: Invoke, arguments: list[str], said: str) -> None:
+    done = run("eval", *(each.format(folder=folder) for each in arguments))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_bad_line_is_named(folder: str, run: Invoke) -> None:
+    with (Path(folder) / "corpus.jsonl").open("a") as file:
+        file.write("\n{")
+    done = run("eval", folder)
+    assert done.exit_code == 2 and "corpus.jsonl:11: is no JSON" in done.stderr
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    path, temporary = tmp_path / "large", tmp_path / "tmp"
+    for each in (path, temporary):
+        each.mkdir()
+    corpus = [{"id": str(n), "text": f"Boat {n} lies in the harbour. " * 20} for n in range(20_000)]
+    write(path, corpus, [{"id": "q", "text": "Boat 7", "relevant": ["7"]}])
+    command = [sys.executable, "-m", "agentformer.cli", "eval", str(path), "--embedder", "hashing"]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        waited_until = time.monotonic() + 60
+        while not list(temporary.glob("agentformer-eval-*/index/memory.sqlite3")) and time.monotonic() < waited_until:
+            time.sleep(0.02)
+        assert list(temporary.iterdir()), "it began nothing"
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130 and "interrupted" in told and "Traceback" not in told
+    assert not list(temporary.iterdir())
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["large", "tmp"]

@@ -1,0 +1,321 @@
+"""An optimisation over small corpora: what is better is found and confirmed, and what was measured is not lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, MissingExtra
+from agentformer.evaluation.bootstrap import Interval
+from agentformer.evaluation.dataset import Dataset, Passage, Question
+from agentformer.evaluation.optimizing.asking import synthetic
+from agentformer.evaluation.optimizing.corpus import Corpus
+from agentformer.evaluation.optimizing.measuring import Progress
+from agentformer.evaluation.optimizing.outcome import Optimization
+from agentformer.evaluation.optimizing.run import optimize
+from agentformer.evaluation.optimizing.space import present
+from agentformer.evaluation.optimizing.vectors import RememberingEmbedder
+from agentformer.evaluation.trial import Trial
+from agentformer.factory import trial
+from agentformer.llms.echo import EchoModel
+from agentformer.settings import Settings
+from agentformer.testing import CountingEmbedder, FlakyEmbedder
+from agentformer.types import ChatMessage, Embedder, EmbeddingSpace, Reply, Span
+from tests.evaluation.far_apart import easy_to_judge, far_apart, word
+
+SETTINGS = Settings(embedder="hashing")
+
+
+class Opened:
+    """Opens memories as the command does, and notes with which settings."""
+
+    def __init__(self, embedder: Embedder | None, work: Path) -> None:
+        self.work = work
+        self.inner = embedder or HashingEmbedder()
+        self.settings: list[Settings] = []
+        self.dies_at = 0  # of them, from 1
+
+    def __call__(self, dataset: Dataset, settings: Settings = SETTINGS, **options: Any) -> Optimization:
+        embedder = RememberingEmbedder(self.inner, self.work)
+
+        @contextmanager
+        def opens(other: Settings, folder: Path) -> Iterator[Trial]:
+            self.settings.append(other)
+            if len(self.settings) == self.dies_at:
+                raise KeyboardInterrupt
+            with trial(other, embedder, folder) as opened:
+                yield opened
+
+        try:
+            return optimize(Corpus(dataset, settings, embedder, opens), self.work, **options)
+        finally:
+            embedder.close()
+
+    def of(self, name: str) -> list[Any]:
+        """The values of a setting, in the order in which memories were opened, each once in a row."""
+        values = [getattr(each, name) for each in self.settings]
+        return [value for place, value in enumerate(values) if not place or value != values[place - 1]]
+
+
+@pytest.fixture
+def optimized(tmp_path: Path) -> Opened:
+    return Opened(None, tmp_path / "work")
+
+
+def plain(count: int = 24) -> Dataset:
+    """Short texts, each found by its own word whatever the settings are."""
+    passages = [Passage(f"p{n}", f"The {word(n, 'wa')} lies in the harbour.") for n in range(count)]
+    questions = [Question(f"q{n}", f"Where is the {word(n, 'wa')}?", (f"p{n}",)) for n in range(count)]
+    return Dataset("plain", tuple(passages), tuple(questions))
+
+
+def test_small_chunks_are_found_on_one_half_and_confirmed_by_the_other(optimized: Opened) -> None:
+    found = optimized(far_apart(), level="full", only=["chunk_tokens"])
+    assert found.changed == {"chunk_tokens": (500, 100), "chunk_overlap": (50, 10)}
+    assert (found.verdict, found.finished) == ("better", True)
+    assert found.current["test"].value < 0.2 and found.best["test"].value > 0.4
+    gain = found.gain["test"]
+    assert gain.low > 0 and gain.value == pytest.approx(found.best["test"].value - found.current["test"].value)
+    assert found.questions["development"] + found.questions["test"] == 20
+
+
+def test_small_windows_are_found_and_no_text_is_embedded_twice(tmp_path: Path) -> None:
+    counting = CountingEmbedder()
+    optimized = Opened(counting, tmp_path / "work")
+    dataset = far_apart()
+    found = optimized(dataset, level="full", only=["window_tokens"])
+    assert (found.changed, found.verdict) == ({"window_tokens": (0, 32)}, "better")
+    assert optimized.of("window_tokens")[:4] == [0, 32, 64, 128]
+    assert len(counting.documents) == len(set(counting.documents))
+    assert sorted(counting.queries) == sorted(question.text for question in dataset.questions)
+    assert found.embedded == len(counting.documents) + len(counting.queries)
+    # The test half is asked by two configurations alone.
+    lines = [json.loads(line) for line in (optimized.work / "measured.jsonl").read_text().splitlines()][1:]
+    asked = [line["configuration"] for line in lines if line["half"] == "test"]
+    assert asked == [found.settings, found.chosen]
+    assert len([line for line in lines if line["half"] == "development"]) == len(found.tried) > 3
+    assert {len(line["ranks"]) for line in lines if line["half"] == "test"} == {found.questions["test"]}
+
+
+def test_where_nothing_is_better_everything_is_kept(optimized: Opened) -> None:
+    found = optimized(plain(), level="quick", only=["rrf_k", "fanout"])
+    assert (found.changed, found.verdict, found.chosen) == ({}, "keep", present(SETTINGS))
+    assert [dict(each.changed) for each in found.tried] == [{}, {"rrf_k": 10}, {"fanout": 30}]
+    assert found.gain == {"development": Interval(0, 0, 0), "test": Interval(0, 0, 0)}
+
+
+def test_a_gain_that_the_other_half_does_not_show_is_not_proven(optimized: Opened) -> None:
+    found = optimized(easy_to_judge(), level="full", only=["window_tokens"])
+    assert found.changed and found.gain["development"].low > 0
+    assert (found.verdict, found.gain["test"].value) == ("unproven", 0.0)
+
+
+def test_an_interrupted_search_goes_on_where_it_was(optimized: Opened, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"level": "full", "only": ["rrf_k", "fanout"]}
+    whole = Opened(None, tmp_path / "whole")(plain(), **options)
+    optimized.dies_at = 4
+    with pytest.raises(KeyboardInterrupt):
+        optimized(plain(), **options)
+    former = (optimized.work / "measured.jsonl").read_bytes()
+    assert len(former.splitlines()) == 4
+    again = Opened(None, optimized.work)
+    found = again(plain(), **options)
+    assert (optimized.work / "measured.jsonl").read_bytes().startswith(former)
+    assert (again.of("rrf_k")[0], found.reused, found.embedded) == (20, 3, found.questions["test"])
+    assert found.as_json() | {"tried": [], "reused": 0, "embedded": 0} == whole.as_json() | {
+        "tried": [],
+        "reused": 0,
+        "embedded": 0,
+    }
+    last = Opened(None, optimized.work)
+    assert last(plain(), **options).reused == len(found.tried) + 1
+    assert last.settings == []
+
+
+@pytest.mark.parametrize("what", ["questions", "passages", "model", "settings", "seed"])
+def test_a_journal_of_something_else_begins_anew(optimized: Opened, what: str) -> None:
+    dataset = plain()
+    options: dict[str, Any] = {"level": "quick", "only": ["rrf_k"]}
+    optimized(dataset, **options)
+    settings, embedder = SETTINGS, None
+    if what == "questions":
+        dataset = dataset.asking([dataclasses.replace(dataset.questions[0], text="Where?"), *dataset.questions[1:]])
+    elif what == "passages":
+        dataset = dataclasses.replace(dataset, passages=(*dataset.passages, Passage("more", "More of it.")))
+    elif what == "model":
+        embedder = HashingEmbedder(64)
+    elif what == "settings":
+        settings = Settings(embedder="hashing", target_recall=0.95)
+    else:
+        options["seed"] = 1
+    assert Opened(embedder, optimized.work)(dataset, settings, **options).reused == 0
+    assert Opened(embedder, optimized.work)(dataset, settings, **options).reused > 0
+
+
+def test_a_line_that_was_cut_off_is_measured_again(optimized: Opened) -> None:
+    options: dict[str, Any] = {"level": "full", "only": ["rrf_k"]}
+    optimized(plain(), **options)
+    path = optimized.work / "measured.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:-20])
+    assert optimized(plain(), **options).reused == 2
+    assert [json.loads(line)["configuration"] for line in path.read_bytes().splitlines()[1:]] == [
+        json.loads(line)["configuration"] for line in lines[1:]
+    ]
+
+
+def test_without_an_embedder_words_alone_are_searched(tmp_path: Path) -> None:
+    optimized = Opened(FlakyEmbedder(down=True), tmp_path / "work")
+    options: dict[str, Any] = {"level": "full", "only": ["chunk_tokens", "window_tokens", "fusion"]}
+    found = optimized(far_apart(), dataclasses.replace(SETTINGS, chunk_tokens=800), **options)
+    assert found.chosen["chunk_tokens"] < 800 and found.gain["development"].low > 0
+    assert {name for each in found.tried for name in each.changed} == {"chunk_tokens", "chunk_overlap"}
+    assert any(note.startswith("words alone were searched: ") for note in found.notes)
+
+
+class Server(FlakyEmbedder):
+    """What it serves stays known while it is down."""
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        return self.inner.space
+
+    def token_spans(self, text: str) -> list[Span]:
+        return self.inner.token_spans(text)
+
+
+@pytest.mark.parametrize(
+    ("when", "kept"), [("window_tokens=32: 10 of 10 questions", 2), ("settings: 44 of 44 passages", 0)]
+)
+def test_an_embedder_that_goes_away_stops_the_search_and_nothing_wrong_is_kept(
+    tmp_path: Path, when: str, kept: int
+) -> None:
+    """While a store is filled, when all questions are known; and when they are to be asked."""
+    server, dataset = Server(), far_apart()
+
+    def at(progress: Progress) -> None:
+        server.down = server.down or when in progress.doing
+
+    options: dict[str, Any] = {"level": "full", "only": ["window_tokens"]}
+    with pytest.raises(EmbedderUnavailable):
+        Opened(server, tmp_path)(dataset, progress=at, **options)
+    assert server.down
+    server.down = False
+    found = Opened(server, tmp_path)(dataset, **options)
+    assert (found.reused, found.verdict) == (kept, "better")
+
+
+def test_of_a_budget_that_is_spent_the_present_settings_are_told(optimized: Opened) -> None:
+    found = optimized(plain(), level="full", only=["rrf_k"], budget=0)
+    assert (found.finished, found.verdict, len(found.tried)) == (False, "keep", 1)
+    assert found.current["test"].value == 1.0
+    found = optimized(plain(), level="full", only=["rrf_k"])
+    assert (found.finished, found.reused) == (True, 2)
+
+
+def test_settings_that_cannot_be_had_here_are_passed_over_and_told(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    embedder = RememberingEmbedder(HashingEmbedder(), work)
+
+    @contextmanager
+    def opens(settings: Settings, folder: Path) -> Iterator[Trial]:
+        if settings.rrf_k == 10:
+            raise MissingExtra("more", "this value")
+        with trial(settings, embedder, folder) as opened:
+            yield opened
+
+    found = optimize(Corpus(plain(), SETTINGS, embedder, opens), work, level="full", only=["rrf_k"])
+    embedder.close()
+    skipped = {each.changed["rrf_k"]: each.skipped for each in found.tried if each.skipped}
+    assert list(skipped) == [10] and "agentformer[more]" in skipped[10]
+    assert len(found.tried) == 5
+
+
+def test_one_process_works_in_a_folder_at_a_time(optimized: Opened) -> None:
+    optimized.work.mkdir()
+    with FileLock(optimized.work / "lock"), pytest.raises(Conflict, match="--work"):
+        optimized(plain())
+
+
+def test_too_few_questions_choose_nothing_and_can_be_measured(optimized: Opened) -> None:
+    with pytest.raises(InvalidInput, match="are 19, and with fewer than 20"):
+        optimized(plain(19))
+    together = plain().asking([dataclasses.replace(each, relevant=("p1",)) for each in plain().questions])
+    with pytest.raises(InvalidInput, match="share a passage"):
+        optimized(together)
+    found = optimized(plain(3), level="eval")
+    assert sum(found.questions.values()) == 3 and {each.value for each in found.current.values()} == {1.0}
+    assert any("3 questions tell little" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("wrong", [{"metric": "recall@50"}, {"metric": "beauty@5"}, {"only": ["port"]}])
+def test_what_cannot_be_asked_for_is_told(optimized: Opened, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        optimized(plain(), **wrong)
+    assert not optimized.work.exists()
+
+
+def test_stores_do_not_stay_and_the_questions_folder_is_not_needed(optimized: Opened) -> None:
+    optimized(plain(), level="quick", only=["rrf_k"])
+    left = {path.name.partition("-")[0] for path in optimized.work.iterdir()}
+    assert left == {"lock", "measured.jsonl", "vectors"}
+
+
+def test_progress_tells_what_is_left_and_how_long_it_takes(optimized: Opened) -> None:
+    told: list[Progress] = []
+    found = optimized(plain(), level="full", only=["rrf_k"], progress=told.append)
+    assert told[0].doing.startswith("the present settings: ") and told[0].done == 0
+    planned = [each for each in told if each.left]
+    assert [each.left for each in planned] == sorted((each.left for each in planned), reverse=True)
+    assert {each.left for each in planned} == {1, 2, 3, 4}
+    assert all(each.seconds_left is not None and each.seconds_left > 0 for each in planned)
+    assert f"the present settings: {len(plain().passages)} texts embedded" in {each.doing for each in told}
+    count = found.questions["development"]
+    assert f"rrf_k=10: {count} of {count} questions asked" in {each.doing for each in told}
+
+
+def test_a_row_is_asked_for_once_and_is_the_same_afterwards(tmp_path: Path) -> None:
+    texts = [f"text {n}" for n in range(700)]
+    wanted = HashingEmbedder().embed_documents(texts)
+    for asked in (700, 0):
+        counting = CountingEmbedder()
+        embedder = RememberingEmbedder(counting, tmp_path)
+        assert np.array_equal(embedder.embed_documents([*texts, *texts[:5]]), np.concatenate([wanted, wanted[:5]]))
+        assert len(counting.documents) == embedder.embedded == asked
+        embedder.close()
+    other = RememberingEmbedder(CountingEmbedder(HashingEmbedder(64)), tmp_path)
+    assert other.embed_documents(texts[:2]).shape == (2, 64)
+    assert other.embed_query(texts[0]).shape == (64,) and other.embedded == 3
+    assert other.embed_documents([]).shape == (0, 64)
+    other.close()
+
+
+class Asking(EchoModel):
+    """A model that asks about a passage, otherwise each time."""
+
+    count = 0
+
+    def complete(self, messages: Sequence[ChatMessage], **options: Any) -> Reply:
+        Asking.count += 1
+        return Reply(f"What is asked for the {Asking.count}th time?")
+
+
+def test_built_questions_are_the_same_after_an_interruption(tmp_path: Path, optimized: Opened) -> None:
+    texts = [f"The {word(n, 'wa')} lies in the {word(n * 3, 'xe')} beside the old lighthouse." for n in range(40)]
+    dataset = Dataset("texts", tuple(Passage(f"p{n}", text) for n, text in enumerate(texts)))
+    cloze: Callable[[int], Dataset] = lambda seed: synthetic(dataset, 30, tmp_path, seed=seed)  # noqa: E731
+    assert cloze(0).digest() == cloze(0).digest() != cloze(1).digest()
+    asked = synthetic(dataset, 5, tmp_path, model=Asking(), name="one")
+    assert synthetic(dataset, 5, tmp_path, model=Asking(), name="one") == asked and len(asked.questions) == 5
+    assert synthetic(dataset, 5, tmp_path, model=Asking(), name="other") != asked
+    found = optimized(cloze(0), level="quick", only=["fanout"])
+    assert sum(found.questions.values()) == 30 and any("cannot tell how well" in note for note in found.notes)

@@ -1,0 +1,86 @@
+"""A message is found by what was said around it, behind the one that says it, and in no other way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import agentformer
+from agentformer import AgentFormer
+from agentformer.types import Query
+
+TALK = (
+    ("Aino", "Where did you two spend the summer?"),
+    ("Ben", "Sailing, mostly. We rented a ketch in Hanko."),
+    ("Aino", "How long?"),
+    ("Ben", "Three weeks."),
+    ("Aino", "Lovely. I stayed at home."),
+    ("Ben", "And the garden?"),
+    ("Aino", "The slugs ate the lettuce."),
+)
+
+
+@pytest.fixture
+def af(tmp_path: Path) -> Iterator[AgentFormer]:
+    options = {"index_dir": tmp_path / "index", "upload_dir": tmp_path / "up", "embedder": "hashing", "clean_every": 0}
+    with agentformer.connect(**options) as opened:
+        yield opened
+
+
+def talk(af: AgentFormer, *, session: str = "s", user: str | None = None) -> list[str]:
+    said = (
+        af.memory.add_message(session, "user", text, speaker=who, occurred_at=f"2026-03-01T12:0{n}:00Z", user_id=user)
+        for n, (who, text) in enumerate(TALK)
+    )
+    return [entry.id for entry in said]
+
+
+def found(af: AgentFormer, text: str) -> list[str]:
+    return [hit.entry.content for hit in af.backend.search(Query(text, limit=20, mode="lexical"))]
+
+
+def test_an_answer_is_found_by_its_question(af: AgentFormer) -> None:
+    talk(af)
+    hits = found(af, "ketch")
+    assert hits[0] == TALK[1][1], "who says the word comes first"
+    assert set(hits) == {TALK[n][1] for n in (0, 1, 2, 3)}, "then those at most two away"
+
+
+def test_what_is_removed_helps_nobody_any_more(af: AgentFormer) -> None:
+    ids = talk(af)
+    assert found(af, "ketch")
+    af.memory.remove(ids[1])
+    assert found(af, "ketch") == []
+    af.memory.update(ids[3], content="Three weeks with a sextant.")
+    assert found(af, "sextant")[0] == "Three weeks with a sextant."
+    af.memory.update(ids[3], content="Three weeks.")
+    assert found(af, "sextant") == []
+
+
+def test_a_message_that_comes_later_helps_those_before_it(af: AgentFormer) -> None:
+    talk(af)
+    assert found(af, "marmalade") == []
+    af.memory.add_message("s", "user", "Bring marmalade.", speaker="Ben", occurred_at="2026-03-01T12:30:00Z")
+    assert set(found(af, "marmalade")) == {"Bring marmalade.", TALK[6][1], TALK[5][1]}
+
+
+def test_an_index_that_is_made_anew_finds_the_same(af: AgentFormer) -> None:
+    talk(af)
+    before = [found(af, text) for text in ("ketch", "slugs", "garden", "weeks")]
+    assert not [check for check in af.verify() if check.found]
+    af.backend._search.renew(words=True)
+    assert [found(af, text) for text in ("ketch", "slugs", "garden", "weeks")] == before
+
+
+def test_what_one_user_said_does_not_help_to_find_anothers(af: AgentFormer) -> None:
+    af.memory.add_message("s", "user", "The ketch leaks.", user_id="a", occurred_at="2026-03-01T12:00:00Z")
+    af.memory.add_message("s", "user", "Who knows?", user_id="b", occurred_at="2026-03-01T12:01:00Z")
+    assert found(af, "ketch") == ["The ketch leaks."]
+
+
+def test_a_short_message_takes_its_language_from_those_around_it(af: AgentFormer) -> None:
+    for n, text in enumerate(("Missä sinä olit eilen illalla?", "Veneellä.", "Ja kuka oli siellä kanssasi?")):
+        af.memory.add_message("fi", "user", text, occurred_at=f"2026-03-02T12:0{n}:00Z")
+    assert found(af, "missä on vene")[0] == "Veneellä."

@@ -1,0 +1,210 @@
+"""One word index, and processes that have different analysers: none rebuilds what another one made for ever."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tantivy
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.index.word_fields import Analysed, schema
+from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.testing import make_entry
+from agentformer.text.analysers import PLAIN, Analysers, Detector, Splitter
+from agentformer.text.japanese import Sudachi
+from agentformer.types import Query
+
+# Written one way and asked for in another, which only a dictionary knows to be the same word: "apples".
+WRITTEN, ASKED = "林檎は明日です", "りんご"
+
+PROCESS = """
+import sys
+from pathlib import Path
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.testing import make_entry
+from agentformer.text.analysers import Analysers
+from agentformer.text.japanese import Sudachi
+from agentformer.types import Query
+
+analysers = Analysers(japanese=Sudachi(required=True)) if sys.argv[2] == "more" else Analysers()
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), analysers=analysers)
+for line in sys.stdin:
+    command, _, text = line.strip().partition(" ")
+    if command == "store":
+        backend.store([make_entry(each) for each in text.split("|")])
+        print("stored", flush=True)
+    else:
+        hits = backend.search(Query(text, limit=50, mode="lexical"))
+        print("|".join(sorted(hit.entry.content for hit in hits)), flush=True)
+backend.close()
+"""
+
+
+class Process:
+    """A process that stores and searches, and is asked by lines."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        command = [sys.executable, "-c", PROCESS, str(folder), kind]
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+        )
+
+    def __call__(self, line: str) -> str:
+        assert self._child.stdin and self._child.stdout
+        self._child.stdin.write(line + "\n")
+        self._child.stdin.flush()
+        return self._child.stdout.readline().strip()
+
+    def end(self) -> str:
+        """What it logged."""
+        _, told = self._child.communicate(timeout=60)
+        assert self._child.returncode == 0, told
+        return told
+
+
+@contextmanager
+def process(folder: Path, kind: str) -> Iterator[Process]:
+    one = Process(folder, kind)
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+def noted(folder: Path) -> dict[str, int]:
+    """How many entries of the index on disk name each analyser, and how many there are."""
+    index = tantivy.Index(schema(), path=str(folder / "words"))
+    index.reload()
+    searcher = index.searcher()
+    found = {"": int(searcher.num_docs)}
+    for name, _ in searcher.terms_with_prefix("analysers", ""):
+        found[name] = searcher.search(tantivy.Query.term_query(index.schema, "analysers", name, "basic"), 100).count
+    return found
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "words").iterdir()) if "lock" not in path.name}
+
+
+@pytest.fixture
+def sudachi() -> None:
+    pytest.importorskip("sudachipy")
+
+
+def test_who_has_more_brings_an_index_up_to_date_and_who_has_less_leaves_it(tmp_path: Path, sudachi: None) -> None:
+    with process(tmp_path, "less") as less:
+        assert less(f"store {WRITTEN}|kahvi on kuumaa|tea is hot|coffee is hot|茶は熱い") == "stored"
+        assert less(f"search {ASKED}") == ""
+    assert noted(tmp_path) == {"": 5}
+    with process(tmp_path, "more") as more:
+        assert more(f"search {ASKED}") == WRITTEN
+        assert more("search coffee") == "coffee is hot"
+    assert noted(tmp_path) == {"": 5, "sudachi": 2}  # what is not Japanese stays as it was
+    made = files(tmp_path)
+    less = Process(tmp_path, "less")
+    assert less("search 明日") == WRITTEN
+    assert less("search tea") == "tea is hot"
+    assert "made with sudachi" in less.end()
+    assert files(tmp_path) == made
+    with process(tmp_path, "more") as more:
+        assert more(f"search {ASKED}") == WRITTEN
+    assert files(tmp_path) == made
+
+
+def test_processes_that_write_in_turn_come_to_rest(tmp_path: Path, sudachi: None) -> None:
+    with process(tmp_path, "less") as less, process(tmp_path, "more") as more:
+        for n in range(2):
+            assert less(f"store {WRITTEN} {n}a") == "stored"
+            assert more(f"store {WRITTEN} {n}b") == "stored"
+            assert len(less("search 明日").split("|")) == 2 * n + 2
+            assert len(more("search 明日").split("|")) == 2 * n + 2
+    more_here = Analysers(japanese=Sudachi(required=True))
+    assert len(asked(tmp_path, more_here, ASKED)) == 4
+    assert noted(tmp_path) == {"": 4, "sudachi": 4}
+    made = files(tmp_path)
+    for analysers in (PLAIN, more_here, PLAIN, more_here):
+        assert len(asked(tmp_path, analysers, "明日")) == 4
+    assert files(tmp_path) == made
+
+
+class Shouting(Splitter):
+    name, extra, lacking = "shouting", "fi", "nothing"
+
+    def _load(self) -> None: ...
+
+    def _words(self, written: str) -> tuple[str, ...]:
+        return (written + "shouted",)
+
+
+class Deciding(Detector):
+    name, extra, lacking = "deciding", "lang", "nothing"
+
+    def _load(self) -> None: ...
+
+    def _detect(self, text: str) -> tuple[str, float]:
+        return "fi", 1.0
+
+
+def opened(folder: Path, analysers: Analysers) -> FaissMemoryBackend:
+    return FaissMemoryBackend(folder, HashingEmbedder(), analysers=analysers)
+
+
+def asked(folder: Path, analysers: Analysers, text: str = "kahvi") -> list[str]:
+    backend = opened(folder, analysers)
+    hits = backend.search(Query(text, limit=10, mode="lexical"))
+    backend.close()
+    return [hit.entry.content for hit in hits]
+
+
+def test_of_two_that_have_what_the_other_lacks_neither_undoes_the_other(tmp_path: Path) -> None:
+    one, other = Analysers(finnish=Shouting(required=True)), Analysers(detector=Deciding(required=True))
+    backend = opened(tmp_path, one)
+    backend.store([make_entry("Kahvi on kuumaa, koska se on juuri keitetty.")])
+    backend.close()
+    assert asked(tmp_path, one) and noted(tmp_path) == {"": 1, "shouting": 1}
+    made = files(tmp_path)
+    assert asked(tmp_path, other) and asked(tmp_path, PLAIN) and asked(tmp_path, one)
+    assert files(tmp_path) == made
+    both = Analysers(detector=other.detector, finnish=one.finnish)
+    assert asked(tmp_path, both) and noted(tmp_path) == {"": 1, "shouting": 1, "deciding": 1}
+    made = files(tmp_path)
+    assert asked(tmp_path, one) and asked(tmp_path, other) and asked(tmp_path, both)
+    assert files(tmp_path) == made
+
+
+def test_a_detector_s_language_is_found_by_who_lacks_it_and_is_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = opened(tmp_path, Analysers(detector=Deciding(required=True)))
+    backend.store([make_entry("hopeinen kahvikuppi")])
+    assert [hit.entry.content for hit in backend.search(Query("kahvikupit", mode="lexical"))]
+    backend.close()
+    with caplog.at_level(logging.WARNING, "agentformer"):
+        backend = opened(tmp_path, PLAIN)
+        assert [hit.entry.content for hit in backend.search(Query("kahvikupit", mode="lexical"))]
+        checks: list[Any] = [check for check in backend.verify() if check.name == "words"]
+    assert "made with deciding" in caplog.text
+    assert [check.findings for check in checks] == [()] and checks[0].looked_at == 1
+    backend.close()
+
+
+def test_an_analyser_that_cannot_be_loaded_is_not_noted(tmp_path: Path) -> None:
+    class Broken(Shouting):
+        def _load(self) -> None:
+            raise OSError("no dictionary")
+
+    entry = make_entry("Kahvi on kuumaa, koska se on juuri keitetty.")
+    assert Analysed.of(1, entry, Analysers(finnish=Shouting(required=True))).analysers == ("shouting",)
+    assert Analysed.of(1, entry, Analysers(finnish=Broken(required=False))).analysers == ()
+    assert (
+        Analysed.of(1, make_entry("tea is hot and it is good"), Analysers(finnish=Shouting(required=True))).analysers
+        == ()
+    )

@@ -1,0 +1,197 @@
+"""Confidence: what it is made of, whom it silences, and where it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentformer import connect
+from agentformer.cli.output import print_answer
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import InvalidInput
+from agentformer.rag.answer import Answerer
+from agentformer.rag.confidence import Grounds, grounds
+from agentformer.rag.prompts import NOTHING_FOUND
+from agentformer.settings import Settings
+from agentformer.tools.shapes import answer_json
+from agentformer.types import EmbeddingSpace, Hit, Matrix, Vector
+from tests.rag.models import HITS, KEYS, Scripted, hit
+
+
+def near(cosine: float, *hits: Hit) -> list[Hit]:
+    """The hits as an embedder would have found them."""
+    return [dataclasses.replace(each, dense_score=cosine, dense_rank=n) for n, each in enumerate(hits, 1)]
+
+
+class Reader(HashingEmbedder):
+    """Passes for an embedder that knows meaning; every text lies in one place."""
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        return dataclasses.replace(super().space, provider="sbert")
+
+    def embed_query(self, text: str) -> Vector:
+        first: Vector = np.eye(256, dtype=np.float32)[0]
+        return first
+
+    def embed_documents(self, texts: Any) -> Matrix:
+        return np.tile(self.embed_query(""), (len(texts), 1))
+
+
+@pytest.mark.parametrize(
+    ("question", "low", "high"),
+    [
+        ("Who keeps the keys in the blue cupboard?", 1.0, 1.0),
+        ("Who keeps the keys of the library?", 0.3, 0.9),
+        ("What did Napoleon eat in Moscow?", 0.0, 0.0),
+        ("What is it?", 0.0, 1.0),  # function words alone are looked for as they are
+        ("?", 0.0, 0.0),
+        (" ", 1.0, 1.0),
+    ],
+)
+def test_the_share_is_that_of_the_best_passage(question: str, low: float, high: float) -> None:
+    assert low <= grounds(question, HITS).share <= high
+    assert grounds(question, HITS[::-1]).share == grounds(question, HITS).share
+
+
+def test_terms_of_two_passages_are_not_added_up() -> None:
+    question = "Does the caretaker keep the crane?"
+    assert (
+        grounds(question, HITS).share < 1 == grounds(question, [hit(" ".join(h.entry.content for h in HITS), 1)]).share
+    )
+
+
+def test_long_words_count_for_more_than_short_ones() -> None:
+    one, other = (grounds("photosynthesis of ferns", [hit(text, 1)]).share for text in ("Photosynthesis.", "Ferns."))
+    assert one > 0.6 > 0.4 > other > 0
+
+
+def test_a_compound_is_held_in_part() -> None:
+    text = "Avaimet ovat kaapissa. Koneet huolletaan keväisin."
+    assert 0 < grounds("Avainkaappi?", [hit(text, 1)]).share < grounds("Kaappi?", [hit(text, 1)]).share == 1
+
+
+def test_the_title_and_headings_of_a_passage_are_part_of_it() -> None:
+    question = "Who keeps the keys of the library?"
+    titled = dataclasses.replace(HITS[0].entry, context="Rules of the library")
+    assert grounds(question, [Hit(titled, 1.0)]).share == 1 > grounds(question, HITS[:1]).share
+
+
+def test_a_long_question_is_not_held_to_each_of_its_words() -> None:
+    told = (
+        "Good morning! My colleague Margaret told me yesterday during lunch that somebody at the reception desk would "
+        "probably remember, since I lost mine while travelling, where the caretaker keeps the keys of the cupboard?"
+    )
+    assert Answerer(None, None).answer(told, HITS).mode == "extractive"
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_confidence_grows_with_the_cosine(foreign: bool) -> None:
+    sure = [Grounds(0.4, cosine, foreign).confidence for cosine in (-1.0, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
+    assert sure == sorted(sure) and 0 < sure[0] < 0.1 and 0.85 < sure[-1] < 1
+
+
+def test_confidence_grows_with_the_share() -> None:
+    for cosine in (None, 0.3):
+        sure = [Grounds(share, cosine).confidence for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
+        assert sure == sorted(sure) and sure[-1] > sure[0] + 0.5
+
+
+def test_words_count_for_nothing_between_two_languages() -> None:
+    question = "Wer hat die Schlüssel für den blauen Schrank?"
+    judged = grounds(question, near(0.6, *HITS))
+    assert judged.foreign and judged.share < 0.2
+    assert Answerer(None, Reader()).answer(question, near(0.6, *HITS)).mode == "extractive"
+    assert Answerer(None, Reader()).answer(question, near(0.1, *HITS)).mode == "none"
+    assert not grounds("Who keeps the keys in the blue cupboard?", HITS).foreign
+
+
+def test_an_embedder_without_a_vote_does_not_judge() -> None:
+    unvoted = [dataclasses.replace(each, dense_score=0.0) for each in HITS]
+    assert grounds("Who keeps the keys?", unvoted) == grounds("Who keeps the keys?", HITS)
+    assert grounds("Who keeps the keys?", near(0.0, *HITS)) != grounds("Who keeps the keys?", HITS)
+
+
+def test_cosines_of_an_embedder_that_knows_no_meaning_do_not_count() -> None:
+    question, hits = "Who keeps the keys?", near(-0.9, *HITS)
+    words = Answerer(None, None).answer(question, HITS).confidence
+    assert Answerer(None, HashingEmbedder()).answer(question, hits).confidence == words
+    assert Answerer(None, None).answer(question, hits).confidence == words
+    judged = Answerer(None, Reader()).answer(question, hits).confidence
+    assert judged is not None and words is not None and judged < words
+
+
+@pytest.mark.parametrize("abstain", [0.0, 0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "question", ["Who keeps the keys in the cupboard?", "Which office keeps cats?", "What did Napoleon eat in Moscow?"]
+)
+def test_what_is_below_the_bound_is_declined_and_keeps_its_passages(question: str, abstain: float) -> None:
+    answer = Answerer(None, None, abstain=abstain).answer(question, HITS)
+    assert answer.confidence is not None and 0 < answer.confidence < 1
+    assert answer.mode == ("extractive" if answer.confidence >= abstain else "none")
+    assert answer.hits == tuple(HITS)
+    assert (answer.text == NOTHING_FOUND["en"]) == (answer.citations == ()) == (answer.mode == "none")
+
+
+def test_at_nought_only_nothing_is_declined() -> None:
+    answerer = Answerer(None, None, abstain=0.0)
+    assert answerer.answer("What did Napoleon eat in Moscow?", HITS).mode == "extractive"
+    nothing = answerer.answer("Who keeps the keys?", [])
+    assert (nothing.mode, nothing.confidence) == ("none", None)
+
+
+def test_the_bound_is_not_for_a_model() -> None:
+    model = Scripted("Yes [1].")
+    answer = Answerer(model, None, abstain=1.0).answer("Which office keeps cats?", HITS)
+    assert (answer.mode, len(model.asked)) == ("llm", 1)
+    assert answer.confidence == Answerer(None, None).answer("Which office keeps cats?", HITS).confidence
+
+
+@pytest.mark.parametrize(("abstain", "asked"), [(0.1, 0), (0.0, 1)])
+def test_at_nought_a_model_is_asked_whatever_was_found(abstain: float, asked: int) -> None:
+    model = Scripted("Nothing of it [1].")
+
+    class Far(Reader):
+        def embed_documents(self, texts: Any) -> Matrix:
+            return np.tile(np.eye(256, dtype=np.float32)[1], (len(texts), 1))
+
+    answer = Answerer(model, Far(), abstain=abstain).answer("Mongolia's capital?", near(0.0, *HITS))
+    assert (len(model.asked), answer.mode) == (asked, "llm" if asked else "none")
+    assert answer.confidence is not None and answer.confidence < 0.1
+
+
+def test_a_streamed_answer_tells_the_same_confidence() -> None:
+    for model in (None, Scripted("In the cupboard [1].")):
+        *_, last = Answerer(model, None).stream("Who keeps the keys?", HITS)
+        assert getattr(last, "confidence", 0) == Answerer(model, None).answer("Who keeps the keys?", HITS).confidence
+
+
+def test_the_setting_reaches_the_answers_and_each_tells_its_confidence(tmp_path: Path) -> None:
+    question = "Which office keeps cats?"
+    modes = {}
+    for abstain in (0.0, 1.0):
+        folder = {"index_dir": tmp_path / "index", "upload_dir": tmp_path / "up"}
+        with connect(embedder="hashing", abstain=abstain, **folder) as af:
+            af.rag.upload(KEYS.encode(), name="keys.txt")
+            answer = af.rag.query(question)
+            told = answer_json(answer)
+            modes[abstain] = answer.mode
+            assert answer.confidence is not None and told["confidence"] == pytest.approx(answer.confidence, abs=1e-6)
+            assert [each["document"] for each in told["hits"]] == ["keys.txt"]
+    assert modes == {0.0: "extractive", 1.0: "none"}
+
+
+def test_the_command_line_tells_the_confidence_of_quotations(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = Answerer(None, None).answer("Who keeps the keys?", HITS)
+    print_answer(answer)
+    assert f"(extractive, confidence {answer.confidence:.2f})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
+def test_a_bound_out_of_range_is_refused(value: float) -> None:
+    with pytest.raises(InvalidInput, match=r"abstain.*0\.\.1"):
+        Settings(abstain=value)

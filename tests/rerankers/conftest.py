@@ -1,0 +1,14 @@
+"""One small cross-encoder for all tests of this folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rerankers.cross_models import cross_encoder
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cross_encoder(tmp_path_factory.mktemp("cross"))

@@ -1,0 +1,192 @@
+"""A cross-encoder from a folder: what it reads, and what it says where it cannot be loaded."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sentence_transformers")
+from agentformer.errors import RerankerUnavailable
+from agentformer.rerankers.cross_encoder import CrossEncoderReranker
+from agentformer.testing import RerankerConformance
+from agentformer.types import Reranker
+from tests.embedders.sbert_models import bert
+from tests.rerankers.cross_models import READS, cross_encoder, plain_bert
+
+QUESTION = "keys of the lighthouse"
+TEXTS = ["the harbour master keeps the keys", "teapot", "of the volcano"]
+
+
+class TestCrossEncoder(RerankerConformance):
+    understands = False
+
+    @pytest.fixture(autouse=True)
+    def _load(self, model: Path) -> None:
+        self._reranker = CrossEncoderReranker(str(model))
+
+    def make(self) -> Reranker:
+        return self._reranker
+
+
+def logits(model: Path, pairs: list[tuple[str, str]]) -> Any:
+    """What the library says of pairs that fit, by itself."""
+    from sentence_transformers import CrossEncoder
+    from torch import nn
+
+    return CrossEncoder(str(model), device="cpu").predict(pairs, activation_fn=nn.Identity())
+
+
+def test_scores_are_the_models_own_before_any_squashing(model: Path) -> None:
+    scores = CrossEncoderReranker(str(model)).scores(QUESTION, TEXTS)
+    assert np.allclose(scores, logits(model, [(QUESTION, text) for text in TEXTS]), atol=1e-5)
+    assert scores.min() < 0 or scores.max() > 1
+
+
+def test_of_a_long_text_the_best_window_counts_and_every_token_is_in_one(model: Path) -> None:
+    reranker = CrossEncoderReranker(str(model))
+    seen: list[tuple[str, str]] = []
+    predict = reranker._model.predict
+
+    def watched(pairs: list[tuple[str, str]], **options: Any) -> Any:
+        seen.extend(pairs)
+        return predict(pairs, **options)
+
+    reranker._model.predict = watched
+    text = " ".join(f"filler {word} volcano." for word in TEXTS * 12)
+    (score,) = reranker.scores(QUESTION, [text])
+    windows = [passage for _, passage in seen]
+    assert len(windows) > 2
+    assert "".join(windows).replace(" ", "") == text.replace(" ", "")
+    assert all(len(reranker._tokenizer(QUESTION, window)["input_ids"]) <= READS for window in windows)
+    assert score == pytest.approx(max(logits(model, seen)), abs=1e-5)
+
+
+def test_a_long_question_is_read_in_parts_that_are_averaged(model: Path) -> None:
+    reranker = CrossEncoderReranker(str(model))
+    parts = ["filler " * 40 + "keys.", "volcano " * 40 + "teapot."]
+    assert [part.strip() for part in reranker._query_parts(" ".join(parts))] == [part.strip() for part in parts]
+    expected = np.mean([reranker.scores(part, TEXTS) for part in parts], axis=0)
+    assert np.allclose(reranker.scores(" ".join(parts), TEXTS), expected, atol=1e-4)
+
+
+def test_a_batch_is_bounded_by_its_tokens(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reranker = CrossEncoderReranker(str(model), batch_tokens=200)
+    forward, sizes = type(reranker._model).forward, []
+
+    def watched(self: Any, features: Any, **options: Any) -> Any:
+        sizes.append(features["input_ids"].numel())
+        return forward(self, features, **options)
+
+    monkeypatch.setattr(type(reranker._model), "forward", watched)
+    reranker.scores(QUESTION, [*TEXTS * 8, "filler " * 30])
+    assert len(sizes) > 3 and max(sizes) <= 200
+
+
+def test_nothing_is_cut_even_where_lengths_were_misjudged(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reranker = CrossEncoderReranker(str(model))
+    monkeypatch.setattr(reranker, "_limit", 4 * READS)
+    with pytest.raises(Exception, match=r".+"):
+        reranker.scores(QUESTION, ["filler " * 300])
+
+
+@pytest.mark.parametrize("damage", ["missing", "no weights", "half of the weights", "no configuration", "empty"])
+def test_a_model_that_is_not_whole_is_told(model: Path, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "model"
+    if damage == "empty":
+        folder.mkdir()
+    elif damage != "missing":
+        shutil.copytree(model, folder)
+        weights = folder / "model.safetensors"
+        if damage == "no weights":
+            weights.unlink()
+        elif damage == "half of the weights":
+            weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+        else:
+            (folder / "config.json").write_text("{")
+    with pytest.raises(RerankerUnavailable, match="could not be loaded"):
+        CrossEncoderReranker(str(folder))
+
+
+def test_a_model_that_would_get_a_random_head_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RerankerUnavailable, match="is no cross-encoder, but BertModel"):
+        CrossEncoderReranker(str(plain_bert(tmp_path / "plain")))
+    with pytest.raises(RerankerUnavailable):
+        CrossEncoderReranker(str(bert(tmp_path / "embedder")))
+
+
+def test_a_model_that_sorts_pairs_into_classes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RerankerUnavailable, match="into 3 classes"):
+        CrossEncoderReranker(str(cross_encoder(tmp_path, labels=3)))
+
+
+def test_a_model_goes_on_without_its_folder(model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    reranker = CrossEncoderReranker(str(folder))
+    before = reranker.scores(QUESTION, TEXTS)
+    shutil.rmtree(folder)
+    assert np.array_equal(reranker.scores(QUESTION, TEXTS), before)
+
+
+def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(RerankerUnavailable, match=r"pip install 'agentformer\[sbert\]'"):
+        CrossEncoderReranker("somebody/model")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Who asks for a name or a connection; none gets one. The hub's client believes that it may."""
+    from huggingface_hub import constants
+
+    attempts: list[str] = []
+
+    def refuse(*arguments: Any, **_: Any) -> Any:
+        attempts.append(str(arguments))
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    return attempts
+
+
+@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_the_hub_is_not_asked_where_that_is_forbidden(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(RerankerUnavailable, match="could not be loaded"):
+        CrossEncoderReranker("somebody/a-model-that-is-not-here")
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", ["cross-encoder/small", "small"])
+def test_what_the_hubs_cache_holds_is_read_without_asking(
+    asked: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from huggingface_hub import constants
+
+    kept = tmp_path / "models--cross-encoder--small"
+    shutil.copytree(model, kept / "snapshots" / "0123")
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("0123")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert len(CrossEncoderReranker(name).scores(QUESTION, TEXTS)) == 3
+    assert asked == []
+
+
+def test_the_hub_is_not_asked_for_a_folder_whose_name_is_like_a_models(
+    asked: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(model, tmp_path / "somebody" / "model")
+    monkeypatch.chdir(tmp_path)
+    assert len(CrossEncoderReranker("somebody/model").scores(QUESTION, TEXTS)) == 3
+    assert asked == []

@@ -1,0 +1,164 @@
+"""Expressions of time become stretches of days, and what only looks like one does not."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentformer.text.date_terms import date_terms, terms_of_day
+from agentformer.text.time_expressions import MAX_TEXT, Period, find_days, periods
+
+MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
+
+
+def said(text: str, language: str = "", at: datetime = MONDAY) -> list[str]:
+    """Each stretch as "first..last" of its days, or as its one day."""
+    found = []
+    for period in periods(text, at, language):
+        first, last = period.start.date(), (period.end - timedelta(days=1)).date()
+        found.append(f"{first}" if first == last else f"{first}..{last}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "7 May 2023", "May 7, 2023", "May 7th", "the 7th of May", "2023-05-07", "7.5.2023", "2023/05/07",
+        "7. toukokuuta 2023", "toukokuun 7. päivänä 2023", "den 7 maj 2023", "7 maj", "7. mai 2023", "7. maj 2023",
+        "7. Mai 2023", "2023年5月7日", "5月7日", "２０２３年５月７日",
+        "yesterday", "last night", "eilen", "viime sunnuntaina", "i går", "igår", "i søndags", "sist søndag",
+        "gestern", "letzten Sonntag", "vor einem Tag", "昨日", "きのう", "一日前", "先週の日曜日", "last Sunday",
+        "one day ago", "yksi päivä sitten", "för en dag sedan", "for en dag siden", "two days before 9 May 2023",
+    ],
+)  # fmt: skip
+def test_a_day_is_the_same_in_every_writing(written: str) -> None:
+    assert said(f"it was {written} :") == ["2023-05-07"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["last week", "a week ago", "viime viikolla", "viikko sitten", "förra veckan", "för en vecka sedan", "forrige uke",
+     "sidste uge", "for en uge siden", "letzte Woche", "vor einer Woche", "先週", "1週間前",
+     "the week before 9 May 2023"],
+)  # fmt: skip
+def test_a_week_begins_on_monday(written: str) -> None:
+    assert said(written) == ["2023-05-01..2023-05-07"]
+
+
+@pytest.mark.parametrize(
+    ("written", "days"),
+    [
+        ("two days ago", "2023-05-06"),
+        ("kolme päivää sitten", "2023-05-05"),
+        ("day before yesterday", "2023-05-06"),
+        ("toissapäivänä", "2023-05-06"),
+        ("i förrgår", "2023-05-06"),
+        ("vorgestern", "2023-05-06"),
+        ("一昨日", "2023-05-06"),
+        ("last Monday", "2023-05-01"),
+        ("next Friday", "2023-05-12"),
+        ("tomorrow", "2023-05-09"),
+        ("in two weeks", "2023-05-22..2023-05-28"),
+        ("last weekend", "2023-05-06..2023-05-07"),
+        ("May 2023", "2023-05-01..2023-05-31"),
+        ("in February 2024", "2024-02-01..2024-02-29"),
+        ("toukokuussa 2023", "2023-05-01..2023-05-31"),
+        ("im Mai 2023", "2023-05-01..2023-05-31"),
+        ("2023年5月", "2023-05-01..2023-05-31"),
+        ("last month", "2023-04-01..2023-04-30"),
+        ("viime kuussa", "2023-04-01..2023-04-30"),
+        ("先月", "2023-04-01..2023-04-30"),
+        ("last December", "2022-12-01..2022-12-31"),
+        ("in 2022", "2022-01-01..2022-12-31"),
+        ("vuonna 2022", "2022-01-01..2022-12-31"),
+        ("2022年に", "2022-01-01..2022-12-31"),
+        ("i fjol", "2022-01-01..2022-12-31"),
+        ("letztes Jahr", "2022-01-01..2022-12-31"),
+        ("去年", "2022-01-01..2022-12-31"),
+        ("the past two weeks", "2023-04-24..2023-05-08"),
+    ],
+)
+def test_other_stretches(written: str, days: str) -> None:
+    assert said(written) == [days]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "May I come in?", "I may go", "I march on", "8 march on", "1984 is a number", "room 2022", "version 1.2.2023.4",
+        "v1.2.2023", "10.0.0.1", "call 12.05", "1.5 years ago", "2-3 weeks ago", "soon", "recently",
+        "August Strindberg",
+        "viikonloppuna", "2023年度", "2000年代", "wir eilen nach Hause", "last. week", "99 5 2023", "32.1.2023",
+        "2023-13-45",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_a_time_is_none(text: str) -> None:
+    assert said(text, "de" if "eilen" in text else "") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["before 7 May 2023", "since May 2023", "until the 7th of May", "ennen 7.5.2023", "sedan i går", "seit gestern"],
+)
+def test_where_a_stretch_only_begins_or_ends_is_no_time_asked_for(text: str) -> None:
+    assert said(text) == []
+    assert [days.border for days in find_days(text, MONDAY.date())] == [True]
+
+
+def test_a_date_without_a_year_is_the_last_of_a_question_and_the_nearest_of_a_text() -> None:
+    assert said("on 20 May") == ["2022-05-20"]
+    assert [days.first for days in find_days("on 20 May", MONDAY.date())] == [date(2023, 5, 20)]
+    assert find_days("on 20 May, yesterday", None) == []  # of which nothing is known
+
+
+def test_both_readings_of_an_ambiguous_date_are_given() -> None:
+    assert said("on 3/4/2023") == ["2023-04-03", "2023-03-04"]
+    assert said("on 3/24/2023") == ["2023-03-24"]
+
+
+def test_a_day_begins_where_the_asker_is() -> None:
+    there = timezone(timedelta(hours=3))
+    just_after_midnight = datetime(2023, 5, 8, 0, 30, tzinfo=there)  # in UTC it is still the 7th
+    (found,) = periods("eilen", just_after_midnight, "fi")
+    assert found == Period(datetime(2023, 5, 6, 21, tzinfo=UTC), datetime(2023, 5, 7, 21, tzinfo=UTC))
+    assert found.start.tzinfo is UTC
+
+
+def test_terms_are_the_same_for_the_same_day_however_it_is_written() -> None:
+    on = MONDAY.date()
+    assert date_terms("I went there yesterday", on, "en") == ("2023-05-07", "2023-05")
+    assert date_terms("7. toukokuuta 2023", None, "fi") == date_terms("2023-05-07", None) == ("2023-05-07", "2023-05")
+    assert date_terms("viime viikolla", on, "fi") == ("2023-W18",)
+    assert set(date_terms("last week and yesterday", on)) <= {*terms_of_day(date(2023, 5, 7))}
+    assert date_terms("last year", on) == ("2022",)
+    assert date_terms("in 2022", on) == ()  # a number is a term already
+    assert len(date_terms(" ".join(f"{n % 28 + 1}.{n % 12 + 1}.{1900 + n}" for n in range(120)), None)) == 32
+
+
+def test_the_end_of_the_calendar_raises_nothing() -> None:
+    for text in ("yesterday", "last year", "999 years ago", "last week", "in May", "31 December 9999", "1.1.0001"):
+        for at in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)):
+            for period in periods(text, at):
+                assert period.start < period.end
+
+
+@given(st.text(alphabet="0123456789.-/ \nmayeilsttwodagoviikko前年月日先週の昨ß", max_size=200))
+def test_any_text_gives_whole_days_in_order(text: str) -> None:
+    for period in periods(text, MONDAY):
+        assert period.start < period.end and period.start.time() == period.end.time() == datetime.min.time()
+    found = find_days(text, MONDAY.date())
+    assert all(0 <= days.start < days.end <= len(text) and days.first <= days.last for days in found)
+    assert all(one.end <= other.start or (one.start, one.end) == (other.start, other.end)
+               for one, other in pairwise(found))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "piece", ["two ", "1.1.", "week before ", "before the ", "先週の", "5月", "may ", "9", "viime "]
+)
+def test_long_hostile_texts_are_read_up_to_a_bound(piece: str) -> None:
+    text = piece * (MAX_TEXT // len(piece) + 1)
+    assert find_days(text + " 7 May 2023", MONDAY.date()) == find_days(text[:MAX_TEXT], MONDAY.date())
