@@ -16,20 +16,22 @@ the odd ones are reported. `--curve` tells what other bounds would give, `--fit`
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 import agentformer
 from agentformer.llms.echo import EchoModel
 from agentformer.rag.answer import Answerer
-from agentformer.rag.confidence import Grounds, grounds
+from agentformer.rag.confidence import BASELINES, Grounds, grounds
 from agentformer.records.ids import new_id
-from agentformer.settings import Settings
+from agentformer.settings import Settings, load_settings
 from agentformer.text.languages import detect_language
 from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Query, Scope
 from bench.data import DATA, DataSet, Row, load
@@ -72,25 +74,26 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", default=SETS)
     parser.add_argument("--sample", type=int, default=300, help="questions of a set at most, evenly spread; 0: all")
     parser.add_argument("--half", choices=("even", "odd", "both"), default="odd")
-    parser.add_argument("--abstain", type=float, default=Settings().abstain)
+    parser.add_argument("--abstain", type=float)
     parser.add_argument("--embedder", default="minilm")
     parser.add_argument("--curve", action="store_true")
     parser.add_argument("--fit", action="store_true")
     chosen = parser.parse_args()
+    settings = load_settings({"embedder": chosen.embedder, "abstain": chosen.abstain})
     found = {}
     print("| passages | kind | n | AUROC | declined | no model asked |\n|---|---|---|---|---|---|")
     for name in chosen.sets:
-        found[name] = measure(name, chosen.sample, chosen.embedder)
-        for line in rows(name, _half(found[name], chosen.half), chosen.abstain):
+        found[name] = measure(name, settings, chosen.sample)
+        for line in rows(name, half_of(found[name], chosen.half), settings.abstain):
             print(line, flush=True)
-    halves = {name: _half(asked, chosen.half) for name, asked in found.items()}
+    halves = {name: half_of(asked, chosen.half) for name, asked in found.items()}
     if chosen.curve:
         print("\n".join(["", *curve(halves)]))
     if chosen.fit:
-        print("\n".join(["", *fitted({name: _half(asked, "even") for name, asked in found.items()})]))
+        print("\n".join(["", *fitted({name: half_of(asked, "even") for name, asked in found.items()})]))
 
 
-def _half(asked: Sequence[Asked], half: str) -> list[Asked]:
+def half_of(asked: Sequence[Asked], half: str) -> list[Asked]:
     return [one for one in asked if half in (one.half, "both")]
 
 
@@ -167,14 +170,16 @@ def logistic_fit(found: dict[str, list[Asked]], used: tuple[int, int]) -> list[f
     return [float(each) for each in beta]
 
 
-def measure(name: str, sample: int, embedder: str) -> list[Asked]:
-    """All questions of one set, of all kinds."""
+def measure(name: str, settings: Settings, sample: int) -> list[Asked]:
+    """The questions of one set, of all kinds: of each at most `sample`, evenly spread; 0: all."""
     passages, _, other = name.partition("<")
     data = load(passages)
     questions = load(other) if other else data
     with (
         tempfile.TemporaryDirectory() as folder,
-        agentformer.connect(index_dir=f"{folder}/index", upload_dir=f"{folder}/up", embedder=embedder) as af,
+        agentformer.AgentFormer(
+            dataclasses.replace(settings, index_dir=Path(folder, "index"), upload_dir=Path(folder, "up"))
+        ) as af,
     ):
         asking = _Asking(af, data)
         found = [one for n, row in _spread(questions.queries, sample) for one in asking.ask(n, row)]
@@ -241,7 +246,8 @@ class _Asking:
             return Asked(kind, half, Grounds(0.0), 0.0, True)
         silenced = self._model.answer(row.text, hits).mode == "none"
         sure = self._quoting.answer(row.text, hits).confidence or 0.0
-        return Asked(kind, half, grounds(row.text, hits), sure, silenced)
+        ground = grounds(row.text, hits, baseline=BASELINES.of(self._af.embedder))
+        return Asked(kind, half, ground, sure, silenced)
 
 
 def _entry(row: Row, language: str) -> MemoryEntry:

@@ -6,11 +6,14 @@ are given: of the page among distinct pages, and of its best chunk among chunks 
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import agentformer
+from agentformer.settings import Settings, load_settings
 from bench.data import DATA, Row, load
 
 
@@ -18,7 +21,7 @@ def main() -> int:
     ranks = []
     print("| question | gold page | rank of the page | rank of the chunk |")
     print("|---|---|---|---|")
-    for query, by_page, by_chunk in measure():
+    for query, by_page, by_chunk in measure(load_settings({"embedder": "minilm"})):
         ranks.append(by_page)
         print(f"| {query.text} | {', '.join(query.relevant)} | {by_page} | {by_chunk} |")
     missed = sum(rank > 3 for rank in ranks)
@@ -26,16 +29,18 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def measure() -> Iterator[tuple[Row, int, int]]:
-    """Each question with its page's rank and its best chunk's."""
+def measure(settings: Settings, sample: int = 0) -> Iterator[tuple[Row, int, int]]:
+    """Each question, or the first `sample` of them, with its page's rank and its best chunk's."""
     data = load("nordic_pdf_qa")
     with (
         tempfile.TemporaryDirectory() as folder,
-        agentformer.connect(index_dir=f"{folder}/index", upload_dir=f"{folder}/up", embedder="minilm") as af,
+        agentformer.AgentFormer(
+            dataclasses.replace(settings, index_dir=Path(folder, "index"), upload_dir=Path(folder, "up"))
+        ) as af,
     ):
         for path in sorted((DATA / "pdfs" / "files").iterdir()):
             af.rag.upload(path)
-        for query in data.queries:
+        for query in data.queries[: sample or None]:
             hits = af.rag.query(query.text, top_k=10).hits
             chunks = [f"{h.entry.source.name}#p{h.entry.source.page - 1}" for h in hits if h.entry.source]
             yield query, _rank(list(dict.fromkeys(chunks)), query), _rank(chunks, query)

@@ -20,17 +20,20 @@ cases of this set in sight; so neither half is unseen, and both are reported onl
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import agentformer
 from agentformer.memory.relevance import relevant
+from agentformer.settings import Settings, load_settings
 from agentformer.types import Hits
 from bench.data import DATA, DataSet, Row, load
 
@@ -200,8 +203,9 @@ def cases(*, failed: bool) -> None:
         print(f"| {category} | {len(parts[0])} | {' | '.join(cells)} |")
 
 
-def measure(data: DataSet, way: Way) -> list[Outcome]:
-    with _beliefs(data, way) as beliefs:
+def measure(data: DataSet, way: Way, settings: Settings | None = None) -> list[Outcome]:
+    """`settings` (those of the environment, if not given) say all but what the way says."""
+    with _beliefs(data, way, settings) as beliefs:
         return [
             judged(beliefs, query.id, query.text, query.meta, str(query.meta["category"]), way)
             for query in data.queries
@@ -230,14 +234,14 @@ def _change(beliefs: Beliefs, turn: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _beliefs(data: DataSet, way: Way) -> Iterator[Beliefs]:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        agentformer.connect(index_dir=f"{folder}/index", upload_dir=f"{folder}/up", embedder=way.embedder) as af,
-    ):
-        beliefs = Beliefs(af.memory, names=way.names)
-        beliefs.load(data.corpus)
-        yield beliefs
+def _beliefs(data: DataSet, way: Way, settings: Settings | None = None) -> Iterator[Beliefs]:
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"index_dir": Path(folder, "index"), "upload_dir": Path(folder, "up")}
+        own = dataclasses.replace(settings or load_settings(), embedder=way.embedder, **places)
+        with agentformer.AgentFormer(own) as af:
+            beliefs = Beliefs(af.memory, names=way.names)
+            beliefs.load(data.corpus)
+            yield beliefs
 
 
 def judged(beliefs: Beliefs, name: str, query: str, meta: Mapping[str, Any], category: str, way: Way) -> Outcome:

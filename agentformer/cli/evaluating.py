@@ -66,7 +66,9 @@ class Outcome:
 @click.option("--no-answers", is_flag=True, help="Of a FILE: only search; no answer is made, and no model is asked.")
 @click.option("--modes", metavar="MODES", help=f"Of a DIR or --synthetic: those compared [{','.join(MODES)}].")
 @click.option("--half", type=click.Choice(["dev", "test"]), help="Of a DIR: only this half of the questions.")
-@click.option("--sample", metavar="N", type=click.IntRange(1), help="At most so many questions, evenly spread.")
+@click.option(
+    "--sample", metavar="N", type=click.IntRange(1), help="Of a DIR or --synthetic: at most so many questions."
+)
 @click.option(
     "--synthetic",
     metavar="[N]",
@@ -75,7 +77,9 @@ class Outcome:
     type=click.IntRange(1, 10_000),
     help=f"Build N questions [{COUNT}] from the documents of the namespace, or from the corpus of DIR.",
 )
-@click.option("--seed", metavar="N", type=int, default=0, help="Of --synthetic and of the intervals [0].")
+@click.option(
+    "--seed", metavar="N", type=int, help="Of a DIR or --synthetic: of halves, built questions and intervals [0]."
+)
 @common
 def evaluate(path: Path | None, namespace: str, as_json: bool, **options: Any) -> None:
     """Measure how well the documents answer questions of your own.
@@ -102,17 +106,18 @@ def evaluate(path: Path | None, namespace: str, as_json: bool, **options: Any) -
     file_options = {name: options.pop(name) for name in ("top_k", "mode", "no_answers")}
     folder_options = {name: options.pop(name) for name in ("modes", "half", "sample", "synthetic", "seed")}
     if path is not None and not path.is_dir() and folder_options["synthetic"] is None:
-        _refuse(folder_options, "a FILE of questions", but="seed")
+        _refuse(folder_options, "a FILE of questions")
         _evaluate_file(path, namespace=namespace, as_json=as_json, **file_options, **options)
         return
     _refuse(file_options, "a DIR and for --synthetic")
+    folder_options["seed"] = folder_options["seed"] or 0
     measure(path, Options(namespace=namespace, as_json=as_json, **folder_options), options)
 
 
-def _refuse(options: dict[str, Any], where: str, but: str = "") -> None:
+def _refuse(options: dict[str, Any], where: str) -> None:
     """Raises `InvalidInput` for an option that means nothing there."""
     for name, value in options.items():
-        if value not in (None, False) and name != but:
+        if value is not None and value is not False:
             raise InvalidInput(f"--{name.replace('_', '-')}", f"is not for {where}")
 
 

@@ -10,6 +10,7 @@ from agentformer.types import Hit, Vote
 _GOES_BY = {
     "words": "its words",
     "vectors": "its meaning",
+    "document": "its document",
     "mentions": "what the best hits name",
     "period": "its time",
     "reranker": "the reranker",

@@ -115,7 +115,7 @@ def _of_stored(options: Options, modes: Sequence[Mode], given: Mapping[str, Any]
                 dataset,
                 modes=modes,
                 scope_of=lambda question: scope,
-                passage_of=synthetic.passage_of,
+                passage_of=synthetic.entry_of,
                 seed=options.seed,
                 progress=progress,
             )
@@ -135,11 +135,19 @@ def _of_stored(options: Options, modes: Sequence[Mode], given: Mapping[str, Any]
 
 
 def _chosen(dataset: Dataset, options: Options) -> Dataset:
-    """The questions of the half that is wanted, at most as many as wanted."""
+    """The questions of the half that is wanted, at most as many as wanted. Raises `InvalidInput` where none is left."""
     questions = dataset.questions
+    if not dataset.answerable:
+        raise InvalidInput("questions", "name no passage that answers them; put ids under relevant")
     if options.half:
-        both = halves(questions)
+        both = halves(questions, options.seed)
         questions = both.development if options.half == "dev" else both.test
+        if not questions:
+            raise InvalidInput(
+                "--half",
+                f"{options.half} has no questions, since those that share a passage stay together; ask about more "
+                "passages, or try another --seed",
+            )
     if options.sample:
         questions = sampled(tuple(question for question in questions if question.relevant), options.sample)
     return dataset.asking(questions)

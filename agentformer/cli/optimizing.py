@@ -26,6 +26,7 @@ from agentformer.evaluation.optimizing.corpus import Corpus
 from agentformer.evaluation.optimizing.journal import Half
 from agentformer.evaluation.optimizing.measuring import Progress
 from agentformer.evaluation.optimizing.outcome import Optimization, Tried, Verdict
+from agentformer.evaluation.optimizing.places import OWN, own_folder
 from agentformer.evaluation.optimizing.run import METRIC, checked_metric, checked_only, halved, optimize
 from agentformer.evaluation.optimizing.space import BALANCE, PARAMETERS, Level, present
 from agentformer.evaluation.optimizing.vectors import RememberingEmbedder
@@ -81,7 +82,7 @@ _SAID: dict[Verdict, str] = {
     "--work",
     metavar="FOLDER",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where measurements and vectors are kept [the cache folder].",
+    help=f"Where measurements and vectors are kept, in a folder {OWN} [the cache folder].",
 )
 @click.option(
     "--write",
@@ -230,7 +231,7 @@ def _print(found: Optimization, work: Path) -> None:
     say(_SAID[found.verdict])
     if found.changed.keys() & _STORED:
         say("how texts are cut counts for what is stored from then on: bring documents in anew, into a new memory")
-    say(f"measurements are kept in {work}")
+    say(f"measurements are kept in {own_folder(work)}")
 
 
 def _print_tried(found: Optimization) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -19,10 +20,15 @@ _LEAST, _MOST = 4, 8  # words of a question
 _LONGEST = 60  # words of a sentence that is looked at; longer ones are tables and lists
 _SENTENCES = 200  # of a text that are looked at
 # Words; where no spaces stand between them, runs of ideographs and of katakana, since hiragana are mostly endings.
-_SPACED = "[^\\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+# Vowel signs, accents and joiners are part of a word, but not of Python's \\w.
+IDEOGRAPHIC = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Myanmar and Khmer, of which no words are known here
+_MARKS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff\u0591-\u05c7\u064b-\u065f\u200c\u200d"
+LETTERS = f"[^\\W_{IDEOGRAPHIC}{UNSPACED}](?:[^\\W_{IDEOGRAPHIC}{UNSPACED}]|[{_MARKS}])*+"  # in a row
 _WORD = re.compile(
-    f"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]{{1,12}}|[\u30a0-\u30ff]{{2,24}}|{_SPACED}++(?:[-'’.:/]{_SPACED}++)*+"
+    f"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]{{1,12}}|[\u30a0-\u30ff]{{2,24}}|{LETTERS}(?:[-'’.:/]{LETTERS})*+"
 )
+_UNKNOWN = re.compile(f"[{UNSPACED}]")
 
 
 class Cloze(NamedTuple):
@@ -51,17 +57,22 @@ class Rarity:
 
 def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = ()) -> Cloze | None:
     """The question of the sentence whose words tell most on average; of none of the sentences `without`. None where no
-    sentence tells enough."""
+    sentence tells enough, or where words end is not known (`without_words`)."""
     best: tuple[float, Cloze] | None = None
     for start, end in sentence_spans(text)[:_SENTENCES]:
         sentence = text[start:end]
         words = _telling(sentence, language)
-        if sentence in without or len(words) <= _LEAST or len(sentence.split()) > _LONGEST:
+        if without_words(sentence) or sentence in without or len(words) <= _LEAST or len(sentence.split()) > _LONGEST:
             continue
         worth = sum(rarity.of(term) for term in words) / len(words)
         if best is None or worth > best[0]:
             best = worth, _made(sentence, words, rarity)
     return best[1] if best else None
+
+
+def without_words(text: str) -> bool:
+    """Is there writing in it of which we cannot tell where a word ends?"""
+    return _UNKNOWN.search(text) is not None
 
 
 def _made(sentence: str, words: Mapping[str, str], rarity: Rarity) -> Cloze:
@@ -87,7 +98,7 @@ def _telling(sentence: str, language: str) -> dict[str, str]:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text)
+    return _WORD.findall(unicodedata.normalize("NFC", text))
 
 
 def _term(word: str, language: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentformer.errors import InvalidInput
+from agentformer.evaluation.moments import moment_of, stated
 from agentformer.records import fields
 
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
@@ -86,6 +87,7 @@ def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
     if empty == len(passages):
         raise InvalidInput("DIR", f"{folder / CORPUS}: every passage is empty")
     notes = [f"{empty} passages of {CORPUS} are empty, and cannot be found"] if empty else []
+    notes += _unreadable(passages)
     name = folder.resolve().name
     if not questions:
         return Dataset(name, tuple(passages), (), tuple(notes))
@@ -113,6 +115,13 @@ def sampled(questions: Sequence[Question], most: int) -> tuple[Question, ...]:
     if not most or len(questions) <= most:
         return tuple(questions)
     return tuple(questions[n * len(questions) // most] for n in range(most))
+
+
+def _unreadable(passages: Sequence[Passage]) -> Iterator[str]:
+    """How many dates say no day for sure, if any."""
+    told = [value for each in passages if (value := stated(each.meta)) is not None and moment_of(value) is None]
+    if told:
+        yield f"{len(told)} dates of {CORPUS} cannot be read and were passed over, such as {told[0]!r:.80}"
 
 
 def _known(questions: Sequence[Question], ids: set[str]) -> tuple[list[Question], list[str]]:

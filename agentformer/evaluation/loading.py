@@ -20,12 +20,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from agentformer.errors import EmbedderUnavailable, InvalidInput
+from agentformer.errors import DocumentError, EmbedderUnavailable, InvalidInput
 from agentformer.evaluation.dataset import Dataset, Passage, Question
-from agentformer.evaluation.moments import moment_of
+from agentformer.evaluation.moments import moment_of, stated
 from agentformer.memory import arguments
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.documents import Document
@@ -44,13 +45,15 @@ CONVERSATION = ("conversation", "conv")
 SESSION = ("session", "session_id")
 SPEAKER = ("speaker",)
 ROLE = ("role",)
-MOMENT = ("date_time", "date", "occurred_at", "timestamp")
 LANGUAGE = ("language", "lang")
 CATEGORY = ("category_name", "category")
 
 _TOGETHER = 1_000  # passages of one transaction; what a stop can cost
 _LONGEST_NAME = 160  # code points of a conversation's name; a longer one goes by its hash
 _MOST_TITLE = 300
+_UNDATED = datetime(2000, 1, 1, tzinfo=UTC)  # of messages without a date,
+_STEP = timedelta(milliseconds=1)  # and how far they are apart
+_LATEST = datetime.max.replace(tzinfo=UTC) - _STEP
 
 
 class Loader:
@@ -70,11 +73,13 @@ class Loader:
         self._embedder = embedder
         self._chunk_tokens = chunk_tokens
         self._chunk_overlap = chunk_overlap
+        self._moment = _Moments()
 
     def __call__(self, dataset: Dataset, progress: Progress | None = None) -> None:
         """Store every passage that is not empty, many together. Raises `InvalidInput` that names the passage."""
         passages = [passage for passage in dataset.passages if passage.text.strip()]
         done = 0
+        self._moment = _Moments()
         for some in _batches(passages, _TOGETHER):
             self._store(some)
             done += len(some)
@@ -86,7 +91,7 @@ class Loader:
         others = [entry for each in passages if not is_message(each) for entry in _named(each, self._entries)]
         if said_ones:
             try:
-                self._memory.add_messages([_message(each) for each in said_ones])
+                self._memory.add_messages([self._moment(_message(each)) for each in said_ones])
             except InvalidInput:
                 for each in said_ones:  # one of them is to be named
                     _named(each, lambda passage: [arguments.new_message(_message(passage))])
@@ -110,7 +115,7 @@ class Loader:
             "content": passage.text,
             "title": said(meta, TITLE)[:_MOST_TITLE],
             "metadata": metadata,
-            "occurred_at": moment_of(value(meta, MOMENT)),
+            "occurred_at": moment_of(stated(meta)),
             "namespace": namespace_of(meta),
         }
         return [arguments.new_entry(values)]
@@ -176,6 +181,21 @@ def said(meta: Mapping[str, Any], names: Sequence[str]) -> str:
     return found.strip() if isinstance(found, str) else ""
 
 
+class _Moments:
+    """When messages were said: those without a date right after the one before them in their session, and its first
+    ones on a day that is always the same, so that each evaluation is like the one before."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str], datetime] = {}
+
+    def __call__(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The message, with its moment."""
+        session = message["namespace"], message["session_id"]
+        moment = message["occurred_at"] or min(self._last.get(session, _UNDATED), _LATEST) + _STEP
+        self._last[session] = moment
+        return {**message, "occurred_at": moment}
+
+
 def _message(passage: Passage) -> dict[str, Any]:
     """`add_message`'s arguments."""
     meta = passage.meta
@@ -187,7 +207,7 @@ def _message(passage: Passage) -> dict[str, Any]:
         "role": role.lower() if known else "user",
         "speaker": said(meta, SPEAKER) or ("" if known else role),
         "content": passage.text,
-        "occurred_at": moment_of(value(meta, MOMENT)),
+        "occurred_at": moment_of(stated(meta)),
         "metadata": {PASSAGE: passage.id, **({"language": language} if language else {})},
         "namespace": namespace_of(meta),
     }
@@ -197,7 +217,7 @@ def _named(passage: Passage, make: Callable[[Passage], list[MemoryEntry]]) -> li
     """Raises `InvalidInput` that tells which passage cannot be stored."""
     try:
         return make(passage)
-    except InvalidInput as error:
+    except (InvalidInput, DocumentError) as error:
         raise InvalidInput("DIR", f"the passage {passage.id!r:.80} cannot be stored: {error}") from None
 
 

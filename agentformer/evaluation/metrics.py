@@ -72,7 +72,7 @@ METRICS: tuple[str, ...] = (
 
 def metric(name: str) -> Callable[[Ranks], float]:
     """The measure of a name such as `recall@5`. Raises `InvalidInput` that lists the known ones."""
-    measure, _, cut = name.partition("@")
+    measure, _, cut = name.partition("@") if isinstance(name, str) else ("", "", "")
     if measure not in MEASURES or not cut.isdecimal() or not 0 < int(cut) <= 1000:
         raise InvalidInput(
             "metric", f"must be one of {', '.join(MEASURES)} with @k, such as recall@5, got {name!r:.80}"

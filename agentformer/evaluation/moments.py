@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, time
 from typing import Any
 
 from agentformer.text.dates import find_dates
 
+MOMENT = ("date_time", "date", "occurred_at", "timestamp")  # keys of a passage's `meta`, the first that is there
 _LONGEST = 100  # code points of a date and a time
 _CLOCK = re.compile(
     r"(?<![\d.:])(?P<hour>\d{1,2})(?:[:.h](?P<minute>\d{2})(?::(?P<second>\d{2}))?)?[ \u00a0\u202f]{0,2}"
@@ -17,6 +19,11 @@ _CLOCK = re.compile(
 )
 _SECONDS = range(10**8, 10**11)  # since 1970: from 1973 to 5138
 _MILLISECONDS = range(10**11, 10**14)
+
+
+def stated(meta: Mapping[str, Any]) -> Any:
+    """What a passage's `meta` gives for its date; None where it gives none."""
+    return next((meta[name] for name in MOMENT if meta.get(name) not in (None, "")), None)
 
 
 def moment_of(value: Any) -> datetime | None:

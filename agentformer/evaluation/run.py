@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 from agentformer.errors import InvalidInput
@@ -43,8 +43,10 @@ def evaluate(
     `seed` is that of the confidence intervals. Raises `InvalidInput`.
     """
     checked_modes(modes)
-    if not 1 <= limit <= MAX_LIMIT:
-        raise InvalidInput("limit", f"must be in 1..{MAX_LIMIT}, got {limit!r:.80}")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_LIMIT:
+        raise InvalidInput("limit", f"must be a whole number in 1..{MAX_LIMIT}, got {limit!r:.80}")
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
+        raise InvalidInput("metrics", f"must be a list of names such as recall@5, got {metrics!r:.80}")
     for name in metrics:
         metric(name)
     questions = dataset.answerable
@@ -82,8 +84,8 @@ def evaluate(
 
 def checked_modes(modes: Sequence[str]) -> None:
     """Raises `InvalidInput` for one that there is not, or none."""
-    unknown = [mode for mode in modes if mode not in MODES]
-    if unknown or not modes or isinstance(modes, str):
+    listed = isinstance(modes, Iterable) and not isinstance(modes, str)
+    if not listed or not modes or any(mode not in MODES for mode in modes):
         raise InvalidInput("modes", f"must be some of {', '.join(MODES)}, got {modes!r:.80}")
 
 

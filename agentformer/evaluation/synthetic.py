@@ -7,14 +7,15 @@ from __future__ import annotations
 import hashlib
 import heapq
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentformer.errors import InvalidInput, InvalidReply, PromptTooLong
 from agentformer.evaluation import loading
-from agentformer.evaluation.cloze import Rarity, cloze
+from agentformer.evaluation.cloze import IDEOGRAPHIC, LETTERS, UNSPACED, Rarity, cloze, without_words
 from agentformer.evaluation.dataset import Dataset, Question
-from agentformer.evaluation.loading import LANGUAGE, PASSAGE, said
+from agentformer.evaluation.loading import LANGUAGE, said
 from agentformer.evaluation.opened import page_name
 from agentformer.text.languages import detect_language
 from agentformer.text.quoting import framed, without_tokens
@@ -26,9 +27,13 @@ _SPARE = 4  # times more passages are looked at than questions wanted: some give
 _PAGE = 1_000
 _SHORTEST = 40  # code points of a passage that a question can be made of
 _LONGEST = 300  # code points of a model's question
-_COPIED = 8  # words in a row that a model's question may not share with its passage
-_ASKS = frozenset("?？;؟。")  # what ends a question,
+_COPIED = 8  # words in a row that a model's question may not share with its passage,
+_COPIED_CHARACTERS = 15  # and where no spaces stand between words, characters
+_ASKS = frozenset("?？;\u037e؟")  # what ends a question,
+_STATED = re.compile("[か吗嗎呢么麼咩][。｡]$")  # or a stop behind a word that asks,
 _UNMARKED = frozenset({"hy", "km", "lo", "my", "th"})  # and languages in which nothing does
+_UNDIVIDED = re.compile(f"[{IDEOGRAPHIC}{UNSPACED}]")
+_UNIT = re.compile(f"{_UNDIVIDED.pattern}|{LETTERS}")
 _SHOWN = 6_000  # code points of a passage that a model is shown
 SENTENCE, PAGE = "sentence", "page"  # keys of a question's meta
 
@@ -45,6 +50,12 @@ NOTES = {
     "model": "asked by the language model that saw the passage: nearer to real questions, but each about one passage, "
     "and worded by someone who had just read it. Questions of your users tell more, however few",
 }
+
+
+_UNKNOWN = (
+    "{} passages are in a script without spaces between words (Thai, Lao, Burmese, Khmer), of which no cloze can be "
+    "made; a language model can ask about them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +86,18 @@ def build(sources: Iterable[Source], count: int = COUNT, *, seed: int = 0, model
     chosen = heapq.nsmallest(_SPARE * count, long_enough, key=lambda source: _place(source.text, seed))
     chosen = [replace(source, language=source.language or detect_language(source.text)) for source in chosen]
     made, refused = _made(chosen, count, model)
+    unknown = 0 if model else sum(without_words(source.text) for source in refused)
     if not made:
-        raise InvalidInput("synthetic", "no passage has a sentence that a question can be made of; bring documents in")
+        why = _UNKNOWN.format(f": {unknown}") if unknown else "; bring documents in"
+        raise InvalidInput("synthetic", f"no passage has a sentence that a question can be made of{why}")
     notes = [f"{len(made)} questions {NOTES['model' if model else 'cloze']}"]
-    if refused:
+    if unknown:
+        notes.append(_UNKNOWN.format(unknown))
+    if len(refused) > unknown:
         what = (
             "replies of the model were no usable question" if model else "passages have no sentence that tells enough"
         )
-        notes.append(f"{refused} {what}, and were passed over")
+        notes.append(f"{len(refused) - unknown} {what}, and were passed over")
     return Built(tuple(made), tuple(notes))
 
 
@@ -110,12 +125,19 @@ def stored_sources(backend: MemoryBackend, namespace: str) -> Iterator[Source]:
 
 
 def passage_of(hit: Hit, question: Question) -> str:
-    """Which passage a hit is of: that of the question where it holds its sentence, too, as overlapping chunks and
-    copies do."""
+    """Which passage of a corpus a hit is of: that of the question where it holds its sentence, too, as overlapping
+    chunks and copies do."""
+    return question.relevant[0] if _holds(hit, question) else loading.passage_of(hit)
+
+
+def entry_of(hit: Hit, question: Question) -> str:
+    """The same of what is stored, whatever its metadata say: a hit's passage is its entry."""
+    return question.relevant[0] if _holds(hit, question) else hit.entry.id
+
+
+def _holds(hit: Hit, question: Question) -> bool:
     sentence = question.meta.get(SENTENCE)
-    if sentence and sentence in hit.entry.content:
-        return question.relevant[0]
-    return loading.passage_of(hit) if PASSAGE in hit.entry.metadata else hit.entry.id
+    return bool(sentence and sentence in hit.entry.content)
 
 
 def page_of(hit: Hit, question: Question) -> str:
@@ -129,17 +151,17 @@ def by_page(questions: Sequence[Question]) -> list[Question]:
     return [replace(each, relevant=(str(each.meta[PAGE]),)) for each in questions if each.meta.get(PAGE)]
 
 
-def _made(sources: Sequence[Source], count: int, model: LanguageModel | None) -> tuple[list[Question], int]:
-    """Questions, and how many passages gave none."""
+def _made(sources: Sequence[Source], count: int, model: LanguageModel | None) -> tuple[list[Question], list[Source]]:
+    """Questions, and the passages that gave none."""
     make = _asked_by(model) if model else _cloze_of(sources)
     made: list[Question] = []
-    refused = 0
+    refused: list[Source] = []
     for source in sources:
         if len(made) == count:
             break
         question = make(source)
         if question is None:
-            refused += 1
+            refused.append(source)
         else:
             made.append(replace(question, id=str(len(made) + 1)))
     return made, refused
@@ -175,15 +197,19 @@ def _asked_by(model: LanguageModel) -> Callable[[Source], Question | None]:
 
 def usable(text: str, passage: str, language: str) -> bool:
     """Is a model's reply one question, and none of the passage's sentences?"""
-    if not text or len(text) > _LONGEST or "\n" in text or not (text[-1] in _ASKS or language in _UNMARKED):
+    if not text or len(text) > _LONGEST or "\n" in text:
+        return False
+    if not (text[-1] in _ASKS or _STATED.search(text) or language in _UNMARKED):
         return False
     words, told = _plain(text), f" {' '.join(_plain(passage))} "
-    runs = (" ".join(words[n : n + _COPIED]) for n in range(len(words) - _COPIED + 1))
+    most = _COPIED_CHARACTERS if _UNDIVIDED.search(text) else _COPIED
+    runs = (" ".join(words[n : n + most]) for n in range(len(words) - most + 1))
     return len(words) > 0 and not any(f" {run} " in told for run in runs)
 
 
 def _plain(text: str) -> list[str]:
-    return re.findall(r"\w+", text.casefold())
+    """Words; where no spaces stand between them, characters."""
+    return _UNIT.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 def _question(source: Source, text: str, sentence: str) -> Question:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from agentformer.index import mentions, periods
+from agentformer.index import mentions, periods, siblings
 from agentformer.index.decisiveness import vectors_weight
 from agentformer.index.fusion import Fusion, Side, fused, merge
 from agentformer.index.periods import Asked
@@ -58,8 +58,13 @@ def joined(
 
 def _others(connection: sqlite3.Connection, sides: Sequence[Side], time: Asked) -> list[Side]:
     """Lists of what both sides have found that something else speaks for."""
-    ranked = [num for num, _ in fused(sides)]
+    order = fused(sides)
+    ranked = [num for num, _ in order]
     named = mentions.mentioned(connection, ranked)
-    inside = periods.in_periods(connection, ranked, time.periods) if time else []
-    others = [Side(MENTIONS, named, mentions.WEIGHT), Side(PERIOD, inside, periods.WEIGHT)]
+    inside = periods.in_periods(connection, ranked, time) if time else []
+    others = [
+        siblings.of_documents(connection, order),
+        Side(MENTIONS, named, mentions.WEIGHT),
+        Side(PERIOD, inside, periods.WEIGHT),
+    ]
     return [side for side in others if side.items]

@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
 from agentformer.records.codec import from_micros
 from agentformer.text.analysis import MAX_QUERY
-from agentformer.text.date_terms import date_terms, terms_of_day
+from agentformer.text.date_terms import date_terms, terms_of, terms_of_day
 from agentformer.text.languages import detect_language, language_of_query
-from agentformer.text.time_expressions import Days, Period, find_days, periods
+from agentformer.text.time_expressions import Days, Period, asked_days, find_days, period_of
 from agentformer.types import MemoryEntry
 
 WEIGHT = 0.3  # of the list beside words and vectors; chosen on development halves, see docs/BENCHMARKS.md
@@ -31,6 +31,7 @@ class Asked(NamedTuple):
 
     periods: tuple[Period, ...]
     terms: tuple[str, ...]  # as the word index has them
+    days: tuple[Days, ...] = ()  # those of the periods, which a text names wherever it was written
 
     def __bool__(self) -> bool:
         return bool(self.periods or self.terms)
@@ -39,13 +40,14 @@ class Asked(NamedTuple):
 def asked_time(text: str, at: datetime | None = None) -> Asked:
     """What a question says of time; "yesterday" is reckoned from `at` (None: now, where this machine is)."""
     at = at or datetime.now().astimezone()
-    return _asked(text[:MAX_QUERY], at.replace(hour=0, minute=0, second=0, microsecond=0))
+    days = _asked(text[:MAX_QUERY], at.date())
+    return Asked(tuple(dict.fromkeys(period_of(each, at.tzinfo) for each in days)), terms_of(days), days)
 
 
 @lru_cache(maxsize=512)
-def _asked(text: str, day: datetime) -> Asked:
-    language = language_of_query(text)
-    return Asked(tuple(periods(text, day, language)), date_terms(text, day.date(), language, past=True))
+def _asked(text: str, on: date) -> tuple[Days, ...]:
+    """The days alone: moments that are equal are of other days in other zones."""
+    return tuple(asked_days(text, on, language_of_query(text)))
 
 
 def entry_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
@@ -56,21 +58,21 @@ def entry_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*own, *date_terms(f"{entry.title}\n{entry.content}", on, language))))
 
 
-def in_periods(connection: sqlite3.Connection, nums: Sequence[int], within: Sequence[Period]) -> list[int]:
-    """Those of the entries `nums`, in their order, that happened in one of the periods, or whose text names a day of
-    one."""
-    if not within or not nums:
+def in_periods(connection: sqlite3.Connection, nums: Sequence[int], asked: Asked) -> list[int]:
+    """Those of the entries `nums`, in their order, that happened in one of the periods asked for, or whose text names
+    a day of one."""
+    if not asked.periods or not nums:
         return []
     happened = _happened(connection, nums)
     inside = {
         num
         for num, moment in happened.items()
-        if moment is not None and any(period.start <= moment < period.end for period in within)
+        if moment is not None and any(period.start <= moment < period.end for period in asked.periods)
     }
     others = [num for num in nums if num in happened and num not in inside][:_LOOKED_AT]
     for num, content in _contents(connection, others).items():
         named = find_days(content, _day(happened[num]), detect_language(content))
-        if any(_within(days, within) for days in named):
+        if any(_within(days, asked.days) for days in named):
             inside.add(num)
     return [num for num in nums if num in inside]
 
@@ -89,7 +91,6 @@ def _contents(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, 
     return dict(connection.execute(query, [_READ, json.dumps([*nums])]).fetchall())
 
 
-def _within(days: Days, within: Sequence[Period]) -> bool:
-    """Do the days lie in one of the periods? What names a whole year is of none of its days."""
-    first, last = (datetime.combine(day, time(), UTC) for day in (days.first, days.last))
-    return any(period.start <= first and last < period.end for period in within)
+def _within(days: Days, asked: Sequence[Days]) -> bool:
+    """Do the days lie among those asked for? What names a whole year is of none of its days."""
+    return any(each.first <= days.first and days.last <= each.last for each in asked)

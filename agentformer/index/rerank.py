@@ -8,10 +8,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from agentformer.errors import RerankerUnavailable
-from agentformer.types import Hit, Hits, MemoryEntry, Query, Reranker, Vote
+from agentformer.types import BoundedReranker, Hit, Hits, MemoryEntry, Query, Reranker, Span, Vote
 
 NAME = "reranker"
 _DECIDES = 1.0  # the weight that is told: among the hits that it has read, nothing else counts
+_MOST = 20_000  # code points of an entry that are read: some ten pages
 _STEP = 1e-9  # share of a score; equal ones would be put in the order of their ids by whoever sorts again
 
 
@@ -38,26 +39,38 @@ def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple
 
     A hit takes over the score of its new place, so scores stay in 0..1 and fall from hit to hit. Each of the first `n`
     gets the vote of the reranker. Equals keep their order. Where the reranker cannot be used, everything stays as it
-    is, and a warning says why.
+    is, and a warning says why; another one says where it did not read all of a hit or of the query.
     """
     first = hits[:n]
     if len(first) < 2:
         return list(hits), ()
+    texts = [passage(hit.entry, hit.span) for hit in first]
+    warnings: tuple[str, ...] = ()
     try:
-        scores = reranker.scores(query, [passage(hit.entry) for hit in first])
+        if isinstance(reranker, BoundedReranker):
+            scores, warnings = reranker.judged(query, texts)
+        else:
+            scores = reranker.scores(query, texts)
     except RerankerUnavailable as error:
         return list(hits), (f"not reranked: {error}",)
+    if long := sum(len(hit.entry.content) > _MOST for hit in first):
+        around = f"of {long} long entries the reranker was given {_MOST:,} characters around what was found"
+        warnings = (around, *warnings)
     order = sorted(range(len(first)), key=lambda place: -float(scores[place]))
     voted = [_voted(first[place], rank) for rank, place in enumerate(order, 1)]
     falling = _falling(hit.score for hit in hits)
     ranked = (*voted, *hits[n:])
-    return [dataclasses.replace(hit, score=score) for hit, score in zip(ranked, falling, strict=True)], ()
+    return [dataclasses.replace(hit, score=score) for hit, score in zip(ranked, falling, strict=True)], warnings
 
 
-def passage(entry: MemoryEntry) -> str:
-    """What a reranker reads of an entry: a line that tells where it belongs, and its content."""
-    context = " ".join((entry.context or entry.title).split())
-    return f"{context}\n{entry.content}" if context else entry.content
+def passage(entry: MemoryEntry, found: Span | None = None) -> str:
+    """What a reranker reads of an entry: a line that tells where it belongs, and its content. Of a long one the part
+    around what was `found` in it, else its beginning."""
+    context = " ".join((entry.context or entry.title).split())[:_MOST]
+    middle = 0
+    start = max(0, min(middle - _MOST // 2, len(entry.content) - _MOST))
+    content = entry.content[start : start + _MOST]
+    return f"{context}\n{content}" if context else content
 
 
 def _voted(hit: Hit, rank: int) -> Hit:

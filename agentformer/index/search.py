@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,8 @@ from agentformer.records.database import Database
 from agentformer.records.spaces import active_space, space_of
 from agentformer.records.vectors import any_pending, pending_count, spans
 from agentformer.text.analysers import PLAIN, Analysers
+from agentformer.text.analysis import MAX_QUERY
+from agentformer.text.languages import language_of_query
 from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope
 
 MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
@@ -226,12 +228,22 @@ class HybridSearch:
         vector = self._questions.embed(embedder, number, query.text)
         return self._dense.search(number, vector, self._candidates(query), allowed)
 
-    def _known(self, connection: sqlite3.Connection, query: Query, matches: Matches) -> float:
-        """What the embedder can know of this query and of the passages that share its words."""
-        if not self._knowledge.judges:
-            return 1.0
-        said = records.beginnings(connection, matches.entries[:_WITNESSES], _EXCERPT)
-        return self._knowledge.dense_weight([query.text, *said])
+    def _known(self, connection: sqlite3.Connection, query: Query, found: Ranked, matches: Matches) -> float:
+        """How well the embedder knows the languages at hand, 0..1: those of the query and of the passages that share its
+        words; or, since a name is shared across languages, of the query and of the passages that it holds to be near."""
+        if not found.entries or not self._knowledge.judges:
+            return float(bool(found.entries))
+        alone = self._knowledge.dense_weight([query.text])
+        if not matches.entries:  # a query of a name or of a slip tells no language; the vectors may try
+            return alone if language_of_query(query.text[:MAX_QUERY]) else 1.0
+        told = self._knowledge.dense_weight([query.text, *self._said(connection, matches.entries)])
+        if told >= alone or not alone:
+            return told
+        near = [self._knowledge.dense_weight([said]) for said in self._said(connection, found.entries)]
+        return max(told, alone * sum(near) / len(near)) if near else told
+
+    def _said(self, connection: sqlite3.Connection, ranked: Sequence[int]) -> list[str]:
+        return records.beginnings(connection, ranked[:_WITNESSES], _EXCERPT)
 
     def _hits(self, connection: sqlite3.Connection, query: Query, near: Nearby | None, matches: Matches) -> list[Hit]:
         """Both sides joined: all that tie with the last one asked for are read, since ties are settled by id."""
@@ -240,8 +252,7 @@ class HybridSearch:
             if near
             else Ranked([], [], [], [], 0)
         )
-        both = bool(found.entries and matches.entries)
-        known = self._known(connection, query, matches) if both else float(bool(found.entries))
+        known = self._known(connection, query, found, matches) if query.mode == "hybrid" else float(bool(found.entries))
         fusion = self._fusion if query.mode == "hybrid" else _ONE_SIDE
         result = joined(connection, fusion, found, matches, known, asked_time(query.text, query.at))
         merged = result.order

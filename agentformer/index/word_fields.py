@@ -16,7 +16,7 @@ from agentformer.index.periods import entry_terms
 from agentformer.later import Later
 from agentformer.text.analysers import PLAIN, Analysers
 from agentformer.text.analysis import language_of, query_terms, text_terms
-from agentformer.text.languages import detect_language
+from agentformer.text.languages import detect_language, language_code
 from agentformer.types import MemoryEntry, Scope
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Analysed:
     @classmethod
     def of(cls, num: int, entry: MemoryEntry, analysers: Analysers = PLAIN, around: Sequence[str] = ()) -> Analysed:
         """An entry with the texts `around` it, whose words count beside its own."""
-        prior = entry.metadata.get("language") or (detect_language("\n".join(around)) if around else "")
-        language = language_of(entry.content, prior if isinstance(prior, str) else "", analysers)
+        prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
+        language = language_of(entry.content, prior, analysers)
         terms = text_terms(entry.content, language, analysers)
         context = text_terms(f"{entry.title} {entry.context}", language).stems if entry.title or entry.context else ()
         stems = (*terms.stems, *dict.fromkeys((*context, *entry_terms(entry, language))))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from agentformer.text.analysis import COMPOUNDING, MAX_QUERY, query_terms, text_terms
-from agentformer.text.languages import detect_language
+from agentformer.text.languages import detect_language, language_code
 from agentformer.types import Hit, MemoryEntry
 
 _READ = 20_000  # code points of an entry's content that are looked at, beside the part that matched best
@@ -66,7 +66,7 @@ def holdings(query: str, hits: Sequence[Hit]) -> list[Held]:
 
 def _language(entry: MemoryEntry) -> str:
     prior = entry.metadata.get("language")
-    return detect_language(entry.content, prior if isinstance(prior, str) else "")
+    return detect_language(entry.content, language_code(prior))
 
 
 def _asked(query: str, language: str) -> Asked:
@@ -123,7 +123,9 @@ def _sureness(row: Held, term: str) -> float:
     if language in COMPOUNDING and stem in row.joined:
         return _INSIDE
     beginning = stem[: max(_LONG_STEM, len(stem) - _STEM_END)]
-    return _BEGINNING if f" {beginning}" in row.joined else 0.0
+    if f" {beginning}" in row.joined:
+        return _BEGINNING
+    return _INSIDE * _BEGINNING if language in COMPOUNDING and beginning in row.joined else 0.0
 
 
 def _meant(asked: Asked, rows: Sequence[Held]) -> dict[str, frozenset[str]]:

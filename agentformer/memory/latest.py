@@ -1,12 +1,14 @@
 """Of facts that contradict each other the latest comes first: "Anna lives in Turku" of last year stands behind "Anna
 lives in Oslo" of this one.
 
-Only what was found is compared, word by word: the same subject with the same verb, or the same name of a value, and
-another value. Words decide and no meaning, so the verbs are few: those of which there is one value at a time.
+Only what was found is compared, word by word: the same subject with the same verb, or the same label, and another
+name or number. Words decide and no meaning, so precision comes first: verbs and labels are those of which there is one
+value at a time, and what stands behind a number must be the same.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,19 +18,30 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from agentformer.memory.audit_words import NEGATIONS
-from agentformer.memory.latest_words import ARTICLES, COPULAS, ENDINGS, NOW, VERBS
+from agentformer.memory.latest_words import (
+    ARTICLES,
+    COPULAS,
+    ENDINGS,
+    LABELS,
+    NOUNS,
+    NOW,
+    OTHERS,
+    PLACES,
+    VERBS,
+)
+from agentformer.text.calendar import months, weekdays
 from agentformer.text.languages import FUNCTION_WORDS, detect_language
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import DOCUMENT_KINDS, Hit, MemoryEntry
 
 COMPARED = 40  # hits at most, the best
+NEAR = 0.7  # of the score of a place is the least with which another hit takes it
 _LONGEST = 300  # code points of an entry: longer ones tell more than one fact
 _SENTENCES = 3
 _SUBJECT = 6  # words in front of the verb at most: more are a clause of its own
 _VALUE = 3  # words of a value that are compared
 _LABEL = 4  # words in front of a colon
 _BETWEEN = 2  # small words between the verb and the value
-_NAMED = 2  # words that name what "is" something, if nothing else tells that it has one such value at a time
 _ALIKE = ("sv", "no", "da")  # short sentences in one of them are taken for another
 _WORD = re.compile(r"[^\W_]+(?:[-.,:/@'’+][^\W_]+)*")
 _LABELLED = re.compile(r"\s*([^\n:]{2,60}):\s+(\S[^\n]{0,80})")
@@ -44,11 +57,15 @@ class _Said(NamedTuple):
 
 def latest_first(hits: Sequence[Hit]) -> list[Hit]:
     """The hits, where those of one owner and speaker that contradict each other change places among themselves, newest
-    first by when it happened, or else was stored. A score belongs to its place."""
+    first by when it happened, or else was stored. A score belongs to its place, which no hit takes whose own is much
+    lower (`NEAR`)."""
     ordered = [*hits]
     for places in _contradicting(hits[:COMPARED]):
         newest = sorted(places, key=lambda place: (-_when(hits[place].entry).timestamp(), place))
-        for place, other in zip(places, newest, strict=True):
+        for place in places:
+            # One that may stand here is always left: as many are as there are places from here on.
+            other = next(each for each in newest if each <= place or hits[each].score >= NEAR * hits[place].score)
+            newest.remove(other)
             if place != other:
                 ordered[place] = replace(hits[other], score=hits[place].score)
     return ordered
@@ -76,10 +93,12 @@ def _differ(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 
 def _owner(entry: MemoryEntry) -> tuple[object, ...]:
-    """Whose a statement is: "I live in Turku" says another thing of each speaker."""
+    """Whose a statement is, and of what: "I live in Turku" says another thing of each speaker, and "Price: 5" of each
+    title."""
     return (
         *(entry.namespace, entry.agent_id, entry.user_id, entry.project),
         *(entry.kind == "message", entry.role, entry.speaker),
+        *(entry.title, entry.source_type, entry.source_id, json.dumps(entry.metadata, sort_keys=True, default=str)),
     )
 
 
@@ -97,7 +116,7 @@ def _statements(entry: MemoryEntry) -> Iterator[_Said]:
         if sentence.endswith(("?", "？")):
             continue
         labelled = _LABELLED.fullmatch(sentence) if entry.kind != "message" else None
-        words = _WORD.findall(sentence.casefold())
+        words = _WORD.findall(sentence)
         found = (
             _labelled(labelled) if labelled else next(filter(None, (_stated(words, each) for each in languages)), None)
         )
@@ -113,36 +132,46 @@ def _read_as(language: str) -> Iterable[str]:
 def _labelled(match: re.Match[str]) -> _Said | None:
     """A value behind its name: "Phone: 040 123"."""
     label, value = (tuple(_WORD.findall(part.casefold())) for part in match.groups())
-    if 0 < len(label) <= _LABEL and 0 < len(value) <= _VALUE:
-        return _Said((*label, ":"), value)
+    if len(label) <= _LABEL and 0 < len(value) <= _VALUE and (label[-1:] in LABELS or label[-2:] in LABELS):
+        return _Said((*label, ":", "#" * value[0][0].isdecimal()), value)
     return None
 
 
-def _stated(words: Sequence[str], language: str) -> _Said | None:
+def _stated(written: Sequence[str], language: str) -> _Said | None:
     """What a sentence says, if it is "subject verb value" in this language."""
-    words = [word for word in words if word not in NOW[language]]
+    written = [word for word in written if word.casefold() not in NOW[language]]
+    words = [word.casefold() for word in written]
     if any(word in NEGATIONS[language] or word.endswith(("n't", "n’t")) for word in words):
         return None
     for at in range(min(_SUBJECT + 1, len(words))):
         for size in (3, 2, 1):
             verb = tuple(words[at : at + size])
             if verb in VERBS[language] or verb in COPULAS[language]:
-                return _valued(words[:at], verb, words[at + size :], language)
+                return _valued(words[:at], verb, written[at + size :], language)
     return None
 
 
 def _valued(subject: Sequence[str], verb: tuple[str, ...], rest: Sequence[str], language: str) -> _Said | None:
+    """The name or the number behind the verb."""
     empty = FUNCTION_WORDS[language]
-    first = next((n for n, word in enumerate(rest) if word not in empty), len(rest))
-    value = tuple(takewhile(lambda word: word not in empty, rest[first : first + _VALUE]))
-    if not value or first > _BETWEEN:
+    first = next((n for n, word in enumerate(rest) if word.casefold() not in empty), len(rest))
+    if first > _BETWEEN or first == len(rest):
         return None
-    between = [word for word in rest[:first] if word not in ARTICLES]
+    between, value = [word.casefold() for word in rest[:first]], [word.casefold() for word in rest[first:]]
+    copula = verb in COPULAS[language]
+    if OTHERS.intersection(subject[-1:]) or (copula and all(word in empty for word in subject)):
+        return None  # "she lives in Turku", "here is 5 euros"
+    if value[0][0].isdecimal():
+        return _Said((*subject, *verb, *between, "#", *value[1:]), (value[0],))
+    if not ARTICLES.isdisjoint(between):
+        return None  # "in a big house" may be in Turku, too
     ending = next((ending[:2] for ending in ENDINGS if value[0].endswith(ending)), "") if language == "fi" else ""
-    if verb in COPULAS[language]:
-        named = sum(word not in empty for word in subject)
-        placed = between or ending or (named and value[0][0].isdecimal())
-        if not subject or (named < _NAMED and not placed):
-            return None  # "Anna is tall" and "Anna is a nurse" both hold
-        return _Said((*subject, *verb, *between, ending), value)
-    return _Said((*subject, *verb, *between), value)
+    if copula and not ending and (language in NOUNS or not PLACES.intersection(between)):
+        return None  # "Anna is tall" and "Anna is a nurse" both hold
+    named = tuple(word.casefold() for word in takewhile(_is_name, rest[first : first + _VALUE]))
+    return _Said((*subject, *verb, *between, ending), named) if named else None
+
+
+def _is_name(word: str) -> bool:
+    """Is it written as a name, and none of a time? "In Turku" and "in May" both hold."""
+    return word[0].isupper() and not months(word) and not weekdays(word)

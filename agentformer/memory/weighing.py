@@ -8,7 +8,7 @@ from agentformer.records.salience import effective_salience
 from agentformer.types import Decay, Hit, Hits
 
 SPARE = 10  # hits beyond the limit that salience may lift into it
-_SALIENCE_WEIGHT = 0.1  # an entry worth nothing falls back by some six places of a fused list; it does not vanish
+_SALIENCE_WEIGHT = 0.1  # of the score of an entry worth nothing; it falls back and does not vanish
 
 
 def weighed(hits: Hits, decay: Decay) -> Hits:

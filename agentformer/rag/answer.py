@@ -9,13 +9,13 @@ from contextlib import closing
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.following import settled
 from agentformer.rag.citing import citation, cite, without_unfinished
-from agentformer.rag.confidence import grounds
+from agentformer.rag.confidence import BASELINES, grounds, relative
 from agentformer.rag.evidence import Evidence, rank_evidence
 from agentformer.rag.links import Plain, warned, without_strange_links
 from agentformer.rag.prompts import NO_ANSWER, declines, messages, nothing_found
 from agentformer.rag.speech import Speech, refuses, spoken, without_refusal
 from agentformer.text.analysis import query_terms, text_terms
-from agentformer.text.languages import detect_language
+from agentformer.text.languages import detect_language, language_code
 from agentformer.text.quoting import Unquoted
 from agentformer.types import (
     Answer,
@@ -129,7 +129,10 @@ class Answerer:
         if _share_terms(question, hits):  # cheap, and mostly so
             return False
         near = [evidence.nearness for evidence in self._ranked(question, hits) if evidence.nearness is not None]
-        return bool(near) and max(near) < _FAR
+        if not near:
+            return False
+        judged = relative(max(near), self._baseline(hits))
+        return (max(near) if judged is None else judged) < _FAR
 
     def _unasked(self, question: str, hits: Sequence[Hit]) -> Answer:
         if not hits or self._model is not None:
@@ -192,16 +195,18 @@ class Answerer:
 
     def _confidence(self, question: str, hits: Sequence[Hit]) -> float | None:
         """What the hits promise; None where there are none."""
-        return grounds(question, hits, meaning=self._knows_meaning(hits)).confidence if hits else None
+        return grounds(question, hits, baseline=self._baseline(hits)).confidence if hits else None
 
-    def _knows_meaning(self, hits: Sequence[Hit]) -> bool:
-        """Did an embedder find these hits that does more than repeat what the words say?"""
+    def _baseline(self, hits: Sequence[Hit]) -> float | None:
+        """What cosines are compared with; None where no embedder found these hits that does more than repeat what the
+        words say, or where it cannot be asked."""
         if self._embedder is None or not any(hit.dense_rank for hit in hits):
-            return False
+            return None
+        embedder = settled(self._embedder)
         try:
-            return settled(self._embedder).space.provider != _WITHOUT_MEANING
+            return None if embedder.space.provider == _WITHOUT_MEANING else BASELINES.of(embedder)
         except EmbedderError:
-            return False
+            return None
 
     def _ranked(self, question: str, hits: Sequence[Hit]) -> list[Evidence]:
         """The hits' sentences, judged by the embedder too if it took part in finding these hits: otherwise it does
@@ -248,7 +253,7 @@ def _share_terms(question: str, hits: Sequence[Hit]) -> bool:
     """Does any hit hold a term of the question? One that has no terms ("Who is it?") shares all of them."""
     for hit in hits:
         prior = hit.entry.metadata.get("language")
-        language = detect_language(hit.entry.content, prior if isinstance(prior, str) else "")
+        language = detect_language(hit.entry.content, language_code(prior))
         asked = set(query_terms(question, [language]).stems)
         if not asked or asked & set(text_terms(hit.entry.content, language).stems):
             return True

@@ -5,6 +5,10 @@ passage where the embedder took part, which it does only for languages that it k
 the chance that the answer is there, when half of all questions have one (Platt 1999; to decline below a bound that is
 chosen for what it costs: El-Yaniv and Wiener 2010, Kamath et al. 2020, "Selective Question Answering").
 
+Models differ in what cosine they give to texts that have nothing to do with each other: MiniLM .02, E5 far more. A
+cosine is therefore judged by how far it is above that of unrelated sentences, which each space is asked for once
+(`Baselines`).
+
 Of a question on the topic of a passage that lacks the answer neither tells anything (docs/BENCHMARKS.md): that is for
 a language model, or a person, to see. Only terms and cosines are read, never `Hit.score`, which is comparable within
 its own list alone.
@@ -13,12 +17,13 @@ its own list alone.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentformer.text.analysis import query_terms, text_terms
-from agentformer.text.languages import detect_language
-from agentformer.types import Hit
+from agentformer.text.languages import detect_language, language_code
+from agentformer.types import Embedder, EmbeddingSpace, Hit
 
 # Chosen by `python -m bench.abstaining --fit`, which fits them to questions of even number: over passages that hold the
 # answer, over the same hits without them, over other articles, and questions of other sets; all sets and kinds weigh
@@ -26,6 +31,48 @@ from agentformer.types import Hit
 _WORDS = (-4.41, 7.89, 0.0)  # of 1, of the share, of the cosine
 _BOTH = (-6.54, 5.73, 6.39)
 _COSINE = (-5.55, 0.0, 11.14)  # where question and passages are of different languages, whose words seldom meet
+# Questions, and passages that have to do with none of them. Of each language apart: two are often further away.
+_UNRELATED = {
+    "en": (
+        ("Which gas do plants take from the air?", "Who won the chess tournament last summer?"),
+        (
+            "The tax office sends its letters in March.",
+            "Boil the noodles for nine minutes and add some salt.",
+            "Her grandfather repaired shoes in a small shop near the station.",
+            "The program reads the file line by line and counts the errors.",
+        ),
+    ),
+    "de": (
+        ("Welches Gas nehmen Pflanzen aus der Luft auf?", "Wer hat letzten Sommer das Schachturnier gewonnen?"),
+        (
+            "Das Finanzamt verschickt seine Briefe im März.",
+            "Die Nudeln neun Minuten kochen und etwas Salz dazugeben.",
+            "Ihr Großvater besserte in einem kleinen Laden am Bahnhof Schuhe aus.",
+            "Das Programm liest die Datei Zeile für Zeile und zählt die Fehler.",
+        ),
+    ),
+    "fi": (
+        ("Mitä kaasua kasvit ottavat ilmasta?", "Kuka voitti viime kesän shakkiturnauksen?"),
+        (
+            "Verotoimisto lähettää kirjeensä maaliskuussa.",
+            "Keitä nuudeleita yhdeksän minuuttia ja lisää hieman suolaa.",
+            "Hänen isoisänsä korjasi kenkiä pienessä liikkeessä aseman lähellä.",
+            "Ohjelma lukee tiedoston rivi riviltä ja laskee virheet.",
+        ),
+    ),
+    "ja": (
+        ("植物は空気からどの気体を取り込みますか。", "昨年の夏、将棋の大会で優勝したのは誰ですか。"),
+        (
+            "税務署は三月に手紙を送ります。",
+            "麺を九分ゆでて、塩を少し加えます。",
+            "彼女の祖父は駅の近くの小さな店で靴を直していました。",
+            "プログラムはファイルを一行ずつ読み、誤りを数えます。",
+        ),
+    ),
+}
+REFERENCE = 0.0206  # the packaged MiniLM's own baseline, whose cosines the coefficients above are of
+_MOST = 0.98  # a space in which unrelated texts are nearer than this tells nothing by its cosines
+
 _LONG = 60  # code points of a question's stems, some ten words: of a longer one no passage need hold the same share
 
 
@@ -45,20 +92,61 @@ class Grounds:
         return _logistic(_COSINE if self.foreign else _BOTH, self.share, self.cosine)
 
 
-def grounds(question: str, hits: Sequence[Hit], *, meaning: bool = True) -> Grounds:
-    """What the hits, of which there must be one, have to do with the question. Without `meaning` their cosines do not
-    count. Costs an analysis of each hit, and no embedding."""
+class Baselines:
+    """The mean cosine of unrelated texts in each embedding space that was asked for. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # never held while anything is embedded
+        self._known: dict[EmbeddingSpace, float] = {}
+        self._asking: dict[EmbeddingSpace, threading.Lock] = {}
+
+    def of(self, embedder: Embedder) -> float:
+        """-1..1. Embeds once for each space: two questions and four passages in English, or in each of the languages
+        here that the space says it knows. Raises what the embedder raises, and asks again the next time."""
+        space = embedder.space
+        with self._lock:
+            asking = self._asking.setdefault(space, threading.Lock())
+        with asking:
+            if space not in self._known:
+                self._known[space] = _measured(embedder, space)
+            return self._known[space]
+
+
+BASELINES = Baselines()
+
+
+def _measured(embedder: Embedder, space: EmbeddingSpace) -> float:
+    named = _UNRELATED if space.languages == "*" else [code for code in space.languages.split() if code in _UNRELATED]
+    means = []
+    for code in named or ("en",):
+        questions, passages = _UNRELATED[code]
+        rows = embedder.embed_documents(passages)
+        means += [float((rows @ embedder.embed_query(question)).mean()) for question in questions]
+    return sum(means) / len(means)
+
+
+def relative(cosine: float, baseline: float | None) -> float | None:
+    """What a cosine of a space with that baseline would be in MiniLM's, -1..1: 1 stays 1, the baseline becomes
+    MiniLM's. None where the space cannot tell near texts from others, or its baseline is not known."""
+    if baseline is None or not baseline < _MOST:
+        return None
+    return max(-1.0, REFERENCE + (cosine - baseline) / (1 - baseline) * (1 - REFERENCE))
+
+
+def grounds(question: str, hits: Sequence[Hit], *, baseline: float | None = REFERENCE) -> Grounds:
+    """What the hits, of which there must be one, have to do with the question. `baseline` is that of the space of their
+    cosines; without one they do not count. Costs an analysis of each hit, and no embedding."""
     languages = [_language(hit) for hit in hits]
     share = max(_share(question, hit, language) for hit, language in zip(hits, languages, strict=True))
     cosines = [hit.dense_score for hit in hits if hit.dense_score is not None and hit.dense_rank is not None]
     spoken = detect_language(question)
     foreign = bool(spoken) and any(languages) and spoken not in languages
-    return Grounds(share, max(cosines) if meaning and cosines else None, foreign)
+    return Grounds(share, relative(max(cosines), baseline) if cosines else None, foreign)
 
 
 def _language(hit: Hit) -> str:
     prior = hit.entry.metadata.get("language")
-    return detect_language(hit.entry.content, prior if isinstance(prior, str) else "")
+    return detect_language(hit.entry.content, language_code(prior))
 
 
 def _share(question: str, hit: Hit, language: str) -> float:

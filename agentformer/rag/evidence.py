@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.chunks import CARRIED, SEPARATOR
 from agentformer.text.analysis import query_terms, text_terms
-from agentformer.text.languages import detect_language
+from agentformer.text.languages import detect_language, language_code
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import Embedder, Hit, Span
 
@@ -27,6 +27,7 @@ _PASSAGE = 0.5
 _NEIGHBOUR = 0.15  # of a neighbouring sentence's terms
 _LONGEST = 600  # code points of a quote; a longer sentence is cut at a word
 _EMBEDDED = 24  # sentences that are embedded for one question: the best by words and passage
+_FLAT = 60  # ranks of passages say little beside each other: the sentence decides
 _MARKUP = " \t#*_>-=|"
 
 
@@ -53,9 +54,9 @@ def rank_evidence(question: str, hits: Sequence[Hit], embedder: Embedder | None 
     sentences = _sentences(hits)
     if not sentences:
         return []
-    best = max(hit.score for hit in hits) or 1.0
+    worth = {id(hit): (_FLAT + 1) / (_FLAT + rank) for rank, hit in enumerate(hits, 1)}
     words = _word_scores(question, sentences)
-    plain = [_WORDS * score + _PASSAGE * hit.score / best for score, (hit, _) in zip(words, sentences, strict=True)]
+    plain = [_WORDS * score + _PASSAGE * worth[id(hit)] for score, (hit, _) in zip(words, sentences, strict=True)]
     near = _nearness(question, sentences, plain, embedder)
     total = _WORDS * (1 + _NEIGHBOUR) + _PASSAGE + (_NEARNESS if near else 0.0)
     scored = [
@@ -87,7 +88,7 @@ def _word_scores(question: str, sentences: Sequence[tuple[Hit, Span]]) -> list[f
     terms, wanted = [], set()
     for hit, span in sentences:
         prior = hit.entry.metadata.get("language")
-        language = detect_language(hit.entry.content, prior if isinstance(prior, str) else "")
+        language = detect_language(hit.entry.content, language_code(prior))
         found = set(text_terms(hit.entry.content[span.start : span.end], language).stems)
         terms.append(found)
         wanted |= set(query_terms(question, [language]).stems)

@@ -136,6 +136,13 @@ def _bounded(value: Any, depth: int) -> None:
 
 
 def moment(field: str, value: Any) -> datetime | None:
+    """In UTC."""
+    there = moment_there(field, value)
+    return there and there.astimezone(UTC)
+
+
+def moment_there(field: str, value: Any) -> datetime | None:
+    """In the zone in which it was given, which says what day it is."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -146,9 +153,10 @@ def moment(field: str, value: Any) -> datetime | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidInput(field, "must have a time zone, such as 2026-11-20T09:30:00+00:00")
     try:
-        return value.astimezone(UTC)
+        value.astimezone(UTC)
     except (OverflowError, ValueError):
         raise InvalidInput(field, f"is out of range: {value}") from None
+    return value
 
 
 def salience(value: Any, field: str = "salience") -> float:

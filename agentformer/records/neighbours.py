@@ -14,15 +14,19 @@ from agentformer.types import MemoryEntry
 
 REACH = 2  # messages on each side; chosen on a development half, see docs/BENCHMARKS.md
 
-# One place: what one user said must not help to find what another one said. IS, since most of these are NULL.
+# One place: what one user said must not help to find what another one said. IS, since most of these are NULL. What is
+# superseded helps nobody.
 _SAME_PLACE = (
     "kind = 'message' AND namespace = :namespace AND session_id = :session_id AND user_id IS :user_id "
-    "AND agent_id IS :agent_id AND project IS :project"
+    "AND agent_id IS :agent_id AND project IS :project AND superseded_by IS NULL"
 )
-_AT = "(coalesce(occurred_at, created_at), id)"
+_AT = "coalesce(occurred_at, created_at)"
+# The comparison of the time alone follows from that of the pair, and is what SQLite finds its place in the index by.
 _BESIDE = (
-    "SELECT {columns} FROM entries WHERE " + _SAME_PLACE + f" AND {_AT} {{side}} (:at, :id) "
-    "ORDER BY coalesce(occurred_at, created_at) {order}, id {order} LIMIT :reach"
+    "SELECT {columns} FROM entries WHERE "
+    + _SAME_PLACE
+    + f" AND {_AT} {{side}}= :at AND ({_AT}, id) {{side}} (:at, :id) "
+    f"ORDER BY {_AT} {{order}}, id {{order}} LIMIT :reach"
 )
 _SIDES = (("<", "DESC"), (">", "ASC"))
 

@@ -12,7 +12,7 @@ from agentformer.later import Later
 from agentformer.net.breaker import Breaker
 from agentformer.registry import promised
 from agentformer.settings import Settings
-from agentformer.types import Reranker, Vector
+from agentformer.types import BoundedReranker, Reranker, Vector
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,19 +37,28 @@ class GuardedReranker:
         return self._name
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
+        return self.judged(query, texts)[0]
+
+    def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
         if not texts:
-            return np.zeros(0, dtype=np.float32)
+            return np.zeros(0, dtype=np.float32), ()
         if reason := self._breaker.blocked():
             raise RerankerUnavailable(reason)
         try:
-            scores = np.asarray(self._made().scores(query, texts), dtype=np.float32)
+            made = self._made()
+            warnings: tuple[str, ...] = ()
+            if isinstance(made, BoundedReranker):
+                told, warnings = made.judged(query, texts)
+            else:
+                told = made.scores(query, texts)
+            scores = np.asarray(told, dtype=np.float32)
             self._check(scores, len(texts))
         except Exception as error:  # libraries of models raise their own kinds
             failure = self._told(error)
             self._breaker.failed(str(failure))
             raise failure from error
         self._breaker.succeeded()
-        return scores
+        return scores, tuple(warnings)
 
     def _made(self) -> Reranker:
         with self._lock:

@@ -12,16 +12,18 @@ _DAYS = 7  # of a stretch that is told day by day
 _MONTHS = 3  # of one that is told month by month
 
 
-def date_terms(text: str, on: date | None, language: str = "", *, past: bool = False) -> tuple[str, ...]:
+def date_terms(text: str, on: date | None, language: str = "") -> tuple[str, ...]:
     """The terms of the days that `text` names, each once; see `find_days` for the other arguments.
 
     A day gives "2023-05-07" and "2023-05", a week "2023-W18", a month "2023-05". A year is a term as it stands, so that
     only one that is not written, as in "last year", gives "2022".
     """
-    found = dict.fromkeys(
-        term for days in find_days(text, on, language, past=past, years=False) for term in _terms(days)
-    )
-    return tuple(found)[:_MOST]
+    return terms_of(find_days(text, on, language, years=False))
+
+
+def terms_of(named: Iterable[Days]) -> tuple[str, ...]:
+    """The terms of days that a text names, each once."""
+    return tuple(dict.fromkeys(term for days in named for term in _terms(days)))[:_MOST]
 
 
 def terms_of_day(day: date) -> tuple[str, ...]:

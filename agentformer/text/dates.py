@@ -9,6 +9,7 @@ from datetime import date, datetime
 from typing import NamedTuple
 
 from agentformer.text.calendar import bare, months, weekdays
+from agentformer.text.languages import FUNCTION_WORDS
 
 
 class Day(NamedTuple):
@@ -35,22 +36,28 @@ _YEAR_FIRST = re.compile(r"(?<!\d)(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?!\d)")
 _YEAR_LAST = re.compile(r"(?<![\d.,])(\d{1,2})([./-])\s?(\d{1,2})\2\s?(\d{4}|\d{2})(?![\d])")
 _NO_YEAR = re.compile(r"(?<![\d.,])(\d{1,2})\.\s?(\d{1,2})\.(?!\d)")
 _SLASHED = re.compile(r"(?<![\d/.,])(\d{1,2})/(\d{1,2})(?![\d/])")
-_EAST = re.compile(r"(?:(?<!\d)(\d{4})\s*[年년]\s*)?(?<!\d)(\d{1,2})\s*[月월](?:\s*(?<!\d)(\d{1,2})\s*[日일号號])?")
+_EAST = re.compile(
+    r"(?:(?<!\d)(\d{4})\s*+[年년]\s*+)?(?<!\d)(\d{1,2})\s*+[月월](?:\s*+(?<!\d)(\d{1,2})\s*+[日일号號])?"
+)
 _MARKED = re.compile(r"\d[./-]\s?\d{1,2}[./-]")  # in every date of figures alone
 _WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0900-\u0dff])*")
 # Around a month's name: a day or a year, with what languages put between them.
-_LINK = r"(?:(?:of|the|de|del|d['’]|di|do|lui|päivän?ä?|paivan?a?)\s*)*"
-_DAY_BEFORE = re.compile(rf"(?<![\d.,:/])(\d{{1,2}})(?:st|nd|rd|th|er|re|º|ª|\.|-?(?:го|е))?\s*{_LINK}$", re.I)
+_LINK = r"(?:(?:of|the|de|del|d['’]|di|do|lui|päivän?ä?|paivan?a?)\s*+)*"
+_DAY_BEFORE = re.compile(rf"(?<![\d.,:/])(\d{{1,2}})(?:st|nd|rd|th|er|re|º|ª|\.|-?(?:го|е))?\s*+{_LINK}$", re.I)
 _RANGE_BEFORE = re.compile(
-    r"(?<![\d.,:/])(\d{1,2})(?:st|nd|rd|th|\.)?\s*(?:[-–—/&,]|and|to|och|ja|og|und|et|y|e)\s*$", re.I
+    r"(?<![\d.,:/])(\d{1,2})(?:st|nd|rd|th|\.)?\s*+(?:[-–—/&,]|and|to|och|ja|og|und|et|y|e)\s*+$", re.I
 )
-_YEAR_BEFORE = re.compile(r"(?<!\d)(\d{4})\.?\s*(?:m\.|г\.)?\s*$")
+_YEAR_BEFORE = re.compile(r"(?<!\d)(\d{4})\.?\s*+(?:m\.|г\.)?\s*+$")
 _DAY_AFTER = re.compile(
-    r"\.?\s*(?:the\s*)?(\d{1,2})(?:st|nd|rd|th|\.)?(?![\d:]|[.,]\d)"
-    r"(?:\s*(?:[-–—/&]|and|to|och|ja|og|und)\s*(\d{1,2})(?:st|nd|rd|th|\.)?(?![\d:]))?",
+    r"\.?\s*+(?:the\s*+)?(\d{1,2})(?:st|nd|rd|th|\.)?(?![\d:]|[.,]\d)"
+    r"(?:\s*+(?:[-–—/&]|and|to|och|ja|og|und)\s*+(\d{1,2})(?:st|nd|rd|th|\.)?(?![\d:]))?",
     re.I,
 )
-_YEAR_AFTER = re.compile(r"[.,]?\s*(?:paiva\w*\s*)?,?\s*(?:(?:of|de|del|vuonna)\s*)?(\d{4})(?![\d]|[.,]\d)", re.I)
+_YEAR_AFTER = re.compile(
+    r"[.,]?\s*+(?:paiva[^\W\d_]*+\s*+)?,?\s*+(?:(?:of|de|del|vuonna)\s*+)?(\d{4})(?![\d]|[.,]\d)", re.I
+)
+_BEGINS = re.compile(r"(?:^|[.!?:;\n])[\s\"'“‘(]*+$")
+_NOUN = re.compile(r"[ \t]{1,3}([^\W\d_]++)")
 _REACH = 24  # code points before a month's name
 # Verbs and the like, unless written with a capital or beside a year as well.
 _DOUBTFUL = frozenset({"may", "march", "mar", "mars", "mart", "marta", "me", "mei", "des", "sep", "set", "dec"})
@@ -141,6 +148,14 @@ def _named(text: str, plain: str) -> Iterator[Mention]:
                 yield from _around(text, plain, match, sorted(named[match[0]]))
 
 
+def _asks(plain: str, match: re.Match[str], end: int) -> bool:
+    """Does a question begin with the verb, as in "May 20 people come"?"""
+    if match[0].casefold() != "may" or not _BEGINS.search(plain[max(0, match.start() - _REACH) : match.start()]):
+        return False
+    following = _NOUN.match(plain, end)
+    return following is not None and following[1] not in FUNCTION_WORDS["en"]
+
+
 def _around(text: str, plain: str, match: re.Match[str], named: list[int]) -> Iterator[Mention]:
     low = max(0, match.start() - _REACH)
     before = plain[low : match.start()]
@@ -159,7 +174,7 @@ def _around(text: str, plain: str, match: re.Match[str], named: list[int]) -> It
     alone = not year and days == [0]
     if alone and (doubtful or len(match[0]) < _SURE_ALONE):
         return
-    if not alone and not year and doubtful and text[match.start()].islower():
+    if not alone and not year and doubtful and (text[match.start()].islower() or _asks(plain, match, end)):
         return
     for day in days:
         if readings := _days(*((year, month, day) for month in named)):

@@ -241,6 +241,18 @@ def detect_language(text: str, prior: str = "") -> str:
     return prior if prior in votes or script == "latin" else candidates[0]
 
 
+_WRITTEN_FORMS = {"nb": "no", "nn": "no"}
+_KNOWN = frozenset(FUNCTION_WORDS) | {each for _, _, languages in _SCRIPTS for each in languages.split()}
+
+
+def language_code(value: object) -> str:
+    """The language that somebody has told, such as "fi", "FI" or "sv-SE", as `detect_language` names it; "" for what is
+    none that it knows."""
+    code = re.split(r"[-_]", value.strip().lower(), maxsplit=1)[0] if isinstance(value, str) else ""
+    code = _WRITTEN_FORMS.get(code, code)
+    return code if code in _KNOWN else ""
+
+
 @lru_cache(maxsize=512)
 def language_of_query(text: str) -> str:
     """`detect_language` of a short text that several ask about: the words, the stems and the answer."""

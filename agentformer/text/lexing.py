@@ -25,10 +25,11 @@ _MARKS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff\u0591-\u05c7\u064b-\u065f"
 _LETTERS = rf"[^\W{_CJK}{_UNSPACED}]++(?:[{_MARKS}]++[^\W{_CJK}{_UNSPACED}]*+)*+"
 # Groups of digits that are one number to people: of telephones, which begin with + or 0, and of accounts and cards.
 # Each begins with characters that few tokens begin with, and only then looks back: most tokens are words.
-_GROUPED = r"(?:(?:[ -]?\(\d{1,4}\)[ -]?|[ -])\d{2,8}){1,5}(?!\w)"
+_GROUPED = r"(?:(?:[ -]?\(\d{1,4}\)[ -]?|[ -])\d{2,8}){1,5}(?!\w|:\d)"  # "14" of "14:30" is no part of it
 _PHONE = (
     rf"\+(?<![\w.,+]\+)(?:\d{{7,15}}(?!\w)|(?=\d(?:[ ()-]{{0,2}}\d){{6}})\d{{1,5}}{_GROUPED})"
-    rf"|0(?<![\w.,+]0)(?:\d{{8,14}}(?!\w)|(?=(?:[ ()-]{{0,2}}\d){{8}})\d{{1,4}}{_GROUPED})"
+    rf"|0(?<![\w.,+]0)(?!\d-\d\d-(?:19|20)\d\d(?!\d))"
+    rf"(?:\d{{8,14}}(?!\w)|(?=(?:[ ()-]{{0,2}}\d){{8}})\d{{1,4}}{_GROUPED})"
     rf"|\(0(?<![\w.,+]\(0)(?=(?:[ ()-]{{0,2}}\d){{8}})\d{{1,4}}\){_GROUPED}"
 )
 _ACCOUNT = (

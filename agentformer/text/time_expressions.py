@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
 
 from agentformer.text.calendar import weekdays
 from agentformer.text.dates import Day, Mention, find_dates
+from agentformer.text.languages import FUNCTION_WORDS
 from agentformer.text.reckoning import ONE_DAY, Slots, Stretch, calendar_days, reckoned, without_year
 from agentformer.text.time_words import SLOTS, UNITS, UNSPACED, Phrase, Words, folded, tables
 
@@ -70,13 +71,21 @@ class _Token(NamedTuple):
 
 
 class _Line:
-    """A folded text, its tokens, and the words around dates in the languages that it may be in."""
+    """A text, also folded, its tokens, and the words around dates in the languages that it may be in."""
 
-    def __init__(self, plain: str, tokens: Sequence[_Token], read_as: Sequence[Words]) -> None:
+    def __init__(self, text: str, plain: str, tokens: Sequence[_Token], read_as: Sequence[Words]) -> None:
+        self.text = text
         self.plain = plain
         self.tokens = tokens
         self.borders = frozenset[str]().union(*(words.borders for words in read_as))
         self.articles = frozenset[str]().union(*(words.articles for words in read_as))
+
+    def counts_something(self, at: int, language: str) -> bool:
+        """Does a noun stand right behind the token, so that it is a number of these? "In 2000 words", "in 2000 we"."""
+        if at + 1 >= len(self.tokens) or not self.joined(at):
+            return False
+        start, _, word = self.tokens[at + 1]
+        return bool(word) and not self.text[start].isupper() and word not in _function_words(language)
 
     def joined(self, n: int) -> bool:
         """Is there nothing but a little space between the token number `n` and the next?"""
@@ -110,14 +119,22 @@ def periods(text: str, at: datetime, language: str = "") -> list[Period]:
     "Yesterday" is reckoned from `at`, which is aware and whose zone says when a day begins; a date without a year is
     the last one that has begun by then. A date behind "before", "since" and the like gives nothing.
     """
-    zone = at.tzinfo
-    named = find_days(text, at.date(), language, past=True)
-    found = [
-        Period(*(datetime.combine(day, time(), zone).astimezone(UTC) for day in (each.first, each.last + ONE_DAY)))
-        for each in named
-        if not each.border and each.last < date.max - ONE_DAY and each.first > date.min + ONE_DAY
+    return list(dict.fromkeys(period_of(days, at.tzinfo) for days in asked_days(text, at.date(), language)))
+
+
+def asked_days(text: str, on: date, language: str = "") -> list[Days]:
+    """The days that a question names, reckoned from `on`, without those that only say where a time begins or ends."""
+    return [
+        days
+        for days in find_days(text, on, language, past=True)
+        if not days.border and days.last < date.max - ONE_DAY and days.first > date.min + ONE_DAY
     ]
-    return list(dict.fromkeys(found))
+
+
+def period_of(days: Days, zone: tzinfo | None) -> Period:
+    """From the midnight in `zone` at which the days begin to the one at which they end."""
+    start, end = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (days.first, days.last + ONE_DAY))
+    return Period(start, end)
 
 
 def find_days(text: str, on: date | None, language: str = "", *, past: bool = False, years: bool = True) -> list[Days]:
@@ -139,18 +156,20 @@ def find_days(text: str, on: date | None, language: str = "", *, past: bool = Fa
 def _with_phrases(text: str, on: date | None, language: str, past: bool, years: bool, found: list[Days]) -> list[Days]:
     """The dates with what stands before them, and what is said in words."""
     plain = folded(text)
-    if len(plain) != len(text):  # case folding has moved the letters
-        return found
     there = {*_LETTERS.findall(plain)}
-    read = [(words, _possible(words, there, plain, on, years)) for words in _read_as(language)]
-    if not any(phrases for _, phrases in read) and not (found and years):
-        return found
-    tokens = [_Token(match.start(), match.end(), match["word"] or "") for match in _TOKEN.finditer(plain)]
-    line = _Line(plain, tokens, [words for words, _ in read])
-    for words, phrases in read:
-        standing = [*_standing(line, words, phrases)]
-        found = _beside_dates(line, standing, found)
-        found += _spoken(line, standing, on, past)
+    for names in _read_as(language, there):
+        read = [(name, _possible(tables()[name], there, plain, on, years)) for name in names]
+        if not any(phrases for _, phrases in read) and not (found and years):
+            continue
+        tokens = [_Token(match.start(), match.end(), match["word"] or "") for match in _TOKEN.finditer(plain)]
+        line = _Line(text, plain, tokens, [tables()[name] for name in names])
+        more = [*found]
+        for name, phrases in read:
+            standing = [*_standing(line, tables()[name], phrases)]
+            more = _beside_dates(line, standing, more)
+            more += _spoken(line, standing, on, past)
+        if more != found:
+            return more
     return found
 
 
@@ -165,13 +184,20 @@ def _apart(found: Sequence[Days]) -> list[Days]:
     return kept
 
 
-def _read_as(language: str) -> list[Words]:
-    """The languages whose words are looked for."""
-    known = tables()
-    own = {language} & known.keys()
-    if own & _ALIKE:
-        own = {*_ALIKE}
-    return [words for name, words in known.items() if name != UNSPACED and name in (own or known)]
+def _read_as(language: str, there: set[str]) -> Iterator[list[str]]:
+    """The languages whose words are looked for, and where these say nothing the next ones: if no function word shows
+    that the text, whose words are `there`, is in the language for which it is taken, it may be in any."""
+    known = [name for name in tables() if name != UNSPACED]
+    own = [name for name in known if name == language or (language in _ALIKE and name in _ALIKE)]
+    if own:
+        yield own
+    if not own or all(_function_words(name).isdisjoint(there) for name in own):
+        yield known
+
+
+@lru_cache(maxsize=64)
+def _function_words(language: str) -> frozenset[str]:
+    return frozenset(map(folded, FUNCTION_WORDS.get(language, ())))
 
 
 def _mentioned(text: str, on: date | None, past: bool) -> Iterator[Days]:
@@ -221,6 +247,8 @@ def _possible(words: Words, there: set[str], plain: str, on: date | None, years:
 def _spoken(line: _Line, standing: Sequence[_Standing], on: date | None, past: bool) -> Iterator[Days]:
     """What the words of one language say."""
     for at, phrase, slots, behind in standing:
+        if phrase.kind == "in-year" and phrase.number and line.counts_something(behind - 1, phrase.language):
+            continue
         if days := reckoned(phrase.kind, phrase.number, slots, on, past):
             start, end, relative = line.tokens[at].start, line.tokens[behind - 1].end, phrase.kind != "in-year"
             yield Days(start, end, *days, relative=relative, border=line.behind_border(at))
@@ -258,7 +286,7 @@ def _unspaced_phrases() -> tuple[re.Pattern[str], list[Phrase]]:
     for i, phrase in enumerate(phrases):
         elements = [_EAST_SLOTS.get(element, element).format(i=i, units=units) for element in phrase.words]
         start = "" if phrase.words[0] in SLOTS else "(?<![\u4e00-\u9fff])"
-        end = "(?![度間代前後月半])" if phrase.kind == "in-year" else "(?!半)"
+        end = "(?![度間代前後月半])" if phrase.kind == "in-year" else "(?![半度])"
         written.append(f"(?P<p{i}>{start}{''.join(elements)}{end})")
     return re.compile(f"(?=[{''.join(sorted(first))}])(?:{'|'.join(written)})"), phrases
 

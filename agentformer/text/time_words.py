@@ -65,8 +65,12 @@ def _phrase(language: str, kind: str, number: int, words: tuple[str, ...]) -> Ph
 
 
 def folded(text: str) -> str:
-    """Without case and accents, as the tables are."""
-    return bare(text).casefold()
+    """Without case and accents, as the tables are, letter for letter: "ß" and the like stay as they are."""
+    plain = bare(text)
+    whole = plain.casefold()
+    if len(whole) == len(plain):
+        return whole
+    return "".join(short if len(short := letter.casefold()) == 1 else letter for letter in plain)
 
 
 def _lines() -> Iterator[tuple[str, str, int, list[str]]]:

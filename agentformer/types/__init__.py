@@ -28,6 +28,7 @@ from agentformer.types.memory import (
     Vote,
 )
 from agentformer.types.models import (
+    BoundedReranker,
     ChatMessage,
     Embedder,
     EmbeddingSpace,
@@ -49,6 +50,7 @@ __all__ = [
     "AnswerEvent",
     "AnswerFault",
     "AnswerPiece",
+    "BoundedReranker",
     "ChatMessage",
     "Check",
     "Citation",

@@ -154,7 +154,7 @@ class Query:
 class Vote(NamedTuple):
     """One ranked list's part in a hit's place: which list, the hit's rank in it from 1, and what the list weighed."""
 
-    name: str  # "vectors", "words", "mentions", "period", "reranker"
+    name: str  # "vectors", "words", "document", "mentions", "period", "reranker"
     rank: int
     weight: float  # of the list in this search, at least 0; higher decides more
 

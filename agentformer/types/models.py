@@ -108,7 +108,16 @@ class Reranker(Protocol):
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
         """(len(texts),) how well each text answers the query: unbounded, higher is better, comparable within one call.
-        A text of any length is read wholly; a text's score depends on the query and itself alone."""
+        Of a text of any length beginning and end are read; its score depends on the query and itself alone."""
+        ...
+
+
+@runtime_checkable
+class BoundedReranker(Reranker, Protocol):
+    """A reranker that passes over something of the longest texts, and tells so."""
+
+    def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
+        """What `scores` returns, and in plain words what was passed over, if anything was."""
         ...
 
 

@@ -21,7 +21,7 @@ from agentformer.settings import Settings, load_settings
 from bench.data import DATA
 from bench.quality.others import OTHERS
 from bench.quality.sets import SETS, measure
-from bench.quality.table import TABLES, comparison
+from bench.quality.table import TABLES, comparison, others_compared
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
     for name in names:
         if name not in OTHERS:
             told[name] = measure(name, settings, modes, chosen.sample).as_json()
-    others = {name: OTHERS[name]() for name in names if name in OTHERS}
+    others = {name: OTHERS[name](settings, chosen.sample) for name in names if name in OTHERS}
     if chosen.json:
         values = {"set": chosen.set, "embedder": chosen.embedder, "sets": told, "others": others}
         chosen.json.write_text(json.dumps(values), encoding="utf-8")
@@ -45,8 +45,9 @@ def main() -> int:
     for name, values in others.items():
         print(f"{name}: {', '.join(f'{key} {value}' for key, value in values.items())}")
     if chosen.compare:
-        former = json.loads(chosen.compare.read_text(encoding="utf-8"))["sets"]
-        print("\n".join(comparison(told, former)))
+        former = json.loads(chosen.compare.read_text(encoding="utf-8"))
+        print("\n".join(comparison(told, former["sets"])))
+        print("\n".join(others_compared(others, former.get("others", {}))))
     return 0
 
 

@@ -92,6 +92,19 @@ def comparison(told: Mapping[str, Mapping[str, Any]], former: Mapping[str, Mappi
             yield _line([row.name, str(len(pairs)), *cells, halves if "hybrid" in shown else ""])
 
 
+def others_compared(told: Mapping[str, Mapping[str, Any]], former: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """What changed of each figure of the other sets that both runs have."""
+    for name, found in told.items():
+        before = former.get(name, {})
+        changes = [
+            f"{key} {value - before[key]:+.4g}"
+            for key, value in found.items()
+            if isinstance(value, int | float) and isinstance(before.get(key), int | float)
+        ]
+        if changes:
+            yield f"{name}: {', '.join(changes)}"
+
+
 def _change(pairs: Sequence[tuple[Question, Question]], mode: str, name: str) -> str:
     now = values([each for each, _ in pairs], mode, name)
     found = difference(now, values([each for _, each in pairs], mode, name))

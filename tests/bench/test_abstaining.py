@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from agentformer.rag.confidence import Grounds
+from agentformer.settings import Settings
 from bench import abstaining, data
 from bench.abstaining import Asked, auroc, curve, logistic_fit, measure, rows
 
@@ -57,7 +58,7 @@ def test_each_kind_of_question_is_asked_of_a_set(tmp_path: Path, monkeypatch: py
         (tmp_path / "small" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     for module in (data, abstaining):
         monkeypatch.setattr(module, "DATA", tmp_path)
-    found = measure("small", 0, "hashing")
+    found = measure("small", Settings(embedder="hashing"), 0)
     kinds = {kind: [one for one in found if one.kind == kind] for kind in ("answerable", *abstaining.KINDS)}
     assert {kind: len(each) for kind, each in kinds.items()} == {
         "answerable": 2, "adversarial": 1, "taken out": 2, "elsewhere": 2, "strays": 0

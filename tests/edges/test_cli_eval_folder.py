@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from agentformer.evaluation.dataset import Question, read_dataset
+from agentformer.evaluation.optimizing.halves import halves
+from agentformer.evaluation.synthetic import Source
+from agentformer.evaluation.trial import Trial
 from tests.edges.conftest import Invoke, Shown
 
 THINGS = ("harbour", "lighthouse", "boathouse", "pier", "crane", "sauna", "workshop", "office", "kiosk", "museum")
@@ -72,6 +76,60 @@ def test_halves_share_no_question_and_samples_are_small(folder: str, shown: Show
     assert shown("eval", folder, "--sample", "3", "--modes", "lexical")["questions"] == 3
 
 
+def test_a_half_is_that_of_the_same_seed_of_an_optimisation(folder: str, shown: Shown) -> None:
+    questions = read_dataset(Path(folder)).questions
+    told = []
+    for seed in (0, 1):
+        found = shown("eval", folder, "--half", "test", "--seed", str(seed), "--modes", "lexical")["results"]
+        told.append([each["id"] for each in found])
+        assert told[-1] == [each.id for each in halves(questions, seed).test]
+    assert told[0] != told[1]
+
+
+def test_a_half_without_questions_is_refused_before_anything_is_stored(
+    folder: str, run: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [{"id": str(n), "text": "Who?", "relevant": ["pier"]} for n in range(5)]
+    monkeypatch.setattr(Trial, "load", lambda *given: pytest.fail("a corpus was stored"))
+    for queries, half, said in (
+        (asked, "dev" if halves([Question("0", "?", ("pier",))]).test else "test", "--half: "),
+        ([{"id": "1", "text": "Who?"}], "dev", "questions: name no passage"),
+    ):
+        (Path(folder) / "queries.jsonl").write_text("\n".join(json.dumps(row) for row in queries))
+        done = run("eval", folder, "--half", half)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert said in done.stderr and ("put ids under relevant" in done.stderr) == (said != "--half: ")
+        assert ("another --seed" in done.stderr) == (said == "--half: ")
+
+
+def test_metadata_of_a_stored_document_do_not_tell_which_passage_it_is(
+    run: Invoke, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a model's questions no sentence is known: a hit is right by its entry alone."""
+    monkeypatch.setattr("agentformer.evaluation.synthetic._cloze_of", lambda sources: _asks_for_it)
+    for n, thing in enumerate(THINGS[:3]):
+        path = tmp_path / f"{thing}.txt"
+        path.write_text(f"The {thing} of the village was painted by volunteers of the rowing club in {1900 + n}.")
+        assert run("ingest", str(path), "--metadata", '{"passage": "all"}').exit_code == 0
+    told = shown("eval", "--synthetic", "3", "--modes", "lexical")
+    assert told["overall"]["figures"]["lexical"]["recall@1"][0] == 1.0
+
+
+def _asks_for_it(source: Source) -> Question:
+    return Question("", f"{source.text.split()[1]}?", (source.id,))
+
+
+def test_dates_that_cannot_be_read_are_told(folder: str, shown: Shown) -> None:
+    dates = ["05/08/2023", "2023-05-08", "", None, "yesterday"]
+    corpus = [
+        {"id": thing, "text": f"The {thing}.", "meta": {"session": "s", "date": dates[n % 5]}}
+        for n, thing in enumerate(THINGS)
+    ]
+    (Path(folder) / "corpus.jsonl").write_text("\n".join(json.dumps(row) for row in corpus))
+    told = shown("eval", folder, "--modes", "lexical")
+    assert told["notes"] == ["4 dates of corpus.jsonl cannot be read and were passed over, such as '05/08/2023'"]
+
+
 def test_questions_are_built_from_a_corpus(folder: str, shown: Shown) -> None:
     told = shown("eval", folder, "--synthetic", "4", "--modes", "lexical")
     assert told["synthetic"] and told["questions"] == 4
@@ -109,6 +167,9 @@ def test_questions_are_built_from_the_stored_documents_with_their_pages(
         (["{folder}", "--modes", ","], "--modes: must be some of"),
         (["{folder}", "--half", "dev", "--synthetic"], "--half: is of questions that stay"),
         (["{folder}/corpus.jsonl", "--half", "dev"], "--half: is not for a FILE"),
+        (["{folder}/corpus.jsonl", "--sample", "3"], "--sample: is not for a FILE"),
+        (["{folder}/corpus.jsonl", "--seed", "3"], "--seed: is not for a FILE"),
+        (["{folder}/corpus.jsonl", "--seed", "0"], "--seed: is not for a FILE"),
         (["{folder}/corpus.jsonl", "--synthetic"], "is no folder"),
         (["{folder}/nowhere"], "cannot be read"),
         (["--synthetic"], "bring documents in"),

@@ -97,6 +97,26 @@ def test_questions_are_built_where_there_are_none(tmp_path: Path, work: str, sho
     assert any("cannot tell how well" in note for note in told["notes"])
 
 
+def test_what_is_somebodys_own_in_the_work_folder_stays(tmp_path: Path, run: Invoke) -> None:
+    texts = [
+        dataclasses.replace(each, text=f"The lighthouse of {each.id.replace(' ', '')} burns with {n} lamps of brass.")
+        for n, each in enumerate(far_apart().passages[:20])
+    ]
+    folder, work = written(Dataset("built", tuple(texts)), tmp_path / "built"), tmp_path / "work"
+    (work / "stores" / "0123456789abcdef").mkdir(parents=True)
+    owned = [work / "stores" / "0123456789abcdef" / "thesis.txt", work / "stores" / "list.txt", work / "stores.txt"]
+    owned += [work / name for name in ("measured.jsonl", "questions.json", "lock")]
+    for path in owned:
+        path.write_text("mine")
+    for _ in range(2):
+        done = run("optimize", str(folder), "--synthetic", "20", "--only", "rrf_k", "--work", str(work))
+        assert done.exit_code == 0, done.stderr
+    assert {path: path.read_text() for path in owned} == dict.fromkeys(owned, "mine")
+    assert sorted(each.name for each in work.iterdir()) == sorted(
+        ["agentformer-optimize", "lock", "measured.jsonl", "questions.json", "stores", "stores.txt"]
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -130,4 +150,4 @@ def test_measurements_are_kept_in_the_cache_folder(
     done = run("optimize", same, "--level", "eval")
     assert done.exit_code == 0
     (kept,) = (tmp_path / "cache" / "optimize").iterdir()
-    assert kept.name.startswith("same-") and (kept / "measured.jsonl").exists()
+    assert kept.name.startswith("same-") and (kept / "agentformer-optimize" / "measured.jsonl").exists()

@@ -16,6 +16,7 @@ from agentformer.factory import connect
 from agentformer.types import MemoryEntry, Query, Scope
 from tests.evaluation.conftest import Opens
 
+_LAST = "9999-12-31T23:59:59.999999"
 LONG = "\n\n".join(f"Section {n} is about the {word}. " + f"It says more of the {word}. " * 12 for n, word in enumerate(
     ("harbour", "lighthouse", "boathouse", "pier", "crane", "sauna", "workshop", "office")
 ))  # fmt: skip
@@ -54,6 +55,41 @@ def test_turns_are_messages_of_their_session_in_order_as_add_message_keeps_them(
     for name in ("content", "raw", "kind", "tier", "role", "speaker", "context", "occurred_at", "session_id"):
         assert getattr(told[0], name) == getattr(added, name), name
     assert [each.metadata[PASSAGE] for each in entries(opened, "conversation-c2", session_id="s2")] == ["t4"]
+
+
+def test_a_message_without_a_date_has_its_place_in_the_file_and_the_same_moment_each_time(opens: Opens) -> None:
+    dates = [None, "05/08/2023", "2023-05-08T10:00", "", None, "2023-05-09", None]
+    turns = [Passage(f"a{n}", f"Turn {n}.", {"session": "a", "date": date}) for n, date in enumerate(dates)]
+    turns += [Passage("b0", "Elsewhere.", {"session": "b"}), Passage("c0", "End.", {"session": "c", "date": _LAST})]
+    turns += [Passage("c1", "After it.", {"session": "c"})]
+    told = []
+    for _ in range(2):
+        opened = opens()
+        opened.load(corpus(*turns))
+        told.append({each.metadata[PASSAGE]: each.occurred_at for each in entries(opened)})
+        order = [each.metadata[PASSAGE] for each in opened.memory.transcript("a")]
+        assert order == [f"a{n}" for n in range(len(dates))]
+    assert told[0] == told[1]
+    assert all(each is not None and each.year != datetime.now(UTC).year for each in told[0].values())
+    moments = [told[0][f"a{n}"].isoformat(timespec="milliseconds")[:23] for n in range(len(dates))]
+    assert moments == [
+        "2000-01-01T00:00:00.001",
+        "2000-01-01T00:00:00.002",
+        "2023-05-08T10:00:00.000",
+        "2023-05-08T10:00:00.001",
+        "2023-05-08T10:00:00.002",
+        "2023-05-09T00:00:00.000",
+        "2023-05-09T00:00:00.001",
+    ]
+    assert told[0]["b0"].year == 2000 and told[0]["c0"] == told[0]["c1"]
+
+
+def test_messages_of_several_transactions_have_one_order(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentformer.evaluation.loading._TOGETHER", 2)
+    opened = opens()
+    opened.load(corpus(*(Passage(str(n), f"Turn {n}.", {"session": "s"}) for n in range(5))))
+    moments = [each.occurred_at for each in opened.memory.transcript("s")]
+    assert moments == sorted(set(moments)) and len(moments) == 5
 
 
 def test_no_message_of_a_long_session_becomes_a_summary(opens: Opens) -> None:
@@ -144,6 +180,8 @@ def test_a_passage_that_cannot_be_stored_is_named(opens: Opens) -> None:
         opens().load(corpus(Passage("p", "x", {"aliases": [float("nan")]})))
     with pytest.raises(InvalidInput, match="the passage 'm' cannot be stored: session_id"):
         opens().load(corpus(Passage("m", "x", {"session": "s" * 300})))
+    with pytest.raises(InvalidInput, match="the passage 'blank' cannot be stored: the file contains no text"):
+        opens(chunk_tokens=50, chunk_overlap=0).load(corpus(Passage("blank", "\u200b \ufeff " * 200)))
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,14 @@ from agentformer.evaluation.optimizing.asking import synthetic
 from agentformer.evaluation.optimizing.corpus import Corpus
 from agentformer.evaluation.optimizing.measuring import Progress
 from agentformer.evaluation.optimizing.outcome import Optimization
+from agentformer.evaluation.optimizing.places import own_folder
 from agentformer.evaluation.optimizing.run import optimize
 from agentformer.evaluation.optimizing.space import present
 from agentformer.evaluation.optimizing.vectors import RememberingEmbedder
 from agentformer.evaluation.trial import Trial
 from agentformer.factory import trial
 from agentformer.llms.echo import EchoModel
-from agentformer.settings import Settings
+from agentformer.settings import Route, Settings
 from agentformer.testing import CountingEmbedder, FlakyEmbedder
 from agentformer.types import ChatMessage, Embedder, EmbeddingSpace, Reply, Span
 from tests.evaluation.far_apart import easy_to_judge, far_apart, word
@@ -40,6 +41,7 @@ class Opened:
 
     def __init__(self, embedder: Embedder | None, work: Path) -> None:
         self.work = work
+        self.own = own_folder(work)
         self.inner = embedder or HashingEmbedder()
         self.settings: list[Settings] = []
         self.dies_at = 0  # of them, from 1
@@ -99,7 +101,7 @@ def test_small_windows_are_found_and_no_text_is_embedded_twice(tmp_path: Path) -
     assert sorted(counting.queries) == sorted(question.text for question in dataset.questions)
     assert found.embedded == len(counting.documents) + len(counting.queries)
     # The test half is asked by two configurations alone.
-    lines = [json.loads(line) for line in (optimized.work / "measured.jsonl").read_text().splitlines()][1:]
+    lines = [json.loads(line) for line in (optimized.own / "measured.jsonl").read_text().splitlines()][1:]
     asked = [line["configuration"] for line in lines if line["half"] == "test"]
     assert asked == [found.settings, found.chosen]
     assert len([line for line in lines if line["half"] == "development"]) == len(found.tried) > 3
@@ -125,11 +127,11 @@ def test_an_interrupted_search_goes_on_where_it_was(optimized: Opened, tmp_path:
     optimized.dies_at = 4
     with pytest.raises(KeyboardInterrupt):
         optimized(plain(), **options)
-    former = (optimized.work / "measured.jsonl").read_bytes()
+    former = (optimized.own / "measured.jsonl").read_bytes()
     assert len(former.splitlines()) == 4
     again = Opened(None, optimized.work)
     found = again(plain(), **options)
-    assert (optimized.work / "measured.jsonl").read_bytes().startswith(former)
+    assert (optimized.own / "measured.jsonl").read_bytes().startswith(former)
     assert (again.of("rrf_k")[0], found.reused, found.embedded) == (20, 3, found.questions["test"])
     assert found.as_json() | {"tried": [], "reused": 0, "embedded": 0} == whole.as_json() | {
         "tried": [],
@@ -161,10 +163,35 @@ def test_a_journal_of_something_else_begins_anew(optimized: Opened, what: str) -
     assert Opened(embedder, optimized.work)(dataset, settings, **options).reused > 0
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"routes": (Route("hierarchical", tiers=("working",)),)},
+        {"hierarchical_backend": "local_json"},
+        {"runtime": "torch"},
+    ],
+)
+def test_other_routes_and_runtimes_begin_anew(optimized: Opened, changed: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"level": "eval"}
+    optimized(plain(), **options)
+    assert optimized(plain(), **options).reused == 2
+    assert optimized(plain(), Settings(embedder="hashing", **changed), **options).reused == 0
+
+
+def test_an_analyser_that_was_installed_meanwhile_begins_anew(
+    optimized: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"level": "eval"}
+    for found in (None, object(), None):
+        monkeypatch.setattr("agentformer.text.choosing.find_spec", lambda name, found=found: found)
+        assert optimized(plain(), **options).reused == 0
+        assert optimized(plain(), **options).reused == 2
+
+
 def test_a_line_that_was_cut_off_is_measured_again(optimized: Opened) -> None:
     options: dict[str, Any] = {"level": "full", "only": ["rrf_k"]}
     optimized(plain(), **options)
-    path = optimized.work / "measured.jsonl"
+    path = optimized.own / "measured.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]) + lines[3][:-20])
     assert optimized(plain(), **options).reused == 2
@@ -223,26 +250,50 @@ def test_of_a_budget_that_is_spent_the_present_settings_are_told(optimized: Open
 
 
 def test_settings_that_cannot_be_had_here_are_passed_over_and_told(tmp_path: Path) -> None:
-    work = tmp_path / "work"
+    work, asked, installed = tmp_path / "work", list[int](), False
     embedder = RememberingEmbedder(HashingEmbedder(), work)
 
     @contextmanager
     def opens(settings: Settings, folder: Path) -> Iterator[Trial]:
-        if settings.rrf_k == 10:
+        asked.append(settings.rrf_k)
+        if settings.rrf_k == 10 and not installed:
             raise MissingExtra("more", "this value")
         with trial(settings, embedder, folder) as opened:
             yield opened
 
     found = optimize(Corpus(plain(), SETTINGS, embedder, opens), work, level="full", only=["rrf_k"])
-    embedder.close()
     skipped = {each.changed["rrf_k"]: each.skipped for each in found.tried if each.skipped}
     assert list(skipped) == [10] and "agentformer[more]" in skipped[10]
-    assert len(found.tried) == 5
+    assert len(found.tried) == 5 and asked.count(10) == 1
+
+    installed = True  # then it is tried, and everything else is known
+    again = optimize(Corpus(plain(), SETTINGS, embedder, opens), work, level="full", only=["rrf_k"])
+    embedder.close()
+    assert not [each for each in again.tried if each.skipped] and len(again.tried) == 5
+    assert again.reused == found.as_json()["reused"] + 5 and asked.count(10) == 2
+
+
+def test_what_cannot_be_had_is_tried_once_however_often_the_search_comes_to_it(tmp_path: Path) -> None:
+    tried: list[tuple[Any, ...]] = []
+    embedder = RememberingEmbedder(HashingEmbedder(), tmp_path)
+
+    @contextmanager
+    def opens(settings: Settings, folder: Path) -> Iterator[Trial]:
+        if settings.rrf_k == 10:
+            tried.append(tuple(present(settings).items()))
+            raise MissingExtra("more", "this value")
+        with trial(settings, embedder, folder) as opened:
+            yield opened
+
+    corpus = Corpus(far_apart(), SETTINGS, embedder, opens)
+    found = optimize(corpus, tmp_path, level="full", only=["window_tokens", "rrf_k"])
+    embedder.close()
+    assert found.changed and len(tried) == len(set(tried)) == 1
 
 
 def test_one_process_works_in_a_folder_at_a_time(optimized: Opened) -> None:
-    optimized.work.mkdir()
-    with FileLock(optimized.work / "lock"), pytest.raises(Conflict, match="--work"):
+    optimized.own.mkdir(parents=True)
+    with FileLock(optimized.own / "lock"), pytest.raises(Conflict, match="--work"):
         optimized(plain())
 
 
@@ -266,7 +317,7 @@ def test_what_cannot_be_asked_for_is_told(optimized: Opened, wrong: dict[str, An
 
 def test_stores_do_not_stay_and_the_questions_folder_is_not_needed(optimized: Opened) -> None:
     optimized(plain(), level="quick", only=["rrf_k"])
-    left = {path.name.partition("-")[0] for path in optimized.work.iterdir()}
+    left = {path.name.partition("-")[0] for path in optimized.own.iterdir()}
     assert left == {"lock", "measured.jsonl", "vectors"}
 
 

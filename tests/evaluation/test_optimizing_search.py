@@ -208,6 +208,15 @@ def test_every_other_line_of_a_file_stays_as_it_is(tmp_path: Path, end: str) -> 
     assert sorted(tmp_path.iterdir()) == [path]
 
 
+def test_a_comment_is_one_line_whatever_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    write_settings(path, {"fanout": 100}, "of my\nOPENAI_BASE_URL=http://elsewhere\r\nfolder\x85x\u2028y")
+    assert path.read_text().splitlines() == [
+        "# of my OPENAI_BASE_URL=http://elsewhere folder x y",
+        "AGENTFORMER_FANOUT=100",
+    ]
+
+
 def test_a_file_that_cannot_be_written_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "settings").mkdir()
     (tmp_path / "latin").write_bytes(b"A=\xe4\n")

@@ -107,7 +107,15 @@ def test_parts_are_by_language_and_by_category() -> None:
         ({"modes": ("words",)}, "modes"),
         ({"limit": 0}, "limit"),
         ({"limit": 1000}, "limit"),
+        ({"modes": None}, "modes"),
+        ({"modes": 5}, "modes"),
+        ({"limit": "3"}, "limit"),
+        ({"limit": True}, "limit"),
+        ({"limit": None}, "limit"),
         ({"metrics": ("map@5",)}, "metric"),
+        ({"metrics": [5]}, "metric"),
+        ({"metrics": None}, "metrics"),
+        ({"metrics": "recall@5"}, "metrics"),
     ],
 )
 def test_a_wrong_argument_is_named(options: dict[str, Any], said: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,39 @@ def test_a_question_is_never_the_sentence_and_holds_no_form_of_the_word_left_out
     assert all(word in text for word in found.text.split())
 
 
+@pytest.mark.parametrize(
+    ("text", "language", "word"),
+    [
+        ("गाँव के स्वयंसेवकों ने पुरानी चक्की के पास बंदरगाह की दीवार सफ़ेद रंग से रंगी।", "hi", "बंदरगाह"),
+        (
+            unicodedata.normalize(
+                "NFD", "Kylän vapaaehtoiset maalasivat myllyn vieressä seisovan vajan seinän valkoiseksi."
+            ),
+            "fi",
+            "vieressä",
+        ),
+    ],
+)
+def test_words_with_marks_stay_whole(text: str, language: str, word: str) -> None:
+    found = cloze(text, language, Rarity([(text, language)]))
+    assert found is not None and found.sentence == text
+    composed = unicodedata.normalize("NFC", text).rstrip("।.").split()
+    assert word in found.text.split()
+    assert {*found.text.split(), found.left_out} <= set(composed)
+
+
+THAI = "ชาวบ้านช่วยกันทาสีโรงเก็บเรือข้างท่าเรือเก่าเป็นสีขาวเมื่อปีที่แล้วด้วยความร่วมมือของอาสาสมัคร"
+
+
+def test_where_words_are_not_known_no_cloze_is_made_and_that_is_told() -> None:
+    told = build([*SOURCES, Source("th", THAI), Source("mixed", f"{TEXTS[0].replace('mill', 'barn')} {THAI}")], 50)
+    assert {each.relevant[0] for each in told.questions} == {*THINGS, "mixed"}
+    assert told.notes[1].startswith("1 passages are in a script without spaces") and len(told.notes) == 2
+    with pytest.raises(InvalidInput, match="made of: 1 passages are in a script without spaces"):
+        build([Source("th", THAI)], 5)
+    assert build([Source("th", THAI)], 5, model=Asking("ใครทาสี")).questions[0].text == "ใครทาสี"
+
+
 @pytest.mark.parametrize("text", ["", "Hello.", "The of and to a.", "1 2 3", "x " * 500, "x" * 100_000])
 def test_a_text_that_tells_too_little_gives_no_question(text: str) -> None:
     assert cloze(text, "en", Rarity([(text, "en")])) is None
@@ -136,6 +170,32 @@ def test_a_reply_that_is_no_usable_question_is_passed_over_and_counted(reply: st
     told = build(SOURCES, 3, model=Asking(reply, '<think>Hm.</think>"When was it painted?"'))
     assert [each.text for each in told.questions] == ["When was it painted?"] * 3
     assert told.notes[1] == "3 replies of the model were no usable question, and were passed over"
+
+
+JAPANESE = "第二次世界大戦では中立を宣言するも、王族はイギリスに亡命し、戦後になって国に戻った。"
+CHINESE = "第二次世界大战期间王室流亡英国并在战争结束以后才重新回到了自己的国家。"
+
+
+@pytest.mark.parametrize(
+    ("passage", "language", "reply", "right"),
+    [
+        (JAPANESE, "ja", "王族はどこに逃れたのですか？", True),
+        (JAPANESE, "ja", "王族はどこに逃れたのですか。", True),
+        (JAPANESE, "ja", "王族はイギリスに亡命し、戦後になって国に戻ったのですか？", False),
+        (JAPANESE, "ja", "王族は海を渡って逃れた。", False),
+        (CHINESE, "zh", "王室当时去了哪里？", True),
+        (CHINESE, "zh", "王室当时去了英国吗。", True),
+        (CHINESE, "zh", "王室当时去了英国。", False),
+        (CHINESE, "zh", "王室流亡英国并在战争结束以后才重新回到了哪里？", False),
+        (THAI, "th", "ใครทาสีโรงเรือ", True),
+        (THAI, "th", f"{THAI[:40]}เมื่อไร", False),
+        ("The pier 桟橋 " + TEXTS[0], "en", "Which one beside the old mill was painted white by volunteers?", False),
+    ],
+)
+def test_a_question_without_spaces_is_compared_by_its_characters(
+    passage: str, language: str, reply: str, right: bool
+) -> None:
+    assert synthetic.usable(reply, passage, language) is right
 
 
 def test_a_model_that_cannot_be_asked_ends_it() -> None:

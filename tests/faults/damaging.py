@@ -103,7 +103,7 @@ def damage(path: Path, chance: random.Random) -> str:
             data[start + chance.randrange(_PAGE)] ^= 1 << chance.randrange(8)
     elif how == "text":  # of an entry, where no index has it: nothing but a checksum finds a letter that is another one
         found = [data.find(text[120:150].encode()) for text in chance.sample(texts(), 20) if len(text) > 150]
-        letters = [i for i in range(max(found), max(found) + 30) if 97 <= data[i] < 122]
+        letters = [i for at in found if at >= 0 for i in range(at, at + 30) if 97 <= data[i] < 122]
         data[chance.choice(letters)] ^= 1
     elif how == "head":  # of a page, where the tree is
         data[start + chance.randrange(24)] ^= 1 << chance.randrange(8)

@@ -1,6 +1,6 @@
 """`kill -9` while documents are brought in, then again: nothing shows that it ever happened.
 
-Three kills in the normal suite; `AGENTFORMER_KILLS=50` for more. The seed is printed and can be given back in
+Two kills in the normal suite; `AGENTFORMER_KILLS=50` for more. The seed is printed and can be given back in
 `AGENTFORMER_KILLS_SEED`.
 """
 
@@ -22,7 +22,7 @@ from ingest_documents import command, entries, half_documents, observe, write_do
 
 from agentformer.memory.backends.faiss_stored import DATABASE_FILE
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "3"))
+KILLS = int(os.environ.get("AGENTFORMER_KILLS", "2"))
 TOKEN = "AGENTFORMER_TEST_FAMILY"  # inherited by every child of an ingest, so that orphans are seen
 DIES_AT_RENAME = """
 import os, signal, sys

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -111,6 +113,37 @@ def test_an_embedder_that_does_not_know_the_language_has_no_vote(
     assert all(hit.dense_rank is None and hit.dense_score is None for hit in hits)
 
 
+@pytest.fixture
+def english(af: AgentFormer, monkeypatch: pytest.MonkeyPatch) -> AgentFormer:
+    """A memory whose embedder knows English alone."""
+    space = dataclasses.replace(af.backend._search._embedder.space, languages="en")
+    monkeypatch.setattr(af.backend._search._knowledge, "_embedder", SimpleNamespace(space=space))
+    return af
+
+
+def test_a_question_in_a_language_that_the_embedder_does_not_know_is_not_answered_by_its_guess(
+    english: AgentFormer,
+) -> None:
+    english.memory.store_many(["The doctor sees patients on Thursdays.", "The keys hang in the blue cupboard."])
+    assert english.backend.search(Query("Vem har nycklarna till det stora huset?")) == []
+    assert english.backend.search(Query("Where do we see the patients?"))
+    assert english.backend.search(Query("physicain")), "a slip tells no language, and the vectors may try"
+
+
+def test_a_name_that_another_language_shares_does_not_silence_the_vectors(english: AgentFormer) -> None:
+    english.memory.store_many(
+        [
+            "The doctor sees the patients on Thursdays and on Fridays.",
+            "Pekka asuu Tampereella ja hän on töissä varikolla.",
+            "Pekka juo kahvia aamuisin ennen kuin hän lähtee töihin.",
+        ]
+    )
+    hits = english.backend.search(Query("When is the doctor there to see Pekka and his patients?"))
+    assert any("vectors" in votes(hit) for hit in hits)
+    finnish = english.backend.search(Query("Missä se Pekka on ja mitä hän juo?"))
+    assert finnish and not any("vectors" in votes(hit) for hit in finnish)
+
+
 @pytest.mark.parametrize("fusion", ["adaptive", "rrf"])
 def test_a_fixed_weight_of_nought_leaves_the_words_alone(tmp_path: Path, fusion: str) -> None:
     options = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}
@@ -169,3 +202,23 @@ def test_a_first_line_is_a_title_and_one_that_many_have_is_none(af: AgentFormer)
         af.memory.store(f"Blue Heron\nLog {n} of the yard.")
     hits = af.backend.search(Query("sea trials in May by the crew of the yard"))
     assert len(hits) == 5 and all("mentions" not in votes(hit) for hit in hits)
+
+
+# ------------------------------------------------------------------ passages of one document
+
+
+def test_passages_of_a_document_of_which_several_are_found_come_before_one_that_stands_alone(af: AgentFormer) -> None:
+    berths = "\n\n".join(
+        f"# Part {n}\n\nThe crane lifts boats at berth {n}. " + "Ropes and knots. " * 140 for n in range(3)
+    )
+    af.rag.upload(berths.encode(), name="berths.md")
+    af.rag.upload(("The crane lifts boats. " + "Ropes and knots. " * 140).encode(), name="alone.md")
+    hits = af.backend.search(Query("the crane lifts boats", limit=10))
+    told = {hit.entry.source.name: votes(hit)["document"] for hit in reversed(hits) if hit.entry.source}
+    assert told["berths.md"][0] < told["alone.md"][0] and told["alone.md"][1] == 0.5
+
+
+def test_one_document_does_not_vote_for_itself(af: AgentFormer) -> None:
+    af.rag.upload(("# One\n\nThe crane lifts.\n\n# Two\n\nThe crane rests. " + "Knots. " * 200).encode(), name="one.md")
+    af.memory.store("The crane is a fact.")
+    assert all("document" not in votes(hit) for hit in af.backend.search(Query("the crane")))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
+import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.periods import asked_time, entry_terms, in_periods
 from agentformer.memory.backends.faiss import FaissMemoryBackend
@@ -54,12 +56,12 @@ def test_only_what_happened_in_the_period_or_names_a_day_of_it_is_inside(backend
         "of all of 2023": -30,
     }
     backend.store([message(content, days) for content, days in contents.items()])
-    (week,) = asked_time("last week", NOON).periods
+    week = asked_time("last week", NOON)
     with backend._database.reading() as connection:
         nums = {row[1]: row[0] for row in connection.execute("SELECT num, content FROM entries")}
         asked = [nums[content] for content in reversed(contents)]
-        inside = in_periods(connection, [*asked, 999_999], [week])
-        assert in_periods(connection, asked, []) == in_periods(connection, [], [week]) == []
+        inside = in_periods(connection, [*asked, 999_999], week)
+        assert in_periods(connection, asked, asked_time("soup")) == in_periods(connection, [], week) == []
     names = {num: content for content, num in nums.items()}
     assert [names[num] for num in inside] == [
         "when is not known, of 3.5.2023",
@@ -67,6 +69,53 @@ def test_only_what_happened_in_the_period_or_names_a_day_of_it_is_inside(backend
         "at the beginning",
         "at the end of it",
     ]
+
+
+@pytest.mark.parametrize("hours", [-11, -5, 0, 3, 14])
+def test_a_day_that_a_text_names_is_the_same_wherever_the_asker_is(backend: FaissMemoryBackend, hours: int) -> None:
+    backend.store([make_entry(f"the party is on {day} May 2023") for day in (6, 7, 8)])
+    asked = asked_time("Who came on 7 May 2023?", NOON.astimezone(timezone(timedelta(hours=hours))))
+    with backend._database.reading() as connection:
+        (found,) = in_periods(connection, [1, 2, 3], asked)
+        assert (
+            connection.execute("SELECT content FROM entries WHERE num = ?", [found])
+            .fetchone()[0]
+            .endswith("7 May 2023")
+        )
+
+
+def test_moments_that_are_equal_ask_for_the_day_of_their_own_zone() -> None:
+    midnight = datetime(2023, 5, 8, tzinfo=timezone(timedelta(hours=13)))
+    elsewhere = midnight.astimezone(timezone(timedelta(hours=-11)))  # midnight there, too, of the day before
+    assert midnight == elsewhere
+    assert asked_time("yesterday", midnight).terms == ("2023-05-07", "2023-05")
+    assert asked_time("yesterday", elsewhere).terms == ("2023-05-06", "2023-05")
+
+
+@pytest.mark.parametrize("zone", [ZoneInfo("Europe/Helsinki"), UTC])
+def test_days_begin_at_midnight_also_where_clocks_have_changed_since(zone: tzinfo) -> None:
+    (month,) = asked_time("in October 2023", datetime(2023, 12, 24, tzinfo=zone)).periods
+    assert month.start == datetime(2023, 10, 1, tzinfo=zone)
+    assert month.end == datetime(2023, 11, 1, tzinfo=zone)
+
+
+@pytest.mark.parametrize(
+    "question", ["What did we do before 7 May 2023?", "Who came since May 2023?", "ennen 7.5.2023"]
+)
+def test_where_a_time_only_begins_or_ends_no_terms_are_asked_for(question: str) -> None:
+    assert asked_time(question, NOON) == ((), (), ())
+    assert entry_terms(make_entry(question), "")  # but the day is found where it is written
+
+
+def test_yesterday_is_reckoned_where_at_is(tmp_path: Path) -> None:
+    folders = {"index_dir": tmp_path / "index", "upload_dir": tmp_path / "uploads"}
+    with agentformer.connect(**folders, embedder="hashing") as af:
+        af.memory.store("the soup of 6 May 2023")
+        af.memory.store("the soup of 7 May 2023")
+        for at, day in (("2023-05-08T01:00:00+03:00", "7 May 2023"), ("2023-05-07T22:00:00+00:00", "6 May 2023")):
+            first, _ = af.memory.search("the soup of yesterday", at=at)
+            assert first.entry.content.endswith(day)
+            assert [vote.name for vote in first.votes if vote.name == "period"] == ["period"]
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "lexical"])

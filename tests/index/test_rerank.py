@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.index.rerank import Reranking, passage, rerank
+from agentformer.rerankers.guarded import GuardedReranker
 from agentformer.testing import OverlapReranker, make_entry
-from agentformer.types import Hit, Hits, Query, Vector, Vote
+from agentformer.types import Hit, Hits, Query, Span, Vector, Vote
 
 
 class Scored:
@@ -55,6 +56,33 @@ def test_equals_keep_their_order_and_whoever_sorts_by_score_again_keeps_it_too()
     again = sorted(ranked, key=lambda hit: (-hit.score, hit.entry.id))
     assert [hit.entry.id for hit in again] == [hit.entry.id for hit in ranked]
     assert ranked[0].score == 0.5 and ranked[-1].score == pytest.approx(0.5)
+
+
+def test_of_a_long_entry_what_was_found_is_read_and_what_was_passed_over_is_told() -> None:
+    content = "begin " + "filler " * 5_000 + "keys " + "filler " * 5_000 + "end"
+    place = content.index("keys")
+    spans = (Span(place, place + 4), None, Span(len(content) - 3, len(content)))
+    hits = [Hit(make_entry(content), 0.9 - n / 10, span=span) for n, span in enumerate(spans)]
+    reranker = OverlapReranker()
+    ranked, warnings = rerank(reranker, "keys", [*hits, Hit(make_entry("short"), 0.1)], 4)
+    (_, texts), *_ = reranker.asked
+    assert [len(text) for text in texts] == [20_000] * 3 + [5]
+    assert "keys" in texts[0] and texts[1].startswith("begin") and texts[2].endswith("end")
+    assert ranked[0].entry.id == hits[0].entry.id
+    assert warnings == ("of 3 long entries the reranker was given 20,000 characters around what was found",)
+
+
+def test_what_a_reranker_passes_over_is_told_through_its_guard_too() -> None:
+    class Bounded(Scored):
+        def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
+            return self.scores(query, texts), ("of 1 long passage a part was read",)
+
+    hits = hits_of([0.9, 0.8])
+    for reranker in (Bounded([1.0, 2.0]), GuardedReranker("bounded", lambda: Bounded([1.0, 2.0]))):
+        ranked, warnings = rerank(reranker, "q", hits, 2)
+        assert [hit.entry.content for hit in ranked] == ["note 1", "note 0"]
+        assert warnings == ("of 1 long passage a part was read",)
+    assert rerank(GuardedReranker("plain", lambda: Scored([1.0, 2.0])), "q", hits, 2)[1] == ()
 
 
 @given(

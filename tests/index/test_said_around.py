@@ -84,3 +84,29 @@ def test_a_short_message_takes_its_language_from_those_around_it(af: AgentFormer
     for n, text in enumerate(("Missä sinä olit eilen illalla?", "Veneellä.", "Ja kuka oli siellä kanssasi?")):
         af.memory.add_message("fi", "user", text, occurred_at=f"2026-03-02T12:0{n}:00Z")
     assert found(af, "missä on vene")[0] == "Veneellä."
+
+
+def test_a_message_that_is_stored_as_a_fact_is_helps_and_is_helped_too(af: AgentFormer) -> None:
+    """By the way of storing that looks for equal ones."""
+    said = {"kind": "message", "session_id": "s"}
+    af.memory.store("The ketch leaks.", occurred_at="2026-03-01T12:00:00Z", **said)
+    assert found(af, "bilge") == []
+    af.memory.store("Try the bilge pump.", occurred_at="2026-03-01T12:01:00Z", **said)
+    assert set(found(af, "bilge")) == {"Try the bilge pump.", "The ketch leaks."}
+    assert set(found(af, "ketch")) == {"Try the bilge pump.", "The ketch leaks."}
+
+
+def test_ones_own_words_count_twice(af: AgentFormer) -> None:
+    """Beside a message of the same length that says the word once, its neighbour has it once and is behind."""
+    ids = talk(af)
+    hits = af.backend.search(Query("ketch", limit=20, mode="lexical"))
+    scores = {hit.entry.id: hit.lexical_score or 0.0 for hit in hits}
+    assert scores[ids[1]] > 1.2 * max(scores[other] for other in scores if other != ids[1])
+
+
+def test_what_is_superseded_helps_nobody(af: AgentFormer) -> None:
+    ids = talk(af)
+    assert len(found(af, "ketch")) == 4
+    new = af.memory.add_message("t", "user", "We rented a sloop in Hanko.", occurred_at="2026-03-05T12:00:00Z")
+    af.memory.supersede(ids[1], new.id)
+    assert found(af, "ketch") == []

@@ -61,6 +61,17 @@ class Model:
     def put(self, entry: MemoryEntry, **changes: Any) -> None:
         self.entries[entry.id] = dataclasses.replace(entry, **changes)
 
+    def around(self, entry: MemoryEntry) -> list[MemoryEntry]:
+        """The two messages before and the two after a message of a session."""
+        if entry.kind != "message" or entry.session_id is None:
+            return []
+        place = (entry.namespace, entry.session_id)
+        there = (e for e in self.entries.values() if e.kind == "message" and (e.namespace, e.session_id) == place)
+        said = [e for e in there if e.superseded_by is None or e.id == entry.id]
+        session = sorted(said, key=lambda e: (e.occurred_at or e.created_at, e.id))
+        at = session.index(entry)
+        return [*session[max(0, at - 2) : at], *session[at + 1 : at + 3]]
+
     def store(self, new: Sequence[MemoryEntry], unique: bool, replacing: Sequence[Scope]) -> list[str]:
         entries = dict(self.entries)
         doomed = self.doomed(e.id for scope in replacing for e in entries.values() if admits(scope, e))
@@ -160,6 +171,7 @@ class Machine(RuleBasedStateMachine):
     """Makes each call on a backend and on the model, and compares all that can be seen of them."""
 
     open: Callable[[Path], MemoryBackend]
+    neighbours: ClassVar[bool] = False  # is a message found by what was said around it?
     done: ClassVar[Counter[str]]  # how often each call was made and not refused
 
     def __init__(self) -> None:
@@ -361,9 +373,14 @@ class Machine(RuleBasedStateMachine):
                 expected = [
                     entry.id
                     for entry in self.model.entries.values()
-                    if admits(scope, entry) and word in entry.content.split() and entry.kind != "document"
+                    if admits(scope, entry) and word in self.findable(entry).split() and entry.kind != "document"
                 ]
                 assert by_words(self.backend, word, scope) == sorted(expected)
+
+    def findable(self, entry: MemoryEntry) -> str:
+        """What an entry is found by: its content, and what was said around a message."""
+        said = self.model.around(entry) if self.neighbours else []
+        return " ".join([entry.content, *(other.content for other in said)])
 
     @invariant()
     def a_summary_or_its_originals_are_live(self) -> None:
@@ -374,9 +391,10 @@ class Machine(RuleBasedStateMachine):
                 assert entries[entry.archived_by].archived_at is None
 
 
-def run(opened: Callable[[Path], MemoryBackend], examples: int) -> None:
+def run(opened: Callable[[Path], MemoryBackend], examples: int, *, around: bool = False) -> None:
     class Opened(Machine):
         open = staticmethod(opened)
+        neighbours = around
         done: ClassVar[Counter[str]] = Counter()
 
     run_state_machine_as_test(Opened, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))
@@ -384,7 +402,7 @@ def run(opened: Callable[[Path], MemoryBackend], examples: int) -> None:
 
 
 def test_faiss_does_what_the_model_does() -> None:
-    run(lambda folder: FaissMemoryBackend(folder, HashingEmbedder()), 20)
+    run(lambda folder: FaissMemoryBackend(folder, HashingEmbedder()), 20, around=True)
 
 
 def test_local_json_does_what_the_model_does() -> None:

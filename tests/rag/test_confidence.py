@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 from agentformer import connect
 from agentformer.cli.output import print_answer
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import InvalidInput
+from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.rag.answer import Answerer
-from agentformer.rag.confidence import Grounds, grounds
+from agentformer.rag.confidence import REFERENCE, Baselines, Grounds, grounds, relative
 from agentformer.rag.prompts import NOTHING_FOUND
 from agentformer.settings import Settings
 from agentformer.tools.shapes import answer_json
@@ -28,18 +29,31 @@ def near(cosine: float, *hits: Hit) -> list[Hit]:
 
 
 class Reader(HashingEmbedder):
-    """Passes for an embedder that knows meaning; every text lies in one place."""
+    """Passes for an embedder that knows meaning; `broken` ones fail. Each `name` is a space of its own."""
+
+    def __init__(self, name: str = "reader", languages: str = "") -> None:
+        super().__init__()
+        self._given = {"model": name, "languages": languages}
+        self.broken = False
+        self.read: list[str] = []
 
     @property
     def space(self) -> EmbeddingSpace:
-        return dataclasses.replace(super().space, provider="sbert")
-
-    def embed_query(self, text: str) -> Vector:
-        first: Vector = np.eye(256, dtype=np.float32)[0]
-        return first
+        return dataclasses.replace(super().space, provider="sbert", **self._given)
 
     def embed_documents(self, texts: Any) -> Matrix:
-        return np.tile(self.embed_query(""), (len(texts), 1))
+        if self.broken:
+            raise EmbedderUnavailable("away")
+        self.read += texts
+        return super().embed_documents(texts)
+
+
+class Squeezed(Reader):
+    """All cosines are between .7 and 1."""
+
+    def embed_query(self, text: str) -> Vector:
+        row = np.sqrt(np.float32(0.3)) * super().embed_query(text)
+        return np.append(row, np.sqrt(np.float32(0.7)))
 
 
 @pytest.mark.parametrize(
@@ -125,6 +139,56 @@ def test_cosines_of_an_embedder_that_knows_no_meaning_do_not_count() -> None:
     assert judged is not None and words is not None and judged < words
 
 
+@pytest.mark.parametrize("question", ["Who keeps the keys?", "What did Napoleon eat in Moscow?", "Wer hat Schlüssel?"])
+@pytest.mark.parametrize("cosine", [0.0, 0.15, 0.4, 0.9])
+def test_a_space_whose_cosines_are_all_high_is_judged_as_one_whose_are_not(question: str, cosine: float) -> None:
+    plain = Answerer(None, Reader("plain")).answer(question, near(cosine, *HITS))
+    squeezed = Answerer(None, Squeezed("squeezed")).answer(question, near(0.7 + 0.3 * cosine, *HITS))
+    assert squeezed.confidence == pytest.approx(plain.confidence, abs=1e-4)
+    assert squeezed.mode == plain.mode
+
+
+def test_what_has_nothing_to_do_with_the_question_is_declined_though_its_cosine_is_high() -> None:
+    question = "What did Napoleon eat in Moscow?"
+    hits = near(0.74, *HITS)
+    assert grounds(question, hits).confidence > 0.1
+    assert Answerer(None, Squeezed("squeezed")).answer(question, hits).mode == "none"
+    model = Scripted("Nothing of it [1].")
+    assert Answerer(model, Squeezed("squeezed")).answer("Mongolia's capital?", hits).mode == "none"
+    assert model.asked == []
+
+
+def test_a_cosine_of_minilm_stays_what_it_is_and_one_of_a_space_without_distances_does_not_count() -> None:
+    assert relative(0.37, REFERENCE) == pytest.approx(0.37)
+    assert (relative(1.0, 0.8), relative(0.8, 0.8)) == (pytest.approx(1.0), pytest.approx(REFERENCE))
+    assert relative(-1.0, 0.8) == -1.0
+    assert relative(0.99, 0.99) is relative(0.99, None) is relative(0.99, float("nan")) is None
+    assert grounds("Who keeps the keys?", near(0.9, *HITS), baseline=None) == grounds("Who keeps the keys?", HITS)
+
+
+def test_a_space_is_asked_once_whoever_asks_and_in_the_languages_that_it_knows() -> None:
+    baselines = Baselines()
+    readers = {languages: Reader("one", languages) for languages in ("", "fi sv", "*")}
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(lambda n: baselines.of(readers["*" if n % 2 else ""]), range(40)))
+    assert len(set(told)) == 2 and all(value is not None and -0.2 < value < 0.5 for value in told)
+    assert baselines.of(readers["fi sv"]) is not None
+    assert [len(reader.read) for reader in readers.values()] == [4, 4, 16]
+    assert {*readers["fi sv"].read} < {*readers["*"].read} > {*readers[""].read}
+
+
+def test_an_embedder_that_fails_leaves_the_words_and_is_asked_again() -> None:
+    question, reader = "Who keeps the keys?", Reader("failing")
+    reader.broken = True
+    answerer, hits = Answerer(None, reader), near(0.9, *HITS)
+    words = Answerer(None, None).answer(question, HITS)
+    failed = answerer.answer(question, hits)
+    assert (failed.confidence, failed.text) == (words.confidence, words.text)
+    reader.broken = False
+    again = answerer.answer(question, hits).confidence
+    assert again is not None and again != words.confidence
+
+
 @pytest.mark.parametrize("abstain", [0.0, 0.1, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize(
     "question", ["Who keeps the keys in the cupboard?", "Which office keeps cats?", "What did Napoleon eat in Moscow?"]
@@ -156,10 +220,14 @@ def test_at_nought_a_model_is_asked_whatever_was_found(abstain: float, asked: in
     model = Scripted("Nothing of it [1].")
 
     class Far(Reader):
+        def embed_query(self, text: str) -> Vector:
+            first: Vector = np.eye(256, dtype=np.float32)[0]
+            return first
+
         def embed_documents(self, texts: Any) -> Matrix:
             return np.tile(np.eye(256, dtype=np.float32)[1], (len(texts), 1))
 
-    answer = Answerer(model, Far(), abstain=abstain).answer("Mongolia's capital?", near(0.0, *HITS))
+    answer = Answerer(model, Far("far"), abstain=abstain).answer("Mongolia's capital?", near(0.0, *HITS))
     assert (len(model.asked), answer.mode) == (asked, "llm" if asked else "none")
     assert answer.confidence is not None and answer.confidence < 0.1
 

@@ -12,6 +12,7 @@ from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.codec import now
 from agentformer.records.database import Database
+from agentformer.records.neighbours import said_around
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope
 
@@ -155,3 +156,13 @@ def test_what_is_below_an_entry_is_found_by_its_name(connection: sqlite3.Connect
     assert records.with_parts(connection, nums[:1]) == nums[:2]
     connection.set_trace_callback(None)
     assert "USING INDEX entries_by_parent (" in plan(connection, seen[0])
+
+
+def test_the_messages_beside_one_are_found_without_reading_their_session(connection: sqlite3.Connection) -> None:
+    said = [entry(f"{n}", kind="message", session_id="s") for n in range(9)]
+    records.insert(connection, said)
+    seen = statements(connection)
+    assert len(said_around(connection, said[4])) == 4
+    connection.set_trace_callback(None)
+    for query, bound in zip(seen, ("<expr><?", "<expr>>?"), strict=True):
+        assert "entries_by_session_and_time" in (told := plan(connection, query)) and bound in told

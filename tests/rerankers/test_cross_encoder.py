@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import socket
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +60,9 @@ def test_of_a_long_text_the_best_window_counts_and_every_token_is_in_one(model: 
         return predict(pairs, **options)
 
     reranker._model.predict = watched
-    text = " ".join(f"filler {word} volcano." for word in TEXTS * 12)
+    text = " ".join(f"filler {number} {TEXTS[0]} volcano." for number in range(10, 46))
     (score,) = reranker.scores(QUESTION, [text])
-    windows = [passage for _, passage in seen]
+    windows = sorted((passage for _, passage in seen), key=text.index)
     assert len(windows) > 2
     assert "".join(windows).replace(" ", "") == text.replace(" ", "")
     assert all(len(reranker._tokenizer(QUESTION, window)["input_ids"]) <= READS for window in windows)
@@ -73,6 +75,48 @@ def test_a_long_question_is_read_in_parts_that_are_averaged(model: Path) -> None
     assert [part.strip() for part in reranker._query_parts(" ".join(parts))] == [part.strip() for part in parts]
     expected = np.mean([reranker.scores(part, TEXTS) for part in parts], axis=0)
     assert np.allclose(reranker.scores(" ".join(parts), TEXTS), expected, atol=1e-4)
+
+
+def test_work_is_bounded_and_what_is_passed_over_is_told(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reranker = CrossEncoderReranker(str(model))
+    seen: list[tuple[str, str]] = []
+    read: list[str] = []
+    predicted, spans = reranker._predicted, reranker._spans
+    monkeypatch.setattr(reranker, "_predicted", lambda pairs: (seen.extend(pairs), predicted(pairs))[1])
+    monkeypatch.setattr(reranker, "_spans", lambda text: (read.append(text), spans(text))[1])
+    huge = "bakery " + "filler " * 20_000 + "tea"
+    asked = "keys " + "harbour " * 1_000 + "teapot"
+    scores, warnings = reranker.judged(asked, [huge, *TEXTS, huge + " of"])
+    assert len(seen) == 4 * (16 + len(TEXTS) + 16) and np.isfinite(scores).all()
+    assert read.count(huge) == 1
+    questions, passages = {question for question, _ in seen}, [passage for _, passage in seen]
+    assert any(each.startswith("keys") for each in questions) and any(each.endswith("teapot") for each in questions)
+    assert sum(each.startswith("bakery") for each in passages) == 8
+    assert sum(each.endswith("tea") for each in passages) == 4 and sum(each.endswith(" of") for each in passages) == 4
+    assert warnings == (
+        "of 2 long passages the reranker read 16 parts each, evenly spread",
+        f"of a long question the reranker read 4 of {len(reranker._query_parts(asked))} parts, evenly spread",
+    )
+    assert reranker.judged(QUESTION, [*TEXTS, "filler " * 300])[1] == ()
+
+
+def test_a_short_call_does_not_wait_for_all_of_a_long_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reranker = CrossEncoderReranker(str(model), batch_tokens=READS)
+    predict, begun, order = reranker._model.predict, threading.Event(), []
+
+    def watched(pairs: list[tuple[str, str]], **options: Any) -> Any:
+        order.append("short" if pairs[0][1] == "teapot" else "long")
+        if len(order) == 1:
+            begun.set()
+        return predict(pairs, **options)
+
+    monkeypatch.setattr(reranker._model, "predict", watched)
+    with ThreadPoolExecutor(2) as pool:
+        long = pool.submit(reranker.scores, QUESTION, ["filler " * 300] * 16)
+        assert begun.wait(30)
+        pool.submit(reranker.scores, QUESTION, ["teapot"]).result(30)
+        long.result(60)
+    assert len(order) > 40 and order.index("short") < len(order) - 1
 
 
 def test_a_batch_is_bounded_by_its_tokens(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

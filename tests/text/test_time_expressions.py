@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.text.date_terms import date_terms, terms_of_day
+from agentformer.text.dates import find_dates
 from agentformer.text.time_expressions import MAX_TEXT, Period, find_days, periods
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
@@ -74,6 +75,15 @@ def test_a_week_begins_on_monday(written: str) -> None:
         ("先月", "2023-04-01..2023-04-30"),
         ("last December", "2022-12-01..2022-12-31"),
         ("in 2022", "2022-01-01..2022-12-31"),
+        ("What was in 2022?", "2022-01-01..2022-12-31"),
+        ("In 2022 we moved", "2022-01-01..2022-12-31"),
+        ("in 2022 Anna moved", "2022-01-01..2022-12-31"),
+        ("the year 2022 budget", "2022-01-01..2022-12-31"),
+        ("under 2022 var vi i Oslo", "2022-01-01..2022-12-31"),
+        ("on May 20 people came", "2022-05-20"),
+        ("May 7 was a Sunday", "2023-05-07"),
+        ("明日東京に行く", "2023-05-09"),
+        ("昨日奈良に行った", "2023-05-07"),
         ("vuonna 2022", "2022-01-01..2022-12-31"),
         ("2022年に", "2022-01-01..2022-12-31"),
         ("i fjol", "2022-01-01..2022-12-31"),
@@ -94,10 +104,36 @@ def test_other_stretches(written: str, days: str) -> None:
         "August Strindberg",
         "viikonloppuna", "2023年度", "2000年代", "wir eilen nach Hause", "last. week", "99 5 2023", "32.1.2023",
         "2023-13-45",
+        "skor under 2000 kronor", "skor under 1999 kronor", "in 2000 words", "in 2000 meters", "during 1950 pages",
+        "not built in a day", "Rome was not built in one day", "May 20 people come?", "Well. May 20 people come?",
+        "明日香に会った", "明日菜と話した", "昨年度の予算", "今年度",
     ],
 )  # fmt: skip
 def test_what_only_looks_like_a_time_is_none(text: str) -> None:
     assert said(text, "de" if "eilen" in text else "") == []
+
+
+@pytest.mark.parametrize("odd", ["Straße", "ﬁle", "İstanbul", "ŉ"])
+def test_a_letter_that_case_folding_makes_longer_moves_nothing(odd: str) -> None:
+    text = f"{odd} {odd}, yesterday"
+    (found,) = find_days(text, MONDAY.date())
+    assert text[found.start : found.end] == "yesterday"
+    assert found.first == date(2023, 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "days"),
+    [
+        ("eilen Paris", "de", ["2023-05-07"]),
+        ("I went yesterday", "fi", ["2023-05-07"]),
+        ("Yesterday.", "sv", ["2023-05-07"]),
+        ("wir eilen", "de", []),  # whose "wir" says what it is
+        ("jeg var i Oslo sidste uge", "sv", ["2023-05-01..2023-05-07"]),  # "var i" is Swedish as well
+        ("han var i Oslo förra veckan", "da", ["2023-05-01..2023-05-07"]),
+    ],
+)
+def test_a_language_is_believed_if_a_word_of_it_is_there(text: str, language: str, days: list[str]) -> None:
+    assert said(text, language) == days
 
 
 @pytest.mark.parametrize(
@@ -156,8 +192,15 @@ def test_any_text_gives_whole_days_in_order(text: str) -> None:
                for one, other in pairwise(found))  # fmt: skip
 
 
+@pytest.mark.parametrize("gap", [" ", "\n", " \t\n", "\u3000"])
+@pytest.mark.parametrize("text", ["5 May{}x", "May 5{}x", "May{}x", "toukokuun 5{0}päivänä{0}x"])
+def test_runs_of_white_space_are_read_once(text: str, gap: str) -> None:
+    find_dates(text.format(gap * 500_000))  # hours, if each place of the run were a beginning of another
+
+
 @pytest.mark.parametrize(
-    "piece", ["two ", "1.1.", "week before ", "before the ", "先週の", "5月", "may ", "9", "viime "]
+    "piece",
+    ["two ", "1.1.", "week before ", "before the ", "先週の", "5月", "may ", "9", "viime ", "5 May        ", "May\n"],
 )
 def test_long_hostile_texts_are_read_up_to_a_bound(piece: str) -> None:
     text = piece * (MAX_TEXT // len(piece) + 1)

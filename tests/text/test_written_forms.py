@@ -76,6 +76,20 @@ def test_a_part_finds_the_whole(written: str, asked: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("05-07-2023 14:30", {"05-07-2023", "14:30"}),
+        ("05-07-2023 1430", {"05-07-2023", "1430"}),
+        ("040 123 4567 14:30", {"0401234567", "14:30"}),
+        ("+358 40 123 4567 08:30", {"358401234567", "08:30"}),
+        ("07-07-2023456", {"07072023456"}),
+    ],
+)
+def test_a_time_of_day_is_no_part_of_a_telephone_number(text: str, terms: set[str]) -> None:
+    assert terms <= set(text_terms(text, "").stems)
+
+
+@pytest.mark.parametrize(
     "text", ["1.2.2003 ja 05-06-2024", "10 20 30 40", "2019 2020 2021", "a/b/c/d/e", "0,5 100 200", "0-306-40615-2"]
 )
 def test_dates_and_rows_of_numbers_are_no_telephone_numbers(text: str) -> None:

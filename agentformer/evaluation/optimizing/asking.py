@@ -9,6 +9,7 @@ from typing import Any
 
 from agentformer.errors import StoreFull
 from agentformer.evaluation.dataset import Dataset, Question
+from agentformer.evaluation.optimizing.places import own_folder
 from agentformer.evaluation.synthetic import Built, asked_of, build, sources_of
 from agentformer.records.files import file_bytes, write_atomically
 from agentformer.types import LanguageModel
@@ -23,14 +24,14 @@ def synthetic(
     if model is None:
         return asked_of(dataset, build(sources_of(dataset), count, seed=seed))
     about = {"passages": dataset.digest(questions=False), "count": count, "seed": seed, "model": name}
-    path = work / "questions.json"
+    path = own_folder(work) / "questions.json"
     built = _kept(path, about)
     if built is None:
         built = build(sources_of(dataset), count, seed=seed, model=model)
         told = [{"id": q.id, "text": q.text, "relevant": q.relevant, "meta": dict(q.meta)} for q in built.questions]
         whole = {"about": about, "questions": told, "notes": built.notes}
         try:
-            work.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(whole, ensure_ascii=False).encode())
         except OSError as error:
             raise StoreFull(f"{path} cannot be written ({error.strerror or error})") from error

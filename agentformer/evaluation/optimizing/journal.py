@@ -25,7 +25,8 @@ Half = Literal["development", "test"]
 class Measured:
     """What one configuration found for the questions of one half. `ranks` has, for each question in their order, the
     rank of each of its relevant passages from 1, or None where it is not among the first ten; `seconds` are all that it
-    took. A configuration that cannot be had here has no ranks, and `skipped` says why."""
+    took. A configuration that cannot be had here has no ranks, and `skipped` says why; no journal holds it, since what
+    is lacking may be there the next time."""
 
     configuration: Configuration
     half: Half
@@ -115,14 +116,13 @@ def _told(measured: Measured) -> dict[str, Any]:
         "configuration": dict(measured.configuration),
         "half": measured.half,
         "seconds": round(measured.seconds, 3),
-        "skipped": measured.skipped,
         "ranks": measured.ranks,
     }
 
 
 def _measured(given: Mapping[str, Any]) -> Measured:
     ranks = tuple(tuple(None if rank is None else int(rank) for rank in each) for each in given["ranks"])
-    return Measured(given["configuration"], given["half"], ranks, float(given["seconds"]), given["skipped"])
+    return Measured(given["configuration"], given["half"], ranks, float(given["seconds"]))
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

@@ -91,7 +91,7 @@ class Measuring:
 
     def _chosen_by(self, configuration: Configuration) -> Sequence[float] | None:
         """Scores of the half that settings are chosen on. Raises `Spent`."""
-        if configuration != self._now and self._journal.find(configuration, self._chooses) is None:
+        if configuration != self._now and self._found(configuration, self._chooses) is None:
             self._clock.check(fills=not self._stores.has(configuration))
         measured = self._measured(configuration, self._chooses)
         if measured.skipped and configuration == self._now:
@@ -102,14 +102,19 @@ class Measuring:
         return [self._metric(ranks) for ranks in self._measured(configuration, half).ranks]
 
     def _measured(self, configuration: Configuration, half: Half) -> Measured:
-        """From the journal, or made now and written there."""
-        measured = self._journal.find(configuration, half)
+        """From the journal, or made now and written there, unless it cannot be had."""
+        measured = self._found(configuration, half)
         if measured is None:
             measured = self._measure(configuration, half)
-            self._journal.add(measured)
+            if not measured.skipped:
+                self._journal.add(measured)
             self._made.add((key(configuration), half))
         self._used[key(configuration), half] = measured
         return measured
+
+    def _found(self, configuration: Configuration, half: Half) -> Measured | None:
+        """What this run or an earlier one has measured already, or this one could not."""
+        return self._used.get((key(configuration), half)) or self._journal.find(configuration, half)
 
     def _measure(self, configuration: Configuration, half: Half) -> Measured:
         started = time.monotonic()
@@ -150,7 +155,7 @@ class Measuring:
         """What tells where the measurement of a configuration is."""
         progress, changed = self._progress, differing(self._now, configuration)
         name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the present settings"
-        left = [each for each in self._planned if self._journal.find(each, self._chooses) is None]
+        left = [each for each in self._planned if self._found(each, self._chooses) is None]
         seconds = self._seconds(left)
 
         def tell(doing: str) -> None:

@@ -7,6 +7,7 @@ choice is made.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,13 @@ from agentformer.evaluation.optimizing.halves import halves
 from agentformer.evaluation.optimizing.journal import Half, Journal
 from agentformer.evaluation.optimizing.measuring import Measuring, Progress
 from agentformer.evaluation.optimizing.outcome import Optimization
+from agentformer.evaluation.optimizing.places import own_folder
 from agentformer.evaluation.optimizing.space import Configuration, Facts, Level, Space, present
 from agentformer.evaluation.optimizing.stores import Stores
 from agentformer.evaluation.optimizing.vectors import short_name
 from agentformer.index.word_fields import ANALYSIS
+from agentformer.settings import Settings
+from agentformer.text.choosing import chosen_analysers
 from agentformer.text.languages import detect_language
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import Embedder, EmbeddingSpace
@@ -39,7 +43,10 @@ _LONG = 50  # of the longest passages, of which one has the most tokens
 _SAMPLE = 500  # passages whose language is looked at,
 _BEGINNING = 1_000  # and how many code points of each
 # Settings beside the searched ones that a ranking depends on: a measurement holds for these alone.
-_FIXED = ("backend", "target_recall", "embed_languages", "reranker", "rerank_hits")
+_FIXED = (
+    "backend", "hierarchical_backend", "routes", "target_recall", "embed_languages", "runtime", "reranker",
+    "rerank_hits",
+)  # fmt: skip
 
 
 def optimize(
@@ -57,10 +64,10 @@ def optimize(
     """Search the settings with which the corpus' questions are answered best, by the mean of `metric`: not those in
     `without`, and with `only`, these alone.
 
-    What was measured is kept in `work`: the same call goes on where an earlier one was interrupted, by whatever. Where
-    passages, questions, model, version or the other settings of retrieval are no longer the same, it begins anew. No
-    configuration is begun that would end more than `budget` seconds after the start; the last measurements, on the test
-    half, are made in any case.
+    What was measured is kept in `work`, in a folder of its own (`places`): the same call goes on where an earlier one
+    was interrupted, by whatever. Where passages, questions, model, version, installed analysers or the other settings
+    of retrieval are no longer the same, it begins anew. No configuration is begun that would end more than `budget`
+    seconds after the start; the last measurements, on the test half, are made in any case.
 
     Raises `InvalidInput` for too few questions and for a setting that is not searched, `Conflict` while another process
     works in the same folder, `StoreFull`, and `EmbedderUnavailable` where the model goes away; what is done is kept.
@@ -70,17 +77,18 @@ def optimize(
     clock = Clock(budget)
     asked = halved(corpus.dataset.answerable, level, seed)
     space, why = _space(corpus.embedder)
+    own = own_folder(work)
     try:
-        work.mkdir(parents=True, exist_ok=True)
-        held = FileLock(work / "lock", timeout=0).acquire()
+        own.mkdir(parents=True, exist_ok=True)
+        held = FileLock(own / "lock", timeout=0).acquire()
     except Timeout:
         raise Conflict(f"another process optimises in {work}; wait for it, or name another folder (--work)") from None
     except OSError as error:
         raise StoreFull(
             f"{work} cannot be written ({error.strerror or error}); name another folder (--work)"
         ) from error
-    with held, Journal(work / "measured.jsonl", _about(corpus, space, seed)) as journal:
-        stores = Stores(work / "stores", corpus, vectors=space is not None)
+    with held, Journal(own / "measured.jsonl", _about(corpus, space, seed)) as journal:
+        stores = Stores(own / "stores", corpus, vectors=space is not None)
         if journal.fresh:
             stores.clear()
         measuring = Measuring(corpus, stores, journal, asked, metric, clock, progress, notes=why)
@@ -141,8 +149,18 @@ def _about(corpus: Corpus, space: EmbeddingSpace | None, seed: int) -> dict[str,
         "model": "" if space is None else f"{space.spec} {space.max_tokens} {short_name(space)}",
         "version": f"{__version__} {ANALYSIS}",
         "settings": {name: str(getattr(settings, name)) for name in _FIXED if hasattr(settings, name)},
+        "analysers": _installed(settings),
         "seed": seed,
     }
+
+
+def _installed(settings: Settings) -> list[str]:
+    """The analysers that `auto` means here; a configuration that names one is had with it or not at all."""
+    chosen = chosen_analysers(
+        dataclasses.replace(settings, language_detector="auto", compounds="auto", japanese="auto")
+    )
+    found = [getattr(chosen, each.name) for each in dataclasses.fields(chosen)]
+    return [each.name for each in found if each]
 
 
 def _facts(corpus: Corpus, space: EmbeddingSpace | None) -> Facts:

@@ -7,6 +7,7 @@ made anew. Only a few are kept: their vectors are kept elsewhere, and the rest i
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from agentformer.records.files import delete, write_atomically
 
 Progress = Callable[[int, int], None]  # passages stored, passages in all
 
+_NAME = re.compile(r"[0-9a-f]{16}")  # of a store; nothing else is deleted
 _KEPT = 3  # stores on disk beside that of the present settings: that of the best ones, and some to compare it with
 
 
@@ -54,7 +56,11 @@ class Stores:
     def clear(self) -> None:
         """Delete all of them."""
         try:
-            delete(self._folder)
+            for path in self._made():
+                delete(_whole(path))
+                delete(path)
+            if self._folder.is_dir() and not any(self._folder.iterdir()):
+                self._folder.rmdir()
         except OSError as error:
             raise StoreFull(f"{self._folder} cannot be deleted ({error.strerror or error})") from error
         self._used.clear()
@@ -72,7 +78,7 @@ class Stores:
         """An empty folder in this place; what was not used lately goes, also what an earlier process has left."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            others = [path for path in self._folder.iterdir() if path.is_dir() and path not in (place, self._present)]
+            others = [path for path in self._made() if path not in (place, self._present)]
             old = [*(path for path in others if path not in self._used), *self._used]
             old = [path for path in old if path != place]
             doomed = old[: max(0, len(old) + 1 - _KEPT)] if place != self._present else []
@@ -83,6 +89,12 @@ class Stores:
             place.mkdir()
         except OSError as error:
             raise StoreFull(f"{self._folder} cannot be written ({error.strerror or error})") from error
+
+    def _made(self) -> list[Path]:
+        """The stores that are on disk, whole or not, by their names."""
+        if not self._folder.is_dir():
+            return []
+        return [path for path in self._folder.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]
 
     def _place(self, configuration: Configuration) -> Path:
         return (

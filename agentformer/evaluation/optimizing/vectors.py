@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from agentformer.errors import StoreFull
+from agentformer.evaluation.optimizing.places import own_folder
 from agentformer.records.vectors import text_hash
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 
@@ -27,12 +28,12 @@ _TABLE = "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, data BLOB NOT 
 
 
 class RememberingEmbedder:
-    """`Embedder` over another one, with a file for each space in `folder`. Thread-safe. Raises what the other one
-    raises, and `StoreFull` where the file cannot be used."""
+    """`Embedder` over another one, with a file for each space in the work folder of `optimize`. Thread-safe. Raises
+    what the other one raises, and `StoreFull` where the file cannot be used."""
 
-    def __init__(self, inner: Embedder, folder: Path) -> None:
+    def __init__(self, inner: Embedder, work: Path) -> None:
         self._inner = inner
-        self._folder = folder
+        self._folder = own_folder(work)
         self._lock = threading.Lock()
         self._opened: tuple[EmbeddingSpace, sqlite3.Connection] | None = None
         self.embedded = 0  # texts that the other one was asked for

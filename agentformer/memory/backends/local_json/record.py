@@ -10,7 +10,7 @@ from functools import cached_property
 
 from agentformer.memory.backends.local_json import layout
 from agentformer.text.analysis import text_terms
-from agentformer.text.languages import detect_language
+from agentformer.text.languages import detect_language, language_code
 from agentformer.types import MemoryEntry
 
 
@@ -72,4 +72,4 @@ def handed_out(entry: MemoryEntry) -> MemoryEntry:
 def _searched(entry: MemoryEntry) -> tuple[str, str, str, str]:
     """All that decides an entry's terms."""
     prior = entry.metadata.get("language")
-    return entry.content, entry.title, entry.context, prior if isinstance(prior, str) else ""
+    return entry.content, entry.title, entry.context, language_code(prior)
