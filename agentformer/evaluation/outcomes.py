@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,11 +107,8 @@ class Evaluation:
 
 
 def languages_of(questions: Sequence[Question]) -> list[str]:
-    """Each question's language: as its `meta` tells it, else as its text does; that of most questions where its text is
-    too short to tell."""
-    found = [said(question.meta, LANGUAGE) or detect_language(question.text) for question in questions]
-    usual = Counter(filter(None, found)).most_common(1)
-    return [language or (usual[0][0] if usual else UNKNOWN) for language in found]
+    """Each question's language: as its `meta` tells it, else as its text does; `UNKNOWN` where that is too short."""
+    return [said(question.meta, LANGUAGE) or detect_language(question.text) or UNKNOWN for question in questions]
 
 
 def summarised(

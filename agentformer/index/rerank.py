@@ -11,6 +11,7 @@ from agentformer.errors import RerankerUnavailable
 from agentformer.types import BoundedReranker, Hit, Hits, MemoryEntry, Query, Reranker, Span, Vote
 
 NAME = "reranker"
+NOT_RERANKED = "not reranked"  # what the warning begins with where the reranker could not be used
 _DECIDES = 1.0  # the weight that is told: among the hits that it has read, nothing else counts
 _MOST = 20_000  # code points of an entry that are read: some ten pages
 _STEP = 1e-9  # share of a score; equal ones would be put in the order of their ids by whoever sorts again
@@ -52,7 +53,7 @@ def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple
         else:
             scores = reranker.scores(query, texts)
     except RerankerUnavailable as error:
-        return list(hits), (f"not reranked: {error}",)
+        return list(hits), (f"{NOT_RERANKED}: {error}",)
     if long := sum(len(hit.entry.content) > _MOST for hit in first):
         around = f"of {long} long entries the reranker was given {_MOST:,} characters around what was found"
         warnings = (around, *warnings)
@@ -67,7 +68,7 @@ def passage(entry: MemoryEntry, found: Span | None = None) -> str:
     """What a reranker reads of an entry: a line that tells where it belongs, and its content. Of a long one the part
     around what was `found` in it, else its beginning."""
     context = " ".join((entry.context or entry.title).split())[:_MOST]
-    middle = 0
+    middle = (found.start + found.end) // 2 if found else 0
     start = max(0, min(middle - _MOST // 2, len(entry.content) - _MOST))
     content = entry.content[start : start + _MOST]
     return f"{context}\n{content}" if context else content

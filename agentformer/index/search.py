@@ -229,8 +229,8 @@ class HybridSearch:
         return self._dense.search(number, vector, self._candidates(query), allowed)
 
     def _known(self, connection: sqlite3.Connection, query: Query, found: Ranked, matches: Matches) -> float:
-        """How well the embedder knows the languages at hand, 0..1: those of the query and of the passages that share its
-        words; or, since a name is shared across languages, of the query and of the passages that it holds to be near."""
+        """How well the embedder knows the languages at hand, 0..1: those of the query and of the passages that share
+        its words; or, since a name is shared across languages, of the query and of what it holds to be near."""
         if not found.entries or not self._knowledge.judges:
             return float(bool(found.entries))
         alone = self._knowledge.dense_weight([query.text])

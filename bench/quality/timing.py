@@ -72,7 +72,7 @@ def taken(ways: Sequence[Callable[[Query], Any]], queries: Sequence[Query], warm
 def forget() -> None:
     """Empties what text and index keep of texts, also each dictionary's own; not what they load once."""
     for kept in gc.get_objects():
-        if isinstance(kept, _lru_cache_wrapper) and kept.cache_parameters()["maxsize"] != 1:
+        if type(kept) is _lru_cache_wrapper and kept.cache_parameters()["maxsize"] != 1:
             module = getattr(kept, "__module__", None) or ""
             if module.startswith(("agentformer.text.", "agentformer.index.")):
                 kept.cache_clear()

@@ -92,7 +92,7 @@ def test_parts_are_by_language_and_by_category() -> None:
     search = Scripted({("dense", each.text): "a" if each.id in "14" else "b" for each in questions})
     told = evaluate(search, dataset(*questions), modes=("dense",), metrics=("recall@1",))
     parts = {part.name: (part.questions, part.figures["dense"]["recall@1"].value) for part in told.languages}
-    assert parts == {"en": (3, pytest.approx(1 / 3)), "fi": (1, 1.0), "fr": (1, 0.0)}  # Turku: as most others
+    assert parts == {"en": (2, 0.5), "fi": (1, 1.0), "fr": (1, 0.0), "unknown": (1, 0.0)}  # of Turku alone
     assert {part.name: part.questions for part in told.categories} == {"7": 1, "hop": 1, "none": 3}
     assert not told.overall.differences
     alone = evaluate(search, dataset(questions[0]), modes=("dense",))

@@ -19,6 +19,7 @@ from agentformer.evaluation.optimizing.search import descend
 from agentformer.evaluation.optimizing.space import Configuration, Space, differing, key, present
 from agentformer.evaluation.optimizing.stores import Stores
 from agentformer.evaluation.synthetic import passage_of
+from agentformer.index.rerank import NOT_RERANKED
 
 _FEW = 100  # questions below which a person is told how little is known
 
@@ -61,6 +62,7 @@ class Measuring:
         self._used: dict[tuple[str, Half], Measured] = {}  # in their order
         self._made: set[tuple[str, Half]] = set()  # by this run
         self._warnings = dict.fromkeys(notes)  # in their order
+        self._unranked = False  # was the last measurement made without the reranker?
 
     def optimum(self, space: Space) -> Optimization:
         """Search, and tell what came of it. Raises `InvalidInput` where the present settings cannot be used."""
@@ -102,11 +104,12 @@ class Measuring:
         return [self._metric(ranks) for ranks in self._measured(configuration, half).ranks]
 
     def _measured(self, configuration: Configuration, half: Half) -> Measured:
-        """From the journal, or made now and written there, unless it cannot be had."""
+        """From the journal, or made now and written there, unless it cannot be had, or was made without the reranker
+        that it asks for."""
         measured = self._found(configuration, half)
         if measured is None:
             measured = self._measure(configuration, half)
-            if not measured.skipped:
+            if not measured.skipped and not self._unranked:
                 self._journal.add(measured)
             self._made.add((key(configuration), half))
         self._used[key(configuration), half] = measured
@@ -149,6 +152,7 @@ class Measuring:
             )
         self._clock.took(there - started, time.monotonic() - there, filled=filled)
         self._warnings.update(dict.fromkeys(found.warnings))
+        self._unranked = any(warning.startswith(NOT_RERANKED) for warning in found.warnings)
         return tuple(outcome.ranks["hybrid"] for outcome in found.outcomes)
 
     def _telling(self, configuration: Configuration) -> Callable[[str], None]:
