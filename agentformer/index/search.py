@@ -34,7 +34,7 @@ from agentformer.records.spaces import active_space, space_of
 from agentformer.records.vectors import any_pending, pending_count, spans
 from agentformer.text.analysers import PLAIN, Analysers
 from agentformer.text.analysis import MAX_QUERY
-from agentformer.text.languages import language_of_query
+from agentformer.text.languages import detect_language, language_of_query
 from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope
 
 MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
@@ -230,16 +230,19 @@ class HybridSearch:
 
     def _known(self, connection: sqlite3.Connection, query: Query, found: Ranked, matches: Matches) -> float:
         """How well the embedder knows the languages at hand, 0..1: those of the query and of the passages that share
-        its words; or, since a name is shared across languages, of the query and of what it holds to be near."""
+        its words; where these are of another language, since a name is shared across languages, of the query and of
+        what the embedder holds to be near."""
         if not found.entries or not self._knowledge.judges:
             return float(bool(found.entries))
+        spoken = language_of_query(query.text[:MAX_QUERY])
         alone = self._knowledge.dense_weight([query.text])
         if not matches.entries:  # a query of a name or of a slip tells no language; the vectors may try
-            return alone if language_of_query(query.text[:MAX_QUERY]) else 1.0
-        told = self._knowledge.dense_weight([query.text, *self._said(connection, matches.entries)])
-        if told >= alone or not alone:
+            return alone if spoken else 1.0
+        said = self._said(connection, matches.entries)
+        told = self._knowledge.dense_weight([query.text, *said])
+        if told >= alone or not spoken or detect_language("\n".join(said)) in ("", spoken):
             return told
-        near = [self._knowledge.dense_weight([said]) for said in self._said(connection, found.entries)]
+        near = [self._knowledge.dense_weight([each]) for each in self._said(connection, found.entries)]
         return max(told, alone * sum(near) / len(near)) if near else told
 
     def _said(self, connection: sqlite3.Connection, ranked: Sequence[int]) -> list[str]:

@@ -207,15 +207,24 @@ def test_a_first_line_is_a_title_and_one_that_many_have_is_none(af: AgentFormer)
 # ------------------------------------------------------------------ passages of one document
 
 
-def test_passages_of_a_document_of_which_several_are_found_come_before_one_that_stands_alone(af: AgentFormer) -> None:
-    berths = "\n\n".join(
-        f"# Part {n}\n\nThe crane lifts boats at berth {n}. " + "Ropes and knots. " * 140 for n in range(3)
-    )
-    af.rag.upload(berths.encode(), name="berths.md")
-    af.rag.upload(("The crane lifts boats. " + "Ropes and knots. " * 140).encode(), name="alone.md")
-    hits = af.backend.search(Query("the crane lifts boats", limit=10))
-    told = {hit.entry.source.name: votes(hit)["document"] for hit in reversed(hits) if hit.entry.source}
-    assert told["berths.md"][0] < told["alone.md"][0] and told["alone.md"][1] == 0.5
+def long_document(subject: str, parts: int, *, others: str = "Ropes and knots. ") -> bytes:
+    """A text of so many passages, of which all say what they are about, and one more that does not."""
+    said = "\n\n".join(f"# Part {n}\n\n{subject} at berth {n}. " + others * 140 for n in range(parts))
+    return said.encode()
+
+
+def test_passages_of_a_long_document_of_which_several_are_good_come_before_one_of_another(af: AgentFormer) -> None:
+    af.rag.upload(long_document("The crane lifts boats", 4), name="crane.md")
+    af.rag.upload(long_document("Boats", 4), name="boats.md")
+    hits = af.backend.search(Query("the crane lifts boats", limit=20))
+    worst = {hit.entry.source.name: votes(hit)["document"] for hit in hits if hit.entry.source}
+    assert worst["crane.md"][0] < worst["boats.md"][0] and worst["boats.md"][1] == 0.5
+
+
+def test_length_is_no_merit_beside_a_short_document(af: AgentFormer) -> None:
+    af.rag.upload(long_document("The crane lifts boats", 4), name="crane.md")
+    af.rag.upload(b"The crane lifts boats.", name="short.md")
+    assert all("document" not in votes(hit) for hit in af.backend.search(Query("the crane lifts boats", limit=20)))
 
 
 def test_one_document_does_not_vote_for_itself(af: AgentFormer) -> None:

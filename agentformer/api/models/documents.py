@@ -157,7 +157,7 @@ class Citation(Told):
 class Vote(Told):
     """A ranked list's part in the place of something that was found."""
 
-    name: str = Field(description="`words`, `vectors`, `mentions`, `period` or `reranker`.")
+    name: str = Field(description="`words`, `vectors`, `document`, `mentions`, `period` or `reranker`.")
     rank: int = Field(ge=1, description="Its place in that list.")
     weight: float = Field(ge=0, description="How much the list decided in this search. A reranker decides alone.")
 
