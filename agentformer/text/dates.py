@@ -37,8 +37,10 @@ _YEAR_LAST = re.compile(r"(?<![\d.,])(\d{1,2})([./-])\s?(\d{1,2})\2\s?(\d{4}|\d{
 _NO_YEAR = re.compile(r"(?<![\d.,])(\d{1,2})\.\s?(\d{1,2})\.(?!\d)")
 _SLASHED = re.compile(r"(?<![\d/.,])(\d{1,2})/(\d{1,2})(?![\d/])")
 _EAST = re.compile(
-    r"(?:(?<!\d)(\d{4})\s*+[年년]\s*+)?(?<!\d)(\d{1,2})\s*+[月월](?:\s*+(?<!\d)(\d{1,2})\s*+[日일号號])?"
+    r"(?:(?:(?P<era>令和|平成|昭和|大正)\s*+)?(?<!\d)(?P<year>\d{1,4}|元)\s*+[年년]\s*+)?"
+    r"(?<!\d)(?P<month>\d{1,2})\s*+[月월](?:\s*+(?<!\d)(?P<day>\d{1,2})\s*+[日일号號])?"
 )
+_ERAS = {"令和": 2018, "平成": 1988, "昭和": 1925, "大正": 1911}  # the year before the first of each
 _MARKED = re.compile(r"\d[./-]\s?\d{1,2}[./-]")  # in every date of figures alone
 _WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0900-\u0dff])*")
 # Around a month's name: a day or a year, with what languages put between them.
@@ -126,7 +128,19 @@ def _numeric(text: str, loose: bool) -> Iterator[Mention]:
         first, second = int(match[1]), int(match[2])
         yield from _mention(match, _days((0, second, first), (0, first, second)), sure=False)
     for match in _EAST.finditer(text) if "月" in text or "월" in text else ():
-        yield from _mention(match, _days((int(match[1] or 0), int(match[2]), int(match[3] or 0))), sure=True)
+        eastern = _eastern_year(match["era"], match["year"])
+        if eastern is not None:
+            yield from _mention(match, _days((eastern, int(match["month"]), int(match["day"] or 0))), sure=True)
+
+
+def _eastern_year(era: str | None, year: str | None) -> int | None:
+    """The year of a date of figures with 年: 0 where none is told, None where it is not known which is meant."""
+    if year is None:
+        return 0
+    number = 1 if year == "元" else int(year)
+    if era is None:
+        return number if len(year) == 4 else None
+    return _ERAS[era] + number
 
 
 def _mention(match: re.Match[str], readings: tuple[Day, ...], *, sure: bool) -> Iterator[Mention]:

@@ -205,3 +205,18 @@ def test_runs_of_white_space_are_read_once(text: str, gap: str) -> None:
 def test_long_hostile_texts_are_read_up_to_a_bound(piece: str) -> None:
     text = piece * (MAX_TEXT // len(piece) + 1)
     assert find_days(text + " 7 May 2023", MONDAY.date()) == find_days(text[:MAX_TEXT], MONDAY.date())
+
+
+@pytest.mark.parametrize(
+    ("text", "day"),
+    [
+        ("令和5年5月7日に契約", date(2023, 5, 7)),
+        ("平成30年4月1日", date(2018, 4, 1)),
+        ("昭和60年3月2日", date(1985, 3, 2)),
+        ("令和元年5月1日", date(2019, 5, 1)),
+        ("23年5月7日", None),  # of which era, it does not say
+    ],
+)
+def test_years_of_japanese_eras(text: str, day: date | None) -> None:
+    found = periods(text, datetime(2024, 6, 12, tzinfo=UTC))
+    assert [period.start.date() for period in found] == ([day] if day else [])
