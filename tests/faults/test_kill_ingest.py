@@ -1,6 +1,6 @@
 """`kill -9` while documents are brought in, then again: nothing shows that it ever happened.
 
-Two kills in the normal suite; `AGENTFORMER_KILLS=50` for more. The seed is printed and can be given back in
+Three kills in the normal suite; `AGENTFORMER_KILLS=50` for more. The seed is printed and can be given back in
 `AGENTFORMER_KILLS_SEED`.
 """
 
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ingest_documents import command, entries, half_documents, observe, write_do
 
 from agentformer.memory.backends.faiss_stored import DATABASE_FILE
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "2"))
+KILLS = int(os.environ.get("AGENTFORMER_KILLS", "3"))
 TOKEN = "AGENTFORMER_TEST_FAMILY"  # inherited by every child of an ingest, so that orphans are seen
 DIES_AT_RENAME = """
 import os, signal, sys
@@ -101,6 +102,26 @@ def family(folder: Path) -> list[int]:
     return found
 
 
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for each in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # of a thread that has just ended
+            found += map(int, each.read_text().split())
+    return found
+
+
+def running(pids: list[int]) -> list[int]:
+    """Those of these processes that have not ended."""
+    found = []
+    for pid in pids:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
 def test_an_ingest_killed_at_random_points_leaves_no_trace(world: World, tmp_path: Path) -> None:
     seed = int(os.environ.get("AGENTFORMER_KILLS_SEED") or random.randrange(10**6))
     print(f"seed {seed}, {KILLS} kills within {world.seconds:.1f} s")
@@ -154,11 +175,13 @@ def test_an_ingest_killed_again_and_again_still_arrives(world: World, tmp_path: 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_a_killed_ingest_leaves_no_process(world: World, tmp_path: Path) -> None:
     process = start(world.documents, tmp_path)
-    time.sleep(world.seconds * 0.6)
+    while not (readers := children(process.pid)):  # at work: a file is being read
+        assert process.poll() is None
+        time.sleep(0.01)
     assert process.pid in family(tmp_path)
     process.kill()
     process.communicate()
     deadline = time.monotonic() + 10
-    while family(tmp_path) and time.monotonic() < deadline:
+    while (family(tmp_path) or running(readers)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert family(tmp_path) == []
+    assert family(tmp_path) == [] == running(readers)

@@ -1,7 +1,7 @@
 """Damaged files: each ends as text or as a typed error, in a reader within its memory; the store they go into stays
 sound and goes on answering.
 
-Twelve in the normal suite; `AGENTFORMER_MUTANTS=2000` for more, `AGENTFORMER_MUTANTS_SEED` for the same ones. One of
+Twenty in the normal suite; `AGENTFORMER_MUTANTS=2000` for more, `AGENTFORMER_MUTANTS_SEED` for the same ones. One of
 them is made again by `mutate.py KIND 0 SEED --write FOLDER NUMBER`.
 """
 
@@ -22,7 +22,7 @@ from mutate import KINDS, LIMITS, PIER, mutant
 from agentformer import connect
 
 ROOT = Path(__file__).resolve().parents[2]
-COUNT = int(os.environ.get("AGENTFORMER_MUTANTS", "12"))
+COUNT = int(os.environ.get("AGENTFORMER_MUTANTS", "20"))
 SEED = int(os.environ.get("AGENTFORMER_MUTANTS_SEED", random.randrange(10**6)))
 SHARES = {"pdf": 0.6, "docx": 0.2, "html": 0.2}
 

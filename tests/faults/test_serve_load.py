@@ -1,6 +1,6 @@
 """`agentformer serve` under many clients, ended and killed in the middle: no 5xx, nothing lost that it acknowledged.
 
-Four seconds and eight clients in the normal suite; `AGENTFORMER_CLIENTS=32 AGENTFORMER_SECONDS=120` for more.
+Six seconds and eight clients in the normal suite; `AGENTFORMER_CLIENTS=32 AGENTFORMER_SECONDS=120` for more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
 from serve_load import BOUND, Answer, Load, Server, check_nothing_is_lost, multipart
 
 CLIENTS = int(os.environ.get("AGENTFORMER_CLIENTS", "8"))
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "4"))
+SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "6"))
 LONG = pytest.mark.skipif("AGENTFORMER_CLIENTS" not in os.environ, reason="of the long form: set AGENTFORMER_CLIENTS")
 
 SLOW = 60  # files of a job that goes on while something else happens
