@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agentformer import types as types
     from agentformer.errors import AgentFormerError
     from agentformer.factory import AgentFormer, connect
-    from agentformer.index.fusion import merge
+    from agentformer.search.fusion import merge
     from agentformer.settings import Settings
     from agentformer.types import Answer, Citation, Hit, MemoryEntry, Scope, Vote
 
@@ -47,7 +47,7 @@ _ROOMS = {
     "Settings": "settings",
     "Vote": "types",
     "connect": "factory",
-    "merge": "index.fusion",
+    "merge": "search.fusion",
 }
 
 _MODULES = {
@@ -58,7 +58,8 @@ _MODULES = {
     "index",
     "llms",
     "memory",
-    "net",
+    "http",
+    "search",
     "rag",
     "readers",
     "records",

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
-from agentformer.index.following import FollowingEmbedder
+from agentformer.http.usage import Usage
+from agentformer.index.embedding.active import FollowingEmbedder
 from agentformer.later import Made
-from agentformer.memory.catching_up import CatchingUp
+from agentformer.memory.embed_retry import CatchingUp
 from agentformer.memory.usage import UsageCounter
-from agentformer.net.usage import Usage
 from agentformer.rag.originals import Originals
 from agentformer.registry import known, late, lookup, names, ours, promised
 from agentformer.settings import Settings, load_settings
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from agentformer.evaluation.opened import evaluate_opened
     from agentformer.evaluation.outcomes import Evaluation
     from agentformer.evaluation.trial import Trial
+    from agentformer.http.breaker import Breaker
     from agentformer.llms.guarded import GuardedModel
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.memory.routing import RoutedBackend
-    from agentformer.net.breaker import Breaker
-    from agentformer.rag.verifying import Places, verify
-    from agentformer.records.health.salvage import Salvaged
+    from agentformer.rag.verify import Places, verify
+    from agentformer.records.integrity.recover import Salvaged
     from agentformer.tools.rag_tool import RAGTool
     from agentformer.tools.toolbox import Toolbox
 else:

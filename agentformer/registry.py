@@ -32,25 +32,25 @@ PARTS: dict[str, dict[str, str]] = {
         "sbert": "agentformer.rerankers.cross_encoder:CrossEncoderReranker.from_settings",
     },
     "backends": {
-        "faiss": "agentformer.memory.backends.faiss:FaissMemoryBackend.from_settings",
+        "faiss": "agentformer.memory.backends.faiss.backend:FaissMemoryBackend.from_settings",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
     },
     # How `auto` learns which embedder made the vectors that a backend's folder holds.
     "stored_spaces": {
-        "faiss": "agentformer.memory.backends.faiss_stored:stored_space",
+        "faiss": "agentformer.memory.backends.faiss.stored:stored_space",
     },
     # Which embedder was asked for while it could not be had, by a store that has no vectors yet.
     "wanted_embedders": {
-        "faiss": "agentformer.memory.backends.faiss_stored:wanted_embedder",
+        "faiss": "agentformer.memory.backends.faiss.stored:wanted_embedder",
     },
     # Whether a folder holds a store of this backend, so that nobody takes it for empty with other settings.
     "present": {
-        "faiss": "agentformer.memory.backends.faiss_stored:present",
+        "faiss": "agentformer.memory.backends.faiss.stored:present",
         "local_json": "agentformer.memory.backends.present:local_json",
     },
     # What saves of a folder's store what can be read, where it cannot be opened, and tells in words what came of it.
     "salvagers": {
-        "faiss": "agentformer.memory.backends.salvaging:faiss",
+        "faiss": "agentformer.memory.backends.faiss.recover:faiss",
     },
     "servers": {
         "auto": "agentformer.api.serving:serve",  # one of these
@@ -71,26 +71,26 @@ PARTS: dict[str, dict[str, str]] = {
 
 # Parts of ours that not every command needs; each is imported when it is first called.
 LATE: dict[str, str] = {
-    "Answerer": "agentformer.rag.answer:Answerer",
-    "Breaker": "agentformer.net.breaker:Breaker",
-    "CatchingUp": "agentformer.memory.catching_up:CatchingUp",
-    "ContextBuilder": "agentformer.memory.context:ContextBuilder",
+    "Answerer": "agentformer.rag.answer.answerer:Answerer",
+    "Breaker": "agentformer.http.breaker:Breaker",
+    "CatchingUp": "agentformer.memory.embed_retry:CatchingUp",
+    "ContextBuilder": "agentformer.memory.context.builder:ContextBuilder",
     "Destination": "agentformer.archive.importing:Destination",
-    "Embedding": "agentformer.index.embedding:Embedding",
-    "Examination": "agentformer.index.health.examining:Examination",
+    "Embedding": "agentformer.index.embedding.queue:Embedding",
+    "Examination": "agentformer.memory.backends.faiss.verify:Examination",
     "GuardedModel": "agentformer.llms.guarded:GuardedModel",
-    "HybridSearch": "agentformer.index.search:HybridSearch",
+    "HybridSearch": "agentformer.search.hybrid:HybridSearch",
     "Ingest": "agentformer.rag.ingest:Ingest",
-    "Keeping": "agentformer.index.keeping:Keeping",
-    "Move": "agentformer.index.moving:Move",
+    "Keeping": "agentformer.index.embedding.import_vectors:Keeping",
+    "Move": "agentformer.index.embedding.migration:Move",
     "Origin": "agentformer.archive.backup:Origin",
-    "Places": "agentformer.rag.verifying:Places",
+    "Places": "agentformer.rag.verify:Places",
     "ReadLimits": "agentformer.readers:ReadLimits",
     "RoutedBackend": "agentformer.memory.routing:RoutedBackend",
     "Summarizer": "agentformer.memory.summaries.summarizer:Summarizer",
     "Toolbox": "agentformer.tools.toolbox:Toolbox",
-    "alone": "agentformer.index.moving:alone",
-    "audit": "agentformer.memory.audit:audit",
+    "alone": "agentformer.index.embedding.migration:alone",
+    "audit": "agentformer.memory.audit.audit:audit",
     "back_up": "agentformer.archive.backup:back_up",
     "build_cleaner": "agentformer.building.memory:build_cleaner",
     "build_memory": "agentformer.building.memory:build_memory",
@@ -99,15 +99,15 @@ LATE: dict[str, str] = {
     "evaluate_opened": "agentformer.evaluation.opened:evaluate_opened",
     "export_to": "agentformer.archive.writing:export_to",
     "import_into": "agentformer.archive.importing:import_into",
-    "latest_first": "agentformer.memory.latest:latest_first",
-    "merge_duplicates": "agentformer.memory.audit:merge_duplicates",
+    "latest_first": "agentformer.search.recency:latest_first",
+    "merge_duplicates": "agentformer.memory.audit.audit:merge_duplicates",
     "open_trial": "agentformer.building.trial:open_trial",
     "read_archive": "agentformer.archive.reading:read",
     "read_dataset": "agentformer.evaluation.dataset:read_dataset",
-    "relevant": "agentformer.memory.relevance:relevant",
+    "relevant": "agentformer.search.relevance:relevant",
     "summary_entry": "agentformer.memory.summaries.entry:summary_entry",
-    "verify": "agentformer.rag.verifying:verify",
-    "why_nothing": "agentformer.memory.hints:why_nothing",
+    "verify": "agentformer.rag.verify:verify",
+    "why_nothing": "agentformer.memory.empty_result:why_nothing",
     "why_unavailable": "agentformer.embedders.sbert:why_unavailable",
 }
 

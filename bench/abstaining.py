@@ -9,7 +9,8 @@ takes its questions from another one (xquad/en<xquad/de: German questions over E
 
 "Declined" is what quotation declines at `abstain` (the setting's default, unless given), "no model asked" what a
 language model is not even asked. AUROC is the chance that an answerable question has more confidence than the other
-kind. The coefficients of `rag/confidence.py` and the default were chosen on questions of even number (`--half even`);
+kind. The coefficients of `rag/answer/confidence.py` and the default were chosen on questions of even number (`--half
+even`);
 the odd ones are reported. `--curve` tells what other bounds would give, `--fit` what the coefficients come out as.
 """
 
@@ -28,8 +29,8 @@ import numpy as np
 
 import agentformer
 from agentformer.llms.echo import EchoModel
-from agentformer.rag.answer import Answerer
-from agentformer.rag.confidence import BASELINES, Grounds, grounds
+from agentformer.rag.answer.answerer import Answerer
+from agentformer.rag.answer.confidence import BASELINES, Grounds, grounds
 from agentformer.records.ids import new_id
 from agentformer.settings import Settings, load_settings
 from agentformer.text.languages import detect_language

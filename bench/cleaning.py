@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.memory_cleaner import MemoryCleaner
 from agentformer.memory.summaries.summarizer import Summarizer
 from agentformer.memory.summaries.verification import unfaithful

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import agentformer
 from agentformer.factory import named_embedder
-from agentformer.index.cutting import GROUP, Cutter
+from agentformer.index.embedding.windows import GROUP, Cutter
 from agentformer.types import Embedder, MemoryEntry, Query
 from bench.data import load
 

@@ -32,7 +32,7 @@ from statistics import fmean
 from typing import Any
 
 import agentformer
-from agentformer.memory.relevance import relevant
+from agentformer.search.relevance import relevant
 from agentformer.settings import Settings, load_settings
 from agentformer.types import Hits
 from bench.data import DATA, DataSet, Row, load

@@ -17,9 +17,10 @@ ROOT = Path(agentformer.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("later",),
     ("types", "errors", "_version"),
-    ("net",),
+    ("http",),
     ("records", "text", "embedders", "settings", "registry"),
     ("index", "llms", "rerankers", "readers", "access", "jobs"),
+    ("search",),
     ("memory", "rag"),
     ("tools", "archive", "evaluation"),
     ("building",),

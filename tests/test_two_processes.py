@@ -13,7 +13,7 @@ import pytest
 
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Query, Scope
@@ -23,7 +23,7 @@ HELPER = """
 import sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import make_entry
 from agentformer.types import Query
 backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder())

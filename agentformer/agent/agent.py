@@ -26,9 +26,9 @@ from agentformer.agent.workers import Workers
 from agentformer.building.counting import token_counter
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
-from agentformer.rag import links
+from agentformer.rag.answer import links
 from agentformer.records import fields
-from agentformer.text.quoting import Unquoted
+from agentformer.text.prompt_quoting import Unquoted
 from agentformer.tools.caller import Caller
 from agentformer.types import ChatMessage, MemoryEntry, Scope, ToolCall
 

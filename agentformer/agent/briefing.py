@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from agentformer.agent.prompts import EARLIER, note
 from agentformer.agent.turns import UsedMemory
-from agentformer.memory.context import Context
-from agentformer.text.quoting import without_tokens
+from agentformer.memory.context.builder import Context
+from agentformer.text.prompt_quoting import without_tokens
 from agentformer.types import ChatMessage, MemoryBackend, MemoryEntry
 
 _EXCERPT = 200  # characters of a memory that a person is shown

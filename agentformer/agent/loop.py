@@ -15,7 +15,7 @@ from agentformer.agent.limits import Meter
 from agentformer.agent.turns import Finish
 from agentformer.agent.workers import OutOfTime, Workers, result
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
-from agentformer.rag.speech import spoken
+from agentformer.rag.answer.stream import spoken
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 

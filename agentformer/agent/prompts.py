@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from agentformer.text.quoting import framed, inert, inert_json
+from agentformer.text.prompt_quoting import framed, inert, inert_json
 
 _SYSTEM = """You are an assistant with a lasting memory and a library of documents{reach}.
 Today is {today}.

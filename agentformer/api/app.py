@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from flask import Blueprint, Flask
 
 from agentformer.access.grant import Grant
+from agentformer.api.auth import Guard
 from agentformer.api.docs_page import add_docs_page
 from agentformer.api.documents import add_documents
-from agentformer.api.guarding import Guard
 from agentformer.api.health import add_health
 from agentformer.api.jobs import add_jobs
 from agentformer.api.memory import add_memory
@@ -19,7 +19,7 @@ from agentformer.api.openapi import add_openapi
 from agentformer.api.operations import Operations
 from agentformer.api.problems import handle_errors
 from agentformer.api.questions import add_questions
-from agentformer.api.room import Room
+from agentformer.api.thread_limit import Room
 from agentformer.api.tools import add_tools
 from agentformer.api.uploads import add_uploads, upload_jobs
 from agentformer.errors import InvalidInput

@@ -12,7 +12,7 @@ from flask import Response
 from agentformer.access.grant import Grant
 from agentformer.api.models import documents as models
 from agentformer.api.operations import Operations
-from agentformer.api.outgoing import reply
+from agentformer.api.response import reply
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document

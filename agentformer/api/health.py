@@ -7,8 +7,8 @@ from flask import Response
 from agentformer.api.metrics import add_metrics
 from agentformer.api.models import health as models
 from agentformer.api.operations import Operations
-from agentformer.api.outgoing import reply
 from agentformer.api.readiness import Readiness, is_usable
+from agentformer.api.response import reply
 from agentformer.api.status import add_status
 from agentformer.factory import AgentFormer
 

@@ -12,7 +12,7 @@ from flask import Response, request
 from agentformer.access.grant import Grant
 from agentformer.api.models import jobs as models
 from agentformer.api.operations import Operations
-from agentformer.api.outgoing import reply
+from agentformer.api.response import reply
 from agentformer.api.streaming import EVENT_STREAM, stream_of
 from agentformer.errors import Busy, NotFound
 from agentformer.factory import AgentFormer

@@ -19,8 +19,8 @@ from pydantic.json_schema import models_json_schema
 from agentformer._version import __version__
 from agentformer.api.models.common import Problem
 from agentformer.api.operations import Operation, Operations
-from agentformer.api.outgoing import reply
 from agentformer.api.problems import PROBLEM
+from agentformer.api.response import reply
 
 JSON = "application/json"
 FORM = "multipart/form-data"

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from werkzeug.exceptions import MethodNotAllowed
 
 from agentformer.access.grant import Grant, Right
-from agentformer.api.incoming import body_of, check_no_query, form_of, query_of
-from agentformer.api.room import Room
+from agentformer.api.request import body_of, check_no_query, form_of, query_of
+from agentformer.api.thread_limit import Room
 
 View = Callable[..., Any]
 Header = str | Mapping[str, Any]  # a description, or a JSON Schema with one

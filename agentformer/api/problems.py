@@ -8,7 +8,7 @@ from typing import Any
 from flask import Blueprint, Flask, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
-from agentformer.api.outgoing import to_json
+from agentformer.api.response import to_json
 from agentformer.errors import (
     AgentFormerError,
     Busy,

@@ -9,7 +9,7 @@ from flask import Response, request
 from agentformer.access.grant import Grant
 from agentformer.api.models.documents import Answer, Question
 from agentformer.api.operations import Operations, always
-from agentformer.api.outgoing import reply
+from agentformer.api.response import reply
 from agentformer.api.streaming import EVENT_STREAM, event_stream
 from agentformer.errors import TooLarge
 from agentformer.factory import AgentFormer

@@ -7,7 +7,7 @@ from flask import Response
 from agentformer.access.grant import Grant
 from agentformer.api.models.health import State
 from agentformer.api.operations import Operations
-from agentformer.api.outgoing import reply
+from agentformer.api.response import reply
 from agentformer.factory import AgentFormer
 
 

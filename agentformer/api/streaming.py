@@ -9,9 +9,9 @@ from typing import Any
 
 from flask import Response
 
-from agentformer.api.outgoing import to_json
 from agentformer.api.problems import problem_json
-from agentformer.api.pulling import pulled
+from agentformer.api.response import to_json
+from agentformer.api.threaded_stream import pulled
 from agentformer.tools.shapes import event_json
 from agentformer.types import AnswerEvent
 

@@ -7,7 +7,7 @@ from flask import Response
 from agentformer.access.grant import Grant
 from agentformer.api.models import tools as models
 from agentformer.api.operations import Operations, always
-from agentformer.api.outgoing import reply
+from agentformer.api.response import reply
 from agentformer.factory import AgentFormer
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import ToolDefinition

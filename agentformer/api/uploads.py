@@ -16,7 +16,7 @@ from agentformer.api.models import jobs as job_models
 from agentformer.api.models import uploads as models
 from agentformer.api.multipart import files_of_request, read_multipart
 from agentformer.api.operations import Operations
-from agentformer.api.outgoing import reply
+from agentformer.api.response import reply
 from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError
 from agentformer.factory import AgentFormer
 from agentformer.jobs.job import Job, Task, usable

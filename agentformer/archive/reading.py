@@ -32,7 +32,7 @@ from agentformer.archive.layout import (
 from agentformer.archive.lines import read_line
 from agentformer.archive.vectors import VectorFile, read_space, read_vectors
 from agentformer.errors import InvalidInput
-from agentformer.records.past import wrong_past
+from agentformer.records.history import wrong_past
 from agentformer.types import MemoryEntry, StoredVector
 
 _LONGEST_MANIFEST = 64 << 20  # bytes

@@ -13,7 +13,7 @@ from agentformer.tools.rag_tool import RAGTool
 from agentformer.types import Embedder, LanguageModel, MemoryBackend
 
 if TYPE_CHECKING:
-    from agentformer.rag.answer import Answerer
+    from agentformer.rag.answer.answerer import Answerer
     from agentformer.rag.ingest import Ingest
     from agentformer.readers import ReadLimits
 else:

@@ -19,7 +19,7 @@ from agentformer.settings import Settings
 from agentformer.types import Embedder, LanguageModel, MemoryBackend, MemoryEntry
 
 if TYPE_CHECKING:
-    from agentformer.memory.context import ContextBuilder
+    from agentformer.memory.context.builder import ContextBuilder
     from agentformer.memory.summaries.summarizer import Summarizer, Summary
 else:
     ContextBuilder, Summarizer = late("ContextBuilder"), late("Summarizer")

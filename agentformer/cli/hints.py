@@ -6,13 +6,13 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from agentformer.cli.output import say
-from agentformer.memory.weighing import above_noise
 from agentformer.registry import late
+from agentformer.search.salience import above_noise
 from agentformer.types import Hits, Query, Scope
 
 if TYPE_CHECKING:
     from agentformer.factory import AgentFormer
-    from agentformer.memory.relevance import relevant
+    from agentformer.search.relevance import relevant
 else:
     relevant = late("relevant")
 

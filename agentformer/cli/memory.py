@@ -16,7 +16,7 @@ from agentformer.cli.inputs import object_of, source_of, text_of
 from agentformer.cli.output import print_entries, print_hits, print_json, print_table, print_warnings, say
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect
-from agentformer.memory.context_plan import Context, ContextReport
+from agentformer.memory.context.plan import Context, ContextReport
 from agentformer.tools.shapes import context_json, entry_json, hit_json, memory_hit_json, reference_json
 from agentformer.types import TIERS, Decay, MemoryEntry, Reference, Scope
 

@@ -16,7 +16,7 @@ from agentformer.tools.shapes import entry_json, report_json
 from agentformer.types import Scope
 
 if TYPE_CHECKING:
-    from agentformer.memory.audit import AuditReport, Duplicates, merge_duplicates
+    from agentformer.memory.audit.audit import AuditReport, Duplicates, merge_duplicates
 else:
     merge_duplicates = late("merge_duplicates")
 

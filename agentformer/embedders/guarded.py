@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentformer.errors import AgentFormerError, EmbedderUnavailable, MissingExtra
+from agentformer.http.breaker import Breaker
+from agentformer.http.usage import Usage
 from agentformer.later import Later
-from agentformer.net.breaker import Breaker
-from agentformer.net.usage import Usage
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 
 if TYPE_CHECKING:

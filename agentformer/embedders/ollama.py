@@ -12,7 +12,7 @@ from typing import Any
 from agentformer.embedders.known import habits
 from agentformer.embedders.remote import PATIENCE, Answer, RemoteEmbedder, Slow, overflows
 from agentformer.errors import EmbedderUnavailable, TextTooLong
-from agentformer.net.http import HttpFailure, JsonClient
+from agentformer.http.client import HttpFailure, JsonClient
 from agentformer.settings import Settings
 
 DEFAULT_MODEL = "nomic-embed-text"

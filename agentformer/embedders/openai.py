@@ -8,9 +8,9 @@ from typing import Any
 from agentformer.embedders.known import habits
 from agentformer.embedders.remote import Answer, RemoteEmbedder, Slow, overflows
 from agentformer.errors import EmbedderUnavailable, InvalidInput, TextTooLong
-from agentformer.net.bounded import OverLimit
-from agentformer.net.openai_client import Failure, explain, open_client
-from agentformer.net.servers import FirstThatAnswers, Server, candidates
+from agentformer.http.limits import OverLimit
+from agentformer.http.openai_client import Failure, explain, open_client
+from agentformer.http.servers import FirstThatAnswers, Server, candidates
 from agentformer.settings import Settings
 
 DEFAULT_MODEL = "text-embedding-3-small"

@@ -27,12 +27,12 @@ from typing import Any
 from agentformer.errors import DocumentError, EmbedderUnavailable, InvalidInput
 from agentformer.evaluation.dataset import Dataset, Passage, Question
 from agentformer.evaluation.moments import moment_of, stated
-from agentformer.memory import arguments
+from agentformer.memory import validation as arguments
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.documents import Document
 from agentformer.rag.ingest import document_entries
-from agentformer.readers.limits import ReadOptions
 from agentformer.readers.plain import parse
+from agentformer.readers.sandbox.limits import ReadOptions
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import DEFAULT_NAMESPACE, Embedder, Hit, MemoryBackend, MemoryEntry, Scope, Span
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, time
 from typing import Any
 
-from agentformer.text.dates import find_dates
+from agentformer.text.dates.dates import find_dates
 
 MOMENT = ("date_time", "date", "occurred_at", "timestamp")  # keys of a passage's `meta`, the first that is there
 _LONGEST = 100  # code points of a date and a time

@@ -17,9 +17,9 @@ from agentformer.evaluation.cloze import IDEOGRAPHIC, LETTERS, UNSPACED, Rarity,
 from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.loading import LANGUAGE, said
 from agentformer.evaluation.opened import page_name
+from agentformer.llms.reasoning import without_thoughts
 from agentformer.text.languages import detect_language
-from agentformer.text.quoting import framed, without_tokens
-from agentformer.text.thoughts import without_thoughts
+from agentformer.text.prompt_quoting import framed, without_tokens
 from agentformer.types import ChatMessage, Hit, LanguageModel, MemoryBackend, Scope
 
 COUNT = 100

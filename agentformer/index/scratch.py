@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agentformer.errors import StoreFull
-from agentformer.index.described import INDEX_FILE, META_FILE, WORDS_FOLDER
+from agentformer.index.vectors.snapshot_meta import INDEX_FILE, META_FILE, WORDS_FOLDER
 
 
 class Scratch:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentformer.errors import StoreError
-from agentformer.records.placed import Placed
+from agentformer.records.integrity.file_guard import Placed
 from agentformer.records.sqlite_file import opened, transaction, translated
 
 _BUSY_SECONDS = 30.0  # a transaction here is a few rows; who waits longer waits for a process that hangs

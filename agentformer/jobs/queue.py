@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentformer.errors import NotFound, StoreError
+from agentformer.jobs.files import Spool
 from agentformer.jobs.job import Job, Task
-from agentformer.jobs.spool import Spool
 from agentformer.jobs.store import JobStore
 from agentformer.jobs.worker import Bring, JobWorker
 from agentformer.records.ids import new_id

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, Protocol
 from filelock import FileLock
 
 from agentformer.errors import StoreError
+from agentformer.jobs.files import Spool
 from agentformer.jobs.job import Job, usable
-from agentformer.jobs.spool import Spool
 from agentformer.jobs.store import JobStore
 
 log = logging.getLogger("agentformer")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentformer.errors import InvalidReply
-from agentformer.llms.asked import check_asked
+from agentformer.llms.request_checks import check_asked
 from agentformer.llms.structured import Mismatch, Schema
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong
-from agentformer.net.breaker import Breaker
-from agentformer.net.usage import Usage
+from agentformer.http.breaker import Breaker
+from agentformer.http.usage import Usage
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
 

@@ -16,8 +16,12 @@ from agentformer.errors import (
     LanguageModelUnavailable,
     PromptTooLong,
 )
-from agentformer.llms.asked import check_asked
-from agentformer.llms.dialect import SHAPES, Dialect
+from agentformer.http.openai_client import Failure, cleaned, explain, open_client, secrets
+from agentformer.http.redact_text import masked
+from agentformer.http.redaction import with_path
+from agentformer.http.servers import LMSTUDIO_URL, OLLAMA_URL, FirstThatAnswers, Server, candidates
+from agentformer.llms.request_checks import check_asked
+from agentformer.llms.server_capabilities import SHAPES, Dialect
 from agentformer.llms.structured import Mismatch, Schema
 from agentformer.llms.wire import (
     Finish,
@@ -30,10 +34,6 @@ from agentformer.llms.wire import (
     tools_out,
     unstreamed_in,
 )
-from agentformer.net.address import with_path
-from agentformer.net.openai_client import Failure, cleaned, explain, open_client, secrets
-from agentformer.net.secrets import masked
-from agentformer.net.servers import LMSTUDIO_URL, OLLAMA_URL, FirstThatAnswers, Server, candidates
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool
 

@@ -15,7 +15,7 @@ from agentformer.errors import AgentFormerError, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
 from agentformer.records import fields
-from agentformer.text.quoting import inert
+from agentformer.text.prompt_quoting import inert
 from agentformer.tools.caller import Caller
 from agentformer.types import Page
 

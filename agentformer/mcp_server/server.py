@@ -19,7 +19,7 @@ from agentformer.factory import AgentFormer
 from agentformer.mcp_server import resources
 from agentformer.mcp_server.callers import caller_of
 from agentformer.mcp_server.opening import Opening
-from agentformer.text.quoting import inert_json
+from agentformer.text.prompt_quoting import inert_json
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import ToolDefinition
 from agentformer.types import ToolCall

@@ -8,16 +8,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.memory import arguments
-from agentformer.memory.calls import MessageFields, Place, ScopeFields, StoredFields
+from agentformer.memory import validation as arguments
 from agentformer.memory.core import BLOCK_KIND, CoreMemory, block_id
 from agentformer.memory.hierarchical import HierarchicalMemory
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
+from agentformer.memory.types import MessageFields, Place, ScopeFields, StoredFields
 from agentformer.memory.usage import UsageCounter
-from agentformer.memory.weighing import SPARE, above_noise, weighed
 from agentformer.records import fields
 from agentformer.records.salience import effective_salience
 from agentformer.registry import late
+from agentformer.search.salience import SPARE, above_noise, weighed
 from agentformer.types import (
     DEFAULT_NAMESPACE,
     UNSEARCHED_KINDS,
@@ -31,11 +31,11 @@ from agentformer.types import (
 )
 
 if TYPE_CHECKING:
-    from agentformer.memory.audit import AuditReport, audit
-    from agentformer.memory.context import Context, ContextBuilder
-    from agentformer.memory.hints import why_nothing
-    from agentformer.memory.latest import latest_first
-    from agentformer.memory.relevance import relevant
+    from agentformer.memory.audit.audit import AuditReport, audit
+    from agentformer.memory.context.builder import Context, ContextBuilder
+    from agentformer.memory.empty_result import why_nothing
+    from agentformer.search.recency import latest_first
+    from agentformer.search.relevance import relevant
 else:
     audit, why_nothing, relevant = late("audit"), late("why_nothing"), late("relevant")
     latest_first = late("latest_first")

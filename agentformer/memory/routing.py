@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
-from agentformer.index.fusion import merge
-from agentformer.memory.joined import JoinedSnapshot
+from agentformer.memory.combined_snapshot import JoinedSnapshot
 from agentformer.records.codec import happened_at
-from agentformer.records.past import Past, checked_past
+from agentformer.records.history import Past, checked_past
+from agentformer.search.fusion import merge
 from agentformer.settings import Route
 from agentformer.types import (
     Check,

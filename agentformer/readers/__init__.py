@@ -12,9 +12,9 @@ from pathlib import PurePath
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, UnsupportedFormat
 from agentformer.readers.dispatch import ADAPTERS, SUPPORTED, adapter_for
-from agentformer.readers.limits import ReadLimits, ReadOptions
-from agentformer.readers.sandbox import read_isolated
-from agentformer.readers.sniffing import BINARY, PDF, PLAIN, sniff
+from agentformer.readers.media_type import BINARY, PDF, PLAIN, sniff
+from agentformer.readers.sandbox.limits import ReadLimits, ReadOptions
+from agentformer.readers.sandbox.process import read_isolated
 from agentformer.types import DocumentText
 
 __all__ = ["ReadLimits", "read", "sniff"]

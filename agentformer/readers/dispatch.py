@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Protocol, cast
 
 from agentformer.errors import DocumentError, UnsupportedFormat
-from agentformer.readers.limits import ReadOptions
-from agentformer.readers.sniffing import DOCX, HTML, MARKDOWN, PDF, PLAIN
+from agentformer.readers.media_type import DOCX, HTML, MARKDOWN, PDF, PLAIN
+from agentformer.readers.sandbox.limits import ReadOptions
 from agentformer.types import DocumentText
 
 ADAPTERS = {
-    PDF: "agentformer.readers.pdf",
+    PDF: "agentformer.readers.pdf.pdf",
     DOCX: "agentformer.readers.docx",
     HTML: "agentformer.readers.html",
     MARKDOWN: "agentformer.readers.markdown",

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from lxml import etree
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
-from agentformer.readers.limits import ReadOptions
 from agentformer.readers.outline import OutlineBuilder
+from agentformer.readers.sandbox.limits import ReadOptions
 from agentformer.readers.sections import document_of
 from agentformer.types import DocumentText
 

@@ -9,7 +9,7 @@ import unicodedata
 from charset_normalizer import from_bytes
 
 from agentformer.errors import CorruptDocument
-from agentformer.readers.sniffing import utf16_without_bom
+from agentformer.readers.media_type import utf16_without_bom
 
 _BOMS = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with

@@ -10,8 +10,8 @@ from lxml import html as lxml_html
 
 from agentformer.errors import CorruptDocument
 from agentformer.readers.encoding import decode
-from agentformer.readers.limits import ReadOptions
 from agentformer.readers.outline import OutlineBuilder
+from agentformer.readers.sandbox.limits import ReadOptions
 from agentformer.readers.sections import document_of
 from agentformer.types import DocumentText
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agentformer.readers.encoding import decode
-from agentformer.readers.limits import ReadOptions
+from agentformer.readers.sandbox.limits import ReadOptions
 from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Heading, Page

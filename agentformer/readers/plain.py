@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentformer.readers.encoding import decode
-from agentformer.readers.limits import ReadOptions
+from agentformer.readers.sandbox.limits import ReadOptions
 from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from agentformer.errors import DocumentTooLarge, EmptyDocument
-from agentformer.readers.limits import ReadLimits
+from agentformer.readers.sandbox.limits import ReadLimits
 from agentformer.types import DocumentText, Heading, Page
 
 SECTION_CHARS = 40_000  # about 15 printed pages: a citation's page still says where to look

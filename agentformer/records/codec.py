@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import Any
 
 from agentformer.errors import InvalidInput, StoreDamaged
-from agentformer.records import crc
 from agentformer.records.fields import encodable
+from agentformer.records.integrity import checksums as crc
 from agentformer.types import Link, MemoryEntry, Source
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,9 +12,10 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from agentformer.errors import StoreError, StoreFull
-from agentformer.records import crc, meta
-from agentformer.records.foreign_log import check_log_is_ours
-from agentformer.records.placed import Placed, check_kind
+from agentformer.records import meta
+from agentformer.records.integrity import checksums as crc
+from agentformer.records.integrity.file_guard import Placed, check_kind
+from agentformer.records.integrity.stale_wal import check_log_is_ours
 from agentformer.records.salience import decayed
 from agentformer.records.schema import OURS, migrate
 from agentformer.records.sqlite_file import opened, transaction, translated

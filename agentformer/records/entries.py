@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from agentformer.errors import Conflict, StoreDamaged
-from agentformer.records import crc
 from agentformer.records.codec import COLUMNS, from_row, from_state, state_checksum, to_json, to_micros, to_row
 from agentformer.records.duplicates import KEPT_EACH_TIME, same
+from agentformer.records.integrity import checksums as crc
 from agentformer.records.neighbours import numbers_around
 from agentformer.records.scopes import names_few, where
 from agentformer.records.vectors import forget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from agentformer.records import crc
+from agentformer.records.integrity import checksums as crc
 
 
 def told(connection: sqlite3.Connection, key: str) -> str:

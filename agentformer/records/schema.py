@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 
 from agentformer.errors import StoreError
-from agentformer.records import crc
 from agentformer.records.ids import new_id
+from agentformer.records.integrity import checksums as crc
 
 MIGRATIONS: tuple[str, ...] = (
     # 1: entries, their history, the change feed, embedding spaces, windows, vectors, the embedding queue.

@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import Literal
 
 from agentformer.errors import Conflict, SpaceMismatch
-from agentformer.records import crc, meta
+from agentformer.records import meta
 from agentformer.records.codec import undecodable
+from agentformer.records.integrity import checksums as crc
 from agentformer.types import UNSEARCHED_KINDS, EmbeddingSpace, SpaceState
 
 _LAST_SPACE, _WANTED_EMBEDDER = "last_space", "wanted_embedder"  # keys of `meta`

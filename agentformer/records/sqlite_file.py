@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
-from agentformer.records.placed import Placed, check_kind, check_ours, is_read_only, opened_read_only, place_of
+from agentformer.records.integrity.file_guard import (
+    Placed,
+    check_kind,
+    check_ours,
+    is_read_only,
+    opened_read_only,
+    place_of,
+)
 
 _DAMAGED = (
     *("malformed", "not a database", "disk image", "corrupt", "unsupported file format", "could not decode"),

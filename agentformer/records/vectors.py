@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agentformer.errors import EmbedderError
 from agentformer.later import Later
-from agentformer.records import crc
+from agentformer.records.integrity import checksums as crc
 from agentformer.records.scopes import where
 from agentformer.types import Matrix, Scope, Span, Waiting
 

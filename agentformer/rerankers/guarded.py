@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from agentformer.errors import AgentFormerError, RerankerUnavailable
+from agentformer.http.breaker import Breaker
 from agentformer.later import Later
-from agentformer.net.breaker import Breaker
 from agentformer.registry import promised
 from agentformer.settings import Settings
 from agentformer.types import BoundedReranker, Reranker, Vector

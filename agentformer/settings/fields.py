@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from agentformer.net.address import checked, shown
+from agentformer.http.redaction import checked, shown
 from agentformer.settings.checks import checked_cache, checked_folder, checked_key, checked_languages, unusable
 from agentformer.types import TIERS
 

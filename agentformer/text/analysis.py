@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from agentformer.text.analysers import PLAIN, Analysers, Splitter
+from agentformer.text.analyzers import PLAIN, Analysers, Splitter
 from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, language_of_query, stem
-from agentformer.text.lexing import MAX_TERM, Lexeme, lexemes
+from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes
 
 __all__ = ["COMPOUNDING", "MAX_QUERY", "MAX_TERM", "Terms", "query_terms", "text_terms"]
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from agentformer.errors import MissingExtra
-from agentformer.text.analysers import Splitter
+from agentformer.text.analyzers import Splitter
 
 _LONGEST = 64  # code points of a word that is looked at
 _READINGS = 8  # of one word: "alusta" has five

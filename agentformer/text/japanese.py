@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from agentformer.errors import MissingExtra
-from agentformer.text.analysers import Splitter
+from agentformer.text.analyzers import Splitter
 
 _DICTIONARIES = ("core", "small", "full")  # that are taken, the first that is installed
 _SLICE = 4_000  # code points at a time: the tokenizer takes at most 49,149 bytes

@@ -16,8 +16,8 @@ from agentformer.errors import InvalidInput, NotFound
 from agentformer.later import Made
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Document, describe
+from agentformer.rag.keyed_lock import Turns
 from agentformer.rag.originals import Originals
-from agentformer.rag.turns import Turns
 from agentformer.records import fields
 from agentformer.types import (
     DEFAULT_NAMESPACE,
@@ -32,7 +32,7 @@ from agentformer.types import (
 )
 
 if TYPE_CHECKING:
-    from agentformer.rag.answer import Answerer
+    from agentformer.rag.answer.answerer import Answerer
     from agentformer.rag.ingest import Ingest, Progress
 
 _WAITING = "no embedder was at hand: found by words, and by vectors after `agentformer reindex`"

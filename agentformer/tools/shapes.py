@@ -23,7 +23,7 @@ from agentformer.types import (
 )
 
 if TYPE_CHECKING:
-    from agentformer.memory.context_plan import Context
+    from agentformer.memory.context.plan import Context
     from agentformer.rag.documents import Document
 
 _BROKE_OFF = "urn:agentformer:problem:language-model-unavailable"

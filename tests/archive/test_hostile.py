@@ -15,7 +15,7 @@ from agentformer.archive import importing, layout
 from agentformer.archive.reading import read
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError, InvalidInput
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import make_entry
 from agentformer.types import MemoryBackend, Scope
 from tests.archive.conftest import everything, exported, fill, imported, manifest_of, resign

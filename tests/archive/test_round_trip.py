@@ -14,7 +14,7 @@ import pytest
 from agentformer.archive import importing
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.factory import connect
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.memory.routing import RoutedBackend
 from agentformer.settings import Route

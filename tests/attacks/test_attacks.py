@@ -18,7 +18,7 @@ pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer import AgentFormer, Answer, connect
 from agentformer.agent import Agent, Turn
-from agentformer.rag.prompts import messages
+from agentformer.rag.answer.prompts import messages
 from agentformer.types import Scope
 from tests.attacks.gullible import MARK, Gullible, Message, tool_call, why
 from tests.llms.hostile import completion

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentformer.errors import EmbedderError
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import BackendConformance, CountingEmbedder, make_entry
 from agentformer.types import Embedder, Matrix, Query, Scope
 

@@ -15,11 +15,12 @@ from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreFull
-from agentformer.index import erasing, growth
-from agentformer.index.described import INDEX_FILE
-from agentformer.index.word_fields import schema
-from agentformer.index.words import WordIndex
-from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
+from agentformer.index import secure_delete as erasing
+from agentformer.index.vectors import background_trainer as growth
+from agentformer.index.vectors.snapshot_meta import INDEX_FILE
+from agentformer.index.words.fields import schema
+from agentformer.index.words.index import WordIndex
+from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
@@ -101,7 +102,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.types import Scope
 
 backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder())
@@ -168,7 +169,7 @@ def test_removing_by_id_is_no_error_when_the_log_cannot_be_emptied(
 def test_a_snapshot_that_another_process_was_writing_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = with_a_secret(tmp_path)
     late = (tmp_path / INDEX_FILE).read_bytes()
-    monkeypatch.setattr("agentformer.index.dense._PATIENCE", 0.0)
+    monkeypatch.setattr("agentformer.index.vectors.follower._PATIENCE", 0.0)
     with FileLock(tmp_path / growth.LOCK_FILE):
         assert backend.remove(Scope(user_id="x")) == 1
         (tmp_path / INDEX_FILE).write_bytes(late)  # its last step, after the removal

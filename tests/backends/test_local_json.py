@@ -13,7 +13,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, StoreDamaged, StoreError, StoreFull
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend, folder
 from agentformer.testing import BackendConformance, by_words, make_entry
 from agentformer.types import Embedder, Link, MemoryBackend, Query, Scope, Source

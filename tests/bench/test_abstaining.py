@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentformer.rag.confidence import Grounds
+from agentformer.rag.answer.confidence import Grounds
 from agentformer.settings import Settings
 from bench import abstaining, data
 from bench.abstaining import Asked, auroc, curve, logistic_fit, measure, rows

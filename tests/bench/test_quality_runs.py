@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.index import word_fields
+from agentformer.index.words import fields as word_fields
 from agentformer.settings import Settings
-from agentformer.text import analysis, time_words
+from agentformer.text import analysis
+from agentformer.text.dates import words as time_words
 from agentformer.types import Query
 from bench import abstaining, data, pages, precision
 from bench.quality import __main__, others, table, timing

@@ -15,9 +15,9 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged
-from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
-from agentformer.memory.backends.salvaging import faiss as salvage
-from agentformer.records.health.salvage import LOST
+from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
+from agentformer.memory.backends.faiss.recover import faiss as salvage
+from agentformer.records.integrity.recover import LOST
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Query, Scope
 

@@ -13,12 +13,13 @@ from typing import NamedTuple
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.plan import Plan
-from agentformer.memory.backends.faiss import FaissMemoryBackend
-from agentformer.records import erasure
+from agentformer.index.vectors.options import Plan
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.records import secure_delete as erasure
 from agentformer.records.database import Database
-from agentformer.records.health import repairing, verifying
-from agentformer.records.health.aside import Aside
+from agentformer.records.integrity import repair as repairing
+from agentformer.records.integrity import verify as verifying
+from agentformer.records.integrity.quarantine import Aside
 from agentformer.testing import make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope, Source
 

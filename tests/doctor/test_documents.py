@@ -9,11 +9,11 @@ from pathlib import Path
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.factory import AgentFormer, connect
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.memory.routing import RoutedBackend
 from agentformer.rag.originals import Originals
-from agentformer.rag.verifying import Places, verify
+from agentformer.rag.verify import Places, verify
 from agentformer.settings import Route
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 

@@ -14,10 +14,10 @@ import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderError
-from agentformer.index import manifest
-from agentformer.index.plan import Plan
-from agentformer.index.word_fields import Analysed, schema
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.index.vectors.options import Plan
+from agentformer.index.words import manifest
+from agentformer.index.words.fields import Analysed, schema
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records.files import delete
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope

@@ -17,12 +17,12 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged, StoreError
-from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.records.health.aside import Aside
-from agentformer.records.health.salvage import Salvaged, salvage
+from agentformer.records.integrity.quarantine import Aside
+from agentformer.records.integrity.recover import Salvaged, salvage
 from agentformer.testing import make_entry
 from agentformer.types import Scope
 
@@ -34,7 +34,7 @@ EVENTS, WRITTEN = ("os.rename", "os.remove", "os.chmod", "os.chown", "sqlite3.co
 # A repair that waits behind its last look, before the new file takes the place of the damaged one.
 PAUSED = """
 import sys; from pathlib import Path
-from agentformer.records.health.aside import Aside; from agentformer.records.health.salvage import salvage
+from agentformer.records.integrity.quarantine import Aside; from agentformer.records.integrity.recover import salvage
 path = Path(sys.argv[1])
 def wait(event, arguments):
     if event == "os.rename" and Path(arguments[1]) == path:

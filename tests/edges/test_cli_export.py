@@ -186,7 +186,7 @@ def test_an_import_that_was_killed_goes_on_with_the_same_command(
         af.memory.store_many([{"content": f"fact number {n} of the harbour"} for n in range(1200)])
     run("export", "--to", str(tmp_path / "out"))
     slow = (
-        "import time, agentformer.memory.backends.faiss as f\n"
+        "import time, agentformer.memory.backends.faiss.backend as f\n"
         "inner = f.FaissMemoryBackend.store\n"
         "def store(self, *arguments, **options):\n"
         "    kept = inner(self, *arguments, **options); print('stored', flush=True); time.sleep(60); return kept\n"

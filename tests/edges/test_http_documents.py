@@ -18,7 +18,7 @@ from agentformer.access.keys import KeyStore
 from agentformer.api import create_app
 from agentformer.api.app import close_app
 from agentformer.api.documents import attachment
-from agentformer.api.outgoing import reply
+from agentformer.api.response import reply
 from agentformer.settings import load_settings
 from tests.readers.conftest import make_pdf
 

@@ -18,7 +18,7 @@ from agentformer.api import create_app  # noqa: E402
 from agentformer.api.metrics import add_metrics  # noqa: E402
 from agentformer.api.operations import Operations  # noqa: E402
 from agentformer.api.problems import handle_errors  # noqa: E402
-from agentformer.api.room import Room  # noqa: E402
+from agentformer.api.thread_limit import Room  # noqa: E402
 from agentformer.settings import Settings, load_settings  # noqa: E402
 
 

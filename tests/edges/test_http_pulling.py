@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.api import pulling
-from agentformer.api.pulling import pulled
+from agentformer.api import threaded_stream as pulling
+from agentformer.api.threaded_stream import pulled
 
 BOUND = 30.0
 

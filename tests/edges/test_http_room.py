@@ -6,7 +6,7 @@ import pytest
 
 flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.api.room import Room  # noqa: E402
+from agentformer.api.thread_limit import Room  # noqa: E402
 from agentformer.errors import Busy  # noqa: E402
 
 

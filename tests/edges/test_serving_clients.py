@@ -22,11 +22,11 @@ if os.name != "posix":
 from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of, head_of
 
 IMPATIENT = (
-    "import agentformer.api.serving.patience as patience\n"
+    "import agentformer.api.serving.timeouts as patience\n"
     "patience.HEADER_SECONDS = 1.0; patience.BODY_SECONDS = 2.0; patience.IDLE_SECONDS = 1.0\n"
 )
 STUBBORN = (  # so that whoever waits for a slow client in a thread waits for longer than the test
-    "import agentformer.api.serving.patience as patience; import gunicorn.workers.gthread as gthread\n"
+    "import agentformer.api.serving.timeouts as patience; import gunicorn.workers.gthread as gthread\n"
     "patience.HEADER_SECONDS = patience.IDLE_SECONDS = patience.LINGER_SECONDS = 500.0\n"
     "gthread.DEFAULT_WORKER_DATA_TIMEOUT = 500.0\n"
 )

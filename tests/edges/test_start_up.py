@@ -95,7 +95,7 @@ def test_looking_at_records_imports_no_index_model_or_reader(store: tuple[str, .
     there = imported(RUN, command, *store)
     assert "sqlite3" in there
     assert not HEAVY & there
-    assert not {"agentformer.index.search", "agentformer.tools.toolbox", "agentformer.readers"} & there
+    assert not {"agentformer.search.hybrid", "agentformer.tools.toolbox", "agentformer.readers"} & there
     assert "importlib.metadata" not in there  # no file of every package is read for plugins
 
 
@@ -167,8 +167,8 @@ run()
         "agentformer.cli.memory",
         "agentformer.factory",
         "sqlite3",
-        "agentformer.memory.backends.faiss",
-        "agentformer.index.search",
+        "agentformer.memory.backends.faiss.backend",
+        "agentformer.search.hybrid",
         "numpy",
         "tantivy",
         "the end",

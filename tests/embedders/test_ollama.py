@@ -16,7 +16,7 @@ from agentformer.embedders.ollama import OllamaEmbedder
 from agentformer.embedders.sbert import PROBE
 from agentformer.errors import EmbedderUnavailable, TextTooLong
 from agentformer.factory import build_embedder
-from agentformer.net.address import shown
+from agentformer.http.redaction import shown
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance
 from agentformer.types import Embedder

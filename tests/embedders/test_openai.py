@@ -21,7 +21,7 @@ pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.embedders.openai import OpenAIEmbedder, parsed
 from agentformer.errors import EmbedderUnavailable, InvalidInput, TextTooLong
-from agentformer.net.servers import Server
+from agentformer.http.servers import Server
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance
 from agentformer.types import Embedder

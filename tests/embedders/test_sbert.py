@@ -18,8 +18,8 @@ from agentformer.embedders.sbert import SbertEmbedder
 from agentformer.embedders.sbert.torch_runtime import TorchRuntime
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, SpaceMismatch, TextTooLong
 from agentformer.factory import build_embedder
-from agentformer.index.following import FollowingEmbedder
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.index.embedding.active import FollowingEmbedder
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
 from agentformer.types import Embedder, Query, Scope

@@ -25,7 +25,7 @@ from agentformer.embedders.sbert.processor import has_bf16
 from agentformer.embedders.sbert.runtime import BadExport, NotFast
 from agentformer.embedders.sbert.torch_runtime import TorchRuntime
 from agentformer.errors import EmbedderUnavailable, SpaceMismatch, TextTooLong
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
 from agentformer.types import Embedder, Matrix, Query

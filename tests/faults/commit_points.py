@@ -18,8 +18,9 @@ from typing import Any
 
 import filelock
 
-from agentformer.index import snapshots, word_writing
+from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors import training
+from agentformer.index.words import writer as word_writing
 
 _READING = ("SELECT", "WITH", "EXPLAIN", "PRAGMA", "BEGIN ", "BEGIN")
 _CHANGING = ("BEGIN IMMEDIATE", "PRAGMA USER_VERSION =", "PRAGMA WAL_CHECKPOINT", "PRAGMA JOURNAL_MODE")

@@ -24,9 +24,9 @@ from typing import Any
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import NotFound, StoreError
-from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records.codec import COUNTED, from_json, to_json
-from agentformer.records.health import checksums
+from agentformer.records.integrity import verify_checksums as checksums
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
 

@@ -13,7 +13,7 @@ from reportlab.pdfgen.canvas import Canvas
 
 from agentformer.cli import main
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.types import MemoryEntry, Scope
 
 SUBJECTS = ("harbour", "lighthouse", "museum", "observatory", "railway", "library", "bakery", "forest")

@@ -153,11 +153,6 @@ def _serve_orders() -> None:
     """Read orders; for each tell the id of its process, then how that ended."""
     import gunicorn.app.base  # noqa: F401 (all that any of them needs is imported once)
 
-    import agentformer.api.serving.gunicorn
-    import agentformer.cli.serving
-    import agentformer.index.search
-    import agentformer.rag.ingest  # noqa: F401
-
     print("ready", flush=True)
     for line in sys.stdin:
         pid = _fork(json.loads(line))

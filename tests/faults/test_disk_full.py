@@ -57,7 +57,7 @@ import resource, sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreFull
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import make_entry
 from agentformer.types import Query
 

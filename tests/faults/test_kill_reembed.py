@@ -23,7 +23,7 @@ from ingest_documents import SUBJECTS, _sentences
 from reembed_store import NOTES
 
 from agentformer.factory import named_embedder
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.settings import Settings
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Embedder, MemoryEntry, Query, Scope

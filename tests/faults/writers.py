@@ -13,9 +13,9 @@ from typing import Any
 
 from serve_load import Server
 
-import agentformer.memory.backends.faiss as faiss_backend
+import agentformer.memory.backends.faiss.backend as faiss_backend
 from agentformer.factory import AgentFormer, connect
-from agentformer.index.plan import Plan
+from agentformer.index.vectors.options import Plan
 from agentformer.types import MemoryEntry, Scope
 
 EVERYTHING = Scope(include_archived=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Embedder, Scope
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index import snapshots
-from agentformer.index.described import INDEX_FILE, META_FILE
-from agentformer.index.plan import Plan
 from agentformer.index.vectors import Image, VectorIndex
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.index.vectors import snapshot as snapshots
+from agentformer.index.vectors.options import Plan
+from agentformer.index.vectors.snapshot_meta import INDEX_FILE, META_FILE
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import Reference, make_entry
 from agentformer.types import MemoryEntry, Query
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agentformer.index import snapshots
-from agentformer.index.plan import Plan
-from agentformer.index.scoping import Allowed
-from agentformer.index.vectors import Interrupted, Near, Numbers, VectorIndex, growing
+from agentformer.index.scope_masks import Allowed
+from agentformer.index.vectors import Interrupted, Near, Numbers, VectorIndex
+from agentformer.index.vectors import index as growing
+from agentformer.index.vectors import snapshot as snapshots
+from agentformer.index.vectors.options import Plan
 from agentformer.types import Matrix, Vector
 
 DIMENSION = 16

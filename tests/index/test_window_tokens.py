@@ -9,8 +9,8 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
-from agentformer.index.cutting import Cutter
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.index.embedding.windows import Cutter
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.settings import Settings
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Query, Scope

@@ -11,10 +11,10 @@ import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError, StoreFull
-from agentformer.index.word_fields import schema
-from agentformer.index.word_writing import told
-from agentformer.index.words import WordIndex
-from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
+from agentformer.index.words.fields import schema
+from agentformer.index.words.index import WordIndex
+from agentformer.index.words.writer import told
+from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records import scopes
 from agentformer.records.database import Database
 from agentformer.testing import make_entry

@@ -12,10 +12,11 @@ import pytest
 import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index import word_fields, word_search
-from agentformer.index.recent import Change, Recent
-from agentformer.index.word_search import Stored, telling
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.index.words import fields as word_fields
+from agentformer.index.words import query as word_search
+from agentformer.index.words.memtable import Change, Recent
+from agentformer.index.words.query import Stored, telling
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope

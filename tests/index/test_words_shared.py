@@ -14,10 +14,10 @@ import pytest
 import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.word_fields import Analysed, schema
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.index.words.fields import Analysed, schema
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import make_entry
-from agentformer.text.analysers import PLAIN, Analysers, Detector, Splitter
+from agentformer.text.analyzers import PLAIN, Analysers, Detector, Splitter
 from agentformer.text.japanese import Sudachi
 from agentformer.types import Query
 
@@ -28,9 +28,9 @@ PROCESS = """
 import sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import make_entry
-from agentformer.text.analysers import Analysers
+from agentformer.text.analyzers import Analysers
 from agentformer.text.japanese import Sudachi
 from agentformer.types import Query
 

@@ -17,11 +17,11 @@ import pytest
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.errors import InvalidReply
+from agentformer.http.breaker import Breaker
+from agentformer.http.usage import Usage
 from agentformer.llms.echo import EchoModel
 from agentformer.llms.guarded import GuardedModel
 from agentformer.llms.openai import OpenAIModel
-from agentformer.net.breaker import Breaker
-from agentformer.net.usage import Usage
 from agentformer.settings import Settings
 from agentformer.testing import LanguageModelConformance
 from agentformer.testing.language_model import COLOUR, VALUE, WEATHER

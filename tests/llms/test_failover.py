@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong
+from agentformer.http.breaker import Breaker
+from agentformer.http.usage import Usage
 from agentformer.llms.guarded import GuardedModel
 from agentformer.llms.openai import OpenAIModel
-from agentformer.net.breaker import Breaker
-from agentformer.net.usage import Usage
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage
 from tests.llms.hostile import DONE, STREAM, Answer, Hostile, Request, Serve, completion, event, refuses, says

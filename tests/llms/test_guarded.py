@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
+from agentformer.http.breaker import Breaker
+from agentformer.http.usage import Usage
 from agentformer.llms.guarded import GuardedModel
-from agentformer.net.breaker import Breaker
-from agentformer.net.usage import Usage
 from agentformer.types import ChatMessage, Reply
 
 ASK = [ChatMessage("user", "hello")]

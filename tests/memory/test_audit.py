@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.audit import AuditReport, audit, merge_duplicates
-from agentformer.memory.audit_contradictions import contradictions
-from agentformer.memory.audit_facts import figures
-from agentformer.memory.audit_near import Text, near_duplicates
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.audit.audit import AuditReport, audit, merge_duplicates
+from agentformer.memory.audit.contradictions import contradictions
+from agentformer.memory.audit.facts import figures
+from agentformer.memory.audit.near_duplicates import Text, near_duplicates
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope, Source, Use
 

@@ -15,8 +15,8 @@ import pytest
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError
-from agentformer.memory.backends.faiss import FaissMemoryBackend
-from agentformer.memory.catching_up import CatchingUp
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.embed_retry import CatchingUp
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Matrix, Scope
 

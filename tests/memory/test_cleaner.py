@@ -16,7 +16,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, LanguageModelUnavailable, StoreError
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.memory_cleaner import MemoryCleaner, select
 from agentformer.memory.summaries import counting
 from agentformer.memory.summaries.prompts import PROMPT_VERSION
@@ -473,7 +473,7 @@ PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.memory_cleaner import MemoryCleaner
 from agentformer.memory.summaries.summarizer import Summarizer
 class Killer:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
-from agentformer.memory.backends.faiss import FaissMemoryBackend
-from agentformer.memory.context import Context, ContextBuilder, Shares
-from agentformer.memory.recalled import (
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.context.builder import Context, ContextBuilder, Shares
+from agentformer.memory.prompt_markers import (
     CORE_OPEN,
     RECALLED_CLOSE,
     RECALLED_OPEN,

@@ -10,7 +10,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, NotFound
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.core import CoreMemory
 from agentformer.testing import make_entry
 

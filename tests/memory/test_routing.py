@@ -10,7 +10,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.factory import connect
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.routing import RoutedBackend
 from agentformer.settings import Route, load_settings, parse_routes
 from agentformer.testing import make_entry

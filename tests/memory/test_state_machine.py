@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records.duplicates import same
 from agentformer.testing import admits, by_words, make_entry

@@ -10,7 +10,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.memory_cleaner import select
 from agentformer.memory.summaries.extractive import extract
 from agentformer.memory.summaries.verification import unfaithful
-from agentformer.text.dates import find_dates
+from agentformer.text.dates.dates import find_dates
 from agentformer.types import MemoryEntry
 from bench.data import DATA, load
 

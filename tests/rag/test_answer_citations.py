@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.rag.citing import cite, without_unfinished
-from agentformer.rag.prompts import messages
+from agentformer.rag.answer.citations import cite, without_unfinished
+from agentformer.rag.answer.prompts import messages
 from tests.rag.models import HITS, hit
 
 KEEPS = "The caretaker keeps the keys in the blue cupboard."

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
-from agentformer.rag.answer import Answerer
-from agentformer.rag.prompts import NO_ANSWER, NOTHING_FOUND
+from agentformer.rag.answer.answerer import Answerer
+from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND
 from agentformer.types import Answer, AnswerFault, AnswerPiece, ChatMessage
 from tests.rag.models import HITS, Scripted
 

@@ -9,9 +9,9 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong, TextTooLong
-from agentformer.rag.answer import Answerer
-from agentformer.rag.evidence import rank_evidence
-from agentformer.rag.prompts import NO_ANSWER, NOTHING_FOUND, messages
+from agentformer.rag.answer.answerer import Answerer
+from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages
+from agentformer.rag.answer.sentences import rank_evidence
 from agentformer.text.languages import STEMMERS
 from agentformer.types import Hit, Matrix, MemoryEntry, Source, Vector
 from tests.rag.models import BOATS, HITS, Scripted, hit

@@ -14,9 +14,9 @@ from agentformer import connect
 from agentformer.cli.output import print_answer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput
-from agentformer.rag.answer import Answerer
-from agentformer.rag.confidence import REFERENCE, Baselines, Grounds, grounds, relative
-from agentformer.rag.prompts import NOTHING_FOUND
+from agentformer.rag.answer.answerer import Answerer
+from agentformer.rag.answer.confidence import REFERENCE, Baselines, Grounds, grounds, relative
+from agentformer.rag.answer.prompts import NOTHING_FOUND
 from agentformer.settings import Settings
 from agentformer.tools.shapes import answer_json
 from agentformer.types import EmbeddingSpace, Hit, Matrix, Vector

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.rag.answer import Answerer
-from agentformer.rag.links import Plain, without_strange_links
-from agentformer.text.quoting import Unquoted
+from agentformer.rag.answer.answerer import Answerer
+from agentformer.rag.answer.links import Plain, without_strange_links
+from agentformer.text.prompt_quoting import Unquoted
 from agentformer.types import Answer, AnswerPiece
 from tests.rag.models import HITS, Scripted, hit
 

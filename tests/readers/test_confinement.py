@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge
-from agentformer.readers import ReadLimits, exchange, read, sandbox
-from agentformer.readers.wire import READY
+from agentformer.readers import ReadLimits, read
+from agentformer.readers.sandbox import pipe as exchange
+from agentformer.readers.sandbox import process as sandbox
+from agentformer.readers.sandbox.protocol import READY
 
 from .takeover import LINUX, PDF, POSIX, asked, confines_files, has_filter, taken_over, told, with_tesseract
 
@@ -113,7 +115,7 @@ CALLS = """
                   lambda: LIBC.kill(parent, 0), lambda: LIBC.kill(0, 0), lambda: LIBC.kill(-1, 0))
 """
 OLD_LANDLOCK = """
-from agentformer.readers import landlock
+from agentformer.readers.sandbox import landlock
 call = landlock._call
 landlock._call = lambda number, *given: min(2, call(number, *given)) if given[-1] == 1 else call(number, *given)
 """
@@ -158,7 +160,7 @@ def test_native_code_starts_threads_and_no_process(monkeypatch: pytest.MonkeyPat
 def test_a_program_of_32_bits_gets_no_filter_of_64() -> None:
     if not has_filter():
         pytest.skip("this system takes no filter of calls")
-    code = "sys.maxsize = 2**31 - 1\nfrom agentformer.readers.seccomp import refuse_calls\n"
+    code = "sys.maxsize = 2**31 - 1\nfrom agentformer.readers.sandbox.seccomp import refuse_calls\n"
     assert not asked(code + "print(refuse_calls(starts_programs=False))")
 
 
@@ -295,9 +297,10 @@ def test_a_reader_ends_with_the_process_that_asked(tmp_path: Path) -> None:
     number = tmp_path / "pid"
     script = f"""
 import types
-from agentformer.readers import read, sandbox
+from agentformer.readers import read
+from agentformer.readers.sandbox import process as sandbox
 sandbox._BOOT = sandbox._BOOT.replace("main()\\n", '''
-from agentformer.readers import worker
+from agentformer.readers.sandbox import worker
 import os, time
 open({str(number)!r}, "w").write(str(os.getpid()))
 def parse(data, options):
@@ -358,6 +361,6 @@ def _ends(pid: int) -> bool:
 
 
 def _number(call: str) -> int:
-    from agentformer.readers.seccomp import _MACHINES, _STARTS
+    from agentformer.readers.sandbox.seccomp import _MACHINES, _STARTS
 
     return _STARTS[call][_MACHINES[os.uname().machine][0]]

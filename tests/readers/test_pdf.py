@@ -12,8 +12,9 @@ from pypdf.generic import ArrayObject, DictionaryObject, NameObject, NumberObjec
 from reportlab.pdfgen.canvas import Canvas
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
-from agentformer.readers import ReadLimits, ocr, read
-from agentformer.readers.pdfium import PdfiumDocument
+from agentformer.readers import ReadLimits, read
+from agentformer.readers.pdf import ocr
+from agentformer.readers.pdf.pdfium import PdfiumDocument
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf, rewritten
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge
-from agentformer.readers.limits import ReadLimits
-from agentformer.readers.wire import (
+from agentformer.readers.sandbox.limits import ReadLimits
+from agentformer.readers.sandbox.protocol import (
     DONE,
     Frames,
     NoFrame,

@@ -15,13 +15,14 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreDamaged
-from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
-from agentformer.records import crc, meta
+from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records import entries as records
+from agentformer.records import meta
 from agentformer.records.codec import CHECKED, COLUMNS, COUNTED, now, to_row
 from agentformer.records.database import Database
-from agentformer.records.health import checksums
-from agentformer.records.health.checksums import Damaged
+from agentformer.records.integrity import checksums as crc
+from agentformer.records.integrity import verify_checksums as checksums
+from agentformer.records.integrity.verify_checksums import Damaged
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
 

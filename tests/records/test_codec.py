@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.codec import from_json, from_micros, from_row, to_json, to_micros, to_row
 from agentformer.records.database import Database

@@ -11,11 +11,11 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreDamaged, StoreError, StoreFull
-from agentformer.memory.backends.faiss import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.records.placed import Placed
+from agentformer.records.integrity.file_guard import Placed
 from agentformer.records.schema import MIGRATIONS
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Query, Scope

@@ -10,10 +10,10 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError
-from agentformer.memory.backends.faiss import DATABASE_FILE, FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records import entries, schema
 from agentformer.records.database import Database
-from agentformer.records.placed import opened_read_only
+from agentformer.records.integrity.file_guard import opened_read_only
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
 

@@ -12,8 +12,8 @@ import pytest
 
 import agentformer
 from agentformer.errors import InvalidInput
-from agentformer.index.rerank import passage
 from agentformer.registry import PARTS
+from agentformer.search.rerank import passage
 from agentformer.settings import Settings
 from agentformer.testing import OverlapReranker
 from agentformer.types import Hit, Query, Scope, Vector

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentformer.text.quoting import Unquoted, framed, inert, inert_json, inert_line, without_tokens
+from agentformer.text.prompt_quoting import Unquoted, framed, inert, inert_json, inert_line, without_tokens
 from tests.attacks.gullible import forged, look, why
 
 _PIECES = st.sampled_from(

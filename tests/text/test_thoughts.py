@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.text.thoughts import ThoughtFilter, without_thoughts
+from agentformer.llms.reasoning import ThoughtFilter, without_thoughts
 
 TEXTS = [
     ("<think>The user asks.</think>\n\nIn the cupboard [1].", "In the cupboard [1]."),

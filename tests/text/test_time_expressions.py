@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.text.date_terms import date_terms, terms_of_day
-from agentformer.text.dates import find_dates
-from agentformer.text.time_expressions import MAX_TEXT, Period, find_days, periods
+from agentformer.text.dates.dates import find_dates
+from agentformer.text.dates.expressions import MAX_TEXT, Period, find_days, periods
+from agentformer.text.dates.terms import date_terms, terms_of_day
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 

@@ -8,11 +8,11 @@ from flask import Response
 
 from agentformer.access.grant import Grant
 from agentformer.api.memory.entries import ALL
-from agentformer.api.memory.seeing import changed, entries_json, shown
+from agentformer.api.memory.entry_responses import changed, entries_json, shown
 from agentformer.api.models import memory as models
-from agentformer.api.models import remembering as asked
+from agentformer.api.models import requests as asked
 from agentformer.api.operations import Operations, always
-from agentformer.api.outgoing import reply
+from agentformer.api.response import reply
 from agentformer.factory import AgentFormer
 
 _BLOCKS = f"{ALL}/core"

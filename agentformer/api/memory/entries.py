@@ -8,14 +8,14 @@ from flask import Response
 
 from agentformer.access.grant import Grant
 from agentformer.api.memory import preconditions
-from agentformer.api.memory.seeing import ONE, changed, entries_json, kept, seen, shown
+from agentformer.api.memory.entry_responses import ONE, changed, entries_json, kept, seen, shown
 from agentformer.api.models import memory as models
-from agentformer.api.models import remembering as asked
+from agentformer.api.models import requests as asked
 from agentformer.api.operations import Operations, always
-from agentformer.api.outgoing import reply
+from agentformer.api.response import reply
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.memory import arguments
+from agentformer.memory import validation as arguments
 
 TAG = "memories"
 ALL = "/api/memory"

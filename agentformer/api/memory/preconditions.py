@@ -6,7 +6,7 @@ import re
 
 from flask import Response, request
 
-from agentformer.api.memory.seeing import version_tag
+from agentformer.api.memory.entry_responses import version_tag
 from agentformer.api.problems import problem
 from agentformer.errors import InvalidInput
 from agentformer.types import MemoryEntry

@@ -6,11 +6,11 @@ from flask import Response
 
 from agentformer.access.grant import Grant
 from agentformer.api.memory.entries import ALL, TAG
-from agentformer.api.memory.seeing import entries_json, seen
+from agentformer.api.memory.entry_responses import entries_json, seen
 from agentformer.api.models import memory as models
-from agentformer.api.models import remembering as asked
+from agentformer.api.models import requests as asked
 from agentformer.api.operations import Operations, always
-from agentformer.api.outgoing import reply
+from agentformer.api.response import reply
 from agentformer.factory import AgentFormer
 from agentformer.tools.shapes import report_json
 from agentformer.types import Scope

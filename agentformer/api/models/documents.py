@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from agentformer.api.incoming import Asked, AskedText
 from agentformer.api.models.common import NOT_BLANK, Cursor, Limit, Namespace, Tier, Told
+from agentformer.api.request import Asked, AskedText
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.types import DocumentStatus, PageStatus
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from agentformer.api.incoming import AskedText
 from agentformer.api.models.common import Cursor, Limit, Namespace, Told
 from agentformer.api.models.documents import Document
+from agentformer.api.request import AskedText
 
 
 class JobsAsked(AskedText):

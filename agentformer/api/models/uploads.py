@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from agentformer.api.incoming import AskedText
 from agentformer.api.models.common import Namespace, Told
 from agentformer.api.models.documents import Document
+from agentformer.api.request import AskedText
 
 _LONGEST_METADATA = 100_000  # characters: of any alphabet less than the 500 kB that a form's field may have
 _LONGEST_PASSWORD = 1000  # characters; PDF's own limit is 127 bytes

@@ -37,10 +37,10 @@ from werkzeug.exceptions import BadRequest
 
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.request_log import log_requests_to
-from agentformer.api.serving import patience
+from agentformer.api.serving import timeouts as patience
 from agentformer.api.serving.listening import FINISH_SECONDS, listen, url_of
-from agentformer.api.serving.patience import HeadersTooLong, PatientSocket
-from agentformer.api.serving.telling import Failure
+from agentformer.api.serving.startup_pipe import Failure
+from agentformer.api.serving.timeouts import HeadersTooLong, PatientSocket
 from agentformer.errors import AgentFormerError
 from agentformer.settings import Settings
 

@@ -14,7 +14,7 @@ from typing import Any
 import waitress
 
 from agentformer.api.app import close_app, create_app, stop_jobs
-from agentformer.api.guarding import JSON_BYTES
+from agentformer.api.auth import JSON_BYTES
 from agentformer.api.multipart import FORM_BYTES
 from agentformer.api.request_log import log_requests_to
 from agentformer.api.serving.listening import FINISH_SECONDS, listen, url_of

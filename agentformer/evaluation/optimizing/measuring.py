@@ -19,7 +19,7 @@ from agentformer.evaluation.optimizing.search import descend
 from agentformer.evaluation.optimizing.space import Configuration, Space, differing, key, present
 from agentformer.evaluation.optimizing.stores import Stores
 from agentformer.evaluation.synthetic import passage_of
-from agentformer.index.rerank import NOT_RERANKED
+from agentformer.search.rerank import NOT_RERANKED
 
 _FEW = 100  # questions below which a person is told how little is known
 

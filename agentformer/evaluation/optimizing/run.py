@@ -29,9 +29,9 @@ from agentformer.evaluation.optimizing.places import own_folder
 from agentformer.evaluation.optimizing.space import Configuration, Facts, Level, Space, present
 from agentformer.evaluation.optimizing.stores import Stores
 from agentformer.evaluation.optimizing.vectors import short_name
-from agentformer.index.word_fields import ANALYSIS
+from agentformer.index.words.fields import ANALYSIS
 from agentformer.settings import Settings
-from agentformer.text.choosing import chosen_analysers
+from agentformer.text.analyzer_choice import chosen_analysers
 from agentformer.text.languages import detect_language
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import Embedder, EmbeddingSpace

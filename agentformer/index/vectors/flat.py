@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentformer.index.vectors.base import Nearest, nearest, one_thread, parameters
 from agentformer.index.vectors.rows import Mask, Numbers, Rows
-from agentformer.index.vectors.selecting import Selection, selector
-from agentformer.index.vectors.stage import Nearest, nearest, one_thread, parameters
+from agentformer.index.vectors.selection import Selection, selector
 from agentformer.types import Matrix, Vector
 
 

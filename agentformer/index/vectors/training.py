@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.vectors.apart import Apart
-from agentformer.index.vectors.inverted import Inverted, Placed, Tuning
+from agentformer.index.vectors.base import half_the_cores
+from agentformer.index.vectors.ivf import Inverted, Placed, Tuning
+from agentformer.index.vectors.outliers import Apart
 from agentformer.index.vectors.rows import Numbers
-from agentformer.index.vectors.stage import half_the_cores
 from agentformer.types import Matrix
 
 _SLICE = 4_096  # rows between two looks at whether it is to end: a third of a second at a million rows

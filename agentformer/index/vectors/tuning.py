@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from agentformer.index.vectors.inverted import Tuning
+from agentformer.index.vectors.ivf import Tuning
 from agentformer.index.vectors.rows import Numbers
 from agentformer.index.vectors.training import Interrupted, Stored
 from agentformer.types import Matrix, Vector

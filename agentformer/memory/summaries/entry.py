@@ -8,7 +8,7 @@ from agentformer.memory.summaries.lines import flat, in_order, label, moment_of
 from agentformer.memory.summaries.outcomes import CATEGORY, KIND
 from agentformer.memory.summaries.summarizer import Summary
 from agentformer.records.ids import new_id
-from agentformer.text.calendar import written_range
+from agentformer.text.dates.calendar import written_range
 from agentformer.text.languages import detect_language
 from agentformer.types import Link, MemoryEntry
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from agentformer.memory.summaries.lines import flat, label
 from agentformer.memory.summaries.names import Vocabulary, inner_names
 from agentformer.memory.summaries.numbers import Number, ascii_digits, find_numbers
-from agentformer.text.calendar import months, weekdays
-from agentformer.text.dates import Day, find_dates, given
+from agentformer.text.dates.calendar import months, weekdays
+from agentformer.text.dates.dates import Day, find_dates, given
 from agentformer.text.languages import detect_language
 from agentformer.types import MemoryEntry
 

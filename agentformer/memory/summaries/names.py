@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from agentformer.text.calendar import bare
+from agentformer.text.dates.calendar import bare
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
 from agentformer.text.sentences import sentence_spans
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentformer.memory.summaries.lines import label
-from agentformer.text.quoting import framed, inert, inert_line, without_tokens
+from agentformer.text.prompt_quoting import framed, inert, inert_line, without_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
 PROMPT_VERSION = "3"  # kept with each summary; raise it with every change of the texts below

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agentformer.text.calendar import months, weekdays
+from agentformer.text.dates.calendar import months, weekdays
 from agentformer.text.languages import FUNCTION_WORDS, word_list
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentformer.errors import LanguageModelError
+from agentformer.llms.reasoning import without_thoughts
 from agentformer.memory.summaries import prompts
 from agentformer.memory.summaries.extractive import CountTokens, extract
 from agentformer.memory.summaries.keeping import lost
 from agentformer.memory.summaries.lines import in_order
 from agentformer.memory.summaries.outcomes import Outcome
 from agentformer.memory.summaries.verification import unfaithful
-from agentformer.text.thoughts import without_thoughts
 from agentformer.types import ChatMessage, LanguageModel, MemoryEntry, Reply
 
 EXTRACTIVE = "extractive"  # the model's name in what no model wrote

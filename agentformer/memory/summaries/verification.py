@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from agentformer.memory.summaries.lines import flat, line
 from agentformer.memory.summaries.names import Vocabulary, unknown_names
 from agentformer.memory.summaries.numbers import ascii_digits, find_numbers
-from agentformer.text.calendar import months
-from agentformer.text.dates import Day, Mention, find_dates, given, of_moment
+from agentformer.text.dates.calendar import months
+from agentformer.text.dates.dates import Day, Mention, find_dates, given, of_moment
 from agentformer.text.languages import detect_language
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.index.fusion import merge
 from agentformer.memory.backends.local_json import changes as changing
 from agentformer.memory.backends.local_json.folder import Folder
 from agentformer.memory.backends.local_json.layout import checked
@@ -22,7 +21,8 @@ from agentformer.memory.backends.local_json.verifying import verify
 from agentformer.memory.backends.local_json.words import ranked
 from agentformer.records import fields
 from agentformer.records.codec import from_micros, now
-from agentformer.records.past import Past, checked_past
+from agentformer.records.history import Past, checked_past
+from agentformer.search.fusion import merge
 from agentformer.settings import Settings
 from agentformer.types import (
     Check,

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from agentformer.memory.backends.local_json.folder import Folder
 from agentformer.memory.backends.local_json.leases import Leases
 from agentformer.memory.backends.local_json.record import Record
-from agentformer.records.health.findings import Findings
-from agentformer.records.past import wrong_past
+from agentformer.records.history import wrong_past
+from agentformer.records.integrity.findings import Findings
 from agentformer.types import Check
 
 _EDIT = "mend it in an editor"

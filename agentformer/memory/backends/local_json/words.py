@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
-from agentformer.index.words import BOOSTS
+from agentformer.index.words.index import BOOSTS
 from agentformer.memory.backends.local_json.record import Analysed, Record
 from agentformer.text.analysis import query_terms
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry

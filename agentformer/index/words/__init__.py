@@ -1,0 +1,1 @@
+"""The word index: tantivy over our own terms, following the records."""

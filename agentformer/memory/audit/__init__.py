@@ -1,0 +1,1 @@
+"""Reports duplicates, contradictions and stale facts in a memory."""

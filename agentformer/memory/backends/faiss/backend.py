@@ -1,0 +1,383 @@
+"""The embedded backend: SQLite records, followed by a FAISS index and a word index.
+
+Everything lives in one folder, and any number of threads and processes may have it open: the records
+decide, and before each search both indexes apply what is newer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentformer.errors import Conflict, EmbedderError, NotFound, SpaceMismatch, StoreError
+from agentformer.index.scratch import Scratch, indexes_of
+from agentformer.index.secure_delete import Erasing
+from agentformer.index.vectors.options import Plan
+from agentformer.index.vectors.snapshot_meta import check_records, described
+from agentformer.later import Made
+from agentformer.memory.backends.faiss.stored import DATABASE_FILE
+from agentformer.records import consolidation, fields, leases, spaces
+from agentformer.records import entries as records
+from agentformer.records import vectors as stored_vectors
+from agentformer.records.backup import write_copy
+from agentformer.records.codec import check_texts, now
+from agentformer.records.database import Database
+from agentformer.records.history import Past, checked_past
+from agentformer.records.snapshot import RecordsSnapshot, snapshot_of
+from agentformer.registry import late
+from agentformer.rerankers.guarded import named_reranker
+from agentformer.search.fusion import Fusion
+from agentformer.search.rerank import Reranking
+from agentformer.settings import Settings
+from agentformer.text.analyzer_choice import chosen_analysers
+from agentformer.text.analyzers import PLAIN, Analysers
+from agentformer.types import (
+    Check,
+    Embedder,
+    Hits,
+    MemoryEntry,
+    Query,
+    Reembedding,
+    Scope,
+    SpaceState,
+    StoredVector,
+    Use,
+    Waiting,
+)
+
+if TYPE_CHECKING:
+    from agentformer.index.embedding.import_vectors import Keeping
+    from agentformer.index.embedding.migration import Move, alone
+    from agentformer.index.embedding.queue import Embedding, Prepared
+    from agentformer.index.embedding.windows import Progress
+    from agentformer.memory.backends.faiss.verify import Examination
+    from agentformer.search.hybrid import HybridSearch
+else:
+    Embedding, HybridSearch, Move, alone = late("Embedding"), late("HybridSearch"), late("Move"), late("alone")
+    Examination, Keeping = late("Examination"), late("Keeping")
+
+log = logging.getLogger("agentformer")
+
+
+class FaissMemoryBackend:
+    """`MemoryBackend` over a folder. Raises `StoreFull` or `StoreDamaged` when the folder cannot be used."""
+
+    def __init__(
+        self,
+        folder: Path,
+        embedder: Embedder,
+        *,
+        fanout: int = 100,
+        fusion: Fusion | None = None,
+        plan: Plan | None = None,
+        window_tokens: int = 0,
+        reranking: Reranking | None = None,
+        analysers: Analysers = PLAIN,
+    ) -> None:
+        self._folder = folder = folder.absolute()  # wherever this process goes
+        check_records(folder / DATABASE_FILE)
+        self._database = Database(folder / DATABASE_FILE)
+        self._embedder = embedder
+        self._window_tokens = window_tokens
+        self._reranking = reranking
+        self._closed = False
+        self._making = threading.RLock()
+        self._ranking: dict[str, Any] = {"fanout": fanout, "fusion": fusion, "plan": plan, "analysers": analysers}
+        self._erasing = Erasing(self._database, lambda: self._search.discard())
+        self._scratch: Scratch | None = None  # of a store that cannot be written
+        if not self._database.read_only:
+            self._erasing.settle()
+
+    @Made
+    def _search(self) -> HybridSearch:
+        """Made by the first search or before the first change: who only reads records needs no index."""
+        folder = self._folder
+        if self._database.read_only:
+            self._scratch = Scratch(folder)
+            folder = self._scratch.folder
+        return HybridSearch(folder, self._database, self._embedder, **self._ranking)
+
+    @Made
+    def _embedding(self) -> Embedding:
+        _ = self._search  # which notes where the indexes stood before
+        return Embedding(self._folder, self._database, self._embedder, window_tokens=self._window_tokens)
+
+    @Made
+    def _keeping(self) -> Keeping:
+        return Keeping(self._database, self._embedder)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, embedder: Embedder) -> FaissMemoryBackend:
+        plan = Plan(target_recall=settings.target_recall)
+        reranker = named_reranker(settings)
+        return cls(
+            settings.index_dir,
+            embedder,
+            fanout=settings.fanout,
+            fusion=Fusion(settings.fusion, settings.dense_weight, settings.rrf_k),
+            plan=plan,
+            window_tokens=settings.window_tokens,
+            reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
+            analysers=chosen_analysers(settings),
+        )
+
+    def store(
+        self,
+        entries: Sequence[MemoryEntry],
+        *,
+        replacing: Sequence[Scope] = (),
+        unique: bool = False,
+        former: Past | None = None,
+        progress: Progress | None = None,
+    ) -> list[MemoryEntry]:
+        entries = [_completed(entry) for entry in entries]
+        past = checked_past(entries, former, unique=unique)
+        prepared = self._prepared(entries, progress)
+        with self._changing() as connection:
+            doomed: set[int] = set()
+            for scope in replacing:
+                doomed.update(records.with_parts(connection, records.numbers(connection, scope)))
+            fresh, standing = entries, entries
+            if unique:
+                doomed = consolidation.with_telling(connection, sorted(doomed))
+                nums, fresh, standing = records.insert_unique(connection, entries, doomed)
+            else:
+                nums = records.insert(connection, entries)
+                records.insert_past(connection, nums, entries, past)
+            self._embedding.commit(connection, nums, fresh, _only(prepared, entries, fresh))
+            consolidation.remove(connection, sorted(doomed))  # last, so that vectors of text that stays are kept
+        if not isinstance(prepared, str):
+            self._embedding.follow_up()
+        return standing
+
+    def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
+        fields.check_changeable(changes)
+        while True:
+            found = self.get([entry_id])
+            if not found:
+                raise NotFound(f"there is no entry {entry_id}")
+            _check_version(found[0], expected_version)
+            changed = _changed(found[0], changes)
+            prepared = self._prepared([changed], None)
+            with self._changing() as connection:
+                current = next(iter(records.get(connection, [entry_id])), None)
+                if current is None or current.version != found[0].version:
+                    continue  # somebody was faster; look again, and apply the same changes to what is there now
+                if "archived_at" in changes:
+                    consolidation.check_free(connection, current)
+                # Counts and consolidations leave the version, so what was read above may be behind by them.
+                changed = _changed(current, changes)
+                self._embedding.commit(connection, [records.replace(connection, changed)], [changed], prepared)
+            return changed
+
+    def touch(self, uses: Sequence[Use]) -> None:
+        if self._database.read_only:
+            return  # counting is no reason to fail what was asked for, nor to warn of it each time
+        with self._database.writing() as connection:
+            records.touch(connection, uses)
+
+    def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
+        if isinstance(what, Scope):
+            what = dataclasses.replace(what, include_archived=True)
+        with self._changing() as connection:
+            if expected_version is not None and not isinstance(what, Scope):
+                for entry in records.get(connection, what):
+                    _check_version(entry, expected_version)
+            doomed = records.with_parts(connection, records.numbers(connection, what))
+            gone = consolidation.remove(connection, doomed)
+            if gone and isinstance(what, Scope):  # somebody is to be forgotten: nothing may stay in a file
+                self._erasing.note(connection)
+        self._erasing.settle()
+        if gone:
+            self._erasing.clear_log()
+        return gone
+
+    def consolidate(
+        self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
+    ) -> MemoryEntry:
+        summary = _completed(summary)
+        prepared = self._prepared([summary], None)
+        with self._changing() as connection:
+            consolidation.archive(connection, summary.id, archive_ids, now(), versions or {})
+            self._embedding.commit(connection, records.insert(connection, [summary]), [summary], prepared)
+        return summary
+
+    def restore(self, summary_id: str) -> list[MemoryEntry]:
+        with self._changing() as connection:
+            return consolidation.restore(connection, summary_id, now())
+
+    def lease(self, name: str, holder: str, seconds: float) -> bool:
+        with self._database.writing() as connection:
+            return leases.take(connection, name, holder, seconds)
+
+    def release(self, name: str, holder: str) -> None:
+        with self._database.writing() as connection:
+            leases.give_up(connection, name, holder)
+
+    def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
+        if self._database.read_only and not refused:
+            return 0  # nothing that is tried in the background can be kept
+        done = self._embedding.catch_up(progress, refused=refused)
+        if refused:  # somebody asked for it and waits; so a store that only short-lived processes use is trained too
+            self._search.settle()
+        return done
+
+    def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
+        with self._database.reading() as connection:
+            return stored_vectors.waiting(connection, what, limit)
+
+    def spaces(self) -> Sequence[SpaceState]:
+        with self._database.reading() as connection:
+            return spaces.all_spaces(connection)
+
+    def reembed(
+        self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
+    ) -> Reembedding:
+        _ = self._search
+        move = Move(self._folder, self._database, self._embedder, target, window_tokens=self._window_tokens)
+        return move.run(queries, progress)
+
+    def abandon_reembedding(self) -> bool:
+        with alone(self._folder), self._changing() as connection:
+            return spaces.abandon_move(connection)
+
+    def prune_spaces(self) -> int:
+        gone, done = 0, False
+        while not done:
+            with self._changing() as connection:
+                some, done = spaces.prune_some(connection)
+            gone += some
+        return gone
+
+    def verify(self, *, repair: bool = False) -> Sequence[Check]:
+        with indexes_of(self._folder, writable=not self._database.read_only) as folder:
+            where = (folder, self._database, self._embedder)
+            return Examination(*where, lambda: self._search, lambda: self._embedding).run(repair=repair)
+
+    def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
+        return snapshot_of(self._database)
+
+    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
+        return self._keeping.keep(vectors)
+
+    def backup(self, folder: Path) -> None:
+        write_copy(self._database, folder / DATABASE_FILE)
+
+    def search(self, query: Query) -> Hits:
+        self._erasing.settle_late()
+        return self._reranking.search(self._search.search, query) if self._reranking else self._search.search(query)
+
+    def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
+        with self._database.reading() as connection:
+            return records.get(connection, ids)
+
+    def count(self, scope: Scope) -> int:
+        with self._database.reading() as connection:
+            return records.count(connection, scope)
+
+    def namespaces(self) -> Sequence[str]:
+        with self._database.reading() as connection:
+            return records.namespaces(connection)
+
+    def pending(self, scope: Scope) -> int:
+        with self._database.reading() as connection:
+            return stored_vectors.pending_count(connection, scope)
+
+    def history(self, entry_id: str) -> list[MemoryEntry]:
+        with self._database.reading() as connection:
+            return records.history(connection, entry_id)
+
+    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
+        with self._database.reading() as connection:
+            return records.page(connection, scope, after, limit)
+
+    def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
+        with self._database.reading() as connection:
+            return records.latest(connection, scope, limit)
+
+    def status(self) -> dict[str, Any]:
+        with self._database.reading() as connection:
+            space = spaces.active_space(connection)
+            counts = {
+                table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+                for table in ("entries", "windows", "vectors", "pending")
+            }
+            return {
+                **counts,
+                "kinds": records.kinds(connection),
+                "changes": records.last_change(connection),
+                "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
+                "index": self._search.status() if self._searching() else described(self._folder),
+            }
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._erasing.finish()
+            if FaissMemoryBackend._keeping.made(self):
+                self._keeping.drop_unused()
+            if not self._searching():
+                return  # nothing was changed or searched here
+            if self._scratch is not None:
+                self._search.close()
+                return
+            if self._search.catches_up_soon():  # then the next start finds both indexes ready; else it catches up
+                self._search.refresh()
+            self._search.close()
+            self._search.save()
+        except (OSError, StoreError) as error:  # a snapshot only spares time: the records have everything
+            log.warning("the indexes were not saved, and catch up at the next start: %s", error)
+        finally:
+            self._database.close()
+            if self._scratch is not None:
+                self._scratch.close()
+
+    def _searching(self) -> bool:
+        """Have the indexes been asked for?"""
+        return FaissMemoryBackend._search.made(self)
+
+    def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction that changes what the indexes follow: they note where they stood before it."""
+        _ = self._search
+        return self._database.writing()
+
+    def _prepared(self, entries: Sequence[MemoryEntry], progress: Progress | None) -> Prepared | str:
+        """Embedded entries, or why they could not be embedded now."""
+        check_texts(entries)
+        try:
+            return self._embedding.prepare(entries, progress)
+        except SpaceMismatch:
+            raise
+        except EmbedderError as error:
+            return str(error)
+
+
+def _only(prepared: Prepared | str, entries: Sequence[MemoryEntry], kept: Sequence[MemoryEntry]) -> Prepared | str:
+    """What was prepared for `entries`, for those of them that were kept."""
+    if isinstance(prepared, str) or len(kept) == len(entries):
+        return prepared
+    these = set(map(id, kept))  # the objects: one entry may stand twice in a batch, and be kept once
+    return prepared._replace(windows=prepared.windows.of([i for i, entry in enumerate(entries) if id(entry) in these]))
+
+
+def _check_version(entry: MemoryEntry, expected: int | None) -> None:
+    if expected is not None and entry.version != expected:
+        raise Conflict(f"entry {entry.id} is at version {entry.version}, not {expected}; read it again")
+
+
+def _changed(former: MemoryEntry, changes: Mapping[str, Any]) -> MemoryEntry:
+    return dataclasses.replace(former, **changes, version=former.version + 1, updated_at=now())
+
+
+def _completed(entry: MemoryEntry) -> MemoryEntry:
+    """With the times of its storing, where the caller gave none."""
+    moment = now()
+    return dataclasses.replace(entry, created_at=entry.created_at or moment, updated_at=entry.updated_at or moment)

@@ -1,0 +1,1 @@
+"""Builds the context of a prompt within a token budget."""

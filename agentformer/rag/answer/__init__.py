@@ -1,0 +1,1 @@
+"""Answers from passages: prompts, citations, quotes, confidence and streaming."""

@@ -1,0 +1,1 @@
+"""Reads PDF files into pages of text."""

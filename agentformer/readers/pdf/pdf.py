@@ -1,0 +1,266 @@
+"""PDF: the better of two extractors per page, and an honest status where neither has usable text.
+
+PDFium reads every page. pypdf, fifteen times slower, is asked only where PDFium's text is doubtful, within a
+share of the time. Pages still without text go to OCR where that is installed. After each stage the document
+so far is given out, so that a later stage that hangs or crashes costs nothing that was already read.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument
+from agentformer.readers.pdf import ocr
+from agentformer.readers.pdf.headers_footers import bodies
+from agentformer.readers.pdf.headings import page_headings
+from agentformer.readers.pdf.pdfium import PasswordNeeded, PdfiumDocument, Unreadable
+from agentformer.readers.pdf.pypdf_text import PypdfDocument
+from agentformer.readers.sandbox.limits import ReadOptions
+from agentformer.text.normalize import from_symbol_area, normalize_pages
+from agentformer.text.quality import Quality, assess
+from agentformer.types import DocumentStatus, DocumentText, Page, PageStatus, Span
+
+PYPDF_SHARE = 0.25  # of the time left when the second extractor begins
+MIN_HIDDEN_LETTERS = 60  # text that PDFium does not see at all is a layer's name or a stray glyph unless long
+MIN_OCR_LETTERS = 3
+DRAFT_SECONDS = 20.0
+
+_LARGE_COUNT = re.compile(rb"/Count\s+(\d{7,20})")
+_DICTIONARY = 400  # bytes around "/Count" in which its dictionary says what it counts
+
+_NEEDED = "the PDF is encrypted and needs a password"
+_WRONG = "the PDF is encrypted and this password does not open it"
+_DAMAGED = "the PDF is damaged beyond repair; get it again or print it to a new PDF"
+
+
+_NOTHING = Quality(0.0, 0, "empty")
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One page on its way: raw text with the judgement on it."""
+
+    raw: str = ""
+    method: str = ""
+    quality: Quality = _NOTHING
+    failed: bool = False
+    blank: bool = False
+    recognised: bool = False  # tried by OCR, with whatever result
+
+
+def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
+    """Drafts of the document, each better than the one before."""
+    _check_page_count(data)
+    fast, slow = _open(data, options)
+    count = len(fast) if fast is not None else len(slow) if slow is not None else 0
+    if not count:
+        raise EmptyDocument("the PDF has no pages")
+    if count > options.limits.max_pages:
+        raise DocumentTooLarge(f"the PDF has {count:,} pages; at most {options.limits.max_pages:,} are read: split it")
+    pages = [_Draft(failed=True) for _ in range(count)]
+    if fast is not None:
+        _read_all(fast, pages, options)
+    doubtful = _doubtful(pages) if "pypdf" in options.engines else []
+    scanned = bool(_without_text(pages)) and not ocr.unavailable()
+    if fast is not None and (doubtful or (options.ocr and scanned)) and not all(page.failed for page in pages):
+        yield _document(pages, fast, options)
+    if doubtful:
+        _second_reading(data, pages, doubtful, fast, slow, options)
+    if fast is not None and options.ocr and not ocr.unavailable():
+        yield from _recognised(fast, pages, options)
+    if all(page.failed for page in pages):
+        raise CorruptDocument(_DAMAGED)
+    yield _document(pages, fast, options)
+
+
+def _check_page_count(data: bytes) -> None:
+    """A page takes more than a byte: a tree that claims more pages than the file has bytes is forged."""
+    for match in _LARGE_COUNT.finditer(data):
+        count = int(match.group(1))
+        around = data[max(0, match.start() - _DICTIONARY) : match.end() + _DICTIONARY]
+        if count > len(data) and b"/Pages" in around:
+            raise CorruptDocument(f"the PDF claims {count:,} pages in {len(data):,} bytes; get it again")
+
+
+def _open(data: bytes, options: ReadOptions) -> tuple[PdfiumDocument | None, PypdfDocument | None]:
+    passwords = _passwords(options.password)
+    locked = False
+    if "pdfium" in options.engines:
+        for password in passwords:
+            try:
+                return PdfiumDocument(data, password or None), None
+            except PasswordNeeded:
+                locked = True
+            except Unreadable:
+                break
+    slow = PypdfDocument(data, passwords)
+    if slow.encrypted or (locked and not len(slow)):
+        raise EncryptedDocument(_WRONG if options.password else _NEEDED)
+    if not len(slow):
+        raise CorruptDocument(_DAMAGED)
+    plain = slow.decrypted() if locked else None
+    if plain:
+        try:
+            return PdfiumDocument(plain, None), slow
+        except (PasswordNeeded, Unreadable):
+            pass
+    return None, slow
+
+
+def _passwords(password: str | None) -> tuple[str, ...]:
+    """As typed, as SASLprep (RFC 4013) has it, and none: many files open with the owner's restrictions only."""
+    if not password:
+        return ("",)
+    prepared = "".join(" " if unicodedata.category(c) == "Zs" else c for c in password if c not in _TO_NOTHING)
+    return tuple(dict.fromkeys((password, unicodedata.normalize("NFKC", prepared), "")))
+
+
+_TO_NOTHING = frozenset("\u00ad\u034f\u1806\u180b\u180c\u180d\u200b\u200c\u200d\u2060\ufeff") | {
+    chr(c) for c in range(0xFE00, 0xFE10)
+}
+
+
+def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -> None:
+    chars = 0
+    for number, page in enumerate(pages):
+        try:
+            text, unmapped = fast.text(number)
+            chars += len(text)
+            draft = _Draft(text, "pdfium", assess(text, unmapped=unmapped))
+            if draft.quality.verdict == "garbled":
+                shifted = from_symbol_area(text)
+                draft = _better(draft, _Draft(shifted, "pdfium", assess(shifted)))
+            draft.blank = not text and not fast.has_objects(number)
+            pages[number] = draft
+        except Unreadable:
+            page.failed = True
+        if chars > options.limits.max_chars:
+            raise DocumentTooLarge(f"the PDF has more than {options.limits.max_chars:,} characters; split it")
+
+
+def _doubtful(pages: list[_Draft]) -> list[int]:
+    """Pages for a second opinion: those with some text first, where it is worth most; scans come last."""
+    doubtful = [n for n, page in enumerate(pages) if page.failed or (page.quality.verdict != "good" and not page.blank)]
+    return sorted(doubtful, key=lambda n: pages[n].quality.verdict == "empty")
+
+
+def _second_reading(
+    data: bytes,
+    pages: list[_Draft],
+    doubtful: list[int],
+    fast: PdfiumDocument | None,
+    slow: PypdfDocument | None,
+    options: ReadOptions,
+) -> None:
+    start = time.monotonic()
+    until = start + PYPDF_SHARE * (options.deadline - start) if fast is not None else options.deadline
+    slow = slow or PypdfDocument(data, _passwords(options.password))
+    for number in doubtful:
+        if time.monotonic() > until:
+            break
+        text = slow.text(number) if number < len(slow) else None
+        if text is not None:
+            pages[number] = _better(pages[number], _Draft(text, "pypdf", assess(text)))
+
+
+def _better(first: _Draft, second: _Draft) -> _Draft:
+    if first.failed:
+        return second
+    if first.quality.verdict == "empty":
+        enough = second.quality.verdict in ("good", "doubtful") and second.quality.letters >= MIN_HIDDEN_LETTERS
+        return second if enough else first
+    if second.quality.letters * 2 < first.quality.letters:  # cleaner because most of it is missing
+        return first
+    return second if second.quality.score > first.quality.score + 0.02 else first
+
+
+def _without_text(pages: list[_Draft]) -> list[int]:
+    return [n for n, p in enumerate(pages) if p.quality.verdict in ("empty", "garbled") and not p.blank]
+
+
+def _recognised(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -> Iterator[DocumentText]:
+    """Recognise page after page while there is time; a draft now and then, should the time be cut off."""
+    drafted = time.monotonic()
+    for number in _without_text(pages):
+        if time.monotonic() > options.deadline:
+            return
+        if time.monotonic() - drafted > DRAFT_SECONDS:
+            yield _document(pages, fast, options)
+            drafted = time.monotonic()
+        try:
+            text = ocr.recognise(fast, number)
+        except Unreadable:
+            continue
+        pages[number].recognised = True
+        quality = assess(text)
+        if quality.letters >= MIN_OCR_LETTERS and quality.verdict in ("good", "doubtful"):
+            pages[number] = _Draft(text, "tesseract", quality)
+
+
+def _document(drafts: list[_Draft], fast: PdfiumDocument | None, options: ReadOptions) -> DocumentText:
+    usable = [d.raw if d.quality.verdict in ("good", "doubtful") else "" for d in drafts]
+    texts = normalize_pages(usable, bodies)
+    spans = bodies(texts)
+    pages = [_page(number, draft, texts[number], spans[number], fast, options) for number, draft in enumerate(drafts)]
+    pages = page_headings(pages, fast.outline() if fast is not None else ())
+    status, reason = _outcome(pages)
+    title = fast.title() if fast is not None else ""
+    return DocumentText(options.media_type, tuple(pages), title, status, reason)
+
+
+def _page(
+    number: int, draft: _Draft, text: str, body: Span | None, fast: PdfiumDocument | None, options: ReadOptions
+) -> Page:
+    label = fast.label(number) if fast is not None else ""
+    values = _form_text(number, text, fast)
+    if values:
+        body = Span(body.start, len(text) + len(values)) if body else None
+        text = f"{text}{values}" if text else values.lstrip("\n")
+    status, reason = _page_status(draft, text, _recognition_advice(draft, options))
+    return Page(number + 1, text, label or str(number + 1), status, reason, draft.method if text else "", body)
+
+
+def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:
+    """Filled fields that the page's text does not show, one a line."""
+    if fast is None:
+        return ""
+    try:
+        values = fast.form_values(number)
+    except Unreadable:
+        return ""
+    rows = [f"{label}: {value}" if label else value for label, value in values if value not in text]
+    return "\n\n" + normalize_pages(["\n".join(rows)])[0] if rows else ""
+
+
+def _recognition_advice(draft: _Draft, options: ReadOptions) -> str:
+    if not options.ocr:
+        return "text recognition is switched off"
+    if draft.recognised:
+        return "text recognition found nothing on it"
+    return ocr.unavailable() or "there was no time left to recognise it: split the file or allow more time"
+
+
+def _page_status(draft: _Draft, text: str, advice: str) -> tuple[PageStatus, str]:
+    if text.strip():
+        return "text", ""
+    if draft.failed:
+        return "failed", "the page is damaged"
+    if draft.quality.verdict == "garbled":
+        return "garbled", f"the page's text is unusable ({draft.quality.reason}); {advice}"
+    if draft.blank:
+        return "no_text", "the page is blank"
+    return "no_text", f"the page is an image; {advice}"
+
+
+def _outcome(pages: list[Page]) -> tuple[DocumentStatus, str]:
+    without = [page for page in pages if page.status != "text"]
+    if not without:
+        return "ready", ""
+    reason = f"{len(without)} of {len(pages)} pages have no usable text: {without[0].reason}"
+    if len(without) < len(pages):
+        return "ready", reason
+    return ("garbled" if any(page.status == "garbled" for page in pages) else "no_text"), reason

@@ -1,0 +1,237 @@
+"""PDFium's view of a PDF: text with paragraphs, labels, outline, form values, and pages as images.
+
+PDFium reads what others cannot, and fast; it is the first extractor. It is not thread-safe: one document of
+one process at a time, which the child process guarantees.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pypdfium2 as pdfium
+from pypdfium2 import raw
+
+from agentformer.readers.pdf.paragraphs import Line, with_paragraphs
+from agentformer.text.normalize import LINE_HYPHEN
+
+MAX_FORM_FIELDS = 2_000
+MAX_OUTLINE = 20_000
+SHORT = 400  # characters of a page on which one asks whether any of them can be seen
+SAMPLE = 100  # characters of a page asked for their mapping
+STRAY = 60  # letters beside the visible page that are no text: printers' marks, names of layers
+_PASSWORD_ERROR = raw.FPDF_ERR_PASSWORD
+_UNTITLED = re.compile(
+    r"untitled|unbenannt|nimetön|namnlös|document\d*|microsoft (?:word|powerpoint)|slide \d+", re.IGNORECASE
+)
+_FILE_NAME = re.compile(
+    r"\S+\.(?:\w{2,5})$|.*\.(?:docx?|pptx?|xlsx?|dvi|tex|indd|qxd|pages|odt|rtf|pdf)$", re.IGNORECASE
+)
+
+
+class PasswordNeeded(Exception):
+    """The file is encrypted and none of the passwords opened it."""
+
+
+class Unreadable(Exception):
+    """PDFium cannot open the file or the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutlineEntry:
+    page: int  # from 0
+    level: int  # from 1
+    title: str
+
+
+class PdfiumDocument:
+    """An open document. Page numbers are from 0."""
+
+    def __init__(self, data: bytes, password: str | None) -> None:
+        try:
+            self._document = pdfium.PdfDocument(data, password=password)
+        except pdfium.PdfiumError as error:
+            if getattr(error, "err_code", None) == _PASSWORD_ERROR or "password" in str(error).lower():
+                raise PasswordNeeded from error
+            raise Unreadable(str(error)) from error
+        self._form = False
+        with suppress(pdfium.PdfiumError, RuntimeError):
+            if self._document.get_formtype() in (raw.FORMTYPE_ACRO_FORM, raw.FORMTYPE_XFA_FOREGROUND):
+                self._document.init_forms()
+                self._form = self._document.formenv is not None
+
+    def __len__(self) -> int:
+        return len(self._document)
+
+    def text(self, number: int) -> tuple[str, float]:
+        """(the page's text, share of its characters whose font gives no Unicode value).
+
+        Text in reading order, blank lines between paragraphs; all of it, also what stands beyond the edge of
+        the visible page, where text that runs over the margin ends.
+        """
+        page = self._page(number)
+        try:
+            text_page = page.get_textpage()
+            try:
+                text = text_page.get_text_range()
+                if len(text) < SHORT and not _letters(text_page.get_text_bounded()) and _letters(text) < STRAY:
+                    return "", 0.0
+                return with_paragraphs(text, _lines(text_page, text)), _unmapped(text_page)
+            finally:
+                text_page.close()
+        except (pdfium.PdfiumError, AssertionError, ValueError) as error:
+            raise Unreadable(str(error)) from error
+        finally:
+            page.close()
+
+    def form_values(self, number: int) -> list[tuple[str, str]]:
+        """(label, value) of the filled text and choice fields, in the page's order."""
+        if not self._form:
+            return []
+        page = self._page(number)
+        try:
+            return list(_form_values(self._document.formenv.raw, page.raw))
+        finally:
+            page.close()
+
+    def label(self, number: int) -> str:
+        with suppress(pdfium.PdfiumError):
+            return str(self._document.get_page_label(number) or "").strip("\x00 ")
+        return ""
+
+    def outline(self) -> Iterator[OutlineEntry]:
+        with suppress(pdfium.PdfiumError, RecursionError):
+            for count, mark in enumerate(self._document.get_toc()):
+                if count >= MAX_OUTLINE:
+                    return
+                destination = mark.get_dest()
+                page = destination.get_index() if destination else None
+                if page is not None and 0 <= page < len(self):
+                    yield OutlineEntry(page, mark.level + 1, " ".join(mark.get_title().replace("\x00", "").split()))
+
+    def title(self) -> str:
+        """The title that a person gave, not the one that a program made of a file name."""
+        with suppress(pdfium.PdfiumError):
+            title = " ".join(self._document.get_metadata_value("Title").replace("\x00", "").split())
+            honest = len(title) > 2 and not _UNTITLED.match(title) and not _FILE_NAME.fullmatch(title)
+            return title if honest and any(c.isalpha() for c in title) else ""
+        return ""
+
+    def size(self, number: int) -> tuple[float, float]:
+        width, height = self._document.get_page_size(number)
+        return float(width), float(height)
+
+    def has_objects(self, number: int) -> bool:
+        page = self._page(number)
+        try:
+            return bool(raw.FPDFPage_CountObjects(page.raw) > 0)
+        finally:
+            page.close()
+
+    def largest_image(self, number: int) -> int:
+        """Pixels of the largest image on the page: rendering would unpack it, whatever the page's own size."""
+        page = self._page(number)
+        largest = 0
+        try:
+            for item in page.get_objects(filter=(raw.FPDF_PAGEOBJ_IMAGE,), max_depth=3):
+                width, height = item.get_px_size()
+                largest = max(largest, width * height)
+        except pdfium.PdfiumError as error:
+            raise Unreadable(str(error)) from error
+        finally:
+            page.close()
+        return largest
+
+    def image(self, number: int, scale: float) -> Any:
+        """The page as a grey PIL image, `scale` pixels per point. The caller bounds the size."""
+        page = self._page(number)
+        try:
+            return page.render(scale=scale, grayscale=True).to_pil()
+        finally:
+            page.close()
+
+    def close(self) -> None:
+        self._document.close()
+
+    def _page(self, number: int) -> Any:
+        try:
+            return self._document[number]
+        except (pdfium.PdfiumError, IndexError) as error:
+            raise Unreadable(str(error)) from error
+
+
+def _unmapped(text_page: Any) -> float:
+    count = text_page.count_chars()
+    asked = range(0, count, max(1, count // SAMPLE))
+    errors = sum(1 for i in asked if raw.FPDFText_HasUnicodeMapError(text_page, i) == 1)
+    return errors / max(1, len(asked))
+
+
+def _lines(text_page: Any, text: str) -> list[Line] | None:
+    """Where each line stands on the page; None if offsets in the text and PDFium's own cannot be matched."""
+    if not text.isascii() and any(c > "\uffff" for c in text):
+        return None
+    lines: list[Line] = []
+    at = 0
+    for content in text.split("\r\n"):
+        lines.append(_line(text_page, content, at))
+        at += len(content) + 2
+    return lines
+
+
+def _line(text_page: Any, content: str, at: int) -> Line:
+    unplaced = Line(content)
+    if not content.strip():
+        return unplaced
+    first = raw.FPDFText_GetCharIndexFromTextIndex(text_page, at + len(content) - len(content.lstrip()))
+    last = raw.FPDFText_GetCharIndexFromTextIndex(text_page, at + len(content.rstrip()) - 1)
+    # After its mark for a hyphen PDFium goes on in the next row of the page without a line end.
+    torn = content.rfind(LINE_HYPHEN)
+    row = raw.FPDFText_GetCharIndexFromTextIndex(text_page, at + torn + 1) if 0 <= torn < len(content) - 1 else first
+    box = raw.FS_RECTF()
+    x, y, last_x, last_y = (ctypes.c_double() for _ in range(4))
+    if min(first, last, row) < 0 or not raw.FPDFText_GetCharOrigin(text_page, first, x, y):
+        return unplaced
+    if not raw.FPDFText_GetCharOrigin(text_page, row, last_x, last_y):
+        return unplaced
+    # The nominal font size may be 1 with the scale in the matrix: the box of a letter is what is seen.
+    if not raw.FPDFText_GetLooseCharBox(text_page, first, box):
+        return unplaced
+    height = abs(box.top - box.bottom)
+    right = box.right if raw.FPDFText_GetLooseCharBox(text_page, last, box) else x.value
+    return Line(content, x.value, y.value, float(height), float(right), last_y.value)
+
+
+def _letters(text: str) -> int:
+    return sum(map(str.isalnum, text))
+
+
+def _form_values(form: Any, page: Any) -> Iterator[tuple[str, str]]:
+    for index in range(min(raw.FPDFPage_GetAnnotCount(page), MAX_FORM_FIELDS)):
+        annotation = raw.FPDFPage_GetAnnot(page, index)
+        if not annotation:
+            continue
+        try:
+            if raw.FPDFAnnot_GetSubtype(annotation) != raw.FPDF_ANNOT_WIDGET:
+                continue
+            kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
+            if kind not in (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX):
+                continue
+            value = _field_string(raw.FPDFAnnot_GetFormFieldValue, form, annotation)
+            if value:
+                yield _field_string(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation), value
+        finally:
+            raw.FPDFPage_CloseAnnot(annotation)
+
+
+def _field_string(function: Any, form: Any, annotation: Any) -> str:
+    size = function(form, annotation, None, 0)
+    if size <= 2 or size > 1 << 20:
+        return ""
+    buffer = (ctypes.c_ushort * (size // 2 + 1))()
+    function(form, annotation, buffer, size)
+    return bytes(buffer)[: size - 2].decode("utf-16-le", errors="ignore").strip()

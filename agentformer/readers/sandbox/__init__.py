@@ -1,0 +1,1 @@
+"""Runs readers in a confined child process."""

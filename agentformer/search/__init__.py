@@ -1,0 +1,1 @@
+"""Everything that ranks: hybrid search, fusion, boosts, rescoring and reranking."""

@@ -1,0 +1,1 @@
+"""Ranked lists that boost hits by document, title or date."""

@@ -1,0 +1,1 @@
+"""Dates, periods and time expressions in texts and queries."""

@@ -1,0 +1,195 @@
+"""The dates that a text gives, however they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import NamedTuple
+
+from agentformer.text.dates.calendar import bare, months, weekdays
+from agentformer.text.languages import FUNCTION_WORDS
+
+
+class Day(NamedTuple):
+    """A date as far as it is given; 0 is not given. `weekday` counts from Monday, 1."""
+
+    year: int = 0
+    month: int = 0
+    day: int = 0
+    weekday: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A date in a text at `[start, end)`: its readings, of which one is meant. `sure` is False for what may as
+    well be a plain number, such as "8.5."."""
+
+    start: int
+    end: int
+    readings: tuple[Day, ...]
+    sure: bool = True
+
+
+_YEAR_FIRST = re.compile(r"(?<!\d)(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?!\d)")
+_YEAR_LAST = re.compile(r"(?<![\d.,])(\d{1,2})([./-])\s?(\d{1,2})\2\s?(\d{4}|\d{2})(?![\d])")
+_NO_YEAR = re.compile(r"(?<![\d.,])(\d{1,2})\.\s?(\d{1,2})\.(?!\d)")
+_SLASHED = re.compile(r"(?<![\d/.,])(\d{1,2})/(\d{1,2})(?![\d/])")
+_EAST = re.compile(
+    r"(?:(?:(?P<era>令和|平成|昭和|大正)\s*+)?(?<!\d)(?P<year>\d{1,4}|元)\s*+[年년]\s*+)?"
+    r"(?<!\d)(?P<month>\d{1,2})\s*+[月월](?:\s*+(?<!\d)(?P<day>\d{1,2})\s*+[日일号號])?"
+)
+_ERAS = {"令和": 2018, "平成": 1988, "昭和": 1925, "大正": 1911}  # the year before the first of each
+_MARKED = re.compile(r"\d[./-]\s?\d{1,2}[./-]")  # in every date of figures alone
+_WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0900-\u0dff])*")
+# Around a month's name: a day or a year, with what languages put between them.
+_LINK = r"(?:(?:of|the|de|del|d['’]|di|do|lui|päivän?ä?|paivan?a?)\s*+)*"
+_DAY_BEFORE = re.compile(rf"(?<![\d.,:/])(\d{{1,2}})(?:st|nd|rd|th|er|re|º|ª|\.|-?(?:го|е))?\s*+{_LINK}$", re.I)
+_RANGE_BEFORE = re.compile(
+    r"(?<![\d.,:/])(\d{1,2})(?:st|nd|rd|th|\.)?\s*+(?:[-–—/&,]|and|to|och|ja|og|und|et|y|e)\s*+$", re.I
+)
+_YEAR_BEFORE = re.compile(r"(?<!\d)(\d{4})\.?\s*+(?:m\.|г\.)?\s*+$")
+_DAY_AFTER = re.compile(
+    r"\.?\s*+(?:the\s*+)?(\d{1,2})(?:st|nd|rd|th|\.)?(?![\d:]|[.,]\d)"
+    r"(?:\s*+(?:[-–—/&]|and|to|och|ja|og|und)\s*+(\d{1,2})(?:st|nd|rd|th|\.)?(?![\d:]))?",
+    re.I,
+)
+_YEAR_AFTER = re.compile(
+    r"[.,]?\s*+(?:paiva[^\W\d_]*+\s*+)?,?\s*+(?:(?:of|de|del|vuonna)\s*+)?(\d{4})(?![\d]|[.,]\d)", re.I
+)
+_BEGINS = re.compile(r"(?:^|[.!?:;\n])[\s\"'“‘(]*+$")
+_NOUN = re.compile(r"[ \t]{1,3}([^\W\d_]++)")
+_REACH = 24  # code points before a month's name
+# Verbs and the like, unless written with a capital or beside a year as well.
+_DOUBTFUL = frozenset({"may", "march", "mar", "mars", "mart", "marta", "me", "mei", "des", "sep", "set", "dec"})
+_SURE_ALONE = 6  # letters of a month's name that is a date with no number beside it
+
+
+def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> list[Mention]:
+    """The dates of `text` in order, never overlapping. With `loose`, "8/5" is one too."""
+    plain = bare(text)
+    found = [*_numeric(plain, loose), *_named(text, plain)]
+    if days_of_week:
+        found += _days_of_week(plain)
+    kept: list[Mention] = []
+    for mention in sorted(found, key=lambda mention: (mention.start, -mention.end)):
+        if not kept or mention.start >= kept[-1].end:
+            kept.append(mention)
+    return kept
+
+
+def of_moment(moment: datetime) -> Day:
+    return Day(moment.year, moment.month, moment.day, moment.isoweekday())
+
+
+def given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
+    """Is `claim` one of the `known` dates, or a part of one? A known date without a year may be of any of `years`."""
+    return any(_covers(claim, each, years) for each in known)
+
+
+def _covers(claim: Day, known: Day, years: Collection[int]) -> bool:
+    if claim.weekday:
+        return claim.weekday == (known.weekday or _weekday(known))
+    if claim.day and claim.day != known.day:
+        return False
+    if claim.month and claim.month != known.month:
+        return False
+    return not claim.year or claim.year == known.year or (not known.year and claim.year in years)
+
+
+def _weekday(day: Day) -> int:
+    try:
+        return date(*day[:3]).isoweekday()
+    except ValueError:
+        return 0
+
+
+def _days(*readings: tuple[int, int, int]) -> tuple[Day, ...]:
+    """Those of the (year, month, day) that a calendar has."""
+    return tuple(
+        dict.fromkeys(Day(*each) for each in readings if (1 <= each[1] <= 12) and each[2] <= 31 and any(each[1:]))
+    )
+
+
+def _numeric(text: str, loose: bool) -> Iterator[Mention]:
+    marked = _MARKED.search(text) is not None  # soon told, and mostly not
+    for match in _YEAR_FIRST.finditer(text) if marked else ():
+        year, month, day = int(match[1]), int(match[3]), int(match[4])
+        yield from _mention(match, _days((year, month, day), (year, day, month)), sure=match[2] != ".")
+    for match in _YEAR_LAST.finditer(text) if marked else ():
+        first, second, year = int(match[1]), int(match[3]), int(match[4])
+        years = (year,) if len(match[4]) == 4 else (2000 + year, 1900 + year)
+        swapped = [(year, first, second) for year in years if match[2] != "."]
+        yield from _mention(match, _days(*((year, second, first) for year in years), *swapped), sure=len(match[4]) == 4)
+    for match in _NO_YEAR.finditer(text) if marked else ():
+        yield from _mention(match, _days((0, int(match[2]), int(match[1]))), sure=False)
+    for match in _SLASHED.finditer(text) if loose else ():
+        first, second = int(match[1]), int(match[2])
+        yield from _mention(match, _days((0, second, first), (0, first, second)), sure=False)
+    for match in _EAST.finditer(text) if "月" in text or "월" in text else ():
+        eastern = _eastern_year(match["era"], match["year"])
+        if eastern is not None:
+            yield from _mention(match, _days((eastern, int(match["month"]), int(match["day"] or 0))), sure=True)
+
+
+def _eastern_year(era: str | None, year: str | None) -> int | None:
+    """The year of a date of figures with 年: 0 where none is told, None where it is not known which is meant."""
+    if year is None:
+        return 0
+    number = 1 if year == "元" else int(year)
+    if era is None:
+        return number if len(year) == 4 else None
+    return _ERAS[era] + number
+
+
+def _mention(match: re.Match[str], readings: tuple[Day, ...], *, sure: bool) -> Iterator[Mention]:
+    if readings:
+        yield Mention(match.start(), match.end(), readings, sure)
+
+
+def _days_of_week(plain: str) -> Iterator[Mention]:
+    for match in _WORD.finditer(plain):
+        if named := weekdays(match[0]):
+            yield Mention(match.start(), match.end(), tuple(Day(weekday=each) for each in sorted(named)))
+
+
+def _named(text: str, plain: str) -> Iterator[Mention]:
+    """Dates with a month's name, in whichever order."""
+    if named := {word: months(word) for word in {*_WORD.findall(plain)} if months(word)}:  # mostly none
+        for match in _WORD.finditer(plain):
+            if match[0] in named:
+                yield from _around(text, plain, match, sorted(named[match[0]]))
+
+
+def _asks(plain: str, match: re.Match[str], end: int) -> bool:
+    """Does a question begin with the verb, as in "May 20 people come"?"""
+    if match[0].casefold() != "may" or not _BEGINS.search(plain[max(0, match.start() - _REACH) : match.start()]):
+        return False
+    following = _NOUN.match(plain, end)
+    return following is not None and following[1] not in FUNCTION_WORDS["en"]
+
+
+def _around(text: str, plain: str, match: re.Match[str], named: list[int]) -> Iterator[Mention]:
+    low = max(0, match.start() - _REACH)
+    before = plain[low : match.start()]
+    start, end, days, year = match.start(), match.end(), [0], 0
+    if found := _DAY_BEFORE.search(before):
+        start, days = low + found.start(1), [int(found[1])]
+        if further := _RANGE_BEFORE.search(before[: found.start(1)]):
+            start, days = low + further.start(1), [int(further[1]), *days]
+    elif found := _DAY_AFTER.match(plain, end):
+        end, days = found.end(), [int(each) for each in found.groups() if each]
+    if found := _YEAR_AFTER.match(plain, end):
+        end, year = found.end(), int(found[1])
+    elif days != [0] and start == match.start() and (found := _YEAR_BEFORE.search(before)):
+        start, year = low + found.start(1), int(found[1])
+    doubtful = match[0].casefold() in _DOUBTFUL
+    alone = not year and days == [0]
+    if alone and (doubtful or len(match[0]) < _SURE_ALONE):
+        return
+    if not alone and not year and doubtful and (text[match.start()].islower() or _asks(plain, match, end)):
+        return
+    for day in days:
+        if readings := _days(*((year, month, day) for month in named)):
+            yield Mention(start, end, readings)

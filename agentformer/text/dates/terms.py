@@ -1,0 +1,69 @@
+"""Terms of the word index for days, weeks and months, the same however a text writes them (ISO 8601)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import date, timedelta
+
+from agentformer.text.dates.expressions import Days, find_days
+
+_MOST = 32  # terms of one text: what names more days is a list of dates
+_DAYS = 7  # of a stretch that is told day by day
+_MONTHS = 3  # of one that is told month by month
+
+
+def date_terms(text: str, on: date | None, language: str = "") -> tuple[str, ...]:
+    """The terms of the days that `text` names, each once; see `find_days` for the other arguments.
+
+    A day gives "2023-05-07" and "2023-05", a week "2023-W18", a month "2023-05". A year is a term as it stands, so that
+    only one that is not written, as in "last year", gives "2022".
+    """
+    return terms_of(find_days(text, on, language, years=False))
+
+
+def terms_of(named: Iterable[Days]) -> tuple[str, ...]:
+    """The terms of days that a text names, each once."""
+    return tuple(dict.fromkeys(term for days in named for term in _terms(days)))[:_MOST]
+
+
+def terms_of_day(day: date) -> tuple[str, ...]:
+    """The terms of what belongs to a day: its own, its week's and its month's."""
+    return (day.isoformat(), _week(day), _month(day))
+
+
+def _terms(days: Days) -> Iterator[str]:
+    first, last = days.first, days.last
+    length = (last - first).days + 1
+    if length == 7 and first.isoweekday() == 1:
+        yield _week(first)
+    elif length <= _DAYS:
+        each = [first + timedelta(days=n) for n in range(length)]
+        yield from (day.isoformat() for day in each)
+        yield from _months(each) if length == 1 else ()
+    elif (touched := list(_touched(first, last))) and len(touched) <= _MONTHS:
+        yield from (_month(day) for day in touched)
+    elif days.relative and (first.month, first.day, last.month, last.day) == (1, 1, 12, 31):
+        yield from (f"{year:04}" for year in range(first.year, last.year + 1)[:_MONTHS])
+
+
+def _months(days: Iterable[date]) -> Iterator[str]:
+    yield from dict.fromkeys(map(_month, days))
+
+
+def _touched(first: date, last: date) -> Iterator[date]:
+    """The first days of the months that have a day of the stretch, one more than are told at most."""
+    day = first.replace(day=1)
+    for _ in range(_MONTHS + 1):
+        if day > last:
+            return
+        yield day
+        day = (day.replace(day=28) + timedelta(days=4)).replace(day=1)
+
+
+def _week(day: date) -> str:
+    year, week, _ = day.isocalendar()
+    return f"{year:04}-W{week:02}"
+
+
+def _month(day: date) -> str:
+    return f"{day.year:04}-{day.month:02}"

@@ -1,0 +1,47 @@
+"""Which texts an embedder may judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.search.language_coverage import Knowledge
+from agentformer.types import EmbeddingSpace
+
+FINNISH = "Sataman päällikkö säilyttää majakan avaimia työhuoneensa kaapissa, ja kalastajat hakevat ne aamulla."
+ENGLISH = "The harbour master keeps the keys of the lighthouse in his desk, and the fishermen take them in the morning."
+GERMAN = "Der Hafenmeister bewahrt die Schlüssel des Leuchtturms in seinem Schreibtisch auf."
+
+
+class Declares(HashingEmbedder):
+    def __init__(self, languages: str) -> None:
+        super().__init__()
+        self._languages = languages
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        return replace(super().space, languages=self._languages)
+
+
+@pytest.mark.parametrize(
+    ("languages", "text", "weight"),
+    [
+        ("*", FINNISH, 1.0),
+        ("en", ENGLISH, 1.0),
+        ("en", FINNISH, 0.0),
+        ("en de", GERMAN, 1.0),
+        ("en fi", GERMAN, 0.0),
+        ("en", "4711 SKU-12", 1.0),
+        ("en", "日本語の文書の中に答えがあります。", 0.0),
+    ],
+)
+def test_a_model_that_declares_its_languages_judges_those(languages: str, text: str, weight: float) -> None:
+    assert Knowledge(Declares(languages)).dense_weight([text]) == weight
+
+
+def test_a_model_that_declares_none_is_judged_by_its_tokens() -> None:
+    # The hashing embedder makes one token of most words, so to it every language is known.
+    assert Knowledge(Declares("")).dense_weight([ENGLISH]) == 1.0
+    assert Knowledge(Declares("")).fertility("12 34") == 1.0

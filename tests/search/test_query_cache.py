@@ -1,0 +1,43 @@
+"""A question that was asked before does not reach the model again, and a model never meets another one's rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.search import query_cache as questions
+from agentformer.search.query_cache import Questions
+from agentformer.types import Vector
+
+
+class Counting(HashingEmbedder):
+    def __init__(self) -> None:
+        super().__init__(16)
+        self.asked: list[str] = []
+
+    def embed_query(self, text: str) -> Vector:
+        self.asked.append(text)
+        return super().embed_query(text) * (1 if len(self.asked) % 2 else -1)
+
+
+def test_a_repeated_question_costs_nothing_within_its_space() -> None:
+    embedder, kept = Counting(), Questions()
+    first = kept.embed(embedder, 1, "where is the numbat")
+    assert kept.embed(embedder, 1, "where is the numbat") is first
+    assert embedder.asked == ["where is the numbat"]
+    assert np.array_equal(kept.embed(embedder, 2, "where is the numbat"), -first)
+    assert len(embedder.asked) == 2
+
+
+def test_the_last_questions_are_kept_and_no_pasted_pages() -> None:
+    embedder, kept = Counting(), Questions()
+    for n in range(questions._QUESTIONS + 1):
+        kept.embed(embedder, 1, f"question {n}")
+    asked = len(embedder.asked)
+    kept.embed(embedder, 1, f"question {questions._QUESTIONS}")
+    assert len(embedder.asked) == asked
+    kept.embed(embedder, 1, "question 0")
+    assert len(embedder.asked) == asked + 1
+    for _ in range(2):
+        kept.embed(embedder, 1, "x" * (questions._LONGEST + 1))
+    assert len(embedder.asked) == asked + 3

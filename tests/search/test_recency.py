@@ -1,0 +1,175 @@
+"""Of facts that contradict each other the latest comes first, and nothing else changes places."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import agentformer
+from agentformer.search.recency import COMPARED, latest_first
+from agentformer.types import Hit, MemoryEntry, Query
+
+
+def hits(*contents: str, years: tuple[int, ...] = (), **values: object) -> list[Hit]:
+    """Hits in this order, each a year newer than the one before."""
+    moments = [datetime(year, 5, 8, tzinfo=UTC) for year in years or range(2020, 2020 + len(contents))]
+    entries = [
+        MemoryEntry(str(n), text, occurred_at=at, **values)  # type: ignore[arg-type]
+        for n, (text, at) in enumerate(zip(contents, moments, strict=True))
+    ]
+    return [Hit(entry, 1 - n / 100) for n, entry in enumerate(entries)]
+
+
+def order(found: list[Hit]) -> list[str]:
+    return [hit.entry.id for hit in latest_first(found)]
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("Anna lives in Turku", "Anna now lives in Oslo, Norway"),
+        ("I work at Kone.", "I work at Nokia since May."),
+        ("Anna is 30 years old", "Anna is 31 years old"),
+        ("Anna's phone number: 040 123", "Anna's phone number: 050 321"),
+        ("Puhelin: 040 123", "Puhelin: 050 321"),
+        ("E-post: anna@turku.example", "E-post: anna@oslo.example"),
+        ("The office is in Turku", "The office is in Oslo"),
+        ("The rent is 800 euros", "The rent is 950 euros"),
+        ("Phone: 040 123", "Phone: 050 321"),
+        ("Anna asuu Turussa", "Anna asuu nykyään Oslossa"),
+        ("Toimisto on Turussa", "Toimisto on Oslossa"),
+        ("Vuokra on 800 euroa", "Vuokra on nyt 950 euroa"),
+        ("Anna bor i Åbo", "Anna bor numera i Oslo"),
+        ("Hyran är 800 euro", "Hyran är 950 euro"),
+        ("Anna bor på Frogner", "Anna bor nå på Majorstua"),
+        ("Anna hedder Holm", "Anna hedder Lund"),
+        ("Anna wohnt in Berlin", "Anna wohnt jetzt in Köln"),
+    ],
+)
+def test_the_newer_value_stands_first(older: str, newer: str) -> None:
+    found = hits(older, "something else is said here", newer)
+    assert order(found) == ["2", "1", "0"]
+    assert order([found[2], found[1], found[0]]) == ["2", "1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Anna lives in Turku", "Ben lives in Oslo"),
+        ("Anna likes tea", "Anna likes coffee"),
+        ("Anna is tall", "Anna is a nurse"),
+        ("Anna lives in Oslo", "Anna lives in Oslo, Norway"),
+        ("Anna does not live in Turku", "Anna lives in Oslo"),
+        ("Does Anna live in Turku?", "Anna lives in Oslo"),
+        ("Do you work at Nokia?", "Do you work at Kone?"),
+        ("Anna lived in Turku", "Anna lives in Oslo"),
+        ("Anna osti maitoa", "Anna osti leipää"),
+        ("Anna på jobbet", "Anna på semester"),
+        ("Anna does not live in Turku", "Anna does not live in Oslo"),
+        ("The office is not in Turku", "The office is not in Oslo"),
+        ("Anna wohnt in keinem Fall in Berlin", "Anna wohnt in keinem Fall in Köln"),
+        ("Anna prefers green tea", "Anna prefers window seats"),
+        ("Anna works as a nurse", "Anna works as hard as she can"),
+        ("Anna is 30 years old", "Anna is 170 cm tall"),
+        ("The rent is 800 euros", "The rent is 5 days late"),
+        ("The ticket costs 20 euros for adults", "The ticket costs 10 euros for children"),
+        ("Anna Virtanen is a nurse", "Anna Virtanen is allergic to nuts"),
+        ("Anna Virtanen on sairaanhoitaja", "Anna Virtanen on naimisissa"),
+        ("Project Apollo is late", "Project Apollo is written in Python"),
+        ("My sister's dog is black", "My sister's dog is called Rex"),
+        ("The meeting is on the third floor", "The meeting is on Monday"),
+        ("The meeting is in Turku", "The meeting is in October"),
+        ("The office is in Turku", "The office is in trouble"),
+        ("Anna lives in Turku", "Anna lives in a big house"),
+        ("Anna on Turussa", "Anna on lomalla"),
+        ("Das Büro ist in Köln", "Das Büro ist in Gefahr"),
+        ("Anna wohnt in Köln", "Anna wohnt in einem Haus"),
+        ("Anna wohnt in einem Haus", "Anna wohnt in einem Vorort"),
+        ("She lives in Turku", "She lives in Oslo"),
+        ("There are 5 chairs", "There are 6 chairs"),
+        ("Port: 6379", "Port: 5432"),
+        ("Note: call Anna", "Note: buy milk"),
+        ("Allergy: nuts", "Allergy: shellfish"),
+        ("Salary: 3000 euros", "Salary: raised again"),
+    ],
+)
+def test_what_may_both_hold_stays_where_it_is(one: str, other: str) -> None:
+    assert order(hits(one, other)) == order(hits(one, other, years=(2021, 2020))) == ["0", "1"]
+
+
+def test_scores_stay_with_the_places_and_all_else_with_the_hits() -> None:
+    found = hits("Anna lives in Turku", "Anna lives in Oslo")
+    first, second = latest_first(found)
+    assert (first.entry, second.entry) == (found[1].entry, found[0].entry)
+    assert (first.score, second.score) == (found[0].score, found[1].score)
+
+
+def test_each_change_is_a_step_of_its_own() -> None:
+    found = hits("Anna lives in Rome", "Anna lives in Turku", "Anna lives in Oslo", years=(2022, 2020, 2024))
+    assert order(found) == ["2", "0", "1"]
+
+
+def test_people_speak_of_themselves_and_owners_are_apart() -> None:
+    found = hits("I live in Turku", "I live in Oslo", kind="message", role="user")
+    anna, ben = (Hit(MemoryEntry(**{**fields(hit.entry), "speaker": who}), hit.score)
+                 for hit, who in zip(found, ("Anna", "Ben"), strict=True))  # fmt: skip
+    assert order([anna, ben]) == ["0", "1"]
+    assert order(found) == ["1", "0"]
+    for name in ("user_id", "agent_id", "project", "title", "source_type", "source_id"):
+        own, others = (Hit(MemoryEntry(**{**fields(hit.entry), name: who}), hit.score)
+                       for hit, who in zip(found, ("a", "b"), strict=True))  # fmt: skip
+        assert order([own, others]) == ["0", "1"]
+
+
+def test_what_is_told_of_another_thing_contradicts_nothing() -> None:
+    for name, values in {
+        "title": ("Redis", "Postgres"),
+        "source_type": ("ticket", "mail"),
+        "source_id": ("1", "2"),
+        "metadata": ({"host": ["a"]}, {"host": ["b"]}),
+    }.items():
+        one, other = hits("Phone: 040 123", "Phone: 050 321")
+        told = [
+            Hit(MemoryEntry(**{**fields(hit.entry), name: value}), hit.score)
+            for hit, value in zip((one, other), values, strict=True)
+        ]
+        assert order(told) == ["0", "1"]
+        same = [Hit(MemoryEntry(**{**fields(hit.entry), name: values[0]}), hit.score) for hit in (one, other)]
+        assert order(same) == ["1", "0"]
+
+
+def test_a_hit_takes_no_place_that_its_score_is_far_from() -> None:
+    contents = ("Anna lives in Rome", "Anna lives in Turku", "Anna lives in Oslo")
+    rome, turku, oslo = (hit.entry for hit in hits(*contents))
+    assert order([Hit(rome, 1.0), Hit(turku, 0.71), Hit(oslo, 0.69)]) == ["1", "2", "0"]
+    assert order([Hit(rome, 1.0), Hit(turku, 0.69), Hit(oslo, 0.5)]) == ["0", "2", "1"]
+    assert order([Hit(rome, 1.0), Hit(turku, 0.5), Hit(oslo, 0.1)]) == ["0", "1", "2"]
+    assert [hit.score for hit in latest_first([Hit(rome, 1.0), Hit(turku, 0.71), Hit(oslo, 0.69)])] == [1.0, 0.71, 0.69]
+
+
+def fields(entry: MemoryEntry) -> dict[str, object]:
+    return {name: getattr(entry, name) for name in MemoryEntry.__dataclass_fields__}
+
+
+def test_documents_and_what_stands_far_down_are_left_alone() -> None:
+    assert order(hits("The office is in Turku", "The office is in Oslo", kind="chunk")) == ["0", "1"]
+    many = hits("Anna lives in Turku", *["nothing of it"] * (COMPARED - 1), "Anna lives in Oslo")
+    assert order(many)[0] == "0"
+
+
+def test_a_search_gives_the_latest_first_also_past_its_limit(tmp_path: Path) -> None:
+    folders = {"index_dir": tmp_path / "index", "upload_dir": tmp_path / "uploads"}
+    with agentformer.connect(**folders, embedder="hashing") as af:
+        older = af.memory.store("Anna lives in Turku", occurred_at="2023-01-01T00:00:00Z")
+        newer = af.memory.store("Anna now lives in Oslo, Norway", occurred_at="2024-01-01T00:00:00Z")
+        af.memory.store("Ben lives in Rome by the river", occurred_at="2025-01-01T00:00:00Z")
+        question = "where does Anna live"
+        assert af.backend.search(Query(question))[0].entry.id == older.id
+        found = af.memory.search(question)
+        assert found[0].entry.id == newer.id
+        assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
+        assert [hit.entry.id for hit in af.memory.search(question, limit=1)] == [newer.id]
+        first = af.memory.search("does Anna live in Turku", limit=1)  # of which the newer one says much less
+        assert [hit.entry.id for hit in first] == [older.id]
