@@ -1,4 +1,4 @@
-"""The house itself: who may import whom, what is public, and what no file may contain."""
+"""The rules of the source tree: import law, public names, length of functions and files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import agentformer
 from agentformer import registry
 
 ROOT = Path(agentformer.__file__).parent
-# From the bottom up; a room may import lower floors only, and inside itself without a cycle.
-FLOORS: tuple[tuple[str, ...], ...] = (
+# Lowest first. A folder imports lower layers only; inside a folder files may import each other, without a cycle.
+LAYERS: tuple[tuple[str, ...], ...] = (
     ("later",),
     ("types", "errors", "_version"),
     ("http",),
@@ -29,9 +27,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("api", "mcp_server"),
     ("cli",),
 )
-FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-# Settings and errors are what everybody on their floor speaks of; they import nothing but the floor below.
+LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
+# Every folder of the same layer may import these two.
 COMMON = {"settings", "registry"}
+# These may import a lower folder inside a function, so that a command imports only what it uses.
+MAY_IMPORT_IN_FUNCTIONS = {"factory", "cli"}
 PUBLIC = [
     "AgentFormer",
     "AgentFormerError",
@@ -81,22 +81,24 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
                 yield name, id(node) in inner
 
 
-def room_of(module: str) -> str:
+def folder_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_a_module_imports_lower_floors_only(path: Path) -> None:
-    module = name_of(path)
-    if module == "agentformer":
-        return
-    room = room_of(module)
-    for imported, lazily in imports(path):
-        target = room_of(imported)
-        assert not lazily, f"{module} imports {imported} inside a function"
-        assert target in FLOOR_OF, f"{module} imports {imported}: the package root, or a room without a floor"
-        if target != room and target not in COMMON:
-            assert FLOOR_OF[target] < FLOOR_OF[room], f"{module} may not import {imported}"
+def test_a_module_imports_lower_layers_only() -> None:
+    wrong = []
+    for path in modules():
+        module = name_of(path)
+        folder = folder_of(module)
+        for imported, in_function in imports(path):
+            target = folder_of(imported)
+            if in_function and folder not in MAY_IMPORT_IN_FUNCTIONS:
+                wrong.append(f"{module} imports {imported} inside a function")
+            if target not in LAYER_OF:
+                wrong.append(f"{module} imports {imported}: the package root, or a folder without a layer")
+            elif module != "agentformer" and target not in {folder, *COMMON} and LAYER_OF[target] >= LAYER_OF[folder]:
+                wrong.append(f"{module} may not import {imported}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_there_is_no_import_cycle() -> None:
@@ -130,39 +132,21 @@ def named_parts() -> list[str]:
     return [*own, *registry.LATE.values()]
 
 
-@pytest.mark.parametrize("target", named_parts())
-def test_a_part_that_is_named_is_there(target: str) -> None:
-    module, _, attribute = target.partition(":")
-    path = ROOT.parent / module.replace(".", "/")
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    first = attribute.partition(".")[0]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    made = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    assert first in made | imported
+def test_parts_named_in_the_registry_exist() -> None:
+    for target in named_parts():
+        module, _, attribute = target.partition(":")
+        path = ROOT.parent / module.replace(".", "/")
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+        defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        assert attribute.partition(".")[0] in defined | imported, target
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_what_is_had_late_is_named_in_the_registry_and_known_to_the_type_checker(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    checked = {
-        alias.asname or alias.name
-        for node in tree.body
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-        if isinstance(inner, (ast.Import, ast.ImportFrom))
-        for alias in inner.names
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "late":
-            name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
-            assert name in registry.LATE and name in checked, f"{name_of(path)} has {name} late"
-
-
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_functions_are_short_and_files_have_room(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.count("\n") <= 400, f"{path.name} holds more than one idea"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            assert (node.end_lineno or 0) - node.lineno < 80, f"{path.name}: {node.name} is too long"
+def test_functions_and_files_are_short() -> None:
+    for path in modules():
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= 400, f"{path}: over 400 lines"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert (node.end_lineno or 0) - node.lineno < 80, f"{path}: {node.name} has over 80 lines"
