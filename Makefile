@@ -15,7 +15,7 @@ PEERS = .venv-peers
 PEERS_STAMP = $(PEERS)/.installed
 PEERS_PINS = bench/speed/peers/requirements.txt
 
-.PHONY: setup demo serve test faults check bench bench-full audit lock clean
+.PHONY: setup demo serve test test-fast faults check bench bench-full audit lock clean
 
 setup: $(STAMP)  ## everything that the other targets need, into .venv; does nothing when it is there
 
@@ -34,14 +34,19 @@ demo: setup  ## upload real documents over HTTP, ask in two languages, show answ
 serve: setup  ## the HTTP API on 127.0.0.1:8808
 	$(BIN)/agentformer serve
 
-# One thread for each model in a worker, since two models on the same cores slow each other far more than twofold; a worker
-# more than cores, since many tests wait for processes; in order of files, so that the long ones of faults do not come last.
+# One thread per model and worker: two models on the same cores slow each other down more than twofold. One worker more than
+# cores, since many tests wait for processes. Files run in order, so that the long fault tests do not come last.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
 test: check  ## everything that must hold before a commit
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/test_house.py
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/test_house.py
+
+test-fast: setup  ## the tests without processes, models and faults, in under a minute
+	$(PYTEST) -q -n 2 --dist loadfile -m unit
 
 # Each of these is run in a shorter form by `test`. Their totals are told at the end of each run. The first is of files that
 # share nothing, so that its kills are spread over both workers one by one.
-FAULTS = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rP
+FAULTS = $(PYTEST) -n 2 -rP
 faults: setup  ## the long form of the fault tests: an hour or more
 	AGENTFORMER_KILLS=1024 $(FAULTS) tests/faults/test_kill_points.py
 	AGENTFORMER_SECONDS=300 $(FAULTS) tests/faults/test_many_processes.py

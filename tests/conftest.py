@@ -1,9 +1,11 @@
-"""Shared by all tests: no model hub, readable failures of the shipped suites, and the real model loaded once."""
+"""Settings of all tests: no model hub, no settings of the developer, marks, and one loaded model per process."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,42 @@ settings.register_profile(
     "agentformer", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=60
 )
 settings.load_profile("agentformer")
+
+
+KINDS = {"unit", "process", "model", "fault"}
+FAULTS = Path(__file__).parent / "faults"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests in tests/faults as `fault`, users of the real model as `model`, and other unmarked tests as `unit`."""
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()} & KINDS
+        if FAULTS in item.path.parents:
+            item.add_marker("fault")
+        elif "minilm" in getattr(item, "fixturenames", ()):
+            item.add_marker("model")
+        elif not marks:
+            item.add_marker("unit")
+
+
+_started: list[str] = []  # processes and servers of the test that runs
+
+
+def _note_start(event: str, args: tuple[object, ...]) -> None:
+    if event in ("subprocess.Popen", "os.fork", "os.posix_spawn", "socket.bind"):
+        _started.append(event)
+
+
+sys.addaudithook(_note_start)
+
+
+@pytest.fixture(autouse=True)
+def _unit_tests_start_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test marked `unit` that starts a process or binds a socket: it belongs to `process`."""
+    _started.clear()
+    yield
+    if _started and request.node.get_closest_marker("unit"):
+        pytest.fail(f"{', '.join(sorted(set(_started)))} in a unit test; mark it pytest.mark.process", pytrace=False)
 
 
 @pytest.fixture(scope="session")
