@@ -19,7 +19,7 @@ from agentformer.api.openapi import add_openapi
 from agentformer.api.operations import Operations
 from agentformer.api.problems import handle_errors
 from agentformer.api.questions import add_questions
-from agentformer.api.thread_limit import Room
+from agentformer.api.thread_limit import ThreadLimit
 from agentformer.api.tools import add_tools
 from agentformer.api.uploads import add_uploads, upload_jobs
 from agentformer.errors import InvalidInput
@@ -81,7 +81,7 @@ def _mount(app: Flask, memory: AgentFormer, guard: Guard, prefix: str, *, whole:
     blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
     jobs = upload_jobs(memory.ready())
     try:
-        room = Room(memory.settings.threads - 1 if whole else sys.maxsize)  # a host has threads of its own
+        room = ThreadLimit(memory.settings.threads - 1 if whole else sys.maxsize)  # a host has threads of its own
         _declare(Operations(blueprint, guard.authorize, room), memory, jobs, prefix)
         handle_errors(app if whole else blueprint)
         guard.protect(app if whole else blueprint)

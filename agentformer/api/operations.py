@@ -15,7 +15,7 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from agentformer.access.grant import Grant, Right
 from agentformer.api.request import body_of, check_no_query, form_of, query_of
-from agentformer.api.thread_limit import Room
+from agentformer.api.thread_limit import ThreadLimit
 
 View = Callable[..., Any]
 Header = str | Mapping[str, Any]  # a description, or a JSON Schema with one
@@ -53,7 +53,7 @@ class Operations:
     """The endpoints of one blueprint. `authorize` tells who asks; in `room` is a place for each request that may hold
     its thread for long."""
 
-    def __init__(self, blueprint: Blueprint, authorize: Authorize, room: Room) -> None:
+    def __init__(self, blueprint: Blueprint, authorize: Authorize, room: ThreadLimit) -> None:
         self._blueprint = blueprint
         self._authorize = authorize
         self.room = room

@@ -34,7 +34,7 @@ _WORDS = {
 }
 
 
-class Asked(BaseModel):
+class RequestModel(BaseModel):
     """Base of what a body holds: JSON types as they are, no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
@@ -46,7 +46,7 @@ class Asked(BaseModel):
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class AskedText(BaseModel):
+class ParameterModel(BaseModel):
     """Base of what a query string or a form holds: text that is read as what it stands for."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)

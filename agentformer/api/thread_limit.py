@@ -21,7 +21,7 @@ _RETRY_AFTER = 2
 Result = TypeVar("Result")
 
 
-class Room:
+class ThreadLimit:
     """A number of places. Thread-safe. Where requests come and go, a further one waits for its turn; where nobody has
     come or gone for a while, it is refused at once, since each that waits holds a thread as well."""
 

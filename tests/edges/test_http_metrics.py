@@ -18,7 +18,7 @@ from agentformer.api import create_app  # noqa: E402
 from agentformer.api.metrics import add_metrics  # noqa: E402
 from agentformer.api.operations import Operations  # noqa: E402
 from agentformer.api.problems import handle_errors  # noqa: E402
-from agentformer.api.thread_limit import Room  # noqa: E402
+from agentformer.api.thread_limit import ThreadLimit  # noqa: E402
 from agentformer.settings import Settings, load_settings  # noqa: E402
 
 
@@ -46,7 +46,7 @@ def used(calls: int = 0, **more: Any) -> dict[str, Any]:
 def page(memory: Memory) -> Any:
     app = flask.Flask("test")
     blueprint = flask.Blueprint("b", __name__)
-    add_metrics(Operations(blueprint, lambda: EVERYTHING, Room(1)), memory)
+    add_metrics(Operations(blueprint, lambda: EVERYTHING, ThreadLimit(1)), memory)
     handle_errors(blueprint)
     app.register_blueprint(blueprint)
     return app.test_client().get("/metrics")

@@ -6,12 +6,12 @@ import pytest
 
 flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.api.thread_limit import Room  # noqa: E402
+from agentformer.api.thread_limit import ThreadLimit  # noqa: E402
 from agentformer.errors import Busy  # noqa: E402
 
 
 def test_a_stream_that_is_closed_twice_gives_its_place_back_once() -> None:
-    room = Room(1, patience=0.01)
+    room = ThreadLimit(1, patience=0.01)
     for _ in range(3):
         response = room.answer(lambda: flask.Response(iter(["a", "b"])))
         with pytest.raises(Busy):
@@ -27,7 +27,7 @@ def test_a_stream_that_is_closed_twice_gives_its_place_back_once() -> None:
 
 
 def test_a_view_that_fails_or_does_not_stream_gives_its_place_back() -> None:
-    room = Room(1, patience=0.01)
+    room = ThreadLimit(1, patience=0.01)
     with pytest.raises(ZeroDivisionError):
         room.answer(lambda: 1 / 0)
     assert room.answer(lambda: "whole") == "whole"

@@ -22,7 +22,7 @@ Cursor = Annotated[str, Field(max_length=MAX_NAME, description="The `next` of th
 Tier = Literal["core", "semantic", "episodic", "working"]
 
 
-class Told(BaseModel):
+class ResponseModel(BaseModel):
     """Base of what goes out: every key is always there, and no other."""
 
     model_config = ConfigDict(extra="forbid")

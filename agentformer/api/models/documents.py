@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from agentformer.api.models.common import NOT_BLANK, Cursor, Limit, Namespace, Tier, Told
-from agentformer.api.request import Asked, AskedText
+from agentformer.api.models.common import NOT_BLANK, Cursor, Limit, Namespace, Tier, ResponseModel
+from agentformer.api.request import RequestModel, ParameterModel
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.types import DocumentStatus, PageStatus
 
@@ -19,7 +19,7 @@ def _empty(value: Any) -> Any:
     return "" if value is None else value
 
 
-class Question(Asked):
+class Question(RequestModel):
     """A question about the documents of a namespace."""
 
     question: Annotated[
@@ -50,7 +50,7 @@ class Question(Asked):
     )
 
 
-class InNamespace(AskedText):
+class InNamespace(ParameterModel):
     """Where a document is looked for."""
 
     namespace: Namespace = Field(
@@ -58,7 +58,7 @@ class InNamespace(AskedText):
     )
 
 
-class DocumentsAsked(AskedText):
+class DocumentsAsked(ParameterModel):
     """Which documents are listed."""
 
     namespace: Namespace = None
@@ -73,7 +73,7 @@ class PartsAsked(InNamespace):
     after: Cursor = ""
 
 
-class Document(Told):
+class Document(ResponseModel):
     """A document, or a file that could not become one: `reason` says why. `pending` ones are found by words."""
 
     name: str
@@ -90,14 +90,14 @@ class Document(Told):
     metadata: dict[str, Any]
 
 
-class Documents(Told):
+class Documents(ResponseModel):
     """A page of documents, oldest first."""
 
     documents: list[Document]
     next: str | None = Field(description="What `after` takes to go on; null at the end.")
 
 
-class Chunk(Told):
+class Chunk(ResponseModel):
     """A passage of a document: `content` is the text of its page from `start` to `end`, in code points."""
 
     id: str
@@ -113,14 +113,14 @@ class Chunk(Told):
     metadata: dict[str, Any]
 
 
-class Chunks(Told):
+class Chunks(ResponseModel):
     """A page of chunks, in their order."""
 
     chunks: list[Chunk]
     next: str | None = Field(description="What `after` takes to go on; null at the end.")
 
 
-class DocumentPage(Told):
+class DocumentPage(ResponseModel):
     """The text of a page as stored. Citations' offsets refer to it."""
 
     id: str
@@ -132,14 +132,14 @@ class DocumentPage(Told):
     method: str = Field(description="Which extractor's text it is.")
 
 
-class DocumentPages(Told):
+class DocumentPages(ResponseModel):
     """Some of a document's pages, in their order."""
 
     pages: list[DocumentPage]
     next: str | None = Field(description="What `after` takes to go on; null at the end.")
 
 
-class Citation(Told):
+class Citation(ResponseModel):
     """Evidence: `quote` is the text of the page from `start` to `end`, in code points."""
 
     number: int = Field(description="The n of [n] in the answer.")
@@ -154,7 +154,7 @@ class Citation(Told):
     entry_id: str = Field(description="The chunk.")
 
 
-class Vote(Told):
+class Vote(ResponseModel):
     """A ranked list's part in the place of something that was found."""
 
     name: str = Field(description="`words`, `vectors`, `document`, `mentions`, `period` or `reranker`.")
@@ -162,7 +162,7 @@ class Vote(Told):
     weight: float = Field(ge=0, description="How much the list decided in this search. A reranker decides alone.")
 
 
-class Scores(Told):
+class Scores(ResponseModel):
     """How well something fits: `score` in 0..1 is comparable within its own list, and higher is better."""
 
     score: float
@@ -192,7 +192,7 @@ class Hit(Scores):
     metadata: dict[str, Any]
 
 
-class Answer(Told):
+class Answer(ResponseModel):
     """An answer and what it stands on."""
 
     answer: str

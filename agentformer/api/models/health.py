@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentformer.api.models.common import Told
+from agentformer.api.models.common import ResponseModel
 
 
-class Alive(Told):
+class Alive(ResponseModel):
     """The process answers."""
 
     status: Literal["ok"]
 
 
-class Parts(Told):
+class Parts(ResponseModel):
     """`ok`, or in a few words what is the matter."""
 
     store: str
@@ -23,7 +23,7 @@ class Parts(Told):
     embedder: str = Field(description="While it is away, memories are kept, and found by their words.")
 
 
-class Readiness(Told):
+class Readiness(ResponseModel):
     """Whether requests can be served now."""
 
     status: Literal["ready", "not ready"]

@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from agentformer.api.models.common import Cursor, Limit, Namespace, Told
+from agentformer.api.models.common import Cursor, Limit, Namespace, ResponseModel
 from agentformer.api.models.documents import Document
-from agentformer.api.request import AskedText
+from agentformer.api.request import ParameterModel
 
 
-class JobsAsked(AskedText):
+class JobsAsked(ParameterModel):
     """Which jobs are listed."""
 
     namespace: Namespace = Field(default=None, description="Left out: all that the key reaches.")
@@ -19,7 +19,7 @@ class JobsAsked(AskedText):
     after: Cursor = ""
 
 
-class JobProgress(Told):
+class JobProgress(ResponseModel):
     """How far a job is. Windows are what is embedded: those in all are known of the files so far."""
 
     files_done: int
@@ -28,7 +28,7 @@ class JobProgress(Told):
     windows: int
 
 
-class Job(Told):
+class Job(ResponseModel):
     """An upload that was accepted. It is on the server's disk, and goes on after a restart."""
 
     id: str
@@ -44,7 +44,7 @@ class Job(Told):
     documents: list[Document] = Field(description="What became of the files that are finished, in their order.")
 
 
-class Jobs(Told):
+class Jobs(ResponseModel):
     """A page of jobs, newest first."""
 
     jobs: list[Job]

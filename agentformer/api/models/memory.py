@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from agentformer.api.models.common import Told
+from agentformer.api.models.common import ResponseModel
 from agentformer.api.models.documents import Scores
 from agentformer.types import Tier
 
@@ -14,7 +14,7 @@ Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"}, example
 _NEXT = Field(description="What `after` takes to go on; null at the end.")
 
 
-class Source(Told):
+class Source(ResponseModel):
     """Where the text of a passage stands: `content` is the text of its page from `start` to `end`, in code points."""
 
     document_id: str
@@ -25,14 +25,14 @@ class Source(Told):
     end: int
 
 
-class Link(Told):
+class Link(ResponseModel):
     """A typed link to another entry, such as from a summary to an original."""
 
     id: str
     type: str
 
 
-class Entry(Told):
+class Entry(ResponseModel):
     """Everything remembered: a fact, a message, a summary, a passage of a document."""
 
     id: str
@@ -76,59 +76,59 @@ class MemoryHit(Entry, Scores):
     """An entry that was found, and how well it fits."""
 
 
-class Found(Told):
+class Found(ResponseModel):
     """What was found, best first."""
 
     hits: list[MemoryHit]
     warnings: list[str] = Field(description="What the search could not do, in plain words.")
 
 
-class Entries(Told):
+class Entries(ResponseModel):
     """All entries that were stored or brought back, in their order."""
 
     entries: list[Entry]
 
 
-class PageOfEntries(Told):
+class PageOfEntries(ResponseModel):
     """Some of the entries, in the order of storing."""
 
     entries: list[Entry]
     next: str | None = _NEXT
 
 
-class Versions(Told):
+class Versions(ResponseModel):
     """Former states of an entry, oldest first."""
 
     versions: list[Entry]
 
 
-class Transcript(Told):
+class Transcript(ResponseModel):
     """A session's messages as they were said, in order, summarised or not."""
 
     messages: list[Entry]
 
 
-class Blocks(Told):
+class Blocks(ResponseModel):
     """Core blocks, in order of their names, which are their titles."""
 
     blocks: list[Entry]
 
 
-class ContextMessage(Told):
+class ContextMessage(ResponseModel):
     """As chat servers take it."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class LeftOut(Told):
+class LeftOut(ResponseModel):
     """What is not in a context: an entry's id, `task`, or `conversation[n]`."""
 
     id: str
     reason: str
 
 
-class ContextReport(Told):
+class ContextReport(ResponseModel):
     """What a context holds, in tokens and by ids."""
 
     budget: int
@@ -139,14 +139,14 @@ class ContextReport(Told):
     warnings: list[str]
 
 
-class Context(Told):
+class Context(ResponseModel):
     """What a model should be given."""
 
     messages: list[ContextMessage]
     report: ContextReport
 
 
-class CleaningReport(Told):
+class CleaningReport(ResponseModel):
     """What a cleaning did."""
 
     sessions: int = Field(description="That had something to clean.")
@@ -157,7 +157,7 @@ class CleaningReport(Told):
     outcomes: dict[str, int] = Field(description="How many summaries came about in which way.")
 
 
-class Waiting(Told):
+class Waiting(ResponseModel):
     """An entry that has no vectors yet, and why."""
 
     entry_id: str
@@ -165,14 +165,14 @@ class Waiting(Told):
     last_error: str
 
 
-class Reindexed(Told):
+class Reindexed(ResponseModel):
     """What still waits for its vectors."""
 
     pending: int
     waiting: list[Waiting] = Field(description="The first of them.")
 
 
-class Duplicates(Told):
+class Duplicates(ResponseModel):
     """Entries that say the same, oldest first."""
 
     ids: list[str]
@@ -181,7 +181,7 @@ class Duplicates(Told):
     excerpt: str
 
 
-class Unread(Told):
+class Unread(ResponseModel):
     """Entries that no search has found and nobody has read for `days` days."""
 
     days: int
@@ -190,7 +190,7 @@ class Unread(Told):
     ids: list[str] = Field(description="The oldest few.")
 
 
-class Contradiction(Told):
+class Contradiction(ResponseModel):
     """Two sentences of core blocks that cannot both hold."""
 
     about: str
@@ -199,7 +199,7 @@ class Contradiction(Told):
     sentences: list[str]
 
 
-class Oversized(Told):
+class Oversized(ResponseModel):
     """A core block that is over its limit, or nearly."""
 
     id: str
@@ -208,7 +208,7 @@ class Oversized(Told):
     limit: int
 
 
-class AuditReport(Told):
+class AuditReport(ResponseModel):
     """What a person should look at in a namespace."""
 
     namespace: str

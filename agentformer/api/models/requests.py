@@ -9,7 +9,7 @@ from pydantic.config import JsonDict
 
 from agentformer.api.models.common import NOT_BLANK, Cursor, Limit, Name, Namespace
 from agentformer.api.models.memory import Moment
-from agentformer.api.request import Asked, AskedText
+from agentformer.api.request import RequestModel, ParameterModel
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME
 from agentformer.types import UNSEARCHED_KINDS, Tier
 
@@ -55,7 +55,7 @@ _CONVERSATION = {
 }
 
 
-class Owned(Asked):
+class Owned(RequestModel):
     """Whose a core block is."""
 
     namespace: Namespace = None
@@ -97,7 +97,7 @@ class NewMemory(_Stored):
     salience: Share = Field(default=1.0, description="How much it matters.")
 
 
-class NewMemories(Asked):
+class NewMemories(RequestModel):
     """Much to remember: all of it, or nothing."""
 
     items: Annotated[list[NewMemory], Field(min_length=1, max_length=_MOST_ITEMS)]
@@ -111,7 +111,7 @@ class NewMessage(_Stored):
     content: Content
 
 
-class Change(Asked):
+class Change(RequestModel):
     """What an entry says from now on. What is left out stays."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
@@ -162,20 +162,20 @@ class Task(Placed):
     )
 
 
-class Cleaning(Asked):
+class Cleaning(RequestModel):
     """What is summarised."""
 
     namespace: Namespace = None
     session_id: Name | None = Field(default=None, description="This conversation only.")
 
 
-class Restoring(Asked):
+class Restoring(RequestModel):
     """What is brought back."""
 
     summary_id: Name = Field(description="The id of a summary, or of an entry that was superseded.")
 
 
-class WithinNamespace(Asked):
+class WithinNamespace(RequestModel):
     """Where."""
 
     namespace: Namespace = None
@@ -194,7 +194,7 @@ class Replacement(Owned):
     new: str = Field(description="What to put there; empty takes it out.")
 
 
-class BlocksAsked(AskedText):
+class BlocksAsked(ParameterModel):
     """Whose core blocks."""
 
     namespace: Namespace = None
@@ -202,7 +202,7 @@ class BlocksAsked(AskedText):
     user_id: Name | None = None
 
 
-class NamespaceAsked(AskedText):
+class NamespaceAsked(ParameterModel):
     """Where."""
 
     namespace: Namespace = None

@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 from pydantic import Field, RootModel
 
-from agentformer.api.models.common import Told
+from agentformer.api.models.common import ResponseModel
 
 
 class Arguments(RootModel[dict[str, Any]]):
     """What a tool takes, by name. Each tool's `parameters` are its schema."""
 
 
-class Function(Told):
+class Function(ResponseModel):
     """A tool as a language model is given it."""
 
     name: str
@@ -21,7 +21,7 @@ class Function(Told):
     parameters: dict[str, Any] = Field(description="The JSON Schema of its arguments.")
 
 
-class Annotations(Told):
+class Annotations(ResponseModel):
     """What calling a tool may do to the store."""
 
     title: str
@@ -30,7 +30,7 @@ class Annotations(Told):
     idempotent: bool = Field(description="The same call again changes nothing more.")
 
 
-class Tool(Told):
+class Tool(ResponseModel):
     """A tool in the format of OpenAI's `tools`, with what it does beside it."""
 
     type: Literal["function"]
@@ -38,13 +38,13 @@ class Tool(Told):
     annotations: Annotations
 
 
-class Tools(Told):
+class Tools(ResponseModel):
     """What the key may call."""
 
     tools: list[Tool]
 
 
-class ToolResult(Told):
+class ToolResult(ResponseModel):
     """What a tool gave."""
 
     result: dict[str, Any]

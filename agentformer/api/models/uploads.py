@@ -7,16 +7,16 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from agentformer.api.models.common import Namespace, Told
+from agentformer.api.models.common import Namespace, ResponseModel
 from agentformer.api.models.documents import Document
-from agentformer.api.request import AskedText
+from agentformer.api.request import ParameterModel
 
 _LONGEST_METADATA = 100_000  # characters: of any alphabet less than the 500 kB that a form's field may have
 _LONGEST_PASSWORD = 1000  # characters; PDF's own limit is 127 bytes
 _OBJECT: JsonDict = {"contentMediaType": "application/json", "contentSchema": {"type": "object"}}
 
 
-class UploadForm(AskedText):
+class UploadForm(ParameterModel):
     """What holds for every file of the request."""
 
     namespace: Namespace = None
@@ -30,7 +30,7 @@ class UploadForm(AskedText):
     )
 
 
-class Uploaded(Told):
+class Uploaded(ResponseModel):
     """What became of each file, in the order in which they were sent."""
 
     documents: list[Document]
