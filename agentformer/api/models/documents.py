@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from agentformer.api.models.common import NOT_BLANK, Cursor, Limit, Namespace, Tier, ResponseModel
-from agentformer.api.request import RequestModel, ParameterModel
+from agentformer.api.models.common import NOT_BLANK, Cursor, Limit, Namespace, ResponseModel, Tier
+from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.types import DocumentStatus, PageStatus
 

@@ -9,7 +9,7 @@ from pydantic.config import JsonDict
 
 from agentformer.api.models.common import NOT_BLANK, Cursor, Limit, Name, Namespace
 from agentformer.api.models.memory import Moment
-from agentformer.api.request import RequestModel, ParameterModel
+from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME
 from agentformer.types import UNSEARCHED_KINDS, Tier
 
