@@ -1,0 +1,69 @@
+"""A store that version 0.1.0 wrote before the modules were renamed opens and gives the same answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.records import former_store
+
+ARCHIVE = Path(__file__).with_name("former_store.tar.xz")
+META = Path("indexes", "rag_faiss_meta.json")
+INDEX = Path("indexes", "rag_faiss_index.bin")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The unpacked store, with the answers and the export of the version that wrote it."""
+    shutil.unpack_archive(ARCHIVE, tmp_path, filter="data")
+    return tmp_path
+
+
+def test_a_former_store_gives_the_same_answers(folder: Path) -> None:
+    expected = json.loads((folder / "answers.json").read_text())
+    export = folder / "new-export"
+    former_store.export(folder, export)
+    assert _files(export) == _files(folder / "export")
+    answers = former_store.answers(folder)
+    assert answers.keys() == expected.keys()
+    for name, values in expected.items():
+        assert [*_differences(name, answers[name], values)] == []
+
+
+def test_a_rebuilt_index_has_the_same_description(folder: Path) -> None:
+    former = (folder / META).read_bytes(), (folder / INDEX).read_bytes()
+    _search_and_close(folder)
+    assert ((folder / META).read_bytes(), (folder / INDEX).read_bytes()) == former
+    (folder / META).unlink()
+    (folder / INDEX).unlink()
+    _search_and_close(folder)
+    assert ((folder / META).read_bytes(), (folder / INDEX).read_bytes()) == former
+
+
+def _search_and_close(folder: Path) -> None:
+    with former_store.connect(folder) as opened:
+        assert opened.backend.search(former_store.Query("Aino lives in Turku", mode="dense"))
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def _differences(path: str, value: Any, expected: Any) -> Iterator[str]:
+    """Yield one line per difference. Scores may differ in the last bits between processors."""
+    if isinstance(expected, dict) and isinstance(value, dict) and value.keys() == expected.keys():
+        for key, item in expected.items():
+            yield from _differences(f"{path}.{key}", value[key], item)
+    elif isinstance(expected, list) and isinstance(value, list) and len(value) == len(expected):
+        for place, item in enumerate(expected):
+            yield from _differences(f"{path}[{place}]", value[place], item)
+    elif isinstance(expected, float) and isinstance(value, float):
+        if value != pytest.approx(expected, abs=1e-6):
+            yield f"{path}: {value!r} instead of {expected!r}"
+    elif value != expected:
+        yield f"{path}: {value!r} instead of {expected!r}"
