@@ -88,10 +88,10 @@ sys.addaudithook(_note_start)
 
 @pytest.fixture(autouse=True)
 def _unit_tests_start_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test marked `unit` that starts a process or binds a socket: it belongs to `process`."""
+    """With `-m unit`, fail a test that starts a process or binds a socket: it belongs to `process`."""
     _started.clear()
     yield
-    if _started and request.node.get_closest_marker("unit"):
+    if _started and request.config.getoption("-m") == "unit":
         pytest.fail(f"{', '.join(sorted(set(_started)))} in a unit test; mark it pytest.mark.process", pytrace=False)
 
 

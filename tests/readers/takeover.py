@@ -35,7 +35,7 @@ def taken_over(monkeypatch: pytest.MonkeyPatch, body: str, before: str = "") -> 
     """From now on `body` is what the child runs as its parser; `before` comes first, when nothing is limited yet."""
     parser = (
         "import ctypes, os, socket, subprocess, sys, time\n"
-        "from agentformer.readers import worker\n"
+        "from agentformer.readers.sandbox import worker\n"
         "from agentformer.types import DocumentText, Page\n"
         "LIBC = ctypes.CDLL(None, use_errno=True) if os.name == 'posix' else None\n"
         f"{ATTEMPT}\n{before}\n"

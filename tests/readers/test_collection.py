@@ -5,8 +5,12 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
+
 from agentformer.errors import AgentFormerError
 from agentformer.readers import read
+
+pytestmark = pytest.mark.process
 
 
 def test_no_file_of_the_collection_surprises(collection: Path) -> None:

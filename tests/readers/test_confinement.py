@@ -23,6 +23,8 @@ from agentformer.readers.sandbox.protocol import READY
 
 from .takeover import LINUX, PDF, POSIX, asked, confines_files, has_filter, taken_over, told, with_tesseract
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:

@@ -25,6 +25,8 @@ from agentformer.types import DocumentText
 from .hostile import HOSTILE
 from .hostile_text import TWO_TYPES
 
+pytestmark = pytest.mark.process
+
 LIMITS = ReadLimits(wall_seconds=5.0, memory_bytes=1 << 30)
 QUICK = (
     *("pdf-flate_bomb", "pdf-filter_chain", "pdf-nested_arrays", "pdf-kids_circle", "pdf-prev_loop", "pdf-form_loop"),
@@ -149,7 +151,8 @@ def test_what_this_process_does_before_the_reader_starts_takes_no_longer_than_th
     """In another process, since what it would hang for ever is all threads of this one."""
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
-        "from agentformer.readers import read, sandbox\nfrom tests.readers.hostile import HOSTILE\n"
+        "from agentformer.readers import read\nfrom agentformer.readers.sandbox import process as sandbox\n"
+        "from tests.readers.hostile import HOSTILE\n"
         "sandbox._BOOT = ''\nfile, make = HOSTILE[sys.argv[1]]\n"
         "try:\n    read(make(''), file)\nexcept Exception as error:\n    print(type(error).__name__)\nprint('ended')\n"
     )

@@ -7,6 +7,8 @@ from agentformer.readers import docx, read
 
 from .conftest import W, make_docx
 
+pytestmark = pytest.mark.process
+
 
 def test_html_gives_headings_tables_and_no_scripts() -> None:
     source = """<html><head><title>Harbour  book</title><script>var x = 1;</script></head><body>

@@ -18,6 +18,8 @@ from agentformer.readers.pdf.pdfium import PdfiumDocument
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf, rewritten
 
+pytestmark = pytest.mark.process
+
 PROSE = (
     "The lighthouse keeper counted the ships that passed before midnight and wrote",
     "their names in a long book, which nobody but the harbour master ever opened.",

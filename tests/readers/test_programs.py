@@ -15,6 +15,8 @@ from agentformer.readers import read
 
 from .takeover import LINUX, PDF, confines_files, taken_over, told, with_tesseract
 
+pytestmark = pytest.mark.process
+
 LAYERS = {
     "system": "worker.refuse_events = lambda *a: None",
     "python": "worker.refuse_calls = worker.confine_files = lambda *a, **o: False",

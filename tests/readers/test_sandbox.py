@@ -19,6 +19,8 @@ from agentformer.readers.sandbox.protocol import READY, options_from_json, optio
 
 from .takeover import PDF, POSIX, taken_over, told, with_tesseract
 
+pytestmark = pytest.mark.process
+
 
 def test_a_reader_that_sleeps_is_ended_and_the_next_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
@@ -107,7 +109,7 @@ def test_modules_of_a_relative_folder_are_found_by_a_reader_that_works_elsewhere
 def test_memory_is_bounded_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     hungry = sandbox._BOOT.replace(
         "main()\n",
-        "from agentformer.readers import worker\n"
+        "from agentformer.readers.sandbox import worker\n"
         "def eat(*_): yield [bytes(50 << 20) for _ in range(1000)]\n"
         "worker.adapter_for = lambda media_type: types.SimpleNamespace(parse=eat)\n"
         "main()\n",
@@ -122,7 +124,7 @@ def test_memory_is_bounded_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None
 def test_processor_time_is_bounded_in_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = sandbox._BOOT.replace(
         "main()\n",
-        "from agentformer.readers import worker\n"
+        "from agentformer.readers.sandbox import worker\n"
         "def spin(*_):\n    while True: pass\n    yield\n"
         "worker.adapter_for = lambda media_type: types.SimpleNamespace(parse=spin)\n"
         "main()\n",
@@ -136,7 +138,7 @@ def test_processor_time_is_bounded_in_the_child(monkeypatch: pytest.MonkeyPatch)
 def test_what_was_read_before_a_crash_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     crashing = sandbox._BOOT.replace(
         "main()\n",
-        "from agentformer.readers import worker\n"
+        "from agentformer.readers.sandbox import worker\n"
         "from agentformer.types import DocumentText, Page\n"
         "def crash(*_):\n"
         "    yield DocumentText('application/pdf', (Page(1, 'so far'),))\n"

@@ -8,6 +8,8 @@ from agentformer.types import DocumentText
 
 from .conftest import make_pdf
 
+pytestmark = pytest.mark.process
+
 NORDIC = "Työkalu on pöydällä – på ängen växer blåbär och smör. Überall heißt es: “très élégant”, 5 € each.\n" * 3
 JAPANESE = "これは日本語の文章です。港の灯台守は夜ごと船の数をかぞえました。カタカナもあります。\n" * 3
 

@@ -44,7 +44,7 @@ sys.modules["agentformer"] = root
 from agentformer.readers.sandbox.worker import main
 main()
 """
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parents[2]
 _STARTUP_SECONDS = 20.0  # a cold disk: imports are not the file's fault
 # Each thread of a numeric library reserves address space, which counts against the child's limit.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1", "MKL_NUM_THREADS": "1"}

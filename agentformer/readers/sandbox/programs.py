@@ -43,7 +43,7 @@ def programs() -> Programs:
     No other entry of `sys.path`: the first is the folder of the user's script, or the working folder. Cached, since
     not all of it can be looked up again when it has come into force.
     """
-    readable = [Path(__file__).parent.parent, Path(os.__file__).resolve().parent, *_of_python(), *_of_tesseract()]
+    readable = [Path(__file__).parents[2], Path(os.__file__).resolve().parent, *_of_python(), *_of_tesseract()]
     readable += [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if _is_narrow(p)]
     found = [place for spec in filter(None, map(_spec, _PARSERS)) for place in _places(spec)]
     around = _real([place.parent for place in found])
