@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.http.usage import Usage
-from agentformer.index.embedding.active import FollowingEmbedder
+from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.later import Made
 from agentformer.memory.embed_retry import CatchingUp
 from agentformer.memory.usage import UsageCounter
@@ -287,7 +287,7 @@ def _backend_names(settings: Settings) -> list[str]:
     return list(dict.fromkeys([settings.backend, *(own if name == "hierarchical" else name for name in routed)]))
 
 
-def build_embedder(settings: Settings) -> FollowingEmbedder:
+def build_embedder(settings: Settings) -> ActiveEmbedder:
     """The configured embedder, loaded at its first use, and after it those of the spaces that the store moves to.
     Raises `InvalidInput` for an unknown provider."""
     asked_for = "" if settings.embedder == "auto" else settings.embedder
@@ -296,7 +296,7 @@ def build_embedder(settings: Settings) -> FollowingEmbedder:
         if asked_for
         else GuardedEmbedder(lambda: _automatic(settings), seconds=settings.breaker_seconds)
     )
-    return FollowingEmbedder(
+    return ActiveEmbedder(
         first,
         lambda space: GuardedEmbedder(lambda: _stored(space.spec, settings), seconds=settings.breaker_seconds),
         asked_for=asked_for,
@@ -355,7 +355,7 @@ def _stored_space(settings: Settings) -> EmbeddingSpace | None:
     return next((space for space in _of_backends("stored_spaces", settings) if space is not None), None)
 
 
-def _agree(settings: Settings, embedder: FollowingEmbedder) -> None:
+def _agree(settings: Settings, embedder: ActiveEmbedder) -> None:
     """A store in another space than that of the embedder asked for is not opened. One that cannot be loaded now is
     held against the store when it can. Raises `SpaceMismatch`."""
     space = _stored_space(settings)

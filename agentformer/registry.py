@@ -37,20 +37,20 @@ PARTS: dict[str, dict[str, str]] = {
     },
     # How `auto` learns which embedder made the vectors that a backend's folder holds.
     "stored_spaces": {
-        "faiss": "agentformer.memory.backends.faiss.stored:stored_space",
+        "faiss": "agentformer.memory.backends.faiss.folder:stored_space",
     },
     # Which embedder was asked for while it could not be had, by a store that has no vectors yet.
     "wanted_embedders": {
-        "faiss": "agentformer.memory.backends.faiss.stored:wanted_embedder",
+        "faiss": "agentformer.memory.backends.faiss.folder:wanted_embedder",
     },
     # Whether a folder holds a store of this backend, so that nobody takes it for empty with other settings.
     "present": {
-        "faiss": "agentformer.memory.backends.faiss.stored:present",
+        "faiss": "agentformer.memory.backends.faiss.folder:present",
         "local_json": "agentformer.memory.backends.present:local_json",
     },
     # What saves of a folder's store what can be read, where it cannot be opened, and tells in words what came of it.
     "salvagers": {
-        "faiss": "agentformer.memory.backends.faiss.recover:faiss",
+        "faiss": "agentformer.memory.backends.faiss.folder:salvage_folder",
     },
     "servers": {
         "auto": "agentformer.api.serving:serve",  # one of these
@@ -76,13 +76,13 @@ LATE: dict[str, str] = {
     "CatchingUp": "agentformer.memory.embed_retry:CatchingUp",
     "ContextBuilder": "agentformer.memory.context.builder:ContextBuilder",
     "Destination": "agentformer.archive.importing:Destination",
-    "Embedding": "agentformer.index.embedding.queue:Embedding",
-    "Examination": "agentformer.memory.backends.faiss.verify:Examination",
+    "EmbeddingQueue": "agentformer.index.embedding.queue:EmbeddingQueue",
+    "StoreVerifier": "agentformer.memory.backends.faiss.verify:StoreVerifier",
     "GuardedModel": "agentformer.llms.guarded:GuardedModel",
     "HybridSearch": "agentformer.search.hybrid:HybridSearch",
     "Ingest": "agentformer.rag.ingest:Ingest",
-    "Keeping": "agentformer.index.embedding.import_vectors:Keeping",
-    "Move": "agentformer.index.embedding.migration:Move",
+    "VectorImport": "agentformer.index.embedding.queue:VectorImport",
+    "SpaceMigration": "agentformer.index.embedding.migration:SpaceMigration",
     "Origin": "agentformer.archive.backup:Origin",
     "Places": "agentformer.rag.verify:Places",
     "ReadLimits": "agentformer.readers:ReadLimits",

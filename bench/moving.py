@@ -17,7 +17,7 @@ from pathlib import Path
 
 import agentformer
 from agentformer.factory import named_embedder
-from agentformer.index.embedding.windows import GROUP, Cutter
+from agentformer.index.embedding.windows import GROUP, WindowCutter
 from agentformer.types import Embedder, MemoryEntry, Query
 from bench.data import load
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 def _bare(target: Embedder, entries: Sequence[MemoryEntry]) -> float:
     """Seconds that the model takes for all windows."""
-    cutter = Cutter(target)
+    cutter = WindowCutter(target)
     cuts = cutter.cut(entries)
     first, _ = cuts.texts()
     owners = cuts.owners()

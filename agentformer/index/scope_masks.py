@@ -19,7 +19,7 @@ _CHANGES = 2_000  # changed entries looked at one by one; for more, the whole sc
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Allowed:
+class ScopeMask:
     """The entries of a scope that a search may return. One object stands for one state of the scope, so what is
     worked out from it may be kept for as long as it is the same object."""
 
@@ -31,7 +31,7 @@ class Allowed:
 class _Known:
     seq: int  # up to where the mask has followed the records
     point: str  # the history's token there
-    allowed: Allowed
+    allowed: ScopeMask
 
 
 class ScopeCache:
@@ -42,7 +42,7 @@ class ScopeCache:
         self._masks: OrderedDict[str, _Known] = OrderedDict()
         self._bytes = 0
 
-    def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> Allowed:
+    def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask:
         """What a search in this scope may return now; the same object as long as that stays the same. `seq` is the
         last change that the connection sees."""
         if scope.min_salience > 0:  # what decay leaves changes with time and use, of which the feed knows nothing
@@ -69,7 +69,7 @@ class ScopeCache:
                 self._bytes -= oldest.allowed.mask.nbytes
 
 
-def _followed(connection: sqlite3.Connection, scope: Scope, known: _Known) -> Allowed | None:
+def _followed(connection: sqlite3.Connection, scope: Scope, known: _Known) -> ScopeMask | None:
     """The mask with what has changed since; None where that is much, or the records are another copy now."""
     if records.point(connection, known.seq) != known.point:
         return None
@@ -81,7 +81,7 @@ def _followed(connection: sqlite3.Connection, scope: Scope, known: _Known) -> Al
     return _changed(known.allowed, changed, inside)
 
 
-def _changed(former: Allowed, changed: NDArray[np.int64], inside: NDArray[np.int64]) -> Allowed:
+def _changed(former: ScopeMask, changed: NDArray[np.int64], inside: NDArray[np.int64]) -> ScopeMask:
     """`former`, where of the `changed` entries those `inside` are in the scope; itself where that is no change."""
     mask = former.mask
     then = changed[changed < len(mask)]
@@ -92,11 +92,11 @@ def _changed(former: Allowed, changed: NDArray[np.int64], inside: NDArray[np.int
     grown[: len(mask)] = mask
     grown[then] = False
     grown[inside] = True
-    return Allowed(grown, former.count - len(then) + len(inside))
+    return ScopeMask(grown, former.count - len(then) + len(inside))
 
 
-def _fresh(connection: sqlite3.Connection, scope: Scope) -> Allowed:
+def _fresh(connection: sqlite3.Connection, scope: Scope) -> ScopeMask:
     nums = scopes.searchable(connection, scope)
     mask = np.zeros(int(nums[-1]) + 1 if len(nums) else 0, np.bool_)
     mask[nums] = True
-    return Allowed(mask, len(nums))
+    return ScopeMask(mask, len(nums))

@@ -21,7 +21,7 @@ log = logging.getLogger("agentformer")
 _AGAIN_SECONDS = 60.0  # until what could not be done is tried again
 
 
-class Erasing:
+class SecureDelete:
     """Thread-safe; done twice, by threads or by processes, it is done as well."""
 
     def __init__(self, database: Database, discard: Callable[[], None]) -> None:

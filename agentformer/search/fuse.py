@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from agentformer.index.words.query import Matches
+from agentformer.index.words.query import WordHits
 from agentformer.search.boosts import date as periods
 from agentformer.search.boosts import document as siblings
 from agentformer.search.boosts import title as mentions
@@ -40,7 +40,7 @@ class Joined:
 
 
 def joined(
-    connection: sqlite3.Connection, fusion: Fusion, found: Ranked, matches: Matches, known: float, time: Asked
+    connection: sqlite3.Connection, fusion: Fusion, found: Ranked, matches: WordHits, known: float, time: Asked
 ) -> Joined:
     """`known` is how much of the texts at hand the embedder knows, 0..1; a side without a vote is left out wholly: its
     ranks would only look like evidence. `time` is what the question speaks of."""

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
-from agentformer.index.embedding.active import at_hand, pinned, settled
-from agentformer.index.scope_masks import Allowed, ScopeCache
-from agentformer.index.vectors.follower import DenseIndex
-from agentformer.index.vectors.nearby import Nearby
-from agentformer.index.vectors.options import Plan
-from agentformer.index.vectors.snapshot_meta import WORDS_FOLDER
+from agentformer.index.embedding.active import at_hand, current_embedder, embedder_for
+from agentformer.index.files import WORDS_FOLDER
+from agentformer.index.scope_masks import ScopeCache, ScopeMask
+from agentformer.index.vectors.follower import VectorFollower
+from agentformer.index.vectors.index import VectorHits
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.words.index import WordIndex
-from agentformer.index.words.query import Matches
+from agentformer.index.words.query import WordHits
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.integrity.checksums import damaged
@@ -53,7 +53,7 @@ class _State(NamedTuple):
     """What the records say when a search begins, all of one moment."""
 
     seq: int  # the last change
-    allowed: Allowed
+    allowed: ScopeMask
     space: tuple[int, EmbeddingSpace] | None  # the active one with its number; not read for words alone
 
 
@@ -68,12 +68,12 @@ class HybridSearch:
         *,
         fanout: int,
         fusion: Fusion | None = None,
-        plan: Plan | None = None,
+        plan: IndexOptions | None = None,
         analysers: Analysers = PLAIN,
     ) -> None:
         self._database = database
         self._embedder = embedder
-        self._dense = DenseIndex(folder, database.store_id, plan)
+        self._dense = VectorFollower(folder, database.store_id, plan)
         self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analysers)
         self._knowledge = Knowledge(embedder)
         self._questions = Questions()
@@ -94,7 +94,7 @@ class HybridSearch:
             return Hits()
         words, wordless = self._words_begun(query, state)
         warnings: tuple[str, ...] = ()
-        near: Nearby | None = None
+        near: VectorHits | None = None
         whole = False  # did the dense side take part as the store is now?
         if query.mode != "lexical":
             try:
@@ -120,14 +120,14 @@ class HybridSearch:
         return self._answer(query, None, matches, warnings, whole)  # raises for what the words find damaged
 
     def _answer(
-        self, query: Query, near: Nearby | None, matches: Matches, warnings: tuple[str, ...], whole: bool
+        self, query: Query, near: VectorHits | None, matches: WordHits, warnings: tuple[str, ...], whole: bool
     ) -> Hits:
         with self._database.reading() as connection:
             if whole:
                 warnings = (*warnings, *_waiting(connection, query.scope))
             return Hits(self._hits(connection, query, near, matches), warnings)
 
-    def _words_begun(self, query: Query, state: _State) -> tuple[Callable[[], Matches], StoreError | None]:
+    def _words_begun(self, query: Query, state: _State) -> tuple[Callable[[], WordHits], StoreError | None]:
         """What waits for the words' side, and why there is none."""
         if query.mode == "dense":
             return _no_matches, None
@@ -138,7 +138,7 @@ class HybridSearch:
                 raise
             return _no_matches, error
 
-        def ask() -> Matches:
+        def ask() -> WordHits:
             dates = asked_time(query.text, query.at).terms
             return view.search(query.text, query.scope, self._candidates(query), state.allowed, dates)
 
@@ -201,7 +201,7 @@ class HybridSearch:
     def _candidates(self, query: Query) -> int:
         return min(max(self._fanout, query.limit), MAX_LIMIT)
 
-    def _nearest(self, query: Query, state: _State) -> tuple[Nearby | None, tuple[str, ...]]:
+    def _nearest(self, query: Query, state: _State) -> tuple[VectorHits | None, tuple[str, ...]]:
         """The dense side, and warnings. Query and index are of one space, also while the store moves."""
         while state.space is not None:
             number, space = state.space
@@ -210,7 +210,7 @@ class HybridSearch:
                 former = self._nearest_of_former(query, state.allowed)
                 if former is not None:
                     return former, (_MOVING.format(space.spec),)
-                embedder = pinned(self._embedder, space)
+                embedder = embedder_for(self._embedder, space)
             vector = self._questions.embed(embedder, number, query.text)
             self._dense.follow(self._database, state.seq, number)
             near = self._dense.search(number, vector, self._candidates(query), state.allowed)
@@ -219,9 +219,9 @@ class HybridSearch:
             state = self._state(query)
         return None, ()
 
-    def _nearest_of_former(self, query: Query, allowed: Allowed) -> Nearby | None:
+    def _nearest_of_former(self, query: Query, allowed: ScopeMask) -> VectorHits | None:
         """By the index and the embedder from before a move; None where they are not at hand or not of one space."""
-        embedder, number = settled(self._embedder), self._dense.space
+        embedder, number = current_embedder(self._embedder), self._dense.space
         with self._database.reading() as connection:
             former = space_of(connection, number)
         if former is None or former.difference(embedder.space):
@@ -229,7 +229,7 @@ class HybridSearch:
         vector = self._questions.embed(embedder, number, query.text)
         return self._dense.search(number, vector, self._candidates(query), allowed)
 
-    def _known(self, connection: sqlite3.Connection, query: Query, found: Ranked, matches: Matches) -> float:
+    def _known(self, connection: sqlite3.Connection, query: Query, found: Ranked, matches: WordHits) -> float:
         """How well the embedder knows the languages at hand, 0..1: those of the query and of the passages that share
         its words; where these are of another language, since a name is shared across languages, of the query and of
         what the embedder holds to be near."""
@@ -249,7 +249,9 @@ class HybridSearch:
     def _said(self, connection: sqlite3.Connection, ranked: Sequence[int]) -> list[str]:
         return records.beginnings(connection, ranked[:_WITNESSES], _EXCERPT)
 
-    def _hits(self, connection: sqlite3.Connection, query: Query, near: Nearby | None, matches: Matches) -> list[Hit]:
+    def _hits(
+        self, connection: sqlite3.Connection, query: Query, near: VectorHits | None, matches: WordHits
+    ) -> list[Hit]:
         """Both sides joined: all that tie with the last one asked for are read, since ties are settled by id."""
         found = (
             ranked(connection, near, alone=query.mode == "dense" or not matches.entries)
@@ -287,8 +289,8 @@ class HybridSearch:
         return sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
 
 
-def _no_matches() -> Matches:
-    return Matches([], [])
+def _no_matches() -> WordHits:
+    return WordHits([], [])
 
 
 def _waiting(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:

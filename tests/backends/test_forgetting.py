@@ -16,8 +16,8 @@ from filelock import FileLock
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreFull
 from agentformer.index import secure_delete as erasing
-from agentformer.index.vectors import background_trainer as growth
-from agentformer.index.vectors.snapshot_meta import INDEX_FILE
+from agentformer.index.files import INDEX_FILE
+from agentformer.index.vectors import follower as growth
 from agentformer.index.words.fields import schema
 from agentformer.index.words.index import WordIndex
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend

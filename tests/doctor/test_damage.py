@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors.options import Plan
-from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.index.vectors.options import IndexOptions
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.records import secure_delete as erasure
 from agentformer.records.database import Database
 from agentformer.records.integrity import repair as repairing
@@ -25,11 +25,11 @@ from agentformer.types import Check, MemoryEntry, Query, Scope, Source
 
 ENTRIES = 60
 FACT = "(SELECT num FROM entries WHERE content LIKE '%number n7 %')"
-PLAN = Plan(train_at=50, exact_rows=20, train_after=0.0)  # so that the vector index is a trained one
+PLAN = IndexOptions(train_at=50, exact_rows=20, train_after=0.0)  # so that the vector index is a trained one
 
 
 def opened(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(64), plan=PLAN)
+    return FaissMemoryBackend(folder, HashingEmbedder(64), FaissOptions(index=PLAN))
 
 
 def fact(number: int) -> MemoryEntry:

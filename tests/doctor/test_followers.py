@@ -14,19 +14,19 @@ import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderError
-from agentformer.index.vectors.options import Plan
-from agentformer.index.words import manifest
-from agentformer.index.words.fields import Analysed, schema
-from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.words import writer as manifest
+from agentformer.index.words.fields import AnalyzedEntry, schema
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.records.files import delete
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope
 
-PLANS = {"exact": Plan(), "trained": Plan(train_at=30, exact_rows=10, train_after=0.0)}
+PLANS = {"exact": IndexOptions(), "trained": IndexOptions(train_at=30, exact_rows=10, train_after=0.0)}
 
 
-def filled(folder: Path, plan: Plan, animal: str = "marmot") -> list[MemoryEntry]:
-    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), plan=plan)) as backend:
+def filled(folder: Path, plan: IndexOptions, animal: str = "marmot") -> list[MemoryEntry]:
+    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), FaissOptions(index=plan))) as backend:
         stored = backend.store([make_entry(f"the {animal} number n{n} whistles") for n in range(40)])
         backend.embed_pending()
         backend.search(Query(animal))
@@ -37,9 +37,9 @@ def found(backend: FaissMemoryBackend, *, repair: bool = False) -> dict[str, Che
     return {check.name: check for check in backend.verify(repair=repair) if check.found}
 
 
-def mended(folder: Path, plan: Plan, check: str, says: str) -> None:
+def mended(folder: Path, plan: IndexOptions, check: str, says: str) -> None:
     """The check alone finds it, a repair mends it, and all is found then."""
-    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), plan=plan)) as backend:
+    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), FaissOptions(index=plan))) as backend:
         assert list(found(backend)) == [check]
         assert says in found(backend)[check].findings[0]
         assert found(backend, repair=True)[check].mended == 1
@@ -59,7 +59,7 @@ def test_vectors_of_other_texts_in_the_snapshot(tmp_path: Path, plan: str) -> No
     with closing(sqlite3.connect(tmp_path / "memory.sqlite3")) as connection:
         connection.execute("UPDATE vectors SET data = ?, checksum = NULL WHERE id = 7", [other.tobytes()])
         connection.commit()
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), plan=PLANS[plan])) as backend:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), FaissOptions(index=PLANS[plan]))) as backend:
         assert "holds 1 vectors that are not those" in found(backend)["snapshot"].findings[0]
 
 
@@ -86,10 +86,10 @@ def test_files_of_another_store(tmp_path: Path) -> None:
     mended(tmp_path / "one", PLANS["exact"], "words", "of another store")
 
 
-def rewritten(folder: Path, num: int, instead: Analysed | None) -> None:
+def rewritten(folder: Path, num: int, instead: AnalyzedEntry | None) -> None:
     """The word index with another document, or none, for an entry; its manifest fits it."""
     words = folder / "words"
-    state = manifest.read(words, verify=True)
+    state = manifest.read_manifest(words, verify=True)
     index = tantivy.Index(schema(), path=str(words))
     writer = index.writer(heap_size=20_000_000, num_threads=1)
     writer.delete_documents_by_query(tantivy.Query.term_query(index.schema, "num", num))
@@ -97,7 +97,7 @@ def rewritten(folder: Path, num: int, instead: Analysed | None) -> None:
         writer.add_document(instead.document())
     writer.commit()
     writer.wait_merging_threads()
-    manifest.write(words, state)
+    manifest.write_manifest(words, state)
 
 
 def test_a_word_index_that_lacks_an_entry(tmp_path: Path) -> None:
@@ -108,13 +108,13 @@ def test_a_word_index_that_lacks_an_entry(tmp_path: Path) -> None:
 
 def test_a_word_index_with_an_entry_that_is_not_there(tmp_path: Path) -> None:
     filled(tmp_path, PLANS["exact"])
-    rewritten(tmp_path, 999, Analysed.of(999, make_entry("of nobody")))
+    rewritten(tmp_path, 999, AnalyzedEntry.of(999, make_entry("of nobody")))
     mended(tmp_path, PLANS["exact"], "words", "1 entries that are not there, such as number 999")
 
 
 def test_a_word_index_with_terms_of_another_text(tmp_path: Path) -> None:
     stored = filled(tmp_path, PLANS["exact"])
-    rewritten(tmp_path, 5, Analysed.of(5, make_entry("something else")))
+    rewritten(tmp_path, 5, AnalyzedEntry.of(5, make_entry("something else")))
     mended(tmp_path, PLANS["exact"], "words", f"lacks terms of entry {stored[4].id}")
 
 

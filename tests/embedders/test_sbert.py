@@ -18,7 +18,7 @@ from agentformer.embedders.sbert import SbertEmbedder
 from agentformer.embedders.sbert.torch_runtime import TorchRuntime
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, SpaceMismatch, TextTooLong
 from agentformer.factory import build_embedder
-from agentformer.index.embedding.active import FollowingEmbedder
+from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
@@ -59,7 +59,7 @@ def swapped_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(folder: Path) -> Embedder:
     embedder = build_embedder(Settings(embedder=f"sbert:{folder}", runtime="torch"))
-    assert isinstance(embedder, FollowingEmbedder)
+    assert isinstance(embedder, ActiveEmbedder)
     return embedder
 
 

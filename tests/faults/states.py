@@ -15,7 +15,7 @@ from agentformer.archive.backup import check_backup
 from agentformer.archive.reading import read as read_archive
 from agentformer.errors import StoreDamaged
 from agentformer.factory import AgentFormer
-from agentformer.memory.backends.faiss.stored import DATABASE_FILE
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.codec import TIMES, to_json

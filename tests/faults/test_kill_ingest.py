@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from ingest_documents import command, entries, half_documents, observe, write_documents
 
-from agentformer.memory.backends.faiss.stored import DATABASE_FILE
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 
 KILLS = int(os.environ.get("AGENTFORMER_KILLS", "3"))
 TOKEN = "AGENTFORMER_TEST_FAMILY"  # inherited by every child of an ingest, so that orphans are seen

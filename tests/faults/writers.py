@@ -15,7 +15,7 @@ from serve_load import Server
 
 import agentformer.memory.backends.faiss.backend as faiss_backend
 from agentformer.factory import AgentFormer, connect
-from agentformer.index.vectors.options import Plan
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.types import MemoryEntry, Scope
 
 EVERYTHING = Scope(include_archived=True)
@@ -33,8 +33,8 @@ class Desk:
         if not work.serves:
             install()
         if work.train_at:
-            plan = functools.partial(Plan, train_at=work.train_at, exact_rows=2, train_after=0.0)
-            faiss_backend.Plan = plan  # type: ignore[misc, assignment]
+            plan = functools.partial(IndexOptions, train_at=work.train_at, exact_rows=2, train_after=0.0)
+            faiss_backend.IndexOptions = plan  # type: ignore[misc, assignment]
 
     def connect(self, folder: Path, **settings: Any) -> AgentFormer:
         quiet: dict[str, Any] = {"clean_every": 0, "lease_seconds": 1.0, "embed_retry_seconds": 0}

@@ -11,7 +11,7 @@ import agentformer
 from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, SpaceMismatch
-from agentformer.index.embedding.active import FollowingEmbedder
+from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.registry import PARTS
 from agentformer.types import EmbeddingSpace, Query, Scope
 
@@ -88,7 +88,7 @@ def test_the_embedder_of_a_new_space_that_cannot_be_had_is_no_error_and_not_aske
         asked.append(space)
         raise EmbedderUnavailable("no server")
 
-    following = FollowingEmbedder(GuardedEmbedder(lambda: HashingEmbedder(64)), resolve, seconds=1000)
+    following = ActiveEmbedder(GuardedEmbedder(lambda: HashingEmbedder(64)), resolve, seconds=1000)
     assert following.at(HashingEmbedder(64).space) is following.current
     for _ in range(3):
         with pytest.raises(EmbedderUnavailable, match="no server"):
@@ -103,7 +103,7 @@ def test_the_embedder_of_a_new_space_that_cannot_be_had_is_no_error_and_not_aske
 
 def test_a_store_that_moved_while_its_former_embedder_was_dead_is_followed() -> None:
     first = GuardedEmbedder(lambda: HashingEmbedder(64))
-    following = FollowingEmbedder(first, lambda space: GuardedEmbedder(lambda: HashingEmbedder(space.dimension)))
+    following = ActiveEmbedder(first, lambda space: GuardedEmbedder(lambda: HashingEmbedder(space.dimension)))
     following.at(HashingEmbedder(64).space)
     first._loaded = None  # what a failed call leaves behind
     first._breaker.failed("the server is gone")

@@ -16,16 +16,16 @@ import pytest
 from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors import Interrupted
-from agentformer.index.vectors import background_trainer as growth
 from agentformer.index.vectors import follower as dense
+from agentformer.index.vectors import follower as growth
 from agentformer.index.vectors import snapshot as snapshots
-from agentformer.index.vectors.options import Plan
-from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.training import Interrupted
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.testing import BackendConformance, Reference, make_entry
 from agentformer.types import Embedder, Hits, MemoryEntry, Query, Scope
 
-PLAN = Plan(train_at=4, exact_rows=2, target_recall=1.0, train_after=0)
+PLAN = IndexOptions(train_at=4, exact_rows=2, target_recall=1.0, train_after=0)
 PATIENCE = 60.0  # seconds, after which a test fails instead of hanging
 
 
@@ -55,14 +55,14 @@ class TestTrained(BackendConformance):
     """Every search by the trained stage, from four rows on, and trained anew whenever the store has doubled."""
 
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:
-        return Settled(folder, embedder, plan=PLAN)
+        return Settled(folder, embedder, FaissOptions(index=PLAN))
 
 
 class TestSwitching(BackendConformance):
     """Trainings begin and end at any moment of the suite."""
 
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:
-        return FaissMemoryBackend(folder, embedder, plan=PLAN)
+        return FaissMemoryBackend(folder, embedder, FaissOptions(index=PLAN))
 
 
 def entries(count: int, first: int = 0) -> list[MemoryEntry]:
@@ -71,7 +71,7 @@ def entries(count: int, first: int = 0) -> list[MemoryEntry]:
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=PLAN)
+    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     yield made
     made.close()
 
@@ -101,7 +101,9 @@ def test_status_tells_of_the_index(backend: FaissMemoryBackend, tmp_path: Path) 
 
 def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(
-        tmp_path, HashingEmbedder(), plan=Plan(train_at=60, exact_rows=2, target_recall=1.0, train_after=0)
+        tmp_path,
+        HashingEmbedder(),
+        FaissOptions(index=IndexOptions(train_at=60, exact_rows=2, target_recall=1.0, train_after=0)),
     )
     kept = backend.store(entries(50))
     anchor = backend.store([make_entry("the zirconium ledger of Quetzalcoatl")])[0]
@@ -151,7 +153,7 @@ def test_a_training_that_fails_leaves_exact_search_and_is_told_once(
 
     monkeypatch.setattr("agentformer.index.vectors.index.trained", fail)
     monkeypatch.setattr(growth, "_FAILED_SECONDS", 0.0)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=PLAN)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(30)))
     with caplog.at_level(logging.WARNING, "agentformer"):
         for _ in range(3):
@@ -186,11 +188,11 @@ def test_one_process_trains_and_the_other_one_goes_on_exactly(tmp_path: Path, ba
 
 
 def test_the_next_start_finds_the_trained_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=PLAN)
+    one = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference = Reference(one.store(entries(30)))
     one.search(QUERY)
     trained = settle(one)["trained_at"]
-    other = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=PLAN)  # the first one is still open
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))  # the first one is still open
     monkeypatch.setattr(dense.VectorIndex, "build", None)
     reference.check_dense(QUERY, other.search(QUERY))
     assert other.status()["index"]["trained_at"] == trained
@@ -199,7 +201,7 @@ def test_the_next_start_finds_the_trained_index(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_is_removed_while_it_is_trained_is_in_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=PLAN)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     backend.store(entries(30))
     backend.store([make_entry("hers", user_id="x")])
     written: list[bool] = []
@@ -231,7 +233,7 @@ def test_what_comes_between_the_rows_and_the_training_of_them_is_not_lost(
         build(*rest)
 
     monkeypatch.setattr(dense.VectorIndex, "build", late)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=PLAN)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     kept = backend.store(entries(30))
     backend.search(QUERY)
     assert begun.wait(PATIENCE)
@@ -243,13 +245,15 @@ def test_what_comes_between_the_rows_and_the_training_of_them_is_not_lost(
     assert settle(backend)["stage"] == "inverted"
     reference.check_dense(question, backend.search(question))
     backend.close()
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=PLAN)
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference.check_dense(question, again.search(question))
     again.close()
 
 
 def test_a_process_that_asks_once_begins_no_training_and_reindexing_does_one(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=Plan(train_at=4, exact_rows=2, train_after=3600))
+    backend = FaissMemoryBackend(
+        tmp_path, HashingEmbedder(), FaissOptions(index=IndexOptions(train_at=4, exact_rows=2, train_after=3600))
+    )
     reference = Reference(backend.store(entries(30)))
     reference.check_dense(QUERY, backend.search(QUERY))
     told = backend.status()["index"]
@@ -272,7 +276,7 @@ def test_closing_ends_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise Interrupted
 
     monkeypatch.setattr("agentformer.index.vectors.index.trained", slow)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=PLAN)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(30)))
     backend.search(QUERY)
     assert begun.wait(PATIENCE)
@@ -287,11 +291,11 @@ CHILD = """
 import os, signal, sys, time
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors.options import Plan
-from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.index.vectors.options import IndexOptions
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.types import Query
 
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), plan=Plan(4, 2, 1.0, 0.0))
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), FaissOptions(index=IndexOptions(4, 2, 1.0, 0.0)))
 moment = sys.argv[2]
 def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -318,7 +322,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("moment", ["train", "index", "description", "switch", "exit"])
 def test_killed_at_any_moment_of_a_training_nothing_is_wrong(tmp_path: Path, moment: str) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=PLAN)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(400)))
     backend.close()
     assert (tmp_path / snapshots.INDEX_FILE).exists()  # of the exact stage
@@ -327,7 +331,7 @@ def test_killed_at_any_moment_of_a_training_nothing_is_wrong(tmp_path: Path, mom
     )
     assert done.returncode == (0 if moment == "exit" else -signal.SIGKILL), done.stderr
     assert not done.stderr
-    again = Settled(tmp_path, HashingEmbedder(), plan=PLAN)
+    again = Settled(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference.check_dense(QUERY, again.search(QUERY))
     assert settle(again)["stage"] == "inverted"
     again.close()

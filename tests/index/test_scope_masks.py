@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentformer.index import scope_masks as scoping
-from agentformer.index.scope_masks import Allowed, ScopeCache
+from agentformer.index.scope_masks import ScopeCache, ScopeMask
 from agentformer.records import entries as records
 from agentformer.records import scopes
 from agentformer.records.codec import now
@@ -39,12 +39,12 @@ def fresh(database: Database, scope: Scope) -> list[int]:
         return scopes.searchable(connection, scope).tolist()
 
 
-def allowed(cache: ScopeCache, database: Database, scope: Scope) -> Allowed:
+def allowed(cache: ScopeCache, database: Database, scope: Scope) -> ScopeMask:
     with database.reading() as connection:
         return cache.allowed(connection, scope, records.last_change(connection))
 
 
-def inside(allowed: Allowed) -> list[int]:
+def inside(allowed: ScopeMask) -> list[int]:
     assert allowed.count == int(allowed.mask.sum())
     return np.flatnonzero(allowed.mask).tolist()
 

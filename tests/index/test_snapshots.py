@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors import Image, VectorIndex
+from agentformer.index.files import INDEX_FILE, META_FILE
 from agentformer.index.vectors import snapshot as snapshots
-from agentformer.index.vectors.options import Plan
-from agentformer.index.vectors.snapshot_meta import INDEX_FILE, META_FILE
+from agentformer.index.vectors.index import Image, VectorIndex
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import Reference, make_entry
 from agentformer.types import MemoryEntry, Query
@@ -48,7 +48,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     original = VectorIndex.restored.__func__  # type: ignore[attr-defined]
 
-    def spy(cls: type[VectorIndex], saved: Image, plan: Plan | None = None) -> VectorIndex:
+    def spy(cls: type[VectorIndex], saved: Image, plan: IndexOptions | None = None) -> VectorIndex:
         index: VectorIndex = original(cls, saved, plan)
         sizes.append(len(index))
         return index

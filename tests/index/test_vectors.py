@@ -12,17 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agentformer.index.scope_masks import Allowed
-from agentformer.index.vectors import Interrupted, Near, Numbers, VectorIndex
+from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import index as growing
 from agentformer.index.vectors import snapshot as snapshots
-from agentformer.index.vectors.options import Plan
+from agentformer.index.vectors.index import VectorHits, VectorIndex
+from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.rows import IntArray
+from agentformer.index.vectors.training import Interrupted
 from agentformer.types import Matrix, Vector
 
 DIMENSION = 16
 NONE = np.zeros(0, np.int64)
 NO_ROWS = np.zeros((0, DIMENSION), np.float32)
-SMALL = Plan(train_at=8, exact_rows=4, target_recall=1.0)
+SMALL = IndexOptions(train_at=8, exact_rows=4, target_recall=1.0)
 ALL = np.ones(10_000, np.bool_)
 
 changes = st.one_of(
@@ -39,8 +41,8 @@ def unit(rng: np.random.Generator, rows: int, dimension: int = DIMENSION) -> NDA
     return np.asarray(made / np.linalg.norm(made, axis=1, keepdims=True), np.float32)
 
 
-def allowed(mask: NDArray[np.bool_]) -> Allowed:
-    return Allowed(mask, int(mask.sum()))
+def allowed(mask: NDArray[np.bool_]) -> ScopeMask:
+    return ScopeMask(mask, int(mask.sum()))
 
 
 class Model:
@@ -49,7 +51,7 @@ class Model:
     def __init__(self) -> None:
         self.windows: dict[int, tuple[int, NDArray[np.float32]]] = {}
 
-    def add(self, index: VectorIndex, entry: int, rows: Matrix, gone: Numbers = NONE) -> None:
+    def add(self, index: VectorIndex, entry: int, rows: Matrix, gone: IntArray = NONE) -> None:
         first = max(self.windows, default=0) + 1
         ids = np.arange(first, first + len(rows))
         index.change(gone, ids, np.full(len(rows), entry), ids + 1000, rows)
@@ -60,7 +62,7 @@ class Model:
         index.change(np.array([entry]), NONE, NONE, NONE, NO_ROWS)
         self.windows = {w: kept for w, kept in self.windows.items() if kept[0] != entry}
 
-    def stored(self, vectors: Numbers) -> tuple[Numbers, Matrix]:
+    def stored(self, vectors: IntArray) -> tuple[IntArray, Matrix]:
         there = np.array([v for v in np.unique(vectors).tolist() if v - 1000 in self.windows], np.int64)
         rows = [self.windows[v - 1000][1] for v in there.tolist()]
         return there, np.array(rows, np.float32).reshape(-1, DIMENSION)
@@ -79,7 +81,7 @@ class Model:
             assert score == pytest.approx(best[entry], abs=1e-6)  # the entry's best window
             assert score == pytest.approx(expected, abs=HALF)  # nothing better was missed
 
-    def ranked(self, near: Near, query: Vector) -> list[tuple[int, float]]:
+    def ranked(self, near: VectorHits, query: Vector) -> list[tuple[int, float]]:
         """Entries by their exact cosines, as the caller re-ranks them."""
         found: dict[int, float] = {}
         for window, entry, vector in zip(
@@ -124,7 +126,7 @@ def restored(index: VectorIndex, folder: Path) -> VectorIndex:
     return through_a_file(index, folder, SMALL)
 
 
-def through_a_file(index: VectorIndex, folder: Path, plan: Plan) -> VectorIndex:
+def through_a_file(index: VectorIndex, folder: Path, plan: IndexOptions) -> VectorIndex:
     with index.still() as image:
         snapshots.save(folder, image, store_id="s", space=1, seq=1, point="")
     saved = snapshots.load(folder, store_id="s", space=1, dimension=index.dimension)
@@ -132,7 +134,7 @@ def through_a_file(index: VectorIndex, folder: Path, plan: Plan) -> VectorIndex:
     return VectorIndex.restored(saved.image, plan)
 
 
-def grown(rows: int, seed: int = 1, plan: Plan = SMALL) -> tuple[VectorIndex, Model, np.random.Generator]:
+def grown(rows: int, seed: int = 1, plan: IndexOptions = SMALL) -> tuple[VectorIndex, Model, np.random.Generator]:
     """A trained index of entries with one window each."""
     rng = np.random.default_rng(seed)
     index, model = VectorIndex(DIMENSION, plan), Model()
@@ -193,7 +195,7 @@ def test_dropped_rows_do_not_stay_in_memory_or_in_the_snapshot(tmp_path: Path, t
 
 
 def test_a_large_scope_of_a_trained_index_is_searched_as_well_as_the_whole() -> None:
-    index, model, rng = grown(6000, plan=Plan(train_at=8, exact_rows=4, target_recall=0.95))
+    index, model, rng = grown(6000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.95))
     assert 1 < index.status()["probes"] < index.status()["lists"]
     rows = np.array([row for _, row in model.windows.values()])
     for share in (0.05, 0.3, 0.8):
@@ -209,7 +211,7 @@ def test_a_large_scope_of_a_trained_index_is_searched_as_well_as_the_whole() -> 
 
 
 def test_recall_is_told_as_it_is() -> None:
-    index, model, rng = grown(6000, plan=Plan(train_at=8, exact_rows=4, target_recall=0.9))
+    index, model, rng = grown(6000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.9))
     rows = np.array([row for _, row in model.windows.values()])
     recall = []
     for query in unit(rng, 200):  # uniform rows: nothing is harder to find than the queries it was tuned with
@@ -221,7 +223,7 @@ def test_recall_is_told_as_it_is() -> None:
 
 
 def test_the_latest_queries_decide_the_probes() -> None:
-    index, model, rng = grown(4000, plan=Plan(train_at=8, exact_rows=4, target_recall=0.9))
+    index, model, rng = grown(4000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.9))
     assert index.status()["queries"] == 0 and not index.retune_due()
     for query in unit(rng, 200):
         index.search(query, 3, allowed(ALL))
@@ -231,7 +233,7 @@ def test_the_latest_queries_decide_the_probes() -> None:
 
 
 def test_more_than_the_tuned_lists_hold_is_found_too() -> None:
-    index, _, rng = grown(3000, plan=Plan(train_at=8, exact_rows=4, target_recall=0.5))
+    index, _, rng = grown(3000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.5))
     found = index.search(unit(rng, 1)[0], 3000, allowed(ALL))
     assert sorted(found.entries.tolist()) == list(range(3000))
 
@@ -309,12 +311,12 @@ def test_rows_beyond_the_range_of_the_codes_are_found_as_well_until_a_training_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dimension, first, later = 128, 3000, 400
-    plan = Plan(train_at=8, exact_rows=100)
+    plan = IndexOptions(train_at=8, exact_rows=100)
     rng = np.random.default_rng(3)
     rows = np.concatenate([unit(rng, first, dimension), peaked(rng, later, dimension)])
     numbers = np.arange(len(rows))
 
-    def stored(vectors: Numbers) -> tuple[Numbers, Matrix]:
+    def stored(vectors: IntArray) -> tuple[IntArray, Matrix]:
         found = np.unique(vectors)
         return found, rows[found]
 
@@ -350,7 +352,7 @@ def test_rows_beyond_the_range_of_the_codes_are_found_as_well_until_a_training_w
 
 def test_equal_rows_are_no_loss_of_recall() -> None:
     rng = np.random.default_rng(5)
-    index, model = VectorIndex(DIMENSION, Plan(train_at=8, exact_rows=4)), Model()
+    index, model = VectorIndex(DIMENSION, IndexOptions(train_at=8, exact_rows=4)), Model()
     model.add(index, 0, np.repeat(unit(rng, 1), 2000, 0))
     model.train(index)
     assert index.status()["recall"] == 1.0

@@ -9,7 +9,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
-from agentformer.index.embedding.windows import Cutter
+from agentformer.index.embedding.windows import WindowCutter
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.settings import Settings
 from agentformer.testing import CountingEmbedder, make_entry
@@ -22,7 +22,7 @@ CONTEXT = "Handbook of the harbour › Duties of the master › Every evening be
 @pytest.mark.parametrize("window_tokens", [16, 32, 100])
 def test_no_window_is_longer_and_every_token_is_in_one(window_tokens: int) -> None:
     embedder, entry = HashingEmbedder(), make_entry(TEXT, context=CONTEXT)
-    cutter = Cutter(embedder, window_tokens=window_tokens)
+    cutter = WindowCutter(embedder, window_tokens=window_tokens)
     windows = cutter.cut([entry])[0]
     assert isinstance(windows, list)
     texts = [cutter.text(entry, window.span) for window in windows]
@@ -36,8 +36,8 @@ def test_no_window_is_longer_and_every_token_is_in_one(window_tokens: int) -> No
 @pytest.mark.parametrize("window_tokens", [0, 256, 10_000])
 def test_a_window_is_never_longer_than_the_model_reads(window_tokens: int) -> None:
     entry = make_entry(TEXT, context=CONTEXT)
-    whole = Cutter(HashingEmbedder()).cut([entry])[0]
-    assert Cutter(HashingEmbedder(), window_tokens=window_tokens).cut([entry])[0] == whole
+    whole = WindowCutter(HashingEmbedder()).cut([entry])[0]
+    assert WindowCutter(HashingEmbedder(), window_tokens=window_tokens).cut([entry])[0] == whole
 
 
 def opened(folder: Path, window_tokens: int, embedder: CountingEmbedder | None = None) -> FaissMemoryBackend:

@@ -12,9 +12,8 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, TextTooLong
-from agentformer.index.embedding.queue import Embedding
-from agentformer.index.embedding.window_table import Cuts, Refused
-from agentformer.index.embedding.windows import GROUP, Cutter, Vectorizer
+from agentformer.index.embedding.queue import EmbeddingQueue
+from agentformer.index.embedding.windows import GROUP, Refused, Vectorizer, WindowCutter, WindowTable
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.codec import now
@@ -169,13 +168,13 @@ def test_what_was_finished_before_the_server_went_is_kept() -> None:
 
 def test_a_context_line_is_counted_once_and_a_short_text_never() -> None:
     embedder = Watched()
-    Cutter(embedder).cut(many(200, context="Harbour handbook"))
+    WindowCutter(embedder).cut(many(200, context="Harbour handbook"))
     assert embedder.counted == ["Harbour handbook"]
 
 
 def test_the_text_of_a_window_is_what_was_hashed() -> None:
     entry = make_entry("Boats come and go, and the harbour master counts them all. " * 60, context="Log of the day")
-    cutter = Cutter(HashingEmbedder())
+    cutter = WindowCutter(HashingEmbedder())
     windows = cutter.cut([entry])[0]
     assert isinstance(windows, list)
     assert len(windows) > 2
@@ -184,7 +183,7 @@ def test_the_text_of_a_window_is_what_was_hashed() -> None:
 
 def test_columns_give_back_what_was_put_into_them() -> None:
     key = [bytes([n]) * 31 + b"\0" for n in range(3)]
-    cuts = Cuts()
+    cuts = WindowTable()
     cuts.append([Window(Span(0, 5), key[2]), Window(Span(6, 9), key[0])])
     cuts.append([])
     cuts.append([Window(Span(1, 2), key[2])])
@@ -199,7 +198,7 @@ def test_columns_give_back_what_was_put_into_them() -> None:
 
 def test_of_a_long_call_each_vector_is_written_once(database: Database, tmp_path: Path) -> None:
     entries = many(3 * GROUP)
-    embedding = Embedding(tmp_path, database, HashingEmbedder())
+    embedding = EmbeddingQueue(tmp_path, database, HashingEmbedder())
     prepared = embedding.prepare(entries)
     with database.reading() as connection:
         kept = store.known_hashes(connection, 1, {text_hash(entry.content) for entry in entries})
@@ -215,7 +214,7 @@ def test_an_entry_whose_kept_vector_went_meanwhile_waits_and_is_embedded_later(
     database: Database, tmp_path: Path
 ) -> None:
     entries = many(3 * GROUP)
-    embedding = Embedding(tmp_path, database, HashingEmbedder())
+    embedding = EmbeddingQueue(tmp_path, database, HashingEmbedder())
     prepared = embedding.prepare(entries)
     with database.writing() as connection:
         lost = connection.execute("DELETE FROM vectors WHERE id <= 7").rowcount

@@ -14,7 +14,7 @@ import tantivy
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words import fields as word_fields
 from agentformer.index.words import query as word_search
-from agentformer.index.words.memtable import Change, Recent
+from agentformer.index.words.memtable import Change, Memtable
 from agentformer.index.words.query import Stored, telling
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records.fields import MAX_LIMIT
@@ -57,7 +57,7 @@ def test_what_waits_in_memory_scores_as_the_index_would_score_it() -> None:
     writer.wait_merging_threads()
     index.reload()
     stored = Stored(index.searcher(), schema)
-    recent = Recent().with_changes([Change(n, n) for n in range(200)], {entry.num: entry for entry in entries})
+    recent = Memtable().with_changes([Change(n, n) for n in range(200)], {entry.num: entry for entry in entries})
     for text in ("numbat 7", "the old rangers sleep", "Wälder", "kakapo quokka again"):
         asked = word_fields.asked_terms(text, stored.languages)
         held = {(field, term): stored.holders(field, term) for field, term, _ in asked}

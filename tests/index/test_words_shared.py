@@ -14,8 +14,8 @@ import pytest
 import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.words.fields import Analysed, schema
-from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.index.words.fields import AnalyzedEntry, schema
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.testing import make_entry
 from agentformer.text.analyzers import PLAIN, Analysers, Detector, Splitter
 from agentformer.text.japanese import Sudachi
@@ -28,14 +28,14 @@ PROCESS = """
 import sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.testing import make_entry
 from agentformer.text.analyzers import Analysers
 from agentformer.text.japanese import Sudachi
 from agentformer.types import Query
 
 analysers = Analysers(japanese=Sudachi(required=True)) if sys.argv[2] == "more" else Analysers()
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), analysers=analysers)
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), FaissOptions(analysers=analysers))
 for line in sys.stdin:
     command, _, text = line.strip().partition(" ")
     if command == "store":
@@ -154,7 +154,7 @@ class Deciding(Detector):
 
 
 def opened(folder: Path, analysers: Analysers) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(), analysers=analysers)
+    return FaissMemoryBackend(folder, HashingEmbedder(), FaissOptions(analysers=analysers))
 
 
 def asked(folder: Path, analysers: Analysers, text: str = "kahvi") -> list[str]:
@@ -202,9 +202,11 @@ def test_an_analyser_that_cannot_be_loaded_is_not_noted(tmp_path: Path) -> None:
             raise OSError("no dictionary")
 
     entry = make_entry("Kahvi on kuumaa, koska se on juuri keitetty.")
-    assert Analysed.of(1, entry, Analysers(finnish=Shouting(required=True))).analysers == ("shouting",)
-    assert Analysed.of(1, entry, Analysers(finnish=Broken(required=False))).analysers == ()
+    assert AnalyzedEntry.of(1, entry, Analysers(finnish=Shouting(required=True))).analysers == ("shouting",)
+    assert AnalyzedEntry.of(1, entry, Analysers(finnish=Broken(required=False))).analysers == ()
     assert (
-        Analysed.of(1, make_entry("tea is hot and it is good"), Analysers(finnish=Shouting(required=True))).analysers
+        AnalyzedEntry.of(
+            1, make_entry("tea is hot and it is good"), Analysers(finnish=Shouting(required=True))
+        ).analysers
         == ()
     )

@@ -12,7 +12,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderError, SpaceMismatch
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.stored import stored_space
+from agentformer.memory.backends.faiss.folder import stored_space
 from agentformer.records.database import Database
 from agentformer.records.spaces import check_same, claim_space
 from agentformer.records.vectors import check_rows, known_hashes, put_vectors, text_hash

@@ -11,7 +11,7 @@ import pytest
 
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.words.entry_dates import entry_terms
+from agentformer.index.words.fields import entry_date_terms
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.search.boosts.date import asked_time, in_periods
 from agentformer.testing import make_entry
@@ -40,9 +40,9 @@ def test_a_question_that_asks_for_a_time_names_none() -> None:
 
 def test_an_entry_has_the_terms_of_its_day_and_of_the_days_that_it_names() -> None:
     entry = message("I went to the doctor yesterday", 0)
-    assert entry_terms(entry, "en") == ("2023-05-08", "2023-W19", "2023-05", "2023-05-07")
-    assert entry_terms(make_entry("I went there yesterday"), "en") == ()  # of which it is not known when
-    assert entry_terms(make_entry("All of it", title="Minutes of 7 May 2023"), "en") == ("2023-05-07", "2023-05")
+    assert entry_date_terms(entry, "en") == ("2023-05-08", "2023-W19", "2023-05", "2023-05-07")
+    assert entry_date_terms(make_entry("I went there yesterday"), "en") == ()  # of which it is not known when
+    assert entry_date_terms(make_entry("All of it", title="Minutes of 7 May 2023"), "en") == ("2023-05-07", "2023-05")
 
 
 def test_only_what_happened_in_the_period_or_names_a_day_of_it_is_inside(backend: FaissMemoryBackend) -> None:
@@ -105,7 +105,7 @@ def test_days_begin_at_midnight_also_where_clocks_have_changed_since(zone: tzinf
 )
 def test_where_a_time_only_begins_or_ends_no_terms_are_asked_for(question: str) -> None:
     assert asked_time(question, NOON) == ((), (), ())
-    assert entry_terms(make_entry(question), "")  # but the day is found where it is written
+    assert entry_date_terms(make_entry(question), "")  # but the day is found where it is written
 
 
 def test_yesterday_is_reckoned_where_at_is(tmp_path: Path) -> None:

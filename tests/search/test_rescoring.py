@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors import Near
-from agentformer.index.vectors.nearby import Nearby
-from agentformer.index.vectors.options import Plan
-from agentformer.index.words.query import Matches, View
-from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.index.vectors.index import VectorHits
+from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.words.query import View, WordHits
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.search import rescoring as reranking
 from agentformer.search.rescoring import ranked, refined
 from agentformer.testing import make_entry
@@ -25,8 +24,8 @@ ASKED = "numbat 3 under lantern 5"
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    plan = Plan(train_at=4, exact_rows=2, target_recall=1.0, train_after=0)
-    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), plan=plan)
+    plan = IndexOptions(train_at=4, exact_rows=2, target_recall=1.0, train_after=0)
+    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=plan))
     made.store([make_entry(text) for text in TEXTS])
     made.embed_pending()
     yield made
@@ -38,13 +37,13 @@ def cosine(text: str) -> float:
     return float(embedder.embed_documents([text])[0] @ embedder.embed_query(ASKED))
 
 
-def nearby(backend: FaissMemoryBackend, query: Vector, scores: list[float], sure: int = 0) -> Nearby:
+def nearby(backend: FaissMemoryBackend, query: Vector, scores: list[float], sure: int = 0) -> VectorHits:
     """Every window, in the order of these made-up scores."""
     with backend._database.reading() as connection:
         rows = connection.execute("SELECT id, entry, vector FROM windows ORDER BY id").fetchall()
     order = np.argsort(-np.array(scores), kind="stable")
     windows, entries, vectors = (np.array([row[n] for row in rows], np.int64)[order] for n in range(3))
-    return Nearby(query, len(rows), Near(windows, entries, vectors, np.array(scores, np.float32)[order], sure))
+    return VectorHits(query, len(rows), windows, entries, vectors, np.array(scores, np.float32)[order], sure)
 
 
 def test_each_hit_tells_its_exact_cosine_wherever_it_was_ranked(
@@ -70,7 +69,7 @@ def test_ranks_are_all_exact_where_words_find_nothing(
     backend: FaissMemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reranking, "_FIRST", 1)
-    nothing = Matches([], [])
+    nothing = WordHits([], [])
     monkeypatch.setattr(View, "search", lambda *_: nothing)
     alone = backend.search(Query(ASKED, limit=60, mode="dense"))
     assert [hit.entry.id for hit in backend.search(Query(ASKED, limit=60))] == [hit.entry.id for hit in alone]
@@ -106,7 +105,8 @@ def test_what_was_removed_meanwhile_keeps_the_score_of_the_index(backend: FaissM
 
 def test_nothing_near_is_nothing_ranked(backend: FaissMemoryBackend) -> None:
     nothing = np.zeros(0, np.int64)
-    near = Near(nothing, nothing, nothing, np.zeros(0, np.float32), 0)
+    query = HashingEmbedder().embed_query(ASKED)
+    near = VectorHits(query, 5, nothing, nothing, nothing, np.zeros(0, np.float32), 0)
     with backend._database.reading() as connection:
-        found = ranked(connection, Nearby(HashingEmbedder().embed_query(ASKED), 5, near), alone=True)
+        found = ranked(connection, near, alone=True)
     assert found == ([], [], [], [], 0)

@@ -16,7 +16,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 log = logging.getLogger("agentformer")
 
 
-class FollowingEmbedder:
+class ActiveEmbedder:
     """The embedder of an opened store. It is an `Embedder` itself: what it does is done by the one of the moment.
 
     A store that another thread or process has moved to another space is followed there: from then on its new space's
@@ -146,25 +146,25 @@ class FollowingEmbedder:
 
 
 def at_hand(embedder: Embedder, stored: EmbeddingSpace) -> Embedder | None:
-    """Like `pinned`, but None while the embedder of a space that the store has moved to is being loaded."""
-    return embedder.at_hand(stored) if isinstance(embedder, FollowingEmbedder) else pinned(embedder, stored)
+    """Like `embedder_for`, but None while the embedder of a space that the store has moved to is being loaded."""
+    return embedder.at_hand(stored) if isinstance(embedder, ActiveEmbedder) else embedder_for(embedder, stored)
 
 
-def pinned(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
+def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
     """One embedder for a piece of work, comparable with a store in the space `stored`. Raises `SpaceMismatch`."""
-    if isinstance(embedder, FollowingEmbedder):
+    if isinstance(embedder, ActiveEmbedder):
         return embedder.at(stored)
     if stored:
         check_same(stored, embedder.space)
     return embedder
 
 
-def settled(embedder: Embedder) -> Embedder:
+def current_embedder(embedder: Embedder) -> Embedder:
     """The embedder of the moment, for work that needs one and the same throughout but no store."""
-    return embedder.current if isinstance(embedder, FollowingEmbedder) else embedder
+    return embedder.current if isinstance(embedder, ActiveEmbedder) else embedder
 
 
 def retry_now(embedder: Embedder) -> None:
     """Ask the embedder again at once, where it was left alone after a failure."""
-    if isinstance(embedder, FollowingEmbedder):
+    if isinstance(embedder, ActiveEmbedder):
         embedder.retry_now()

@@ -6,23 +6,25 @@ What cannot be embedded now stays in the queue and is found by words.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from filelock import FileLock, Timeout
 
-from agentformer.errors import EmbedderUnavailable, SpaceMismatch, StoreError, StoreFull
-from agentformer.index.embedding.active import FollowingEmbedder, pinned, retry_now
-from agentformer.index.embedding.window_table import Cuts, Refused
-from agentformer.index.embedding.windows import Progress, Vectorizer
+from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError, StoreFull
+from agentformer.index.embedding.active import ActiveEmbedder, embedder_for, retry_now
+from agentformer.index.embedding.windows import Progress, Refused, Vectorizer, WindowTable
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space, changed_while_moving, claim_space, want_embedder
 from agentformer.records.vectors import Rows, Window
-from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry
+from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry, StoredVector
 
 LOCK_FILE = "embedding.lock"
 _ENTRIES = 256  # queued entries embedded together, and entries whose windows are written together
@@ -34,11 +36,11 @@ class Prepared(NamedTuple):
     """Embedded entries: windows per entry, and those new vectors that are not in the store yet."""
 
     space: EmbeddingSpace
-    windows: Cuts
+    windows: WindowTable
     vectors: Rows
 
 
-class Embedding:
+class EmbeddingQueue:
     """Embeds entries for a store. Raises `SpaceMismatch` when the store's vectors are of another space."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, *, window_tokens: int = 0) -> None:
@@ -54,7 +56,7 @@ class Embedding:
         """
         with self._database.reading() as connection:
             stored = active_space(connection)
-        embedder = pinned(self._embedder, stored[1] if stored else None)
+        embedder = embedder_for(self._embedder, stored[1] if stored else None)
         space = embedder.space
 
         def known(texts: Sequence[bytes]) -> set[bytes]:
@@ -91,7 +93,7 @@ class Embedding:
         known = active_space(connection)
         if isinstance(outcome, str):
             store.put_pending(connection, searched, outcome)
-            if known is None and isinstance(self._embedder, FollowingEmbedder) and self._embedder.asked_for:
+            if known is None and isinstance(self._embedder, ActiveEmbedder) and self._embedder.asked_for:
                 want_embedder(connection, self._embedder.asked_for)
             return
         if known and known[1].difference(outcome.space):
@@ -163,7 +165,7 @@ class Embedding:
 
 
 def _commit_some(
-    connection: sqlite3.Connection, space: int, nums: Sequence[int], cuts: Cuts, which: Iterable[int]
+    connection: sqlite3.Connection, space: int, nums: Sequence[int], cuts: WindowTable, which: Iterable[int]
 ) -> None:
     """Set the windows of entries in the active space; one that was refused, or lost a vector, waits instead."""
     taken: list[tuple[int, Sequence[Window]]] = []
@@ -188,3 +190,73 @@ def put_complete(
     store.put_windows(connection, space, whole, vectors)
     taken = {num for num, _ in whole}
     return [num for num, _ in whole], [num for num, _ in cuts if num not in taken]
+
+
+_GROUP = 1_000  # vectors of one transaction, so that no other writer waits long
+
+
+class VectorImport:
+    """Takes vectors into a store, and remembers which, until those that nothing has used are dropped."""
+
+    def __init__(self, database: Database, embedder: Embedder) -> None:
+        self._database = database
+        self._embedder = embedder
+        self._brought = array("q")  # numbers of vectors
+
+    def keep(self, vectors: Iterable[StoredVector]) -> int:
+        """Keep those that are of the store's space, or of the embedder's in a store without vectors. Returns how many
+        they were. Raises `EmbedderError` for a row that is not finite, of unit length and of its space's dimension."""
+        space = self._space()
+        kept = 0
+        for group in _groups(vectors):
+            _check(group)
+            fitting = [each for each in group if space is not None and not space.difference(each.space)]
+            if fitting and space is not None:
+                with self._database.writing() as connection:
+                    kept += self._put(connection, space, fitting)
+        return kept
+
+    def drop_unused(self) -> None:
+        """Delete what was brought in and is of no entry: such texts were not stored after all."""
+        while self._brought:
+            some, self._brought = self._brought[:_GROUP], self._brought[_GROUP:]
+            with self._database.writing() as connection:
+                store.drop_unused(connection, some)
+
+    def _space(self) -> EmbeddingSpace | None:
+        """The space that vectors must be of; None where it is not known yet."""
+        with self._database.reading() as connection:
+            stored = active_space(connection)
+        if stored:
+            return stored[1]
+        try:
+            return embedder_for(self._embedder, None).space
+        except EmbedderUnavailable:
+            return None
+
+    def _put(self, connection: sqlite3.Connection, space: EmbeddingSpace, fitting: Sequence[StoredVector]) -> int:
+        now = active_space(connection)
+        if now and now[1].difference(space):
+            return 0  # the store has moved meanwhile
+        number = claim_space(connection, space)
+        hashes = [each.hash for each in fitting]
+        before = store.vector_ids(connection, number, hashes)
+        store.put_vectors(connection, number, hashes, np.stack([each.vector for each in fitting]))
+        after = store.vector_ids(connection, number, hashes)
+        self._brought.extend(after[key] for key in after.keys() - before.keys())
+        return len(fitting)
+
+
+def _check(group: Sequence[StoredVector]) -> None:
+    """Raises `EmbedderError`."""
+    for dimension in {each.space.dimension for each in group}:
+        rows = [each for each in group if each.space.dimension == dimension]
+        if any(each.vector.shape != (dimension,) or len(each.hash) != store.HASH_BYTES for each in rows):
+            raise EmbedderError(f"a vector is not of the {dimension} dimensions of its space, or its hash is none")
+        store.check_rows(np.stack([each.vector for each in rows]), len(rows))
+
+
+def _groups(vectors: Iterable[StoredVector]) -> Iterator[list[StoredVector]]:
+    given = iter(vectors)
+    while group := list(islice(given, _GROUP)):
+        yield group

@@ -8,18 +8,106 @@ vectors, and of a window it remembers where it lies and the hash of its text.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentformer.errors import EmbedderError, EmbedderUnavailable, TextTooLong
-from agentformer.index.embedding.window_table import Cuts, Positions, Refused, Windows
 from agentformer.records import vectors as store
-from agentformer.records.vectors import Rows, Window
+from agentformer.records.vectors import HASH_BYTES, Rows, Window
 from agentformer.text.chunking import windows
 from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
+
+
+class Refused(NamedTuple):
+    """In place of an entry's windows: why the model does not take it."""
+
+    reason: str
+
+
+Windows = list[Window] | Refused
+Positions = NDArray[np.int64]
+
+
+class WindowTable:
+    """Per entry, in the order of entries, its windows or why it is refused. A window's position counts all windows."""
+
+    __slots__ = ("_ends", "_first", "_hashes", "_instead", "_starts")
+
+    def __init__(self) -> None:
+        self._first = array("q", [0])  # per entry, the position of its first window; and one more
+        self._starts = array("i")
+        self._ends = array("i")
+        self._hashes = bytearray()
+        self._instead: dict[int, Windows] = {}
+
+    def append(self, windows: Iterable[Window]) -> None:
+        """The windows of the next entry."""
+        for (start, end), key in windows:
+            self._starts.append(start)
+            self._ends.append(end)
+            self._hashes += key
+        self._first.append(len(self._starts))
+
+    def put(self, i: int, windows: Windows) -> None:
+        """What stands for the windows of the entry `i` from now on; they keep their positions."""
+        self._instead[i] = windows
+
+    def __len__(self) -> int:
+        return len(self._first) - 1
+
+    def __getitem__(self, i: int) -> Windows:
+        if not 0 <= i < len(self):
+            raise IndexError(i)
+        if i in self._instead:
+            return self._instead[i]
+        return [Window(self.span(p), self.hash(p)) for p in range(self._first[i], self._first[i + 1])]
+
+    def __iter__(self) -> Iterator[Windows]:
+        return (self[i] for i in range(len(self)))
+
+    def of(self, entries: Sequence[int]) -> WindowTable:
+        """Those of some entries, in their order."""
+        out = WindowTable()
+        for place, i in enumerate(entries):
+            windows = self[i]
+            out.append(() if isinstance(windows, Refused) else windows)
+            if isinstance(windows, Refused):
+                out.put(place, windows)
+        return out
+
+    def span(self, position: int) -> Span:
+        return Span(self._starts[position], self._ends[position])
+
+    def hash(self, position: int) -> bytes:
+        return bytes(self._hashes[position * HASH_BYTES : (position + 1) * HASH_BYTES])
+
+    def lengths(self, positions: Positions) -> Positions:
+        """Code points of the entry's content in each of these windows."""
+        starts, ends = (np.array(column, dtype=np.int64) for column in (self._starts, self._ends))
+        return (ends - starts)[positions]
+
+    def owners(self) -> Positions:
+        """The entry of each window."""
+        first = np.array(self._first, dtype=np.int64)
+        return np.repeat(np.arange(len(self)), first[1:] - first[:-1])
+
+    def texts(self) -> tuple[Positions, Positions]:
+        """Of each distinct text, the position of its first window, in order; and of each window, the number of its
+        text in that order."""
+        if not self._starts:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        hashes = np.frombuffer(bytes(self._hashes), dtype=f"V{HASH_BYTES}")
+        _, first, text = np.unique(hashes, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        return first[order], rank[text]
+
 
 Progress = Callable[[int, int], None]  # windows done, windows in all
 
@@ -52,7 +140,7 @@ class _Failed(NamedTuple):
         return self.total - self.left.total()
 
 
-class Cutter:
+class WindowCutter:
     """Cuts entries for an embedder into windows of at most `share` of what it reads, and of at most `window_tokens` of
     their own text (0: as the model reads). A context line stays what it is, however small the windows beside it are."""
 
@@ -62,9 +150,9 @@ class Cutter:
         self._window = window_tokens or self._limit
         self._contexts: dict[str, tuple[str, int]] = {}
 
-    def cut(self, entries: Iterable[MemoryEntry]) -> Cuts:
+    def cut(self, entries: Iterable[MemoryEntry]) -> WindowTable:
         """All windows of entries."""
-        cuts = Cuts()
+        cuts = WindowTable()
         for entry in entries:
             before, spans = ("", []) if entry.kind in UNSEARCHED_KINDS else self._spans(entry)
             texts = (before + entry.content[start:end] for start, end in spans)
@@ -129,11 +217,11 @@ class Vectorizer:
         """The vectors that were made and are not kept yet: fewer than two batches, whatever was embedded."""
         return _joined(self._held)
 
-    def __call__(self, entries: Sequence[MemoryEntry]) -> Cuts:
+    def __call__(self, entries: Sequence[MemoryEntry]) -> WindowTable:
         """Each entry's windows. The vectors of texts that were not known have been kept, or are in `rows`. An entry
         that the model takes in no way is `Refused`, and holds up no other. Raises `EmbedderUnavailable`; what was
         finished before has been kept."""
-        cutter = Cutter(self._embedder, window_tokens=self._window_tokens)
+        cutter = WindowCutter(self._embedder, window_tokens=self._window_tokens)
         cuts = cutter.cut(entries)
         try:
             failed = self._embed(cutter, entries, cuts, self._progress)
@@ -152,7 +240,7 @@ class Vectorizer:
         """One entry's windows, as wide as the model takes them."""
         reason = ""
         for share in SHARES:
-            cutter = Cutter(self._embedder, share, self._window_tokens)
+            cutter = WindowCutter(self._embedder, share, self._window_tokens)
             cuts = cutter.cut([entry])
             error = self._embed(cutter, [entry], cuts).reasons.get(0)
             if error is None:
@@ -163,7 +251,7 @@ class Vectorizer:
         return Refused(reason)
 
     def _embed(
-        self, cutter: Cutter, entries: Sequence[MemoryEntry], cuts: Cuts, progress: Progress | None = None
+        self, cutter: WindowCutter, entries: Sequence[MemoryEntry], cuts: WindowTable, progress: Progress | None = None
     ) -> _Failed:
         """Embed what has no vector."""
         first, text = cuts.texts()
@@ -185,7 +273,7 @@ class Vectorizer:
                 progress(failed.told, failed.total)
         return failed
 
-    def _missing(self, cuts: Cuts, first: Positions) -> Positions:
+    def _missing(self, cuts: WindowTable, first: Positions) -> Positions:
         """The windows with the texts that have no vector, the shortest first."""
         without = np.ones(len(first), dtype=bool)
         held = {key for rows in self._held for key in rows.hashes}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from agentformer.errors import EmbedderError, StoreDamaged
-from agentformer.index.embedding.windows import SHARES, Cutter
+from agentformer.index.embedding.windows import SHARES, WindowCutter
 from agentformer.records import vectors as store
 from agentformer.records.integrity import verify_checksums as checksums
 from agentformer.records.integrity.findings import Findings
@@ -41,7 +41,7 @@ class _Model:
         self.why_not = why
         self.missed = False  # was it asked, and could not tell?
         self._embedder = embedder
-        self._cutters: list[Cutter] = []
+        self._cutters: list[WindowCutter] = []
 
     def texts(self, entry: MemoryEntry, span: Span) -> Iterator[str]:
         """What may have been embedded for a window: with a context, it depends on how much the model took."""
@@ -49,7 +49,7 @@ class _Model:
             yield entry.content[span.start : span.end]
         elif self._embedder is not None:
             try:
-                self._cutters = self._cutters or [Cutter(self._embedder, share) for share in SHARES]
+                self._cutters = self._cutters or [WindowCutter(self._embedder, share) for share in SHARES]
                 for cutter in self._cutters:
                     yield cutter.text(entry, span)
             except EmbedderError as error:

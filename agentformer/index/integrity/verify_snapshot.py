@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agentformer.index.vectors import Image, Numbers
+from agentformer.index.files import INDEX_FILE, META_FILE
 from agentformer.index.vectors import snapshot as snapshots
-from agentformer.index.vectors.snapshot_meta import INDEX_FILE, META_FILE
+from agentformer.index.vectors.index import Image
+from agentformer.index.vectors.rows import IntArray
 from agentformer.records import entries as records
 from agentformer.records.integrity.findings import Findings
 from agentformer.records.spaces import active_space
@@ -99,7 +100,7 @@ def compare_snapshot(
             return
 
 
-def _windows(connection: sqlite3.Connection, space: int, later: Numbers) -> Numbers:
+def _windows(connection: sqlite3.Connection, space: int, later: IntArray) -> IntArray:
     """Window, entry and vector of the windows of a space, without those of entries that changed later."""
     cursor = connection.execute("SELECT id, entry, vector FROM windows WHERE space = ?", [space])
     parts = [np.zeros((0, 3), np.int64)]
@@ -109,7 +110,7 @@ def _windows(connection: sqlite3.Connection, space: int, later: Numbers) -> Numb
     return found[~np.isin(found[:, 1], later)]
 
 
-def _unlike(connection: sqlite3.Connection, vectors: Numbers, decoded: Matrix, dimension: int) -> int:
+def _unlike(connection: sqlite3.Connection, vectors: IntArray, decoded: Matrix, dimension: int) -> int:
     """How many of these rows are not the stored vectors of these numbers. Stored ones that are damaged are told by the
     check of the vectors."""
     order = np.argsort(vectors, kind="stable")
@@ -123,7 +124,7 @@ def _unlike(connection: sqlite3.Connection, vectors: Numbers, decoded: Matrix, d
     return int(np.count_nonzero(np.einsum("ij,ij->i", ours, theirs) < _ALIKE * lengths))
 
 
-def _stored(connection: sqlite3.Connection, ids: Numbers, dimension: int) -> tuple[Numbers, Matrix]:
+def _stored(connection: sqlite3.Connection, ids: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
     """Those of these vectors that are whole."""
     found, blobs = [], []
     for start in range(0, len(ids), _VARIABLES):
@@ -139,7 +140,7 @@ def _stored(connection: sqlite3.Connection, ids: Numbers, dimension: int) -> tup
     return np.array(found, np.int64), rows
 
 
-def _decoded(image: Image, known: Any) -> Iterator[tuple[Numbers, Matrix]]:
+def _decoded(image: Image, known: Any) -> Iterator[tuple[IntArray, Matrix]]:
     """The rows of the index at `known` positions as far as its codes tell them, a group at a time."""
     if image.lists is None:
         positions = np.flatnonzero(known)
@@ -160,7 +161,7 @@ def _decoded(image: Image, known: Any) -> Iterator[tuple[Numbers, Matrix]]:
             yield positions[kept], rows[kept]
 
 
-def _of_list(index: Any, number: int) -> tuple[Numbers, Matrix]:
+def _of_list(index: Any, number: int) -> tuple[IntArray, Matrix]:
     """The positions of a list and their rows."""
     import faiss
 

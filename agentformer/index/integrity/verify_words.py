@@ -17,10 +17,9 @@ import tantivy
 from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreDamaged
-from agentformer.index.vectors import Numbers
-from agentformer.index.words import manifest
-from agentformer.index.words.fields import ANALYSIS, UNKNOWN_LANGUAGE, Analysed, schema
-from agentformer.index.words.writer import broken
+from agentformer.index.vectors.rows import IntArray
+from agentformer.index.words.fields import ANALYSIS, UNKNOWN_LANGUAGE, AnalyzedEntry, schema
+from agentformer.index.words.writer import Unfinished, broken, read_manifest
 from agentformer.records import entries as records
 from agentformer.records.integrity.findings import Findings
 from agentformer.records.neighbours import said_around
@@ -54,7 +53,7 @@ def opened_words(folder: Path, store_id: str, found: Findings) -> OpenedWords | 
             return _opened(folder, store_id, found)
     except Timeout:
         found.note("the word index is being written, and was not looked at")
-    except manifest.Unfinished:
+    except Unfinished:
         found.note("the last commit of the word index was cut off: it is made anew by the next search")
     except BaseException as error:
         if not broken(error):
@@ -75,7 +74,7 @@ def _alone(folder: Path) -> AbstractContextManager[object]:
 
 
 def _opened(folder: Path, store_id: str, found: Findings) -> OpenedWords | None:
-    state = manifest.read(folder, verify=True)
+    state = read_manifest(folder, verify=True)
     if not state:
         return None
     if state.get("store") != store_id:
@@ -117,7 +116,7 @@ def compare_words(
         found.add(f"the word index cannot be read: {' '.join(str(error).split())[:200]}")
 
 
-def _searched(connection: sqlite3.Connection) -> Numbers:
+def _searched(connection: sqlite3.Connection) -> IntArray:
     """The numbers of all entries that are searched, as SQLite writes them: no object for each."""
     marks = ", ".join("?" * len(UNSEARCHED_KINDS))
     query = f"SELECT group_concat(num) FROM entries WHERE kind NOT IN ({marks})"
@@ -125,7 +124,7 @@ def _searched(connection: sqlite3.Connection) -> Numbers:
     return np.fromstring(told or "", dtype=np.int64, sep=",")
 
 
-def _held(words: OpenedWords) -> Numbers:
+def _held(words: OpenedWords) -> IntArray:
     """The numbers of all entries of the index, as often as they are there."""
     parts = [np.zeros(0, np.int64)]
     first, left = 0, int(words.searcher.num_docs)
@@ -151,7 +150,7 @@ def _next(words: OpenedWords, first: int) -> int:
     return int(hits[0][0])
 
 
-def _wrong_terms(connection: sqlite3.Connection, words: OpenedWords, nums: Numbers) -> Iterator[str]:
+def _wrong_terms(connection: sqlite3.Connection, words: OpenedWords, nums: IntArray) -> Iterator[str]:
     """The ids of those entries that the index does not find by each of their terms."""
     for start in range(0, len(nums), _GROUP):
         for num in nums[start : start + _GROUP].tolist():
@@ -159,12 +158,12 @@ def _wrong_terms(connection: sqlite3.Connection, words: OpenedWords, nums: Numbe
                 entry = records.by_num(connection, [num])[num]
             except (StoreDamaged, sqlite3.DatabaseError):
                 continue  # told by the check of the entries
-            analysed = Analysed.of(num, entry, around=said_around(connection, entry))
+            analysed = AnalyzedEntry.of(num, entry, around=said_around(connection, entry))
             if not _holds(words, analysed):
                 yield entry.id
 
 
-def _holds(words: OpenedWords, analysed: Analysed) -> bool:
+def _holds(words: OpenedWords, analysed: AnalyzedEntry) -> bool:
     """Has the index the entry's terms? What an analyser adds to them is not looked for; where one told the language,
     which is not known without it, only terms that no language changes are."""
     if words.searcher.search(_exactly(words, analysed), limit=1).count == 1:
@@ -178,7 +177,7 @@ def _holds(words: OpenedWords, analysed: Analysed) -> bool:
     return int(words.searcher.search(some, limit=1).count) == 1
 
 
-def _exactly(words: OpenedWords, analysed: Analysed) -> Any:
+def _exactly(words: OpenedWords, analysed: AnalyzedEntry) -> Any:
     """What only an entry with this number, these places and these terms fits."""
     asked = [("num", analysed.num), *(("places", place) for place in analysed.places)]
     asked += [(name, term) for name, terms in analysed.terms.items() for term in dict.fromkeys(terms)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.vectors.rows import Numbers
+from agentformer.index.vectors.rows import IntArray
 
 _mine = threading.local()
 
@@ -16,11 +16,11 @@ _mine = threading.local()
 class Nearest(NamedTuple):
     """Rows by position, best first, with their approximate cosines."""
 
-    positions: Numbers
+    positions: IntArray
     scores: NDArray[np.float32]
 
 
-def nearest(scores: NDArray[np.float32], positions: Numbers) -> Nearest:
+def nearest(scores: NDArray[np.float32], positions: IntArray) -> Nearest:
     """FAISS's answer to one query, without its empty places."""
     there = positions[0] >= 0
     return Nearest(positions[0][there], scores[0][there])

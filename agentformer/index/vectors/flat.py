@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index.vectors.base import Nearest, nearest, one_thread, parameters
-from agentformer.index.vectors.rows import Mask, Numbers, Rows
+from agentformer.index.vectors.rows import IntArray, Mask, Rows
 from agentformer.index.vectors.selection import Selection, selector
 from agentformer.types import Matrix, Vector
 
@@ -48,7 +48,7 @@ class Flat:
         count = int(np.count_nonzero(inside))
         return Selection(count, None if count == rows.live and not holes else selector(inside))
 
-    def kept(self, positions: Numbers) -> Flat:
+    def kept(self, positions: IntArray) -> Flat:
         """These rows alone, in this order."""
         import faiss
 

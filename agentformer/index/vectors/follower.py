@@ -2,28 +2,119 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import Timeout
+from filelock import FileLock, Timeout
 
-from agentformer.index.scope_masks import Allowed
-from agentformer.index.vectors import Image, Numbers, VectorIndex, stored
+from agentformer.index.files import described
+from agentformer.index.scope_masks import ScopeMask
+from agentformer.index.vectors import rows as stored
 from agentformer.index.vectors import snapshot as snapshots
-from agentformer.index.vectors.background_trainer import Growth, Stopped
-from agentformer.index.vectors.nearby import Nearby
-from agentformer.index.vectors.options import Plan
-from agentformer.index.vectors.snapshot_meta import described
+from agentformer.index.vectors.index import Image, VectorHits, VectorIndex
+from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.rows import IntArray
+from agentformer.index.vectors.training import Interrupted
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space
 from agentformer.types import Matrix, Vector
+
+log = logging.getLogger("agentformer")
+
+LOCK_FILE = "vectors.lock"
+_BUSY_SECONDS = 60.0  # until somebody who found another process training looks again
+_FAILED_SECONDS = 600.0  # until a training that failed is tried again, then twice as long
+_ENDING_SECONDS = 10.0  # a thread looks at whether it is to end between slices of far less
+
+Stopped = Callable[[], bool]
+
+
+class BackgroundTrainer:
+    """Does one piece of work at a time, in a thread that lives only as long as there is some. Thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lock_file = folder / LOCK_FILE
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._not_before = 0.0
+        self._wait = _FAILED_SECONDS
+        self.problem = ""  # what the last training failed of
+
+    @property
+    def at_work(self) -> bool:
+        return self._thread is not None
+
+    def begin(self, work: Callable[[Stopped], None]) -> None:
+        """Do `work` in the background, unless some is being done, or was tried a short time ago."""
+        if self._thread is not None or time.monotonic() < self._not_before:
+            return
+        with self._lock:
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, args=[work], name="agentformer-index", daemon=True)
+                atexit.register(self.close)  # a daemon thread must not compute while the interpreter goes
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # the system has no thread to give; the search that asked goes on
+                    self._thread = None
+                    self._failed(error)
+
+    def wait(self) -> None:
+        """Until nothing is being done."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def close(self) -> None:
+        """End the thread, between two slices of its work. Idempotent."""
+        self._stopped.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_ENDING_SECONDS)
+
+    def alone(self, seconds: float = 0.0) -> FileLock:
+        """Held by who trains or writes a snapshot; raises `Timeout` where another one is at it for so long."""
+        return FileLock(self._lock_file, timeout=seconds)
+
+    def _run(self, work: Callable[[Stopped], None]) -> None:
+        try:
+            with self.alone():
+                work(self._stopped.is_set)
+            self.problem, self._wait = "", _FAILED_SECONDS
+        except Interrupted:
+            pass
+        except Timeout:
+            self._not_before = time.monotonic() + _BUSY_SECONDS
+        except Exception as error:  # noqa: BLE001 - the index goes on as it is, whatever went wrong
+            self._failed(error)
+        finally:
+            self._thread = None
+            atexit.unregister(self.close)
+
+    def _failed(self, error: Exception) -> None:
+        if self._stopped.is_set():
+            return
+        if not self.problem:
+            log.warning("training the vector index failed, searches go on as before: %s", _told(error))
+        self.problem = _told(error)
+        self._not_before = time.monotonic() + self._wait
+        self._wait *= 2
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
 
 log = logging.getLogger("agentformer")
 
@@ -42,14 +133,14 @@ class _Held(NamedTuple):
     space: int
 
 
-class DenseIndex:
+class VectorFollower:
     """Cosine search that sees every acknowledged change. Thread-safe."""
 
-    def __init__(self, folder: Path, store_id: str, plan: Plan | None = None) -> None:
+    def __init__(self, folder: Path, store_id: str, plan: IndexOptions | None = None) -> None:
         self._folder = folder
         self._store_id = store_id
-        self._plan = plan or Plan()
-        self._growth = Growth(folder)
+        self._plan = plan or IndexOptions()
+        self._growth = BackgroundTrainer(folder)
         self._following = threading.Lock()  # one thread follows the records; searches need it for nothing else
         self._held: _Held | None = None
         self._applied = 0
@@ -82,13 +173,13 @@ class DenseIndex:
                     self._follow(connection, newest, active[0], active[1].dimension)
         self._grow(database)
 
-    def search(self, space: int, query: Vector, limit: int, allowed: Allowed) -> Nearby | None:
+    def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
         """What may be nearest to `query`, for `ranked`. None when the index is not of the `space` that the query was
         embedded for."""
         held = self._held
         if held is None or held.space != space:
             return None
-        return Nearby(query, limit, held.vectors.search(query, limit, allowed))
+        return held.vectors.search(query, limit, allowed)
 
     def save(self) -> None:
         """Write a snapshot if it would spare a later start enough work, and nobody else is writing one. Raises
@@ -149,7 +240,7 @@ class DenseIndex:
         else:
             late = []
         if self._applied == 0 and len(held.vectors) == 0:
-            for part in stored.of_space(connection, space, dimension):
+            for part in stored.read_space(connection, space, dimension):
                 held.vectors.change(np.zeros(0, np.int64), *part)
             self._unsaved += len(held.vectors)
         else:
@@ -157,7 +248,7 @@ class DenseIndex:
             changed = list(dict.fromkeys([*late, *records.changed_since(connection, self._applied)]))
             for start in range(0, len(changed), _GROUP):
                 group = changed[start : start + _GROUP]
-                fresh = stored.of_entries(connection, space, group, dimension)
+                fresh = stored.read_entries(connection, space, group, dimension)
                 held.vectors.change(np.array(group, np.int64), *fresh)
             self._unsaved += len(changed)
         self._held = held
@@ -184,15 +275,15 @@ class DenseIndex:
         """What is due; each training ends with a snapshot, which the next start finds."""
         index = held.vectors
 
-        def exact(vectors: Numbers) -> tuple[Numbers, Matrix]:
+        def exact(vectors: IntArray) -> tuple[IntArray, Matrix]:
             with database.reading() as connection:
-                return stored.exact(connection, vectors, index.dimension)
+                return stored.read_vectors(connection, vectors, index.dimension)
 
         while self._held is held and index.due() and not stopped():
             with self._following:  # no change may come between what is trained and up to where it has followed
                 seq, point, base = self._applied, self._point, index.base()
 
-            def changed(seq: int = seq) -> Numbers:
+            def changed(seq: int = seq) -> IntArray:
                 with database.reading() as connection:
                     return np.array(records.changed_since(connection, seq), np.int64)
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.scope_masks import Allowed
+from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import Flat
 from agentformer.index.vectors.ivf import Inverted, Tuning
 from agentformer.index.vectors.lock import Gate
-from agentformer.index.vectors.options import Plan
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.outliers import Apart, Codes
-from agentformer.index.vectors.rows import Numbers, Rows
+from agentformer.index.vectors.rows import IntArray, Rows
 from agentformer.index.vectors.selection import Selection, Selections
 from agentformer.index.vectors.training import Interrupted, Stored, positions_of, trained
 from agentformer.index.vectors.tuning import Asked, tuned
@@ -38,15 +38,17 @@ _APART_LEAST = 1_024  # rows that the codes cannot hold, and each search scans, 
 _APART_SHARE = 0.01  # so many, or this share of all
 
 _NONE = np.zeros(0, np.int64)
-EVERYTHING = Allowed(np.zeros(0, np.bool_), 0)  # stands for all live rows
+EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # stands for all live rows
 
 
-class Near(NamedTuple):
-    """Windows in order of nearness, by approximate cosines."""
+class VectorHits(NamedTuple):
+    """The windows nearest to a query, best first, of at least `limit` entries where there are as many."""
 
-    windows: Numbers
-    entries: Numbers
-    vectors: Numbers
+    query: Vector
+    limit: int
+    windows: IntArray
+    entries: IntArray
+    vectors: IntArray
     scores: NDArray[np.float32]
     sure: int  # the first so many hold the ten nearest as surely as the index was asked to
 
@@ -66,16 +68,16 @@ class Base(NamedTuple):
 
     former: Rows  # of the index, which go on growing
     size: int  # that they had
-    kept: Numbers  # positions of the live ones among them
+    kept: IntArray  # positions of the live ones among them
     rows: Rows  # these
 
 
 class VectorIndex:
     """Cosine search over windows. Thread-safe; one thread at a time calls `change`, and one `build` and `retune`."""
 
-    def __init__(self, dimension: int, plan: Plan | None = None) -> None:
+    def __init__(self, dimension: int, plan: IndexOptions | None = None) -> None:
         self.dimension = dimension
-        self._plan = plan or Plan()
+        self._plan = plan or IndexOptions()
         self._gate = Gate()
         self._stage: Flat | Inverted = Flat(dimension)
         self._rows = Rows.none()
@@ -96,7 +98,7 @@ class VectorIndex:
     def newest_window(self) -> int:
         return self._rows.newest_window
 
-    def change(self, gone: Numbers, windows: Numbers, entries: Numbers, vectors: Numbers, rows: Matrix) -> None:
+    def change(self, gone: IntArray, windows: IntArray, entries: IntArray, vectors: IntArray, rows: Matrix) -> None:
         """Take the windows of the entries `gone` out and put others in, in one step. `vectors` are the numbers that
         `Stored` knows the rows by; rows are unit vectors, (len(windows), dimension)."""
         stage: Any = self._stage  # places and adds rows of its own kind
@@ -113,7 +115,7 @@ class VectorIndex:
             if self._holes > self._bearable():
                 self._sweep()
 
-    def search(self, query: Vector, limit: int, allowed: Allowed) -> Near:
+    def search(self, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits:
         """Windows of the `limit` best entries among `allowed`, or of as many as there are, by approximate cosines. They
         are more than that where re-ranking needs more."""
         self._asked.note(query)
@@ -140,7 +142,7 @@ class VectorIndex:
         base: Base,
         stored: Stored,
         stopped: Callable[[], bool],
-        changed: Callable[[], Numbers],
+        changed: Callable[[], IntArray],
         keep: Callable[[Image], None],
     ) -> None:
         """Train an index beside the searches and put it, with all that came and went since `base`, in the place of the
@@ -150,7 +152,7 @@ class VectorIndex:
         made = trained(rows.vectors, stored, self.dimension, self._plan.exact_rows, stopped)
         live, asked = made.select(rows, rows.entries >= 0, 0), self._asked.count
 
-        def look(query: Vector, count: int, probes: int) -> Numbers:
+        def look(query: Vector, count: int, probes: int) -> IntArray:
             return made.search(query, count, live, probes).positions
 
         queries, target = self._asked.queries(), self._plan.target_recall
@@ -172,7 +174,7 @@ class VectorIndex:
         with self._gate.shared():
             vectors = self._rows.vectors.copy()
 
-        def look(query: Vector, count: int, probes: int) -> Numbers:
+        def look(query: Vector, count: int, probes: int) -> IntArray:
             with self._gate.shared():
                 found = stage.search(query, count, self._selection(EVERYTHING), probes).positions
             return found[found < len(vectors)]
@@ -196,7 +198,7 @@ class VectorIndex:
             yield image(self._stage, self._rows)
 
     @classmethod
-    def restored(cls, saved: Image, plan: Plan | None = None) -> VectorIndex:
+    def restored(cls, saved: Image, plan: IndexOptions | None = None) -> VectorIndex:
         """The inverse of `still`."""
         index = cls(int(saved.index.d), plan)
         index._rows = saved.rows
@@ -217,10 +219,10 @@ class VectorIndex:
             )
         return index
 
-    def _nearest(self, query: Vector, limit: int, selection: Selection) -> Near:
+    def _nearest(self, query: Vector, limit: int, selection: Selection) -> VectorHits:
         stage, probes = self._stage, 0
         if not selection.count or limit < 1:
-            return Near(_NONE, _NONE, _NONE, np.zeros(0, np.float32), 0)
+            return VectorHits(query, limit, _NONE, _NONE, _NONE, np.zeros(0, np.float32), 0)
         sure = stage.tuning.candidates if isinstance(stage, Inverted) else 0
         wanted = max(limit + _SPARE, sure)
         while True:
@@ -235,9 +237,10 @@ class VectorIndex:
             else:
                 probes = stage.lists  # so many are asked for that the tuned ones do not hold them
         rows = self._rows
-        return Near(rows.windows[found.positions], entries, rows.vectors[found.positions], found.scores, sure)
+        positions = found.positions
+        return VectorHits(query, limit, rows.windows[positions], entries, rows.vectors[positions], found.scores, sure)
 
-    def _selection(self, allowed: Allowed) -> Selection:
+    def _selection(self, allowed: ScopeMask) -> Selection:
         """Of the present generation; for who holds the gate."""
 
         def make() -> Selection:
@@ -305,7 +308,7 @@ def _about(stage: Flat | Inverted, rows: Rows) -> dict[str, Any]:
     return about
 
 
-def _put(index: Inverted, vectors: Numbers, start: int, stored: Stored) -> None:
+def _put(index: Inverted, vectors: IntArray, start: int, stored: Stored) -> None:
     """Add the stored vectors of these numbers at the positions from `start` on; those that are gone stay out."""
     if len(vectors) == 0:
         return

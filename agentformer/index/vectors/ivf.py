@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agentformer.index.vectors.base import Nearest, nearest, one_thread, parameters
 from agentformer.index.vectors.outliers import Apart
-from agentformer.index.vectors.rows import Mask, Numbers, Rows, grown
+from agentformer.index.vectors.rows import IntArray, Mask, Rows, grown
 from agentformer.index.vectors.selection import Copy, Selection, selector
 from agentformer.types import Matrix, Vector
 
@@ -22,7 +22,7 @@ class Placed(NamedTuple):
     """Rows with the lists that they belong to."""
 
     rows: Matrix
-    lists: Numbers
+    lists: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Inverted:
         """Keep rows at the positions from `start` on."""
         self.put(placed, np.arange(start, start + len(placed.rows)))
 
-    def put(self, placed: Placed, positions: Numbers) -> None:
+    def put(self, placed: Placed, positions: IntArray) -> None:
         """Keep rows at these positions."""
         import faiss
 
@@ -105,7 +105,7 @@ class Inverted:
             self.list_of, self._place_of = grown(self.list_of, room), grown(self._place_of, room, _NOWHERE)
         self.size = max(self.size, size)
 
-    def forget(self, positions: Numbers) -> None:
+    def forget(self, positions: IntArray) -> None:
         """Take the codes of these positions out of their lists."""
         if len(positions):
             gone = np.zeros(self.size, np.bool_)
@@ -145,7 +145,7 @@ class Inverted:
             return nearest(*self.index.search(row, count, params=how))
         return self._within(row, count, selection, lists)
 
-    def _lists(self, row: Matrix, selection: Selection, probes: int) -> Numbers | None:
+    def _lists(self, row: Matrix, selection: Selection, probes: int) -> IntArray | None:
         """The lists to look into; None for the nearest ones, whatever they hold. In a scope these are so many that as
         many rows inside it are seen as an unscoped search would see."""
         if selection.lists is None:
@@ -163,7 +163,7 @@ class Inverted:
         near = order[: int(np.searchsorted(seen, wanted)) + 1]
         return np.asarray(near[selection.lists[near] > 0], np.int64)
 
-    def _within(self, row: Matrix, count: int, selection: Selection, lists: Numbers) -> Nearest:
+    def _within(self, row: Matrix, count: int, selection: Selection, lists: IntArray) -> Nearest:
         import faiss
 
         lists = np.ascontiguousarray(lists, np.int64)
@@ -174,7 +174,7 @@ class Inverted:
         self.index.search_preassigned_c(1, faiss.swig_ptr(row), count, *pointers, False, how)
         return nearest(scores, positions)
 
-    def _copied(self, positions: Numbers) -> Copy:
+    def _copied(self, positions: IntArray) -> Copy:
         """The codes of these positions. Rows that are known by position but not in the index, as they were removed from
         the records before they could be put there, are left out."""
         import faiss
@@ -209,7 +209,7 @@ class Inverted:
                 self._place_of[faiss.rev_swig_ptr(held.get_ids(number), size)] = np.arange(size)
 
 
-def _ranks(lists: Numbers) -> Numbers:
+def _ranks(lists: IntArray) -> IntArray:
     """How many equal numbers stand before each."""
     order = np.argsort(lists, kind="stable")
     _, first, counts = np.unique(lists[order], return_index=True, return_counts=True)

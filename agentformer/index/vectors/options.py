@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class IndexOptions:
     """The numbers of rows were chosen by measurement (docs/BENCHMARKS.md)."""
 
     train_at: int = 30_000  # rows from which on the lists, with their re-ranking, are faster than a scan

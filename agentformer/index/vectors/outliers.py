@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from agentformer.index.vectors.base import Nearest
 from agentformer.index.vectors.flat import Flat
-from agentformer.index.vectors.rows import Mask, Numbers
+from agentformer.index.vectors.rows import IntArray, Mask
 from agentformer.index.vectors.selection import Selection, selector
 from agentformer.types import Matrix, Vector
 
@@ -17,7 +17,7 @@ from agentformer.types import Matrix, Vector
 class Codes(NamedTuple):
     """What a snapshot holds of them. Arrays of one length."""
 
-    positions: Numbers
+    positions: IntArray
     halves: NDArray[np.uint8]  # (rows, 2 x dimension)
 
 
@@ -39,7 +39,7 @@ class Apart:
     def bytes(self) -> int:
         return self._flat.bytes + self._positions.nbytes
 
-    def add(self, rows: Matrix, positions: Numbers) -> None:
+    def add(self, rows: Matrix, positions: IntArray) -> None:
         self._flat.add(self._flat.place(rows), self.size)
         self._positions = np.concatenate([self._positions, positions])
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.scope_masks import Allowed
-from agentformer.index.vectors.rows import Mask, Numbers
+from agentformer.index.scope_masks import ScopeMask
+from agentformer.index.vectors.rows import IntArray, Mask
 
-_KEPT = 16  # scopes; one of a million rows takes 125 kB here and 1 MB for its `Allowed`
+_KEPT = 16  # scopes; one of a million rows takes 125 kB here and 1 MB for its `ScopeMask`
 _COPIED = 131_072  # rows of all copies together: 50 MB at 384 dimensions
 
 
@@ -33,17 +33,17 @@ class Copy(NamedTuple):
     """The codes of some rows side by side: scanning these takes a tenth of finding them in all lists."""
 
     index: Any  # of FAISS; its ids are places in `positions`
-    positions: Numbers
+    positions: IntArray
 
 
 class Selections:
-    """Recent selections, each valid for one generation of the index. Thread-safe."""
+    """Memtable selections, each valid for one generation of the index. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[int, tuple[Allowed, int, Selection]] = OrderedDict()
+        self._known: OrderedDict[int, tuple[ScopeMask, int, Selection]] = OrderedDict()
 
-    def of(self, allowed: Allowed, generation: int, make: Callable[[], Selection]) -> Selection:
+    def of(self, allowed: ScopeMask, generation: int, make: Callable[[], Selection]) -> Selection:
         key = id(allowed)  # the object is kept with its selection, so no other one can have its id
         with self._lock:
             known = self._known.get(key)

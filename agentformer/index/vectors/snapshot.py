@@ -19,8 +19,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.vectors import Codes, Image, Rows
-from agentformer.index.vectors.snapshot_meta import INDEX_FILE, META_FILE
+from agentformer.index.files import INDEX_FILE, META_FILE
+from agentformer.index.vectors.index import Image
+from agentformer.index.vectors.outliers import Codes
+from agentformer.index.vectors.rows import Rows
 from agentformer.records.files import (
     clear_unfinished,
     delete,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from agentformer.index.vectors.base import half_the_cores
 from agentformer.index.vectors.ivf import Inverted, Placed, Tuning
 from agentformer.index.vectors.outliers import Apart
-from agentformer.index.vectors.rows import Numbers
+from agentformer.index.vectors.rows import IntArray
 from agentformer.types import Matrix
 
 _SLICE = 4_096  # rows between two looks at whether it is to end: a third of a second at a million rows
@@ -29,7 +29,7 @@ class Interrupted(Exception):
 class Stored(Protocol):
     """The exact vectors."""
 
-    def __call__(self, vectors: Numbers) -> tuple[Numbers, Matrix]:
+    def __call__(self, vectors: IntArray) -> tuple[IntArray, Matrix]:
         """The vectors of these numbers that are still stored: their numbers, ascending, and unit rows."""
         ...
 
@@ -39,7 +39,9 @@ def lists_for(rows: int) -> int:
     return max(1, min(int(4 * math.sqrt(rows)) // 16 * 16 or 4, rows // _PER_LIST or 1))
 
 
-def trained(vectors: Numbers, stored: Stored, dimension: int, exact_rows: int, stopped: Callable[[], bool]) -> Inverted:
+def trained(
+    vectors: IntArray, stored: Stored, dimension: int, exact_rows: int, stopped: Callable[[], bool]
+) -> Inverted:
     """An index of the vectors of these numbers, each under its place in `vectors`. Raises `Interrupted` once
     `stopped` says so."""
     import faiss
@@ -65,7 +67,7 @@ def trained(vectors: Numbers, stored: Stored, dimension: int, exact_rows: int, s
     return made
 
 
-def positions_of(vectors: Numbers, order: Numbers, found: Numbers) -> tuple[Numbers, Numbers]:
+def positions_of(vectors: IntArray, order: IntArray, found: IntArray) -> tuple[IntArray, IntArray]:
     """Places in `vectors` that hold a number of `found`, and for each which one. `order` sorts `vectors`. Equal texts
     share a vector, so one number may have several places."""
     ranked = vectors[order]
@@ -76,7 +78,7 @@ def positions_of(vectors: Numbers, order: Numbers, found: Numbers) -> tuple[Numb
     return order[np.repeat(first, counts) + within], which
 
 
-def _fill(index: Inverted, vectors: Numbers, stored: Stored, stopped: Callable[[], bool]) -> None:
+def _fill(index: Inverted, vectors: IntArray, stored: Stored, stopped: Callable[[], bool]) -> None:
     order = np.argsort(vectors, kind="stable")
     index.reserve(len(vectors))
     for found, rows in _slices(vectors, stored, stopped):
@@ -85,7 +87,7 @@ def _fill(index: Inverted, vectors: Numbers, stored: Stored, stopped: Callable[[
         index.put(Placed(rows[which], placed[which]), positions)
 
 
-def _slices(vectors: Numbers, stored: Stored, stopped: Callable[[], bool]) -> Iterator[tuple[Numbers, Matrix]]:
+def _slices(vectors: IntArray, stored: Stored, stopped: Callable[[], bool]) -> Iterator[tuple[IntArray, Matrix]]:
     ordered = np.unique(vectors)
     for start in range(0, len(ordered), _SLICE):
         if stopped():
@@ -118,7 +120,7 @@ def _centroids(
     return centroids
 
 
-def _gather(rows: Matrix, lists: Numbers, sums: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
+def _gather(rows: Matrix, lists: IntArray, sums: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
     """Add each row to the sum of its list."""
     order = np.argsort(lists, kind="stable")
     present, starts = np.unique(lists[order], return_index=True)
@@ -126,6 +128,6 @@ def _gather(rows: Matrix, lists: Numbers, sums: NDArray[np.float32], counts: NDA
     counts += np.bincount(lists, minlength=len(counts))
 
 
-def _placed(quantizer: Any, rows: Matrix) -> Numbers:
-    lists: Numbers = quantizer.assign(rows, 1).reshape(-1)
+def _placed(quantizer: Any, rows: Matrix) -> IntArray:
+    lists: IntArray = quantizer.assign(rows, 1).reshape(-1)
     return lists

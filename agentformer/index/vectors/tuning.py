@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from agentformer.index.vectors.ivf import Tuning
-from agentformer.index.vectors.rows import Numbers
+from agentformer.index.vectors.rows import IntArray
 from agentformer.index.vectors.training import Interrupted, Stored
 from agentformer.types import Matrix, Vector
 
@@ -42,14 +42,14 @@ class Asked:
 class Truth(NamedTuple):
     """What an exact search finds."""
 
-    best: Numbers  # positions of the ten best
-    wide: Numbers  # of more, best first by 8 bits
+    best: IntArray  # positions of the ten best
+    wide: IntArray  # of more, best first by 8 bits
     least: float  # the cosine of the last of the ten
     tied: bool  # has a row beyond the ten the same one?
 
 
 class Look(Protocol):
-    def __call__(self, query: Vector, count: int, probes: int) -> Numbers:
+    def __call__(self, query: Vector, count: int, probes: int) -> IntArray:
         """Positions of the `count` nearest rows in so many lists, best first by 8 bits."""
         ...
 
@@ -57,7 +57,7 @@ class Look(Protocol):
 def tuned(
     look: Look,
     lists: int,
-    vectors: Numbers,
+    vectors: IntArray,
     asked: Sequence[Vector],
     stored: Stored,
     target: float,
@@ -66,7 +66,7 @@ def tuned(
     """The least work that surely reaches `target` on one half of the queries and does so on the other half too, whose
     recall is told. `vectors` are the numbers of the stored vectors by position. Raises `Interrupted`."""
 
-    def watched(query: Vector, count: int, probes: int) -> Numbers:
+    def watched(query: Vector, count: int, probes: int) -> IntArray:
         if stopped():
             raise Interrupted
         return look(query, count, probes)
@@ -94,7 +94,7 @@ def tuned(
     return Tuning(probes, candidates, round(float(np.mean(measured)), 4) if measured else 1.0, len(asked))
 
 
-def _queries(asked: Sequence[Vector], vectors: Numbers, stored: Stored) -> Matrix:
+def _queries(asked: Sequence[Vector], vectors: IntArray, stored: Stored) -> Matrix:
     """Those of users as far as there are any, then stored vectors with noise."""
     rng = np.random.default_rng(len(vectors))
     made = vectors[rng.choice(len(vectors), min(len(vectors), _QUERIES - len(asked)), replace=False)]
@@ -107,7 +107,7 @@ def _queries(asked: Sequence[Vector], vectors: Numbers, stored: Stored) -> Matri
     return queries[rng.permutation(len(queries))]
 
 
-def _exact(wide: Numbers, query: Vector, vectors: Numbers, stored: Stored) -> Truth:
+def _exact(wide: IntArray, query: Vector, vectors: IntArray, stored: Stored) -> Truth:
     """Among these positions, which are the best by 8 bits, best first."""
     wide, scores = _scores(wide, query, vectors, stored)
     order = np.argsort(-scores, kind="stable")
@@ -115,7 +115,7 @@ def _exact(wide: Numbers, query: Vector, vectors: Numbers, stored: Stored) -> Tr
     return Truth(wide[order[:TOP]], wide, least, bool((scores[order[TOP:]] >= least - _EQUAL).any()))
 
 
-def _scores(places: Numbers, query: Vector, vectors: Numbers, stored: Stored) -> tuple[Numbers, Vector]:
+def _scores(places: IntArray, query: Vector, vectors: IntArray, stored: Stored) -> tuple[IntArray, Vector]:
     """Those of these positions whose vectors are stored, with exact cosines."""
     found, rows = stored(np.unique(vectors[places]))
     places = places[np.isin(vectors[places], found)]

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agentformer.index.words.entry_dates import entry_terms
 from agentformer.later import Later
 from agentformer.text.analysis import language_of, query_terms, text_terms
 from agentformer.text.analyzers import PLAIN, Analysers
+from agentformer.text.dates.terms import date_terms, terms_of_day
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import MemoryEntry, Scope
 
@@ -46,7 +47,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Analysed:
+class AnalyzedEntry:
     """An entry as the word index sees it."""
 
     num: int
@@ -56,13 +57,15 @@ class Analysed:
     analysers: tuple[str, ...] = ()  # by name, that took part beside what is always there
 
     @classmethod
-    def of(cls, num: int, entry: MemoryEntry, analysers: Analysers = PLAIN, around: Sequence[str] = ()) -> Analysed:
+    def of(
+        cls, num: int, entry: MemoryEntry, analysers: Analysers = PLAIN, around: Sequence[str] = ()
+    ) -> AnalyzedEntry:
         """An entry with the texts `around` it, whose words count beside its own."""
         prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
         language = language_of(entry.content, prior, analysers)
         terms = text_terms(entry.content, language, analysers)
         context = text_terms(f"{entry.title} {entry.context}", language).stems if entry.title or entry.context else ()
-        stems = (*terms.stems, *dict.fromkeys((*context, *entry_terms(entry, language))))
+        stems = (*terms.stems, *dict.fromkeys((*context, *entry_date_terms(entry, language))))
         beside = [term for text in around for term in text_terms(text[:_AROUND], language, analysers).stems]
         fields = {
             "stems": (*stems * _OWN, *beside) if beside else stems,
@@ -160,3 +163,15 @@ def _tags(metadata: Mapping[str, Any]) -> Iterator[str]:
 
 def _place(name: str, value: str) -> str:
     return f"{name}={value}"
+
+
+def entry_date_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
+    """The terms of the day of an entry, and of the days that its title and text name. "Yesterday" is the day before it
+    happened; in a text of which it is not known when, only whole dates count."""
+    on = day_of(entry.occurred_at)
+    own = terms_of_day(on) if on else ()
+    return tuple(dict.fromkeys((*own, *date_terms(f"{entry.title}\n{entry.content}", on, language))))
+
+
+def day_of(moment: datetime | None) -> date | None:
+    return moment.astimezone(UTC).date() if moment else None

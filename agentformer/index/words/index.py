@@ -19,12 +19,19 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from agentformer.errors import AgentFormerError, StoreFull
-from agentformer.index.words import manifest
 from agentformer.index.words.analyzers import Sharing
-from agentformer.index.words.fields import ANALYSIS, BOOSTS, Analysed, schema
-from agentformer.index.words.memtable import Change, Recent
-from agentformer.index.words.query import Matches, Stored, View
-from agentformer.index.words.writer import broken, told, writer_of
+from agentformer.index.words.fields import ANALYSIS, BOOSTS, AnalyzedEntry, schema
+from agentformer.index.words.memtable import Change, Memtable
+from agentformer.index.words.query import Stored, View, WordHits
+from agentformer.index.words.writer import (
+    Unfinished,
+    broken,
+    delete_unlisted,
+    read_manifest,
+    told,
+    write_manifest,
+    writer_of,
+)
 from agentformer.later import Later
 from agentformer.records import entries as records
 from agentformer.records.database import Database
@@ -38,7 +45,7 @@ if TYPE_CHECKING:
 else:
     tantivy = Later("tantivy")
 
-__all__ = ["BOOSTS", "Matches", "WordIndex"]
+__all__ = ["BOOSTS", "WordHits", "WordIndex"]
 
 log = logging.getLogger("agentformer")
 
@@ -187,12 +194,12 @@ class WordIndex:
         """Open or reload what is on disk, or begin anew when it is not ours or cannot be read."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            state = manifest.read(self._folder, verify=self._index is None)
+            state = read_manifest(self._folder, verify=self._index is None)
             if self._index is None:
                 self._index = tantivy.Index(schema(), path=str(self._folder))
             self._index.reload()
             self._adopt(state or {**self._identity, "seq": 0, "point": ""})
-        except manifest.Unfinished:
+        except Unfinished:
             delete(self._folder)
             self._begin_anew()
         except BaseException as error:
@@ -218,7 +225,7 @@ class WordIndex:
         """Let searches see the index as it is on disk, with what is newer in memory."""
         with self._lock:
             if self._view is None or self._seen <= self._applied:
-                self._view, self._seen, self._seen_point = View(self._stored, Recent()), self._applied, self._point
+                self._view, self._seen, self._seen_point = View(self._stored, Memtable()), self._applied, self._point
             else:
                 self._view = View(self._stored, self._view.recent.after(self._applied))
 
@@ -236,7 +243,7 @@ class WordIndex:
 
     def _follow(self, database: Database, lacking: Sequence[int] = ()) -> None:
         """Write what has changed, and anew the entries that are `lacking` what an analyser of this process tells."""
-        manifest.clear(self._folder)
+        delete_unlisted(self._folder)
         with writer_of(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
             newest = records.last_change(connection)
             state = {**self._identity, "seq": newest, "point": records.point(connection, newest)}
@@ -245,7 +252,7 @@ class WordIndex:
             changes += (Change(_UNCHANGED, num) for num in lacking if num not in changed)
             for i in range(0, len(changes), _GROUP):
                 self._write(connection, writer, changes[i : i + _GROUP])
-        manifest.write(self._folder, state)
+        write_manifest(self._folder, state)
         self._index.reload()
         self._adopt(state)
 
@@ -261,10 +268,10 @@ class WordIndex:
                 writer.add_document(analysed.document())
 
 
-def _analysed(connection: sqlite3.Connection, nums: Sequence[int], analysers: Analysers) -> dict[int, Analysed]:
+def _analysed(connection: sqlite3.Connection, nums: Sequence[int], analysers: Analysers) -> dict[int, AnalyzedEntry]:
     """Those of these entries that are there and searched."""
     return {
-        num: Analysed.of(num, entry, analysers, said_around(connection, entry))
+        num: AnalyzedEntry.of(num, entry, analysers, said_around(connection, entry))
         for num, entry in records.by_num(connection, nums).items()
         if entry.kind not in UNSEARCHED_KINDS
     }

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agentformer.index.words.fields import Analysed, Asked
+from agentformer.index.words.fields import AnalyzedEntry, Asked
 
 # BM25 as tantivy has it.
 _K1 = 1.2  # how soon more of the same word stops to matter
@@ -29,11 +29,11 @@ class Held:
     """A changed entry, with its terms counted."""
 
     seq: int
-    analysed: Analysed
+    analysed: AnalyzedEntry
     counts: Mapping[str, Counter[str]]
 
     @classmethod
-    def of(cls, seq: int, analysed: Analysed) -> Held:
+    def of(cls, seq: int, analysed: AnalyzedEntry) -> Held:
         return cls(seq, analysed, {name: Counter(terms) for name, terms in analysed.terms.items()})
 
 
@@ -46,7 +46,7 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
+class Memtable:
     """Entries changed since the index's last commit; None for one that is gone. A new one is made for each change, by
     one thread at a time; they share `holders`, which only grows, and in which each looks for its own entries."""
 
@@ -58,7 +58,7 @@ class Recent:
     def __len__(self) -> int:
         return len(self.held)
 
-    def with_changes(self, changes: Iterable[Change], found: Mapping[int, Analysed]) -> Recent:
+    def with_changes(self, changes: Iterable[Change], found: Mapping[int, AnalyzedEntry]) -> Memtable:
         """And these changes, of which `found` has the entries that are to be searched."""
         held, seqs, languages = dict(self.held), dict(self.seqs), set(self.languages)
         for seq, num in changes:
@@ -69,15 +69,15 @@ class Recent:
                 for name, counts in new.counts.items():
                     for term in counts:
                         self.holders.setdefault((name, term), []).append(new)
-        return Recent(held, seqs, self.holders, frozenset(languages))
+        return Memtable(held, seqs, self.holders, frozenset(languages))
 
-    def after(self, seq: int) -> Recent:
+    def after(self, seq: int) -> Memtable:
         """Without what the index has followed by now."""
         rest = [Change(known, num) for num, known in self.seqs.items() if known > seq]
         found = {num: held.analysed for _, num in rest if (held := self.held[num])}
-        return Recent().with_changes(rest, found)
+        return Memtable().with_changes(rest, found)
 
-    def analysed(self, change: Change) -> Analysed | None:
+    def analysed(self, change: Change) -> AnalyzedEntry | None:
         """The entry as this very change left it, where it is at hand."""
         held = self.held.get(change.num)
         return held.analysed if held and held.seq == change.seq else None

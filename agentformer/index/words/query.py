@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.scope_masks import Allowed
+from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import BOOSTS, Asked, asked_terms, in_language, languages_of, required_places
-from agentformer.index.words.memtable import Recent, Statistics
+from agentformer.index.words.memtable import Memtable, Statistics
 from agentformer.later import Later
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.analyzers import PLAIN, Analysers
@@ -39,7 +39,7 @@ _MORE = 25  # beyond the limit: mostly the last of these scores less than the la
 _KNOWN = 50_000  # terms of which the number of holders is remembered
 
 
-class Matches(NamedTuple):
+class WordHits(NamedTuple):
     """Entries by number, best first, with BM25 scores: unbounded, higher is better. Lists of one length."""
 
     entries: list[int]
@@ -124,7 +124,7 @@ class Stored:
                     return
 
     def best(
-        self, asked: Sequence[Asked], scope: Scope, limit: int, allowed: Allowed, hidden: Collection[int]
+        self, asked: Sequence[Asked], scope: Scope, limit: int, allowed: ScopeMask, hidden: Collection[int]
     ) -> Scored:
         """At least the best `limit` of `allowed` without `hidden`, and what equals the last, as far as there are."""
         if not asked:
@@ -145,7 +145,7 @@ class Stored:
                 return found
             wanted *= 4
 
-    def _query(self, asked: Sequence[Asked], scope: Scope, allowed: Allowed) -> tuple[Any, float]:
+    def _query(self, asked: Sequence[Asked], scope: Scope, allowed: ScopeMask) -> tuple[Any, float]:
         """The query, and the share of what it reads that is allowed, above 0 and at most 1."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         terms = tantivy.Query.boolean_query(
@@ -175,9 +175,9 @@ class View:
     """What a search sees: a commit, and the changes since."""
 
     stored: Stored
-    recent: Recent
+    recent: Memtable
 
-    def search(self, text: str, scope: Scope, limit: int, allowed: Allowed, dates: Sequence[str] = ()) -> Matches:
+    def search(self, text: str, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()) -> WordHits:
         """The best `limit` entries of `scope` among `allowed`, best first, equal ones by number. `dates` are the
         terms of the days that the text asks for."""
         asked = self.stored.asked(text, self.recent.languages, dates)
@@ -192,7 +192,7 @@ class View:
             found = found.with_others(newest)
         best = np.lexsort((found.entries, -found.scores))[:limit]
         ideal = ideal_score(asked, held, self.stored.entries + len(self.recent), self.stored.languages)
-        return Matches(found.entries[best].tolist(), found.scores[best].tolist(), ideal)
+        return WordHits(found.entries[best].tolist(), found.scores[best].tolist(), ideal)
 
 
 def ideal_score(
@@ -210,7 +210,7 @@ def ideal_score(
     return min((one for one in sums if one), default=0.0)
 
 
-def _inside(found: Scored, allowed: Allowed) -> Scored:
+def _inside(found: Scored, allowed: ScopeMask) -> Scored:
     """Those that a search may return."""
     known = found.where(found.entries < len(allowed.mask))
     return known.where(allowed.mask[known.entries])

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
-from agentformer.index.embedding.active import settled
+from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer.citations import citation, cite, without_unfinished
 from agentformer.rag.answer.confidence import BASELINES, grounds, relative
 from agentformer.rag.answer.links import Plain, warned, without_strange_links
@@ -202,7 +202,7 @@ class Answerer:
         words say, or where it cannot be asked."""
         if self._embedder is None or not any(hit.dense_rank for hit in hits):
             return None
-        embedder = settled(self._embedder)
+        embedder = current_embedder(self._embedder)
         try:
             return None if embedder.space.provider == _WITHOUT_MEANING else BASELINES.of(embedder)
         except EmbedderError:
@@ -213,7 +213,9 @@ class Answerer:
         not know their language."""
         judged = any(hit.dense_rank for hit in hits)
         try:
-            return rank_evidence(question, hits, settled(self._embedder) if self._embedder and judged else None)
+            return rank_evidence(
+                question, hits, current_embedder(self._embedder) if self._embedder and judged else None
+            )
         except EmbedderError:  # a server may count a sentence's tokens otherwise than we do, and refuse it
             return rank_evidence(question, hits)
 

@@ -14,7 +14,7 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
-from agentformer.index.words.entry_dates import day_of
+from agentformer.index.words.fields import day_of
 from agentformer.records.codec import from_micros
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.dates.expressions import Days, Period, asked_days, find_days, period_of

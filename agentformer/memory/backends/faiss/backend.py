@@ -12,16 +12,16 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import Conflict, EmbedderError, NotFound, SpaceMismatch, StoreError
-from agentformer.index.scratch import Scratch, indexes_of
-from agentformer.index.secure_delete import Erasing
-from agentformer.index.vectors.options import Plan
-from agentformer.index.vectors.snapshot_meta import check_records, described
+from agentformer.index.files import ScratchFolder, check_records, described, indexes_of
+from agentformer.index.secure_delete import SecureDelete
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.later import Made
-from agentformer.memory.backends.faiss.stored import DATABASE_FILE
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.records import consolidation, fields, leases, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
@@ -52,17 +52,36 @@ from agentformer.types import (
 )
 
 if TYPE_CHECKING:
-    from agentformer.index.embedding.import_vectors import Keeping
-    from agentformer.index.embedding.migration import Move, alone
-    from agentformer.index.embedding.queue import Embedding, Prepared
+    from agentformer.index.embedding.migration import SpaceMigration, alone
+    from agentformer.index.embedding.queue import EmbeddingQueue, Prepared, VectorImport
     from agentformer.index.embedding.windows import Progress
-    from agentformer.memory.backends.faiss.verify import Examination
+    from agentformer.memory.backends.faiss.verify import StoreVerifier
     from agentformer.search.hybrid import HybridSearch
 else:
-    Embedding, HybridSearch, Move, alone = late("Embedding"), late("HybridSearch"), late("Move"), late("alone")
-    Examination, Keeping = late("Examination"), late("Keeping")
+    EmbeddingQueue, HybridSearch, SpaceMigration, alone = (
+        late("EmbeddingQueue"),
+        late("HybridSearch"),
+        late("SpaceMigration"),
+        late("alone"),
+    )
+    StoreVerifier, VectorImport = late("StoreVerifier"), late("VectorImport")
 
 log = logging.getLogger("agentformer")
+
+
+@dataclass(frozen=True, slots=True)
+class FaissOptions:
+    """Settings of search and indexes."""
+
+    fanout: int = 100  # candidates that vectors and words each contribute to a search
+    fusion: Fusion | None = None
+    index: IndexOptions | None = None
+    window_tokens: int = 0  # tokens of an embedding window at most; 0: as many as the model reads
+    reranking: Reranking | None = None
+    analysers: Analysers = PLAIN
+
+
+DEFAULTS = FaissOptions()
 
 
 class FaissMemoryBackend:
@@ -72,25 +91,17 @@ class FaissMemoryBackend:
         self,
         folder: Path,
         embedder: Embedder,
-        *,
-        fanout: int = 100,
-        fusion: Fusion | None = None,
-        plan: Plan | None = None,
-        window_tokens: int = 0,
-        reranking: Reranking | None = None,
-        analysers: Analysers = PLAIN,
+        options: FaissOptions = DEFAULTS,
     ) -> None:
         self._folder = folder = folder.absolute()  # wherever this process goes
         check_records(folder / DATABASE_FILE)
         self._database = Database(folder / DATABASE_FILE)
         self._embedder = embedder
-        self._window_tokens = window_tokens
-        self._reranking = reranking
+        self._options = options
         self._closed = False
         self._making = threading.RLock()
-        self._ranking: dict[str, Any] = {"fanout": fanout, "fusion": fusion, "plan": plan, "analysers": analysers}
-        self._erasing = Erasing(self._database, lambda: self._search.discard())
-        self._scratch: Scratch | None = None  # of a store that cannot be written
+        self._erasing = SecureDelete(self._database, lambda: self._search.discard())
+        self._scratch: ScratchFolder | None = None  # of a store that cannot be written
         if not self._database.read_only:
             self._erasing.settle()
 
@@ -99,33 +110,40 @@ class FaissMemoryBackend:
         """Made by the first search or before the first change: who only reads records needs no index."""
         folder = self._folder
         if self._database.read_only:
-            self._scratch = Scratch(folder)
+            self._scratch = ScratchFolder(folder)
             folder = self._scratch.folder
-        return HybridSearch(folder, self._database, self._embedder, **self._ranking)
+        options = self._options
+        return HybridSearch(
+            folder,
+            self._database,
+            self._embedder,
+            fanout=options.fanout,
+            fusion=options.fusion,
+            plan=options.index,
+            analysers=options.analysers,
+        )
 
     @Made
-    def _embedding(self) -> Embedding:
+    def _embedding(self) -> EmbeddingQueue:
         _ = self._search  # which notes where the indexes stood before
-        return Embedding(self._folder, self._database, self._embedder, window_tokens=self._window_tokens)
+        return EmbeddingQueue(self._folder, self._database, self._embedder, window_tokens=self._options.window_tokens)
 
     @Made
-    def _keeping(self) -> Keeping:
-        return Keeping(self._database, self._embedder)
+    def _keeping(self) -> VectorImport:
+        return VectorImport(self._database, self._embedder)
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> FaissMemoryBackend:
-        plan = Plan(target_recall=settings.target_recall)
         reranker = named_reranker(settings)
-        return cls(
-            settings.index_dir,
-            embedder,
+        options = FaissOptions(
             fanout=settings.fanout,
             fusion=Fusion(settings.fusion, settings.dense_weight, settings.rrf_k),
-            plan=plan,
+            index=IndexOptions(target_recall=settings.target_recall),
             window_tokens=settings.window_tokens,
             reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
             analysers=chosen_analysers(settings),
         )
+        return cls(settings.index_dir, embedder, options)
 
     def store(
         self,
@@ -240,7 +258,9 @@ class FaissMemoryBackend:
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
         _ = self._search
-        move = Move(self._folder, self._database, self._embedder, target, window_tokens=self._window_tokens)
+        move = SpaceMigration(
+            self._folder, self._database, self._embedder, target, window_tokens=self._options.window_tokens
+        )
         return move.run(queries, progress)
 
     def abandon_reembedding(self) -> bool:
@@ -258,7 +278,7 @@ class FaissMemoryBackend:
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
         with indexes_of(self._folder, writable=not self._database.read_only) as folder:
             where = (folder, self._database, self._embedder)
-            return Examination(*where, lambda: self._search, lambda: self._embedding).run(repair=repair)
+            return StoreVerifier(*where, lambda: self._search, lambda: self._embedding).run(repair=repair)
 
     def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
         return snapshot_of(self._database)
@@ -271,7 +291,8 @@ class FaissMemoryBackend:
 
     def search(self, query: Query) -> Hits:
         self._erasing.settle_late()
-        return self._reranking.search(self._search.search, query) if self._reranking else self._search.search(query)
+        reranking = self._options.reranking
+        return reranking.search(self._search.search, query) if reranking else self._search.search(query)
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
         with self._database.reading() as connection:

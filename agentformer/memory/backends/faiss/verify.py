@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentformer.errors import AgentFormerError, EmbedderError, SpaceMismatch, StoreError, StoreFull
-from agentformer.index.embedding.active import pinned
-from agentformer.index.embedding.queue import Embedding
+from agentformer.index.embedding.active import embedder_for
+from agentformer.index.embedding.queue import EmbeddingQueue
+from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.integrity import repair as repairing
 from agentformer.index.integrity import verify as verifying
 from agentformer.index.integrity import verify_snapshot as verifying_snapshot
 from agentformer.index.integrity import verify_words as verifying_words
-from agentformer.index.vectors.snapshot_meta import WORDS_FOLDER
 from agentformer.records.database import Database
 from agentformer.records.integrity import repair as mending
 from agentformer.records.integrity import verify as records
@@ -33,7 +33,7 @@ from agentformer.types import Check, Embedder
 _UNTOUCHED = "nothing is mended while a part of the database file cannot be read"
 
 
-class Examination:
+class StoreVerifier:
     """One `verify`. `search` and `embedding` are the backend's own, for what is to be made anew."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Examination:
         database: Database,
         embedder: Embedder,
         search: Callable[[], HybridSearch],
-        embedding: Callable[[], Embedding],
+        embedding: Callable[[], EmbeddingQueue],
     ) -> None:
         self._folder = folder
         self._database = database
@@ -136,7 +136,7 @@ class Examination:
         try:
             with self._database.reading() as connection:
                 active = active_space(connection)
-            return (pinned(self._embedder, active[1]), "") if active else (None, "")
+            return (embedder_for(self._embedder, active[1]), "") if active else (None, "")
         except (EmbedderError, StoreError) as error:
             return None, str(error)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from agentformer.records import spaces
 from agentformer.records.database import Database
+from agentformer.records.integrity.quarantine import Aside
+from agentformer.records.integrity.recover import Salvaged, salvage
 from agentformer.types import EmbeddingSpace
 
 DATABASE_FILE = "memory.sqlite3"
@@ -42,3 +45,11 @@ def stored_space(folder: Path) -> EmbeddingSpace | None:
     finally:
         database.close()
     return known[1] if known else None
+
+
+def salvage_folder(folder: Path) -> Salvaged | None:
+    """Put a new database in the place of one that cannot be opened; None where there is none. Raises `StoreError`."""
+    path = folder / DATABASE_FILE
+    if not path.exists():
+        return None
+    return salvage(path, Aside(Path(os.path.realpath(path)).parent))
