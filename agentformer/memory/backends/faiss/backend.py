@@ -112,16 +112,9 @@ class FaissMemoryBackend:
         if self._database.read_only:
             self._scratch = ScratchFolder(folder)
             folder = self._scratch.folder
-        options = self._options
-        return HybridSearch(
-            folder,
-            self._database,
-            self._embedder,
-            fanout=options.fanout,
-            fusion=options.fusion,
-            plan=options.index,
-            analysers=options.analysers,
-        )
+        it = self._options
+        ranking: dict[str, Any] = {"fanout": it.fanout, "fusion": it.fusion, "plan": it.index}
+        return HybridSearch(folder, self._database, self._embedder, **ranking, analysers=it.analysers)
 
     @Made
     def _embedding(self) -> EmbeddingQueue:
