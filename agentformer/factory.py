@@ -19,7 +19,7 @@ from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.later import Made
 from agentformer.memory.embed_retry import CatchingUp
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.originals import Originals
+from agentformer.rag.documents import Originals
 from agentformer.registry import known, late, lookup, names, ours, promised
 from agentformer.settings import Settings, load_settings
 from agentformer.tools.shapes import space_json
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.memory.routing import RoutedBackend
-    from agentformer.rag.verify import Places, verify
+    from agentformer.rag.verify import StoreParts, verify
     from agentformer.records.integrity.recover import Salvaged
     from agentformer.tools.rag_tool import RAGTool
     from agentformer.tools.toolbox import Toolbox
@@ -52,7 +52,7 @@ else:
     Breaker, GuardedModel, RoutedBackend = late("Breaker"), late("GuardedModel"), late("RoutedBackend")
     Toolbox, why_unavailable = late("Toolbox"), late("why_unavailable")
     Origin, back_up, export_to = late("Origin"), late("back_up"), late("export_to")
-    Places, verify = late("Places"), late("verify")
+    StoreParts, verify = late("StoreParts"), late("verify")
     Destination, import_into, read_archive = late("Destination"), late("import_into"), late("read_archive")
     open_trial, evaluate_opened, read_dataset = late("open_trial"), late("evaluate_opened"), late("read_dataset")
 
@@ -182,7 +182,7 @@ class AgentFormer:
         nothing and raises nothing for what is damaged. With `repair`, what can be derived is made anew, and what cannot
         be read any more is set aside in a file; see `MemoryBackend.verify`."""
         self._usage.flush()
-        places = Places(self.backend, self.originals, self.settings.index_dir, self.settings.upload_dir)
+        places = StoreParts(self.backend, self.originals, self.settings.index_dir, self.settings.upload_dir)
         return verify(places, lambda document: self.rag.reread(document), repair=repair)
 
     @property

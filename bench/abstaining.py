@@ -30,7 +30,7 @@ import numpy as np
 import agentformer
 from agentformer.llms.echo import EchoModel
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.confidence import BASELINES, Grounds, grounds
+from agentformer.rag.answer.confidence import BASELINES, ConfidenceFeatures, confidence_features
 from agentformer.records.ids import new_id
 from agentformer.settings import Settings, load_settings
 from agentformer.text.languages import detect_language
@@ -65,7 +65,7 @@ class Asked:
 
     kind: str  # "answerable", or one of `KINDS`
     half: str  # even or odd: its number in its set
-    grounds: Grounds
+    grounds: ConfidenceFeatures
     confidence: float
     silenced: bool  # was a language model not even asked?
 
@@ -244,10 +244,10 @@ class _Asking:
         hits = hits[:_TOP]
         half = "odd" if number % 2 else "even"
         if not hits:
-            return Asked(kind, half, Grounds(0.0), 0.0, True)
+            return Asked(kind, half, ConfidenceFeatures(0.0), 0.0, True)
         silenced = self._model.answer(row.text, hits).mode == "none"
         sure = self._quoting.answer(row.text, hits).confidence or 0.0
-        ground = grounds(row.text, hits, baseline=BASELINES.of(self._af.embedder))
+        ground = confidence_features(row.text, hits, baseline=BASELINES.of(self._af.embedder))
         return Asked(kind, half, ground, sure, silenced)
 
 

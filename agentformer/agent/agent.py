@@ -198,8 +198,9 @@ class Agent:
     def _told(
         self, loop: Loop, ended: Ended, session: str, kept: bool, permission: Permission, earlier: Sequence[Any]
     ) -> Turn:
-        checked = _checked(loop, ended.text, earlier) if ended.said else links.Checked(ended.text)
-        text, warnings = checked.text, [*loop.briefing.warnings, *ended.warnings, *links.warned(checked.unknown)]
+        checked = _checked(loop, ended.text, earlier) if ended.said else links.CheckedText(ended.text)
+        text = checked.text
+        warnings = [*loop.briefing.warnings, *ended.warnings, *links.link_warnings(checked.unknown_hosts)]
         cited = citations(text, loop.done, loop.briefing.entries)
         warnings += [*warned(cited), *permission.warnings]
         if self._refusal:
@@ -240,12 +241,12 @@ def _unheard(event: TurnEvent) -> None:
     """Where nobody wants to be told."""
 
 
-def _checked(loop: Loop, text: str, earlier: Sequence[Any]) -> links.Checked:
+def _checked(loop: Loop, text: str, earlier: Sequence[Any]) -> links.CheckedText:
     """A model's text with the brackets that its sources have, and without addresses of its own making."""
     results = [one.text for one in loop.done]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)
-    return links.without_strange_links(Unquoted(raw)(text), shown)
+    return links.remove_unknown_links(Unquoted(raw)(text), shown)
 
 
 def _noted(done: Sequence[Done]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from agentformer.agent.limits import Meter
 from agentformer.agent.turns import Finish
 from agentformer.agent.workers import OutOfTime, Workers, result
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
-from agentformer.rag.answer.stream import spoken
+from agentformer.rag.answer.stream import visible_text
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
@@ -101,7 +101,7 @@ class Loop:
             if reply.tool_calls:
                 fruitless = 0 if self._call(reply) else fruitless + 1
                 unusable = False
-            elif text := spoken(reply.text):
+            elif text := visible_text(reply.text):
                 return Ended(text, "answer", self._cut_short(reply))
             elif unusable:
                 return self._last_words("repeating", _failed(_SAID_NOTHING))
@@ -134,7 +134,7 @@ class Loop:
             raise
         except LanguageModelError:
             return ours
-        text = spoken(reply.text)
+        text = visible_text(reply.text)
         return Ended(text, finish, self._cut_short(reply)) if text else ours
 
     def _ask(self, tools: Sequence[Tool]) -> Reply:

@@ -25,7 +25,7 @@ from agentformer.archive.folders import new_folder, written_file
 from agentformer.archive.layout import BLOCK, MANIFEST, has_original, opened, whole
 from agentformer.archive.originals import copied
 from agentformer.errors import InvalidInput, StoreError
-from agentformer.rag.originals import Originals
+from agentformer.rag.documents import Originals
 from agentformer.records.files import delete, write_atomically
 from agentformer.types import MemoryBackend, Scope
 

@@ -10,7 +10,7 @@ from agentformer.archive.checks import place_of_block
 from agentformer.archive.reading import Archive, Remembered
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.memory.core import CoreMemory
-from agentformer.rag.originals import Originals
+from agentformer.rag.documents import Originals
 from agentformer.records.codec import to_json
 from agentformer.types import MemoryBackend, MemoryEntry, Scope
 
@@ -159,7 +159,7 @@ def _store(there: Destination, archive: Archive, batch: Sequence[Remembered]) ->
             there.originals.put(archive.original(digest))
         there.backend.store([entry for entry, _ in batch], former={entry.id: past for entry, past in batch if past})
         for digest in digests:
-            there.originals.keep(archive.original(digest))  # whoever removed the same bytes meanwhile took them along
+            there.originals.put_locked(archive.original(digest))  # a concurrent removal may have deleted the file
     except BaseException:
         there.released(digests)
         raise

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
-from agentformer.rag.documents import Document, describe
+from agentformer.rag.documents import Document, document_of
 from agentformer.records import fields
 from agentformer.records.codec import TIMES, to_json
 from agentformer.types import MemoryEntry
@@ -119,7 +119,7 @@ def _check_kind(entry: MemoryEntry) -> None:
 def _check_document(entry: MemoryEntry) -> None:
     """Are there all the details that a document has? Raises `ValueError` or `KeyError`."""
     try:
-        document = _document.validate_json(json.dumps(dataclasses.asdict(describe(entry))), strict=True)
+        document = _document.validate_json(json.dumps(dataclasses.asdict(document_of(entry))), strict=True)
     except ValidationError:
         raise ValueError("the details of a document are not as they must be") from None
     if not _SHA256.fullmatch(document.sha256):

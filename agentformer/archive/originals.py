@@ -7,7 +7,7 @@ from typing import Any
 
 from agentformer.archive.folders import written_file
 from agentformer.archive.layout import BLOCK
-from agentformer.rag.originals import Originals
+from agentformer.rag.documents import Originals
 
 
 def copied(originals: Originals, digest: str, target: Path) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from agentformer.archive.lines import entry_lines
 from agentformer.archive.originals import copied
 from agentformer.archive.vectors import vector_line
 from agentformer.errors import StoreError
-from agentformer.rag.originals import Originals
+from agentformer.rag.documents import Originals
 from agentformer.types import EmbeddingSpace, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
 _PAGE = 50  # entries listed at a time; each may have a million characters

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.originals import Originals
+from agentformer.rag.documents import Originals
 from agentformer.registry import late
 from agentformer.settings import Settings
 from agentformer.tools.rag_tool import RAGTool
@@ -14,10 +14,10 @@ from agentformer.types import Embedder, LanguageModel, MemoryBackend
 
 if TYPE_CHECKING:
     from agentformer.rag.answer.answerer import Answerer
-    from agentformer.rag.ingest import Ingest
+    from agentformer.rag.ingest import IngestPipeline
     from agentformer.readers import ReadLimits
 else:
-    Answerer, Ingest, ReadLimits = late("Answerer"), late("Ingest"), late("ReadLimits")
+    Answerer, IngestPipeline, ReadLimits = late("Answerer"), late("IngestPipeline"), late("ReadLimits")
 
 
 def build_rag(
@@ -30,11 +30,11 @@ def build_rag(
     """The document tool; what reads files, and what answers, is made when it is first needed."""
     originals = Originals(settings.upload_dir)
 
-    def ingest() -> Ingest:
+    def ingest() -> IngestPipeline:
         limits = ReadLimits(
             max_bytes=settings.max_file_bytes, max_pages=settings.max_pages, wall_seconds=settings.read_seconds
         )
-        return Ingest(
+        return IngestPipeline(
             backend,
             originals,
             embedder,

@@ -12,9 +12,9 @@ from agentformer.types import Hits, Query, Scope
 
 if TYPE_CHECKING:
     from agentformer.factory import AgentFormer
-    from agentformer.search.relevance import relevant
+    from agentformer.search.relevance import relevant_hits
 else:
-    relevant = late("relevant")
+    relevant_hits = late("relevant_hits")
 
 _NAMED = 20  # namespaces
 _LOOKED_AT = 30  # hits
@@ -52,7 +52,7 @@ def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
 def _found(af: AgentFormer, query: str, scope: Scope, every: bool) -> Hits:
     """What a recall shows, with `every` also what does not bear on the query."""
     hits = af.backend.search(Query(query, scope, _LOOKED_AT))
-    return above_noise(hits, af.settings.noise_floor) if every else relevant(query, hits)
+    return above_noise(hits, af.settings.noise_floor) if every else relevant_hits(query, hits)
 
 
 def _behind(af: AgentFormer, query: str, scope: Scope, every: bool) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from agentformer.search.relevance import relevant
+from agentformer.search.relevance import relevant_hits
 from agentformer.types import MemoryBackend, Query
 
 _JUDGED = 30  # archived entries that are looked at
@@ -20,5 +20,5 @@ def why_nothing(backend: MemoryBackend, query: Query) -> tuple[str, ...]:
     if scope.include_archived:
         return ()
     hits = backend.search(dataclasses.replace(query, scope=everything, limit=_JUDGED, min_score=0.0))
-    behind = sum(hit.entry.archived_by is not None for hit in relevant(query.text, hits))
+    behind = sum(hit.entry.archived_by is not None for hit in relevant_hits(query.text, hits))
     return (f"summaries stand for entries that bear on it ({behind}); include_archived finds them",) if behind else ()

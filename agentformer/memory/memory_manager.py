@@ -17,7 +17,7 @@ from agentformer.memory.usage import UsageCounter
 from agentformer.records import fields
 from agentformer.records.salience import effective_salience
 from agentformer.registry import late
-from agentformer.search.salience import SPARE, above_noise, weighed
+from agentformer.search.salience import EXTRA_HITS, above_noise, weigh_by_salience
 from agentformer.types import (
     DEFAULT_NAMESPACE,
     UNSEARCHED_KINDS,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from agentformer.memory.context.builder import Context, ContextBuilder
     from agentformer.memory.empty_result import why_nothing
     from agentformer.search.recency import latest_first
-    from agentformer.search.relevance import relevant
+    from agentformer.search.relevance import relevant_hits
 else:
-    audit, why_nothing, relevant = late("audit"), late("why_nothing"), late("relevant")
+    audit, why_nothing, relevant_hits = late("audit"), late("why_nothing"), late("relevant_hits")
     latest_first = late("latest_first")
 
 Entries = list[MemoryEntry]  # inside the class, `list` is a method
@@ -183,12 +183,12 @@ class MemoryManager:
             raise InvalidInput("mode", f"must be hybrid, dense or lexical, got {mode!r}")
         wanted = fields.limit("limit", limit)
         within = self._scope(scope)
-        asked = min(max(wanted + SPARE, _JUDGED if relevant_only else 0), fields.MAX_LIMIT)
+        asked = min(max(wanted + EXTRA_HITS, _JUDGED if relevant_only else 0), fields.MAX_LIMIT)
         query = Query(text, within, asked, mode=mode, at=fields.moment_there("at", at))  # type: ignore[arg-type]
         hits = self._backend.search(query)
-        found = weighed(hits, within.decay)
+        found = weigh_by_salience(hits, within.decay)
         if relevant_only:
-            found = relevant(text, found)  # which knows words that are mistyped, too
+            found = relevant_hits(text, found)  # which knows words that are mistyped, too
         elif mode == "hybrid":
             found = above_noise(found, self._noise_floor)
         best = Hits(latest_first([hit for hit in found if hit.score >= min_score])[:wanted], hits.warnings)

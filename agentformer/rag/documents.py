@@ -1,17 +1,24 @@
-"""What is known of an uploaded document, as its entry tells it."""
+"""Uploaded documents: what is known of each one, and the folder of their original files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from agentformer.errors import NotFound, StoreError, StoreFull
+from agentformer.records.files import file_bytes, write_atomically
 from agentformer.types import DocumentStatus, MemoryEntry
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An uploaded document. `id` is "" for a file of which nothing was kept."""
+    """An uploaded document. `id` is "" for a file of which nothing was stored."""
 
     name: str
     namespace: str
@@ -23,12 +30,12 @@ class Document:
     media_type: str = ""
     sha256: str = ""
     bytes: int = 0
-    unchanged: bool = False  # these bytes were here already
+    unchanged: bool = False  # the same bytes were stored already
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-def describe(entry: MemoryEntry) -> Document:
-    """The document that a document entry records."""
+def document_of(entry: MemoryEntry) -> Document:
+    """Return the document that an entry of kind `document` records."""
     data = entry.metadata
     return Document(
         name=data["name"],
@@ -43,3 +50,75 @@ def describe(entry: MemoryEntry) -> Document:
         bytes=data["bytes"],
         metadata=data["given"],
     )
+
+
+class Originals:
+    """A folder of original files, each named by the SHA-256 of its bytes and written atomically."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, data: bytes) -> str:
+        """Store `data` and return its SHA-256 in hexadecimal. Raises `StoreFull`."""
+        digest = hashlib.sha256(data).hexdigest()
+        path = self.path(digest)
+        if _holds(path, data):
+            return digest
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, data)
+        except OSError as error:
+            raise StoreFull(
+                f"the original cannot be stored in {self._folder}: {error.strerror or error}; "
+                "free space or choose another --upload-dir"
+            ) from error
+        return digest
+
+    def put_locked(self, data: bytes) -> None:
+        """Store `data` of a stored document. No `discard` of another process runs at the same time."""
+        with self._lock():
+            self.put(data)
+
+    def restore(self, data: bytes) -> None:
+        """Store `data` again if the file is missing or damaged."""
+        if not _holds(self.path(hashlib.sha256(data).hexdigest()), data):
+            self.put_locked(data)
+
+    def get(self, digest: str) -> bytes:
+        """Return the bytes of an original. Raises `NotFound` or `StoreError`."""
+        try:
+            return file_bytes(self.path(digest))
+        except FileNotFoundError:
+            raise NotFound(f"the original {digest[:12]} is not in {self._folder}") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"the original {digest[:12]} in {self._folder} cannot be read: {reason}") from None
+
+    def discard(self, digest: str, in_use: Callable[[str], bool]) -> None:
+        """Delete an original unless it is `in_use`. A missing original is no error.
+
+        The check and the deletion happen under the lock of `put_locked`, so a concurrent upload of the same bytes is
+        either seen by `in_use` or stores the file again.
+        """
+        if not digest or not self.path(digest).exists():
+            return
+        with self._lock():
+            if not in_use(digest):
+                self.path(digest).unlink(missing_ok=True)
+
+    def path(self, digest: str) -> Path:
+        """Return the path of an original, whether or not the file exists."""
+        # Two characters of folder keep directories small; the name holds nothing that an uploader chose.
+        return self._folder / digest[:2] / f"{digest}.bin"
+
+    def _lock(self) -> FileLock:
+        from filelock import FileLock
+
+        return FileLock(str(self._folder / ".lock"))
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(data) and file_bytes(path) == data
+    except OSError:
+        return False

@@ -10,8 +10,7 @@ from typing import Any
 
 from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocument, StoreError
 from agentformer.rag.chunks import CountTokens, cut
-from agentformer.rag.documents import Document, describe
-from agentformer.rag.originals import Originals
+from agentformer.rag.documents import Document, Originals, document_of
 from agentformer.readers import ReadLimits, read
 from agentformer.records.ids import new_id
 from agentformer.text.languages import detect_language
@@ -34,7 +33,7 @@ _LONGEST_TITLE = 300  # code points; a title is repeated beside every chunk
 _LANGUAGE_SAMPLE = 20_000  # code points of a document that tell its language
 
 
-class Ingest:
+class IngestPipeline:
     """Reads, cuts and stores documents. Every call is one transaction at its end, and none before."""
 
     def __init__(
@@ -54,7 +53,7 @@ class Ingest:
         self._chunk_overlap = chunk_overlap
         self._limits = limits
 
-    def __call__(
+    def run(
         self,
         data: bytes,
         name: str,
@@ -82,12 +81,12 @@ class Ingest:
         try:
             self._originals.put(data)
             self._backend.store(entries, replacing=same, progress=progress)
-            self._originals.keep(data)
+            self._originals.put_locked(data)
         finally:  # of a former version, or of this one if it could not be stored
             for digest in former | {sha256}:
                 with suppress(StoreError):  # what is left over harms nobody; why the work ended must be told
                     self._originals.discard(digest, self.in_use)
-        return describe(entries[0])
+        return document_of(entries[0])
 
     def in_use(self, sha256: str) -> bool:
         """Does a document of any namespace have these bytes?"""
@@ -101,7 +100,7 @@ class Ingest:
         entry = _document_entry(document, text, status, reason, chunks=0)
         self._backend.store([entry], replacing=unusable)
         if not self._backend.count(_documents(document.namespace, name=document.name, status="ready")):
-            return describe(entry)
+            return document_of(entry)
         # Looked up after the store, so that a good version which came meanwhile is seen, and stays.
         self._backend.remove([entry.id])
         return dataclasses.replace(document, status=status, reason=f"{reason} (the former version of this name stays)")

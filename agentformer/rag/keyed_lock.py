@@ -1,4 +1,4 @@
-"""One at a time for each thing, while others go on with other things."""
+"""A lock per key."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 
-class Turns:
-    """Locks by key, that are there only while somebody has or awaits them."""
+class KeyedLock:
+    """Locks by key. A key's lock exists only while a thread holds it or waits for it."""
 
     def __init__(self) -> None:
-        self._all: dict[Hashable, tuple[threading.Lock, int]] = {}  # with how many want it
+        self._locks: dict[Hashable, tuple[threading.Lock, int]] = {}  # with the number of its users
         self._guard = threading.Lock()
 
     @contextmanager
-    def of(self, key: Hashable) -> Iterator[None]:
-        """Wait for the turn at `key`, and have it."""
-        lock = self._wanted(key, 1)
+    def hold(self, key: Hashable) -> Iterator[None]:
+        """Wait for the lock of `key` and hold it."""
+        lock = self._count(key, 1)
         try:
             with lock:
                 yield
         finally:
-            self._wanted(key, -1)
+            self._count(key, -1)
 
-    def _wanted(self, key: Hashable, change: int) -> threading.Lock:
+    def _count(self, key: Hashable, change: int) -> threading.Lock:
+        """Return the lock of `key` after a change of its number of users."""
         with self._guard:
-            lock, wanting = self._all.get(key, (threading.Lock(), 0))
-            if wanting + change:
-                self._all[key] = lock, wanting + change
+            lock, users = self._locks.get(key, (threading.Lock(), 0))
+            if users + change:
+                self._locks[key] = lock, users + change
             else:
-                del self._all[key]
+                del self._locks[key]
             return lock

@@ -19,8 +19,7 @@ from urllib.parse import quote
 
 from agentformer.errors import AgentFormerError, StoreDamaged
 from agentformer.jobs.queue import FILE as JOBS_FILE
-from agentformer.rag.documents import Document
-from agentformer.rag.originals import Originals
+from agentformer.rag.documents import Document, Originals
 from agentformer.records.codec import to_json
 from agentformer.records.integrity.findings import TOLD, Findings
 from agentformer.records.integrity.quarantine import Aside
@@ -33,7 +32,7 @@ _PARTS = {"page": "pages", "chunk": "chunks"}  # kinds, and what a document call
 _AGAIN = "`agentformer doctor --repair` brings it in again from its original; without one, ingest the file again"
 
 
-class Places(NamedTuple):
+class StoreParts(NamedTuple):
     """Where the parts of a memory are."""
 
     backend: MemoryBackend
@@ -59,7 +58,7 @@ class _Seen(NamedTuple):
     strays: list[MemoryEntry]  # parts whose document seems not to be there
 
 
-def verify(places: Places, reread: Callable[[MemoryEntry], Document], *, repair: bool) -> list[Check]:
+def verify(places: StoreParts, reread: Callable[[MemoryEntry], Document], *, repair: bool) -> list[Check]:
     """The backend's checks, then those of documents, originals, uploads and jobs. `reread` brings a document in again
     from its original."""
     checks = list(places.backend.verify(repair=repair))
@@ -149,7 +148,7 @@ def _problems(snapshot: _Listing, document: MemoryEntry) -> Iterator[str]:
             yield f"{name} has {there} {_PARTS[kind]} instead of {said}"
 
 
-def _originals(places: Places, ready: Sequence[MemoryEntry]) -> Findings:
+def _originals(places: StoreParts, ready: Sequence[MemoryEntry]) -> Findings:
     found = Findings("originals", "documents have their originals, byte for byte", "", len(ready))
     found.todo = "put the file back with `agentformer ingest`, or restore it from a backup"
     for document in ready:
@@ -189,7 +188,7 @@ def _reread(documents: Findings, originals: Findings, reread: Callable[[MemoryEn
         documents.todo = failed
 
 
-def _set_aside(parts: Findings, places: Places) -> None:
+def _set_aside(parts: Findings, places: StoreParts) -> None:
     """Pages and chunks without a document go into a file, and the file is to be ingested again."""
     aside = Aside(places.index_dir)
     ids = []
@@ -206,7 +205,7 @@ def _left_over(folder: Path) -> list[Path]:
     return sorted(folder.glob("??/*.bin"))
 
 
-def _uploads(places: Places, files: Sequence[Path], seen: _Seen) -> Findings:
+def _uploads(places: StoreParts, files: Sequence[Path], seen: _Seen) -> Findings:
     """Files that no document has are told, and left where they are: a document that was lost is brought in again from
     its file, and another memory may have its files in the same folder."""
     found = Findings("uploads", "uploaded files that belong to no document are told", "", len(files))
@@ -250,7 +249,7 @@ def _waiting(backend: MemoryBackend, *, repair: bool) -> Findings:
     return found
 
 
-def _jobs(places: Places) -> Findings:
+def _jobs(places: StoreParts) -> Findings:
     """The database of uploads that go on in the background, where there is one."""
     found = Findings("jobs", "what is known of uploads in the background can be read")
     found.todo = "stop the servers and delete it: what waited there is to be sent again"

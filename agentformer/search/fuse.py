@@ -10,7 +10,7 @@ from agentformer.search.boosts import date as periods
 from agentformer.search.boosts import document as siblings
 from agentformer.search.boosts import title as mentions
 from agentformer.search.boosts.date import Asked
-from agentformer.search.fusion import Fusion, Side, fused, merge
+from agentformer.search.fusion import FusionOptions, Side, fused, merge
 from agentformer.search.rescoring import Ranked
 from agentformer.search.weights import vectors_weight
 from agentformer.types import Vote
@@ -40,7 +40,7 @@ class Joined:
 
 
 def joined(
-    connection: sqlite3.Connection, fusion: Fusion, found: Ranked, matches: WordHits, known: float, time: Asked
+    connection: sqlite3.Connection, fusion: FusionOptions, found: Ranked, matches: WordHits, known: float, time: Asked
 ) -> Joined:
     """`known` is how much of the texts at hand the embedder knows, 0..1; a side without a vote is left out wholly: its
     ranks would only look like evidence. `time` is what the question speaks of."""

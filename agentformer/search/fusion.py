@@ -18,7 +18,7 @@ _CLOSENESS = 0.7  # of what a list says that goes by scores; the rest goes by ra
 _COMPARED = 100  # places of a list that are compared with its first, however many are asked for
 
 
-class Fusion(NamedTuple):
+class FusionOptions(NamedTuple):
     """How the sides are joined."""
 
     kind: str = "adaptive"  # or "rrf": reciprocal ranks with fixed weights, and nothing else

@@ -28,7 +28,7 @@ from agentformer.records.spaces import active_space, space_of
 from agentformer.records.vectors import any_pending, pending_count, spans
 from agentformer.search.boosts.date import asked_time
 from agentformer.search.fuse import VECTORS, joined
-from agentformer.search.fusion import Fusion
+from agentformer.search.fusion import FusionOptions
 from agentformer.search.helper_thread import Beside
 from agentformer.search.language_coverage import Knowledge
 from agentformer.search.query_cache import Questions
@@ -46,7 +46,7 @@ _WAITING = "{} entries have no vectors yet and are found by words alone; `agentf
 _WORDS_ALONE = "searched by words alone: {}"
 _MOVING = "answered from the former embedding space while the embedder {} is being loaded"
 _EXCERPT = 600  # code points of each
-_ONE_SIDE = Fusion("rrf")  # of a search by vectors or by words alone: its own order
+_ONE_SIDE = FusionOptions("rrf")  # of a search by vectors or by words alone: its own order
 
 
 class _State(NamedTuple):
@@ -67,7 +67,7 @@ class HybridSearch:
         embedder: Embedder,
         *,
         fanout: int,
-        fusion: Fusion | None = None,
+        fusion: FusionOptions | None = None,
         plan: IndexOptions | None = None,
         analysers: Analysers = PLAIN,
     ) -> None:
@@ -78,7 +78,7 @@ class HybridSearch:
         self._knowledge = Knowledge(embedder)
         self._questions = Questions()
         self._fanout = fanout
-        self._fusion = fusion or Fusion()
+        self._fusion = fusion or FusionOptions()
         self._scopes = ScopeCache()
         self._beside = Beside()
         with database.reading() as connection:

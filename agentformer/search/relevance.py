@@ -38,7 +38,7 @@ _COMMON_NAME = 4  # a name that more than a quarter of the hits bear tells none 
 _FEW = 2  # unless these are all
 
 
-def relevant(text: str, hits: Hits) -> Hits:
+def relevant_hits(text: str, hits: Hits) -> Hits:
     """The hits that bear on `text`, in their order, with their warnings; none for a blank text.
 
     Pure. Judges better the more hits there are to compare: ask for some 30, and cut to what is wanted afterwards.

@@ -7,11 +7,11 @@ import dataclasses
 from agentformer.records.salience import effective_salience
 from agentformer.types import Decay, Hit, Hits
 
-SPARE = 10  # hits beyond the limit that salience may lift into it
+EXTRA_HITS = 10  # hits beyond the limit that salience may lift into it
 _SALIENCE_WEIGHT = 0.1  # of the score of an entry worth nothing; it falls back and does not vanish
 
 
-def weighed(hits: Hits, decay: Decay) -> Hits:
+def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
     """The hits with scores lessened by what decay has taken from their salience, best first."""
 
     def one(hit: Hit) -> Hit:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.later import Made
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.documents import Document, describe
-from agentformer.rag.keyed_lock import Turns
-from agentformer.rag.originals import Originals
+from agentformer.rag.documents import Document, Originals, document_of
+from agentformer.rag.keyed_lock import KeyedLock
 from agentformer.records import fields
 from agentformer.types import (
     DEFAULT_NAMESPACE,
@@ -33,7 +32,7 @@ from agentformer.types import (
 
 if TYPE_CHECKING:
     from agentformer.rag.answer.answerer import Answerer
-    from agentformer.rag.ingest import Ingest, Progress
+    from agentformer.rag.ingest import IngestPipeline, Progress
 
 _WAITING = "no embedder was at hand: found by words, and by vectors after `agentformer reindex`"
 _PAGE = 500  # entries listed at a time
@@ -67,7 +66,7 @@ class RAGTool:
     def __init__(
         self,
         backend: MemoryBackend,
-        ingest: Callable[[], Ingest],
+        ingest: Callable[[], IngestPipeline],
         answerer: Callable[[], Answerer],
         originals: Originals,
         usage: UsageCounter,
@@ -85,10 +84,10 @@ class RAGTool:
         self._top_k = top_k
         self._max_file_bytes = max_file_bytes
         self._max_question_chars = max_question_chars
-        self._turns = Turns()
+        self._uploads = KeyedLock()
 
     @Made
-    def _ingest(self) -> Ingest:
+    def _ingest(self) -> IngestPipeline:
         return self._make_ingest()
 
     @Made
@@ -98,10 +97,10 @@ class RAGTool:
     def reread(self, document: MemoryEntry) -> Document:
         """Bring a stored document in again from its original, with its name and metadata: the new one takes its place,
         with ids of its own. Raises `NotFound` where the original is gone."""
-        about = describe(document)
+        about = document_of(document)
         data = self._originals.get(about.sha256)
-        with self._turns.of((about.namespace, about.sha256)):
-            return self._ingest(
+        with self._uploads.hold((about.namespace, about.sha256)):
+            return self._ingest.run(
                 data, about.name, namespace=about.namespace, sha256=about.sha256, metadata=about.metadata
             )
 
@@ -132,14 +131,14 @@ class RAGTool:
         data, found_name = self._bytes(file)
         name = _safe_name(name or found_name)
         digest = hashlib.sha256(data).hexdigest()
-        with self._turns.of((namespace, digest)):  # who brings the same at the same moment finds it `unchanged`
+        with self._uploads.hold((namespace, digest)):  # who brings the same at the same moment finds it `unchanged`
             if same := self._same_bytes(namespace, digest):
                 if self._backend.pending(Scope(namespace, document_id=same.id)):
                     self._backend.embed_pending()
-                self._originals.put_back(data)
+                self._originals.restore(data)
                 self._usage.asked([same.id])
                 return dataclasses.replace(self._with_state(same), unchanged=True)
-            document = self._ingest(
+            document = self._ingest.run(
                 data,
                 name,
                 namespace=namespace,
@@ -195,7 +194,7 @@ class RAGTool:
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
         """Every document of the namespace, oldest first. `pending` ones are found by words already."""
         scope = Scope(fields.name("namespace", namespace), kinds=("document",))
-        return [self._with_state(describe(entry)) for entry in self._all(scope)]
+        return [self._with_state(document_of(entry)) for entry in self._all(scope)]
 
     def page_of_documents(
         self, *, namespace: str = DEFAULT_NAMESPACE, after: str = "", limit: int = 100
@@ -204,11 +203,11 @@ class RAGTool:
         scope = Scope(fields.name("namespace", namespace), kinds=("document",))
         after = fields.text("after", after, fields.MAX_NAME)
         found = self._backend.list(scope, after=after, limit=fields.limit("limit", limit))
-        return [self._with_state(describe(entry)) for entry in found]
+        return [self._with_state(document_of(entry)) for entry in found]
 
     def document(self, document_id: str, *, namespace: str | None = None) -> Document:
         """The document of this id. Raises `NotFound`."""
-        return self._with_state(describe(self._document(document_id, namespace)))
+        return self._with_state(document_of(self._document(document_id, namespace)))
 
     def original(self, document_id: str, *, namespace: str | None = None) -> bytes:
         """The bytes that were uploaded. Raises `NotFound`."""
@@ -303,7 +302,7 @@ class RAGTool:
     def _same_bytes(self, namespace: str, digest: str) -> Document | None:
         scope = Scope(namespace, kinds=("document",), metadata={"sha256": digest})
         found = self._backend.list(scope, limit=1)
-        return describe(found[0]) if found and found[0].metadata["status"] == "ready" else None
+        return document_of(found[0]) if found and found[0].metadata["status"] == "ready" else None
 
     def _with_state(self, document: Document) -> Document:
         """`pending` while a part of it waits for the embedder."""

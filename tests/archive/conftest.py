@@ -14,7 +14,7 @@ from agentformer.archive.layout import FORMATS
 from agentformer.archive.reading import read
 from agentformer.archive.writing import Exported, export_to
 from agentformer.memory.core import CoreMemory
-from agentformer.rag.originals import Originals
+from agentformer.rag.documents import Originals
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope
 

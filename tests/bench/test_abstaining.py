@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentformer.rag.answer.confidence import Grounds
+from agentformer.rag.answer.confidence import ConfidenceFeatures
 from agentformer.settings import Settings
 from bench import abstaining, data
 from bench.abstaining import Asked, auroc, curve, logistic_fit, measure, rows
 
 
 def asked(kind: str, confidence: float, share: float = 0.0, cosine: float | None = None) -> Asked:
-    return Asked(kind, "odd", Grounds(share, cosine), confidence, False)
+    return Asked(kind, "odd", ConfidenceFeatures(share, cosine), confidence, False)
 
 
 def test_auroc_counts_pairs_in_order_and_equals_by_half() -> None:

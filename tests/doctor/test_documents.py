@@ -12,8 +12,8 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.memory.routing import RoutedBackend
-from agentformer.rag.originals import Originals
-from agentformer.rag.verify import Places, verify
+from agentformer.rag.documents import Originals
+from agentformer.rag.verify import StoreParts, verify
 from agentformer.settings import Route
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
@@ -52,7 +52,7 @@ def repaired(folder: Path, meanwhile: Callable[[], object]) -> list[Check]:
     backends: dict[str, MemoryBackend] = {"most": FaissMemoryBackend(folder / "i", HashingEmbedder(64)), "parts": parts}
     routed = RoutedBackend((Route("parts", kinds=("page", "chunk")),), backends, "most")
     with closing(routed):
-        places = Places(routed, Originals(folder / "u"), folder / "i", folder / "u")
+        places = StoreParts(routed, Originals(folder / "u"), folder / "i", folder / "u")
         return [check for check in verify(places, no_reading, repair=True) if check.found]  # type: ignore[arg-type]
 
 

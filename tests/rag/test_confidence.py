@@ -15,7 +15,15 @@ from agentformer.cli.output import print_answer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.confidence import REFERENCE, Baselines, Grounds, grounds, relative
+from agentformer.rag.answer.confidence import (
+    REFERENCE,
+    ConfidenceFeatures,
+    CosineBaselines,
+    normalized_cosine,
+)
+from agentformer.rag.answer.confidence import (
+    confidence_features as features,
+)
 from agentformer.rag.answer.prompts import NOTHING_FOUND
 from agentformer.settings import Settings
 from agentformer.tools.shapes import answer_json
@@ -68,31 +76,33 @@ class Squeezed(Reader):
     ],
 )
 def test_the_share_is_that_of_the_best_passage(question: str, low: float, high: float) -> None:
-    assert low <= grounds(question, HITS).share <= high
-    assert grounds(question, HITS[::-1]).share == grounds(question, HITS).share
+    assert low <= features(question, HITS).share <= high
+    assert features(question, HITS[::-1]).share == features(question, HITS).share
 
 
 def test_terms_of_two_passages_are_not_added_up() -> None:
     question = "Does the caretaker keep the crane?"
     assert (
-        grounds(question, HITS).share < 1 == grounds(question, [hit(" ".join(h.entry.content for h in HITS), 1)]).share
+        features(question, HITS).share
+        < 1
+        == features(question, [hit(" ".join(h.entry.content for h in HITS), 1)]).share
     )
 
 
 def test_long_words_count_for_more_than_short_ones() -> None:
-    one, other = (grounds("photosynthesis of ferns", [hit(text, 1)]).share for text in ("Photosynthesis.", "Ferns."))
+    one, other = (features("photosynthesis of ferns", [hit(text, 1)]).share for text in ("Photosynthesis.", "Ferns."))
     assert one > 0.6 > 0.4 > other > 0
 
 
 def test_a_compound_is_held_in_part() -> None:
     text = "Avaimet ovat kaapissa. Koneet huolletaan keväisin."
-    assert 0 < grounds("Avainkaappi?", [hit(text, 1)]).share < grounds("Kaappi?", [hit(text, 1)]).share == 1
+    assert 0 < features("Avainkaappi?", [hit(text, 1)]).share < features("Kaappi?", [hit(text, 1)]).share == 1
 
 
 def test_the_title_and_headings_of_a_passage_are_part_of_it() -> None:
     question = "Who keeps the keys of the library?"
     titled = dataclasses.replace(HITS[0].entry, context="Rules of the library")
-    assert grounds(question, [Hit(titled, 1.0)]).share == 1 > grounds(question, HITS[:1]).share
+    assert features(question, [Hit(titled, 1.0)]).share == 1 > features(question, HITS[:1]).share
 
 
 def test_a_long_question_is_not_held_to_each_of_its_words() -> None:
@@ -105,29 +115,29 @@ def test_a_long_question_is_not_held_to_each_of_its_words() -> None:
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_confidence_grows_with_the_cosine(foreign: bool) -> None:
-    sure = [Grounds(0.4, cosine, foreign).confidence for cosine in (-1.0, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
+    sure = [ConfidenceFeatures(0.4, cosine, foreign).confidence for cosine in (-1.0, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
     assert sure == sorted(sure) and 0 < sure[0] < 0.1 and 0.85 < sure[-1] < 1
 
 
 def test_confidence_grows_with_the_share() -> None:
     for cosine in (None, 0.3):
-        sure = [Grounds(share, cosine).confidence for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
+        sure = [ConfidenceFeatures(share, cosine).confidence for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
         assert sure == sorted(sure) and sure[-1] > sure[0] + 0.5
 
 
 def test_words_count_for_nothing_between_two_languages() -> None:
     question = "Wer hat die Schlüssel für den blauen Schrank?"
-    judged = grounds(question, near(0.6, *HITS))
+    judged = features(question, near(0.6, *HITS))
     assert judged.foreign and judged.share < 0.2
     assert Answerer(None, Reader()).answer(question, near(0.6, *HITS)).mode == "extractive"
     assert Answerer(None, Reader()).answer(question, near(0.1, *HITS)).mode == "none"
-    assert not grounds("Who keeps the keys in the blue cupboard?", HITS).foreign
+    assert not features("Who keeps the keys in the blue cupboard?", HITS).foreign
 
 
 def test_an_embedder_without_a_vote_does_not_judge() -> None:
     unvoted = [dataclasses.replace(each, dense_score=0.0) for each in HITS]
-    assert grounds("Who keeps the keys?", unvoted) == grounds("Who keeps the keys?", HITS)
-    assert grounds("Who keeps the keys?", near(0.0, *HITS)) != grounds("Who keeps the keys?", HITS)
+    assert features("Who keeps the keys?", unvoted) == features("Who keeps the keys?", HITS)
+    assert features("Who keeps the keys?", near(0.0, *HITS)) != features("Who keeps the keys?", HITS)
 
 
 def test_cosines_of_an_embedder_that_knows_no_meaning_do_not_count() -> None:
@@ -151,7 +161,7 @@ def test_a_space_whose_cosines_are_all_high_is_judged_as_one_whose_are_not(quest
 def test_what_has_nothing_to_do_with_the_question_is_declined_though_its_cosine_is_high() -> None:
     question = "What did Napoleon eat in Moscow?"
     hits = near(0.74, *HITS)
-    assert grounds(question, hits).confidence > 0.1
+    assert features(question, hits).confidence > 0.1
     assert Answerer(None, Squeezed("squeezed")).answer(question, hits).mode == "none"
     model = Scripted("Nothing of it [1].")
     assert Answerer(model, Squeezed("squeezed")).answer("Mongolia's capital?", hits).mode == "none"
@@ -159,15 +169,17 @@ def test_what_has_nothing_to_do_with_the_question_is_declined_though_its_cosine_
 
 
 def test_a_cosine_of_minilm_stays_what_it_is_and_one_of_a_space_without_distances_does_not_count() -> None:
-    assert relative(0.37, REFERENCE) == pytest.approx(0.37)
-    assert (relative(1.0, 0.8), relative(0.8, 0.8)) == (pytest.approx(1.0), pytest.approx(REFERENCE))
-    assert relative(-1.0, 0.8) == -1.0
-    assert relative(0.99, 0.99) is relative(0.99, None) is relative(0.99, float("nan")) is None
-    assert grounds("Who keeps the keys?", near(0.9, *HITS), baseline=None) == grounds("Who keeps the keys?", HITS)
+    assert normalized_cosine(0.37, REFERENCE) == pytest.approx(0.37)
+    assert (normalized_cosine(1.0, 0.8), normalized_cosine(0.8, 0.8)) == (pytest.approx(1.0), pytest.approx(REFERENCE))
+    assert normalized_cosine(-1.0, 0.8) == -1.0
+    assert (
+        normalized_cosine(0.99, 0.99) is normalized_cosine(0.99, None) is normalized_cosine(0.99, float("nan")) is None
+    )
+    assert features("Who keeps the keys?", near(0.9, *HITS), baseline=None) == features("Who keeps the keys?", HITS)
 
 
 def test_a_space_is_asked_once_whoever_asks_and_in_the_languages_that_it_knows() -> None:
-    baselines = Baselines()
+    baselines = CosineBaselines()
     readers = {languages: Reader("one", languages) for languages in ("", "fi sv", "*")}
     with ThreadPoolExecutor(8) as pool:
         told = list(pool.map(lambda n: baselines.of(readers["*" if n % 2 else ""]), range(40)))

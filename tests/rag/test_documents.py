@@ -17,6 +17,8 @@ from agentformer.errors import InvalidInput, NotFound, StoreFull
 from agentformer.types import Scope
 from tests.readers.conftest import make_pdf
 
+pytestmark = pytest.mark.process
+
 KEYS = "The caretaker of Lintula keeps the keys in the blue cupboard. She comes at eight every morning."
 BOATS = "Boats are lifted out of the water in the second week of October. Owners wash the hull themselves."
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.links import Plain, without_strange_links
+from agentformer.rag.answer.links import LinkFilter, remove_unknown_links
 from agentformer.text.prompt_quoting import Unquoted
 from agentformer.types import Answer, AnswerPiece
 from tests.rag.models import HITS, Scripted, hit
@@ -57,7 +57,7 @@ GIVEN = ["Fees: https://harbour.example/fees?year=2026. Write to office@harbour.
     ],
 )
 def test_an_address_stays_only_if_what_was_given_holds_it(said: str, text: str) -> None:
-    assert without_strange_links(said, GIVEN).text == text
+    assert remove_unknown_links(said, GIVEN).text == text
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_an_address_stays_only_if_what_was_given_holds_it(said: str, text: str) 
     ],
 )
 def test_code_means_what_it_meant(said: str, text: str) -> None:
-    assert without_strange_links(said, GIVEN).text == text
+    assert remove_unknown_links(said, GIVEN).text == text
 
 
 DOCS = (
@@ -97,8 +97,8 @@ DOCS = (
     ],
 )
 def test_an_address_that_was_given_stays_in_its_sentence(said: str) -> None:
-    checked = without_strange_links(said, DOCS)
-    assert (checked.text, checked.unknown) == (said, ())
+    checked = remove_unknown_links(said, DOCS)
+    assert (checked.text, checked.unknown_hosts) == (said, ())
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_an_address_that_was_given_stays_in_its_sentence(said: str) -> None:
     ],
 )
 def test_what_follows_an_address_is_not_lost_and_not_carried_by_it(said: str, text: str) -> None:
-    assert without_strange_links(said, DOCS).text == text
+    assert remove_unknown_links(said, DOCS).text == text
 
 
 @pytest.mark.parametrize("joined", ["%20", "%0A", "%0a%0a", "", "\u200b", "\U000e0061", "%F3%A0%81%A1"])
 def test_an_address_that_was_given_takes_no_other_words_with_it(joined: str) -> None:
     given = ["Write to https://evil.example/?q=", "the keys", "End: https://evil.example/?q=\n\nthe keys are here"]
-    checked = without_strange_links(f"https://evil.example/?q={joined}the{joined}keys", given)
-    assert "keys" not in checked.text and checked.unknown == ("evil.example",)
+    checked = remove_unknown_links(f"https://evil.example/?q={joined}the{joined}keys", given)
+    assert "keys" not in checked.text and checked.unknown_hosts == ("evil.example",)
 
 
 def test_a_warning_tells_whose_the_addresses_are_and_not_what_they_carry() -> None:
@@ -147,13 +147,13 @@ _PIECES = st.sampled_from([*"!<>[]()1a b/‹›⟦⟧:", "⟦NEW⟧", "‹img sr
 
 @given(st.lists(_PIECES, max_size=20).map("".join), st.integers(1, 5))
 def test_a_streamed_text_shows_no_image_whatever_its_pieces(text: str, size: int) -> None:
-    plain = Plain()
+    plain = LinkFilter()
     pieces = [plain.feed(text[at : at + size]) for at in range(0, len(text), size)]
     shown = "".join(pieces) + plain.rest()
-    whole = Plain()
+    whole = LinkFilter()
     assert shown == whole.feed(text) + whole.rest()
     assert not re.search("<[a-z]+ (?:src|href)=|!\\[a|!\\[1\\]\\(|!\\[NEW", shown)
-    assert without_strange_links(shown, [text]).text == without_strange_links(Unquoted([])(text), [text]).text
+    assert remove_unknown_links(shown, [text]).text == remove_unknown_links(Unquoted([])(text), [text]).text
 
 
 def test_a_stream_shows_no_image_and_ends_with_the_same_text() -> None:
@@ -189,8 +189,8 @@ def test_a_stream_shows_no_image_and_ends_with_the_same_text() -> None:
     ],
 )
 def test_long_repetitions_are_no_work(unit: str) -> None:
-    assert "![" not in without_strange_links(unit * 20_000, GIVEN).text
-    plain = Plain()
+    assert "![" not in remove_unknown_links(unit * 20_000, GIVEN).text
+    plain = LinkFilter()
     assert "![" not in plain.feed(unit * 20_000) + plain.rest()
 
 

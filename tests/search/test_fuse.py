@@ -213,6 +213,7 @@ def long_document(subject: str, parts: int, *, others: str = "Ropes and knots. "
     return said.encode()
 
 
+@pytest.mark.process
 def test_passages_of_a_long_document_of_which_several_are_good_come_before_one_of_another(af: AgentFormer) -> None:
     af.rag.upload(long_document("The crane lifts boats", 4), name="crane.md")
     af.rag.upload(long_document("Boats", 4), name="boats.md")
@@ -221,12 +222,14 @@ def test_passages_of_a_long_document_of_which_several_are_good_come_before_one_o
     assert worst["crane.md"][0] < worst["boats.md"][0] and worst["boats.md"][1] == 0.5
 
 
+@pytest.mark.process
 def test_length_is_no_merit_beside_a_short_document(af: AgentFormer) -> None:
     af.rag.upload(long_document("The crane lifts boats", 4), name="crane.md")
     af.rag.upload(b"The crane lifts boats.", name="short.md")
     assert all("document" not in votes(hit) for hit in af.backend.search(Query("the crane lifts boats", limit=20)))
 
 
+@pytest.mark.process
 def test_one_document_does_not_vote_for_itself(af: AgentFormer) -> None:
     af.rag.upload(("# One\n\nThe crane lifts.\n\n# Two\n\nThe crane rests. " + "Knots. " * 200).encode(), name="one.md")
     af.memory.store("The crane is a fact.")

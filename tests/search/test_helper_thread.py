@@ -69,6 +69,7 @@ def test_a_thread_that_could_not_be_begun_costs_no_later_search(
     assert done == [1, 2, 3]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_process_has_a_helper_of_its_own() -> None:
     script = """

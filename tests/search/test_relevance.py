@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.search.query_match import is_typo
-from agentformer.search.relevance import relevant
+from agentformer.search.relevance import relevant_hits
 from agentformer.types import Hit, Hits, MemoryEntry, Query, Source
 from bench import precision
 from bench.data import DATA, load
@@ -40,7 +40,7 @@ def hits_of(facts: dict[str, tuple[str, str]], **aliases: Sequence[str]) -> Hits
 
 
 def kept(query: str, hits: Hits) -> list[str]:
-    return [hit.entry.id for hit in relevant(query, hits)]
+    return [hit.entry.id for hit in relevant_hits(query, hits)]
 
 
 def test_a_hit_that_is_named_passes_and_those_that_mention_the_name_do_not() -> None:
@@ -193,7 +193,7 @@ UNRELATED = {
         ("en", "What is the password for the internet?", "The wifi password is kala123."),
     ],
 )
-@pytest.mark.parametrize("way", ["minilm", "hashing", "lexical"])
+@pytest.mark.parametrize("way", [pytest.param("minilm", marks=pytest.mark.model), "hashing", "lexical"])
 def test_the_only_fact_with_a_word_of_a_short_question_is_kept(
     tmp_path: Path, request: pytest.FixtureRequest, language: str, query: str, answer: str, way: str
 ) -> None:
@@ -235,7 +235,7 @@ def test_nearness_alone_is_enough_and_a_poor_cosine_is_not() -> None:
 def test_order_and_warnings_stay_and_the_given_hits_are_not_changed() -> None:
     hits = hits_of(FACTS)
     before = list(hits)
-    found = relevant("Fastify and Vitest on Kubernetes", hits)
+    found = relevant_hits("Fastify and Vitest on Kubernetes", hits)
     assert [hit.entry.id for hit in found] == ["fastify", "vitest", "kubernetes"]
     assert found.warnings == ("slow",)
     assert list(hits) == before
@@ -243,8 +243,8 @@ def test_order_and_warnings_stay_and_the_given_hits_are_not_changed() -> None:
 
 @pytest.mark.parametrize("query", ["", "   ", "\n\t", "\u200b"])
 def test_a_blank_query_asks_for_nothing(query: str) -> None:
-    assert relevant(query, hits_of(FACTS)) == []
-    assert relevant("Redis", Hits()) == []
+    assert relevant_hits(query, hits_of(FACTS)) == []
+    assert relevant_hits("Redis", Hits()) == []
 
 
 _TEXT = st.text(max_size=60) | st.sampled_from(
@@ -259,8 +259,8 @@ def test_any_text_is_judged_alike_each_time(rows: list[tuple[str, str, str]], qu
         Hit(MemoryEntry(id=str(n), content=text, title=title, metadata={"aliases": [alias]}), 0.5, lexical_score=2.0)
         for n, (text, title, alias) in enumerate(rows)
     )
-    found = relevant(query, hits)
-    assert found == relevant(query, hits)
+    found = relevant_hits(query, hits)
+    assert found == relevant_hits(query, hits)
     assert all(hit in hits for hit in found)
 
 

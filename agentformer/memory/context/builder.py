@@ -17,7 +17,7 @@ from agentformer.memory.context.conversation import Said, conversation_of
 from agentformer.memory.context.plan import Context, ContextReport, LeftOut, Plan, Shares
 from agentformer.memory.core import CoreMemory
 from agentformer.records import fields
-from agentformer.search.relevance import relevant
+from agentformer.search.relevance import relevant_hits
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
@@ -98,7 +98,7 @@ class ContextBuilder:
             return []
         found = self._backend.search(Query(query, scope, limit=_CANDIDATES))
         hits = Hits((hit for hit in found if hit.entry.superseded_by is None), found.warnings)
-        kept = {hit.entry.id: hit.entry for hit in relevant(query, hits)}
+        kept = {hit.entry.id: hit.entry for hit in relevant_hits(query, hits)}
         plan.leave_out((hit.entry.id for hit in hits if hit.entry.id not in kept), _NOT_RELEVANT)
         plan.warn(hits.warnings)
         return list(kept.values())

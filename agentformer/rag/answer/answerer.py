@@ -9,11 +9,11 @@ from contextlib import closing
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer.citations import citation, cite, without_unfinished
-from agentformer.rag.answer.confidence import BASELINES, grounds, relative
-from agentformer.rag.answer.links import Plain, warned, without_strange_links
+from agentformer.rag.answer.confidence import BASELINES, confidence_features, normalized_cosine
+from agentformer.rag.answer.links import LinkFilter, link_warnings, remove_unknown_links
 from agentformer.rag.answer.prompts import NO_ANSWER, declines, messages, nothing_found
 from agentformer.rag.answer.sentences import Evidence, rank_evidence
-from agentformer.rag.answer.stream import Speech, refuses, spoken, without_refusal
+from agentformer.rag.answer.stream import AnswerStream, refuses, visible_text, without_refusal
 from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.text.prompt_quoting import Unquoted
@@ -78,13 +78,13 @@ class Answerer:
             except LanguageModelError as error:
                 reason = error
                 break
-            return self._judged(question, hits, given, spoken(reply.text), cut=_cut(reply, limit))
+            return self._judged(question, hits, given, visible_text(reply.text), cut=_cut(reply, limit))
         return self._instead(question, hits, reason)
 
     def stream(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None
     ) -> Generator[AnswerEvent, None, None]:
-        """The answer as it is spoken: its pieces, and last the one `Answer`, whose text and citations count.
+        """The answer as it is generated: its pieces, and last the one `Answer`, whose text and citations count.
 
         A model that breaks off has an `AnswerFault` before the `Answer`, which is not `complete`; one that says
         nothing at all is replaced by quotation, as by `answer`. Closing the generator ends the model's stream.
@@ -96,7 +96,7 @@ class Answerer:
         limit = max_tokens or self._max_tokens
         reason: LanguageModelError | None = None
         for given in _fewer_and_fewer(hits):
-            speech, reason = Speech(), None
+            speech, reason = AnswerStream(), None
             try:
                 said = model.stream(messages(question, given), temperature=self._temperature, max_tokens=limit)
                 with closing(_pieces(speech, said, _raw(question, given))) as pieces:
@@ -131,7 +131,7 @@ class Answerer:
         near = [evidence.nearness for evidence in self._ranked(question, hits) if evidence.nearness is not None]
         if not near:
             return False
-        judged = relative(max(near), self._baseline(hits))
+        judged = normalized_cosine(max(near), self._baseline(hits))
         return (max(near) if judged is None else judged) < _FAR
 
     def _unasked(self, question: str, hits: Sequence[Hit]) -> Answer:
@@ -153,8 +153,8 @@ class Answerer:
         if len(given) < len(hits):
             warnings.append(f"the passages did not fit the model: it was given {len(given)} of {len(hits)}")
         raw = _raw(question, given)
-        checked = without_strange_links(Unquoted(raw)(text), raw)
-        warnings += warned(checked.unknown)
+        checked = remove_unknown_links(Unquoted(raw)(text), raw)
+        warnings += link_warnings(checked.unknown_hosts)
         text = checked.text
         cited = cite(without_unfinished(without_refusal(text)) if cut else without_refusal(text), given)
         if not cited.citations and (refuses(text) or NO_ANSWER in text):
@@ -195,7 +195,7 @@ class Answerer:
 
     def _confidence(self, question: str, hits: Sequence[Hit]) -> float | None:
         """What the hits promise; None where there are none."""
-        return grounds(question, hits, baseline=self._baseline(hits)).confidence if hits else None
+        return confidence_features(question, hits, baseline=self._baseline(hits)).confidence if hits else None
 
     def _baseline(self, hits: Sequence[Hit]) -> float | None:
         """What cosines are compared with; None where no embedder found these hits that does more than repeat what the
@@ -220,8 +220,8 @@ class Answerer:
             return rank_evidence(question, hits)
 
 
-def _pieces(speech: Speech, said: Iterable[str], raw: Iterable[str]) -> Generator[AnswerEvent, None, None]:
-    plain = Plain(raw)
+def _pieces(speech: AnswerStream, said: Iterable[str], raw: Iterable[str]) -> Generator[AnswerEvent, None, None]:
+    plain = LinkFilter(raw)
     with closing(speech.listen(said)) as shown:
         for piece in shown:
             if text := plain.feed(piece):

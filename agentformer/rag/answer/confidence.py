@@ -7,7 +7,7 @@ chosen for what it costs: El-Yaniv and Wiener 2010, Kamath et al. 2020, "Selecti
 
 Models differ in what cosine they give to texts that have nothing to do with each other: MiniLM .02, E5 far more. A
 cosine is therefore judged by how far it is above that of unrelated sentences, which each space is asked for once
-(`Baselines`).
+(`CosineBaselines`).
 
 Of a question on the topic of a passage that lacks the answer neither tells anything (docs/BENCHMARKS.md): that is for
 a language model, or a person, to see. Only terms and cosines are read, never `Hit.score`, which is comparable within
@@ -77,7 +77,7 @@ _LONG = 60  # code points of a question's stems, some ten words: of a longer one
 
 
 @dataclass(frozen=True, slots=True)
-class Grounds:
+class ConfidenceFeatures:
     """What is judged. `share` is in 0..1, `cosine` in -1..1 (None where no embedder judged); higher is better."""
 
     share: float
@@ -92,7 +92,7 @@ class Grounds:
         return _logistic(_COSINE if self.foreign else _BOTH, self.share, self.cosine)
 
 
-class Baselines:
+class CosineBaselines:
     """The mean cosine of unrelated texts in each embedding space that was asked for. Thread-safe."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Baselines:
             return self._known[space]
 
 
-BASELINES = Baselines()
+BASELINES = CosineBaselines()
 
 
 def _measured(embedder: Embedder, space: EmbeddingSpace) -> float:
@@ -125,7 +125,7 @@ def _measured(embedder: Embedder, space: EmbeddingSpace) -> float:
     return sum(means) / len(means)
 
 
-def relative(cosine: float, baseline: float | None) -> float | None:
+def normalized_cosine(cosine: float, baseline: float | None) -> float | None:
     """What a cosine of a space with that baseline would be in MiniLM's, -1..1: 1 stays 1, the baseline becomes
     MiniLM's. None where the space cannot tell near texts from others, or its baseline is not known."""
     if baseline is None or not baseline < _MOST:
@@ -133,7 +133,9 @@ def relative(cosine: float, baseline: float | None) -> float | None:
     return max(-1.0, REFERENCE + (cosine - baseline) / (1 - baseline) * (1 - REFERENCE))
 
 
-def grounds(question: str, hits: Sequence[Hit], *, baseline: float | None = REFERENCE) -> Grounds:
+def confidence_features(
+    question: str, hits: Sequence[Hit], *, baseline: float | None = REFERENCE
+) -> ConfidenceFeatures:
     """What the hits, of which there must be one, have to do with the question. `baseline` is that of the space of their
     cosines; without one they do not count. Costs an analysis of each hit, and no embedding."""
     languages = [_language(hit) for hit in hits]
@@ -141,7 +143,7 @@ def grounds(question: str, hits: Sequence[Hit], *, baseline: float | None = REFE
     cosines = [hit.dense_score for hit in hits if hit.dense_score is not None and hit.dense_rank is not None]
     spoken = detect_language(question)
     foreign = bool(spoken) and any(languages) and spoken not in languages
-    return Grounds(share, relative(max(cosines), baseline) if cosines else None, foreign)
+    return ConfidenceFeatures(share, normalized_cosine(max(cosines), baseline) if cosines else None, foreign)
 
 
 def _language(hit: Hit) -> str:

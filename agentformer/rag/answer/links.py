@@ -56,20 +56,19 @@ _UNDECIDED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A text without images, and without addresses that nothing holds which the model was given; `unknown` are their
-    hosts."""
+class CheckedText:
+    """A text without images and unknown addresses. `unknown_hosts` are the hosts of the removed addresses."""
 
     text: str
-    unknown: tuple[str, ...] = ()
+    unknown_hosts: tuple[str, ...] = ()
 
 
-def without_strange_links(text: str, given: Iterable[str]) -> Checked:
+def remove_unknown_links(text: str, given: Iterable[str]) -> CheckedText:
     """Images become links, markup that loads something is broken up, and what points to an address that stands
     nowhere in `given` keeps its label alone."""
     text = _CODED.sub("& ", _without_images(text))
     if not (_ADDRESS.search(text) or _LINK.search(text) or _DEFINED.search(text)):
-        return Checked(text)
+        return CheckedText(text)
     known = _Known(given)
 
     def link(found: re.Match[str]) -> str:
@@ -88,10 +87,10 @@ def without_strange_links(text: str, given: Iterable[str]) -> Checked:
         return found[0] + _gap(found, known)
 
     text = _DEFINED.sub(definition, _LINK.sub(link, text))
-    return Checked(_ADDRESS.sub(address, text), tuple(known.missed))
+    return CheckedText(_ADDRESS.sub(address, text), tuple(known.missed))
 
 
-def warned(unknown: Iterable[str]) -> list[str]:
+def link_warnings(unknown: Iterable[str]) -> list[str]:
     """What is told of addresses that were left out: whose they are, and nothing of what they carry."""
     told = ", ".join(unknown)
     return [f"the model gave addresses that stand in nothing it was shown; they were left out: {told}"] if told else []
@@ -142,7 +141,7 @@ def _without_images(text: str) -> str:
     return _MARKUP.sub("‹", _IMAGE.sub("! ", text))
 
 
-class Plain:
+class LinkFilter:
     """A text that comes in pieces, without images and markup, and with the brackets that the texts `given` were quoted
     without. Its links are judged when it is whole."""
 

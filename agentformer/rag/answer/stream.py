@@ -16,7 +16,7 @@ _SPELLINGS = tuple(NO_ANSWER.replace("_", between) for between in ("_", " ", r"\
 _FRAME = 16  # characters of markup before the mark, at most
 
 
-class Speech:
+class AnswerStream:
     """A model's words so far. Nothing is shown of thoughts, nor of an answer that may be our mark for none."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Speech:
     def text(self) -> str:
         """All that was said but thoughts."""
         said = "".join(self._said) or (self.reply.text if self.reply else "")
-        return spoken(said)
+        return visible_text(said)
 
     def listen(self, pieces: Iterable[str]) -> Generator[str, None, None]:
         """What may be shown, as it comes. Closing it closes the model's stream."""
@@ -76,7 +76,7 @@ class Speech:
         return text
 
 
-def spoken(text: str) -> str:
+def visible_text(text: str) -> str:
     """A model's text without thoughts, and without halves of characters."""
     return without_thoughts(_encodable(text))
 

@@ -32,7 +32,7 @@ from agentformer.records.history import Past, checked_past
 from agentformer.records.snapshot import RecordsSnapshot, snapshot_of
 from agentformer.registry import late
 from agentformer.rerankers.guarded import named_reranker
-from agentformer.search.fusion import Fusion
+from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
 from agentformer.settings import Settings
 from agentformer.text.analyzer_choice import chosen_analysers
@@ -74,7 +74,7 @@ class FaissOptions:
     """Settings of search and indexes."""
 
     fanout: int = 100  # candidates that vectors and words each contribute to a search
-    fusion: Fusion | None = None
+    fusion: FusionOptions | None = None
     index: IndexOptions | None = None
     window_tokens: int = 0  # tokens of an embedding window at most; 0: as many as the model reads
     reranking: Reranking | None = None
@@ -130,7 +130,7 @@ class FaissMemoryBackend:
         reranker = named_reranker(settings)
         options = FaissOptions(
             fanout=settings.fanout,
-            fusion=Fusion(settings.fusion, settings.dense_weight, settings.rrf_k),
+            fusion=FusionOptions(settings.fusion, settings.dense_weight, settings.rrf_k),
             index=IndexOptions(target_recall=settings.target_recall),
             window_tokens=settings.window_tokens,
             reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
