@@ -28,7 +28,7 @@ from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnav
 from agentformer.factory import AgentFormer
 from agentformer.rag.answer import links
 from agentformer.records import fields
-from agentformer.text.prompt_quoting import Unquoted
+from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.tools.caller import Caller
 from agentformer.types import ChatMessage, MemoryEntry, Scope, ToolCall
 
@@ -246,7 +246,7 @@ def _checked(loop: Loop, text: str, earlier: Sequence[Any]) -> links.CheckedText
     results = [one.text for one in loop.done]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)
-    return links.remove_unknown_links(Unquoted(raw)(text), shown)
+    return links.remove_unknown_links(MarkerRestorer(raw)(text), shown)
 
 
 def _noted(done: Sequence[Done]) -> list[dict[str, Any]]:

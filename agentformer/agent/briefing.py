@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from agentformer.agent.prompts import EARLIER, note
 from agentformer.agent.turns import UsedMemory
 from agentformer.memory.context.builder import Context
-from agentformer.text.prompt_quoting import without_tokens
+from agentformer.text.prompt_quoting import strip_template_tokens
 from agentformer.types import ChatMessage, MemoryBackend, MemoryEntry
 
 _EXCERPT = 200  # characters of a memory that a person is shown
@@ -31,7 +31,7 @@ class Briefing:
 
 def briefing(task: str, context: Context | None, backend: MemoryBackend) -> Briefing:
     """The messages for a task. `context` ends with it; without one, the task is all that there is."""
-    said = list(context.messages) if context else [ChatMessage("user", without_tokens(task))]
+    said = list(context.messages) if context else [ChatMessage("user", strip_template_tokens(task))]
     data = ""
     if context and context.has_memory:
         data = f"{said.pop(0).content}\n\n"

@@ -1,12 +1,12 @@
 """What the agent's model is told in the role of the system, which is never anything that was stored, and how the
-data that it is given is framed."""
+data that it is given is wrap_in_tag."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
 
-from agentformer.text.prompt_quoting import framed, inert, inert_json
+from agentformer.text.prompt_quoting import escape_json, escape_text, wrap_in_tag
 
 _SYSTEM = """You are an assistant with a lasting memory and a library of documents{reach}.
 Today is {today}.
@@ -63,14 +63,14 @@ def system(tools: Collection[str], now: datetime) -> str:
 
 def tool_result(name: str, text: str, *, failed: bool) -> str:
     """What a tool gave, in a frame that it cannot leave. Its JSON stays the same value."""
-    inside = inert(text) if failed else inert_json(text)
+    inside = escape_text(text) if failed else escape_json(text)
     state = ' failed="true"' if failed else ""
     return f'<tool-result tool="{name}"{state}>\n{inside}\n</tool-result>'
 
 
 def note(text: str) -> str:
     """What stands in a conversation and nobody said, in a frame that it cannot leave."""
-    return framed("note", text)
+    return wrap_in_tag("note", text)
 
 
 def stopped(finish: str, steps: int) -> str:

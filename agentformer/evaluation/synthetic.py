@@ -19,7 +19,7 @@ from agentformer.evaluation.loading import LANGUAGE, said
 from agentformer.evaluation.opened import page_name
 from agentformer.llms.reasoning import without_thoughts
 from agentformer.text.languages import detect_language
-from agentformer.text.prompt_quoting import framed, without_tokens
+from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, Hit, LanguageModel, MemoryBackend, Scope
 
 COUNT = 100
@@ -183,13 +183,13 @@ def _cloze_of(sources: Sequence[Source]) -> Callable[[Source], Question | None]:
 
 def _asked_by(model: LanguageModel) -> Callable[[Source], Question | None]:
     def make(source: Source) -> Question | None:
-        shown = framed("passage", source.text[:_SHOWN])
+        shown = wrap_in_tag("passage", source.text[:_SHOWN])
         messages = [ChatMessage("system", SYSTEM), ChatMessage("user", f"{shown}\n\nWrite the question.")]
         try:
             reply = model.complete(messages)
         except (InvalidReply, PromptTooLong):
             return None
-        text = without_tokens(without_thoughts(reply.text)).strip().strip('"“”')
+        text = strip_template_tokens(without_thoughts(reply.text)).strip().strip('"“”')
         return _question(source, text, "") if usable(text, source.text, source.language) else None
 
     return make

@@ -15,7 +15,7 @@ from agentformer.errors import AgentFormerError, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
 from agentformer.records import fields
-from agentformer.text.prompt_quoting import inert
+from agentformer.text.prompt_quoting import escape_text
 from agentformer.tools.caller import Caller
 from agentformer.types import Page
 
@@ -133,7 +133,7 @@ def _resource(document: Document) -> types.Resource:
     state = "" if document.status == "ready" else f", {document.status}: {document.reason}"
     return types.Resource(
         uri=_uri(document),
-        name=" ".join(inert(document.name).split()),
+        name=" ".join(escape_text(document.name).split()),
         description=f"{document.media_type}, {pages}, namespace {document.namespace}{state}",
         mime_type=_TEXT,
         # Of other formats the size of the text is not known without reading it.

@@ -19,7 +19,7 @@ from agentformer.factory import AgentFormer
 from agentformer.mcp_server import resources
 from agentformer.mcp_server.callers import caller_of
 from agentformer.mcp_server.opening import Opening
-from agentformer.text.prompt_quoting import inert_json
+from agentformer.text.prompt_quoting import escape_json
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import ToolDefinition
 from agentformer.types import ToolCall
@@ -130,7 +130,7 @@ def _tool(definition: ToolDefinition) -> types.Tool:
 
 def _result(text: str, *, failed: bool = False, value: dict[str, Any] | None = None) -> types.CallToolResult:
     return types.CallToolResult(
-        content=[types.TextContent(text=text if value is None else inert_json(text))],
+        content=[types.TextContent(text=text if value is None else escape_json(text))],
         structured_content=value,
         is_error=failed,
         _meta=None if value is None else resources.DATA,

@@ -1,7 +1,7 @@
 """How recalled memory is marked in a prompt, and how it is taken out again before a text is stored.
 
 What was recalled is data: it stands between two markers, each entry in a tag of its own, and no content can open
-or close either, since it is made inert (`text.quoting`). The same markers keep recalled text from being stored as if
+or close either, since it is escaped. The same markers keep recalled text from being stored as if
 somebody had just said it.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from agentformer.text.prompt_quoting import inert, inert_line
+from agentformer.text.prompt_quoting import escape_line, escape_text
 from agentformer.types import MemoryEntry
 
 RECALLED_OPEN, RECALLED_CLOSE = "<recalled-memory>", "</recalled-memory>"
@@ -92,7 +92,7 @@ def _after_items(text: str, at: int) -> int:
 
 def _item(entry: MemoryEntry, attributes: dict[str, str]) -> str:
     known = "".join(f' {name}="{_value(value)}"' for name, value in {"id": entry.id, **attributes}.items() if value)
-    return f"<memory{known}>{inert(entry.content)}</memory>"
+    return f"<memory{known}>{escape_text(entry.content)}</memory>"
 
 
 def _origin(entry: MemoryEntry) -> dict[str, str]:
@@ -110,4 +110,4 @@ def _origin(entry: MemoryEntry) -> dict[str, str]:
 
 def _value(value: str) -> str:
     """One line of bounded length that cannot leave its quotes."""
-    return inert_line(value[:_LONGEST_VALUE])
+    return escape_line(value[:_LONGEST_VALUE])

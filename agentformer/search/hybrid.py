@@ -34,7 +34,7 @@ from agentformer.search.language_coverage import Knowledge
 from agentformer.search.query_cache import Questions
 from agentformer.search.rescoring import Ranked, ranked, refined
 from agentformer.text.analysis import MAX_QUERY
-from agentformer.text.analyzers import PLAIN, Analysers
+from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.text.languages import detect_language, language_of_query
 from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope
 
@@ -69,12 +69,12 @@ class HybridSearch:
         fanout: int,
         fusion: FusionOptions | None = None,
         plan: IndexOptions | None = None,
-        analysers: Analysers = PLAIN,
+        analyzers: Analyzers = PLAIN,
     ) -> None:
         self._database = database
         self._embedder = embedder
         self._dense = VectorFollower(folder, database.store_id, plan)
-        self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analysers)
+        self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analyzers)
         self._knowledge = Knowledge(embedder)
         self._questions = Questions()
         self._fanout = fanout

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from agentformer.text.analyzers import PLAIN, Analysers, Splitter
+from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
 from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, language_of_query, stem
 from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes
 
@@ -57,23 +57,23 @@ class Terms:
         return tuple(form for form in self.surface if "~" not in form)
 
 
-def language_of(text: str, prior: str = "", analysers: Analysers = PLAIN) -> str:
+def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str:
     """`detect_language`; where that knows nothing and there is no `prior`, what the analysers' detector is sure of."""
     found = detect_language(text, prior)
-    if found or prior or analysers.detector is None:
+    if found or prior or analyzers.detector is None:
         return found
-    language, sure = analysers.detector.detect(text)
+    language, sure = analyzers.detector.detect(text)
     return language if sure >= _SURE and language in STEMMERS else ""
 
 
-def text_terms(text: str, language: str, analysers: Analysers = PLAIN) -> Terms:
+def text_terms(text: str, language: str, analyzers: Analyzers = PLAIN) -> Terms:
     """The terms of a stored text that is in `language` ("" when unknown: words are then kept unstemmed)."""
     stems: list[str] = []
     surface: list[str] = []
     parts: list[str] = []
     ignored = FUNCTION_WORDS.get(language, _NONE)
     spelt = language not in _VOWELS_OF_THEIR_OWN
-    splitters = analysers.of(language)
+    splitters = analyzers.of(language)
     for lexeme in lexemes(text):
         stems += lexeme.codes
         parts += lexeme.parts
@@ -93,7 +93,7 @@ def text_terms(text: str, language: str, analysers: Analysers = PLAIN) -> Terms:
     return Terms(tuple(stems), tuple(surface), tuple(parts))
 
 
-def query_terms(text: str, languages: Collection[str], analysers: Analysers = PLAIN) -> Terms:
+def query_terms(text: str, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
     """The terms of a query against a store whose texts are in `languages` ("" among them where unknown).
 
     Function words are left out, unless nothing else is there. A word with a capital inside the sentence is
@@ -117,7 +117,7 @@ def query_terms(text: str, languages: Collection[str], analysers: Analysers = PL
         parts.update(dict.fromkeys(own))
         if language in COMPOUNDING and (spoken == language or spoken not in languages):
             parts.update((piece, None) for term in own for piece in _pieces_of_stem(term)[::2])
-        if splitters := analysers.of(language):
+        if splitters := analyzers.of(language):
             parts.update((term, None) for lexeme in own_words for term in _inside(lexeme, language, splitters))
     written = [word for lexeme in kept for word in lexeme.words + lexeme.inner]
     surface = [form for word in written for form in _surface(word, True)]

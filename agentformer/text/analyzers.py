@@ -17,7 +17,7 @@ from agentformer.errors import MissingExtra
 log = logging.getLogger("agentformer")
 
 
-class Analyser(ABC):
+class Analyzer(ABC):
     """A library that is loaded when it is first needed. Thread-safe."""
 
     name: ClassVar[str]  # what an index notes of it, without white space
@@ -60,7 +60,7 @@ class Analyser(ABC):
         """Import it and make what is used. May raise anything."""
 
 
-class Detector(Analyser):
+class Detector(Analyzer):
     """Tells a language that thin evidence does not tell."""
 
     def detect(self, text: str) -> tuple[str, float]:
@@ -72,7 +72,7 @@ class Detector(Analyser):
     def _detect(self, text: str) -> tuple[str, float]: ...
 
 
-class Splitter(Analyser):
+class Splitter(Analyzer):
     """Splits what is written as one word."""
 
     def words(self, written: str) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Splitter(Analyser):
 
 
 @dataclass(frozen=True, slots=True)
-class Analysers:
+class Analyzers:
     """Those in force. Of a text each takes part in what concerns it: Finnish, Japanese, or words of any language."""
 
     detector: Detector | None = None
@@ -93,7 +93,7 @@ class Analysers:
     japanese: Splitter | None = None
 
     @property
-    def of_any(self) -> tuple[Analyser, ...]:
+    def of_any(self) -> tuple[Analyzer, ...]:
         """Those that see every text."""
         return (self.detector,) if self.detector else ()
 
@@ -108,5 +108,5 @@ class Analysers:
         return tuple(each.name for each in (*self.of_any, *self.of(language)) if not each.broken)
 
 
-LANGUAGES_OF_THEIR_OWN = ("fi", "ja")  # for which `Analysers.of` may have one
-PLAIN = Analysers()
+ANALYZED_LANGUAGES = ("fi", "ja")  # for which `Analyzers.of` may have one
+PLAIN = Analyzers()

@@ -64,26 +64,26 @@ _QUOTED_SQUARE = re.compile(
 )
 
 
-def inert(text: str) -> str:
+def escape_text(text: str) -> str:
     """The text as data within a frame."""
-    text = without_hidden(_BREAK.sub("\n", text))
+    text = strip_hidden(_BREAK.sub("\n", text))
     text = _CLOSES.sub("›", _OPENS.sub("‹", text))
     text = _TAG.sub(lambda tag: "⟦" if _is_frame(tag["name"]) else tag[0], text).translate(_ANGLES)
     return _ROLE.sub(r"\g<before>⟦\g<role>⟧", _SQUARE.sub(_broken, text))
 
 
-def without_hidden(text: str) -> str:
+def strip_hidden(text: str) -> str:
     """The text without what nobody sees."""
     return _STRAY.sub("", _JOINERS.sub(r"\1", _HIDDEN.sub("", text)))
 
 
-def inert_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """The same on one line that cannot leave double quotes, for a name within a tag."""
-    return " ".join(inert(text).replace('"', "'").split())
+    return " ".join(escape_text(text).replace('"', "'").split())
 
 
-def inert_json(text: str) -> str:
-    """JSON that is the same value and as inert: what would not be is written as codes."""
+def escape_json(text: str) -> str:
+    """JSON that is the same value and escaped: what would not be is written as codes."""
     for pattern in (_HIDDEN, _JOINERS, _STRAY, _BREAK, _SQUARE):
         text = pattern.sub(_coded, text)
     for pattern in (_OPENS, _CLOSES):
@@ -92,12 +92,12 @@ def inert_json(text: str) -> str:
     return text.replace("<", "\\u003c")
 
 
-def without_tokens(text: str) -> str:
+def strip_template_tokens(text: str) -> str:
     """Words of a person, or of a model, as they are, but without what a server may take for a token of its template."""
     return _SQUARE_KNOWN.sub(_broken, _ANGLED.sub("‹", text))
 
 
-class Unquoted:
+class MarkerRestorer:
     """A model's text with the brackets that its source had: it copies the signs that stand for them. Signs that
     `given`, the texts as they are stored, have themselves stay."""
 
@@ -111,9 +111,9 @@ class Unquoted:
         return _QUOTED_SQUARE.sub(_whole, text) if self._squares else text
 
 
-def framed(tag: str, text: str) -> str:
+def wrap_in_tag(tag: str, text: str) -> str:
     """The text as data in a frame that it cannot leave."""
-    return f"<{tag}>\n{inert(text)}\n</{tag}>"
+    return f"<{tag}>\n{escape_text(text)}\n</{tag}>"
 
 
 def _is_frame(name: str) -> bool:

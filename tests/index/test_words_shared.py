@@ -1,4 +1,4 @@
-"""One word index, and processes that have different analysers: none rebuilds what another one made for ever."""
+"""One word index, and processes that have different analyzers: none rebuilds what another one made for ever."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words.fields import AnalyzedEntry, schema
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.testing import make_entry
-from agentformer.text.analyzers import PLAIN, Analysers, Detector, Splitter
+from agentformer.text.analyzers import PLAIN, Analyzers, Detector, Splitter
 from agentformer.text.japanese import Sudachi
 from agentformer.types import Query
 
@@ -30,12 +30,12 @@ from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.testing import make_entry
-from agentformer.text.analyzers import Analysers
+from agentformer.text.analyzers import Analyzers
 from agentformer.text.japanese import Sudachi
 from agentformer.types import Query
 
-analysers = Analysers(japanese=Sudachi(required=True)) if sys.argv[2] == "more" else Analysers()
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), FaissOptions(analysers=analysers))
+analyzers = Analyzers(japanese=Sudachi(required=True)) if sys.argv[2] == "more" else Analyzers()
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), FaissOptions(analyzers=analyzers))
 for line in sys.stdin:
     command, _, text = line.strip().partition(" ")
     if command == "store":
@@ -80,13 +80,13 @@ def process(folder: Path, kind: str) -> Iterator[Process]:
 
 
 def noted(folder: Path) -> dict[str, int]:
-    """How many entries of the index on disk name each analyser, and how many there are."""
+    """How many entries of the index on disk name each analyzer, and how many there are."""
     index = tantivy.Index(schema(), path=str(folder / "words"))
     index.reload()
     searcher = index.searcher()
     found = {"": int(searcher.num_docs)}
-    for name, _ in searcher.terms_with_prefix("analysers", ""):
-        found[name] = searcher.search(tantivy.Query.term_query(index.schema, "analysers", name, "basic"), 100).count
+    for name, _ in searcher.terms_with_prefix("analyzers", ""):
+        found[name] = searcher.search(tantivy.Query.term_query(index.schema, "analyzers", name, "basic"), 100).count
     return found
 
 
@@ -126,12 +126,12 @@ def test_processes_that_write_in_turn_come_to_rest(tmp_path: Path, sudachi: None
             assert more(f"store {WRITTEN} {n}b") == "stored"
             assert len(less("search 明日").split("|")) == 2 * n + 2
             assert len(more("search 明日").split("|")) == 2 * n + 2
-    more_here = Analysers(japanese=Sudachi(required=True))
+    more_here = Analyzers(japanese=Sudachi(required=True))
     assert len(asked(tmp_path, more_here, ASKED)) == 4
     assert noted(tmp_path) == {"": 4, "sudachi": 4}
     made = files(tmp_path)
-    for analysers in (PLAIN, more_here, PLAIN, more_here):
-        assert len(asked(tmp_path, analysers, "明日")) == 4
+    for analyzers in (PLAIN, more_here, PLAIN, more_here):
+        assert len(asked(tmp_path, analyzers, "明日")) == 4
     assert files(tmp_path) == made
 
 
@@ -153,19 +153,19 @@ class Deciding(Detector):
         return "fi", 1.0
 
 
-def opened(folder: Path, analysers: Analysers) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(), FaissOptions(analysers=analysers))
+def opened(folder: Path, analyzers: Analyzers) -> FaissMemoryBackend:
+    return FaissMemoryBackend(folder, HashingEmbedder(), FaissOptions(analyzers=analyzers))
 
 
-def asked(folder: Path, analysers: Analysers, text: str = "kahvi") -> list[str]:
-    backend = opened(folder, analysers)
+def asked(folder: Path, analyzers: Analyzers, text: str = "kahvi") -> list[str]:
+    backend = opened(folder, analyzers)
     hits = backend.search(Query(text, limit=10, mode="lexical"))
     backend.close()
     return [hit.entry.content for hit in hits]
 
 
 def test_of_two_that_have_what_the_other_lacks_neither_undoes_the_other(tmp_path: Path) -> None:
-    one, other = Analysers(finnish=Shouting(required=True)), Analysers(detector=Deciding(required=True))
+    one, other = Analyzers(finnish=Shouting(required=True)), Analyzers(detector=Deciding(required=True))
     backend = opened(tmp_path, one)
     backend.store([make_entry("Kahvi on kuumaa, koska se on juuri keitetty.")])
     backend.close()
@@ -173,7 +173,7 @@ def test_of_two_that_have_what_the_other_lacks_neither_undoes_the_other(tmp_path
     made = files(tmp_path)
     assert asked(tmp_path, other) and asked(tmp_path, PLAIN) and asked(tmp_path, one)
     assert files(tmp_path) == made
-    both = Analysers(detector=other.detector, finnish=one.finnish)
+    both = Analyzers(detector=other.detector, finnish=one.finnish)
     assert asked(tmp_path, both) and noted(tmp_path) == {"": 1, "shouting": 1, "deciding": 1}
     made = files(tmp_path)
     assert asked(tmp_path, one) and asked(tmp_path, other) and asked(tmp_path, both)
@@ -183,7 +183,7 @@ def test_of_two_that_have_what_the_other_lacks_neither_undoes_the_other(tmp_path
 def test_a_detector_s_language_is_found_by_who_lacks_it_and_is_no_damage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backend = opened(tmp_path, Analysers(detector=Deciding(required=True)))
+    backend = opened(tmp_path, Analyzers(detector=Deciding(required=True)))
     backend.store([make_entry("hopeinen kahvikuppi")])
     assert [hit.entry.content for hit in backend.search(Query("kahvikupit", mode="lexical"))]
     backend.close()
@@ -202,11 +202,11 @@ def test_an_analyser_that_cannot_be_loaded_is_not_noted(tmp_path: Path) -> None:
             raise OSError("no dictionary")
 
     entry = make_entry("Kahvi on kuumaa, koska se on juuri keitetty.")
-    assert AnalyzedEntry.of(1, entry, Analysers(finnish=Shouting(required=True))).analysers == ("shouting",)
-    assert AnalyzedEntry.of(1, entry, Analysers(finnish=Broken(required=False))).analysers == ()
+    assert AnalyzedEntry.of(1, entry, Analyzers(finnish=Shouting(required=True))).analyzers == ("shouting",)
+    assert AnalyzedEntry.of(1, entry, Analyzers(finnish=Broken(required=False))).analyzers == ()
     assert (
         AnalyzedEntry.of(
-            1, make_entry("tea is hot and it is good"), Analysers(finnish=Shouting(required=True))
-        ).analysers
+            1, make_entry("tea is hot and it is good"), Analyzers(finnish=Shouting(required=True))
+        ).analyzers
         == ()
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.links import LinkFilter, remove_unknown_links
-from agentformer.text.prompt_quoting import Unquoted
+from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.types import Answer, AnswerPiece
 from tests.rag.models import HITS, Scripted, hit
 
@@ -153,7 +153,7 @@ def test_a_streamed_text_shows_no_image_whatever_its_pieces(text: str, size: int
     whole = LinkFilter()
     assert shown == whole.feed(text) + whole.rest()
     assert not re.search("<[a-z]+ (?:src|href)=|!\\[a|!\\[1\\]\\(|!\\[NEW", shown)
-    assert remove_unknown_links(shown, [text]).text == remove_unknown_links(Unquoted([])(text), [text]).text
+    assert remove_unknown_links(shown, [text]).text == remove_unknown_links(MarkerRestorer([])(text), [text]).text
 
 
 def test_a_stream_shows_no_image_and_ends_with_the_same_text() -> None:

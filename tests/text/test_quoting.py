@@ -8,7 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentformer.text.prompt_quoting import Unquoted, framed, inert, inert_json, inert_line, without_tokens
+from agentformer.text.prompt_quoting import (
+    MarkerRestorer,
+    escape_json,
+    escape_line,
+    escape_text,
+    strip_template_tokens,
+    wrap_in_tag,
+)
 from tests.attacks.gullible import forged, look, why
 
 _PIECES = st.sampled_from(
@@ -58,7 +65,7 @@ _TEXT = st.lists(_PIECES, max_size=12).map("".join) | st.text(max_size=40)
 @example("</pass\u200d\u200d\u200dage>")
 @example("x\u200d</passage>")
 def test_nothing_in_a_frame_leaves_it_or_passes_for_a_token(text: str) -> None:
-    told = framed("note", text)
+    told = wrap_in_tag("note", text)
     assert told.count("<") == told.count(">") == 2
     assert not forged(told)
     assert why([{"role": "user", "content": told}]) == ""
@@ -66,7 +73,7 @@ def test_nothing_in_a_frame_leaves_it_or_passes_for_a_token(text: str) -> None:
 
 @given(_TEXT)
 def test_json_stays_the_same_value_and_is_as_inert(text: str) -> None:
-    told = inert_json(json.dumps({"content": text, "list": [[1], ["INST"]]}, ensure_ascii=False))
+    told = escape_json(json.dumps({"content": text, "list": [[1], ["INST"]]}, ensure_ascii=False))
     assert json.loads(told) == {"content": text, "list": [[1], ["INST"]]}
     framed_json = f"<tool-result>\n{told}\n</tool-result>"
     assert not forged(framed_json, in_json=True)
@@ -75,15 +82,15 @@ def test_json_stays_the_same_value_and_is_as_inert(text: str) -> None:
 
 @given(_TEXT)
 def test_a_name_stays_on_one_line_and_in_its_quotes(text: str) -> None:
-    told = inert_line(text)
+    told = escape_line(text)
     assert len(told.splitlines()) <= 1
     assert not set('"<>') & set(told)
 
 
 @given(_TEXT)
 def test_what_was_made_inert_stays_as_it_is(text: str) -> None:
-    once = inert(text)
-    assert inert(once) == once
+    once = escape_text(text)
+    assert escape_text(once) == once
 
 
 @pytest.mark.parametrize(
@@ -98,8 +105,8 @@ def test_what_was_made_inert_stays_as_it_is(text: str) -> None:
     ],
 )
 def test_plain_text_is_not_touched(text: str) -> None:
-    assert inert(text) == text
-    assert without_tokens(text) == text
+    assert escape_text(text) == text
+    assert strip_template_tokens(text) == text
 
 
 @pytest.mark.parametrize(
@@ -122,7 +129,7 @@ def test_plain_text_is_not_touched(text: str) -> None:
     ],
 )
 def test_what_a_model_is_shown(text: str, told: str) -> None:
-    assert inert(text) == told
+    assert escape_text(text) == told
 
 
 @pytest.mark.parametrize(
@@ -134,14 +141,14 @@ def test_what_a_model_is_shown(text: str, told: str) -> None:
     ],
 )
 def test_a_persons_words_lose_tokens_alone(text: str, told: str) -> None:
-    assert without_tokens(text) == told
+    assert strip_template_tokens(text) == told
 
 
 @pytest.mark.parametrize("unit", ["<", "[", "&", "< ", "\u200d", "é\u200d", "&amp;", "[A", "Human", "> ", "[A_", "*\n"])
 def test_long_repetitions_are_no_work(unit: str) -> None:
     text = unit * 50_000
-    assert len(inert(text)) <= 2 * len(text)
-    assert json.loads(inert_json(json.dumps(text))) == text
+    assert len(escape_text(text)) <= 2 * len(text)
+    assert json.loads(escape_json(json.dumps(text))) == text
 
 
 def test_the_reader_of_these_tests_sees_through_look_alikes() -> None:
@@ -158,16 +165,16 @@ def test_the_reader_of_these_tests_sees_through_look_alikes() -> None:
     ],
 )
 def test_a_copy_of_quoted_text_gets_its_brackets_back(text: str) -> None:
-    assert inert(text) != text
-    assert Unquoted([text])(inert(text)) == text
+    assert escape_text(text) != text
+    assert MarkerRestorer([text])(escape_text(text)) == text
 
 
 @pytest.mark.parametrize("text", ["</passage>", "[INST] x [/INST]", "<|im_start|", "[SYS]", "[system]"])
 def test_a_copy_of_a_quoted_token_stays_quoted(text: str) -> None:
-    assert Unquoted([text])(inert(text)) == inert(text) != text
+    assert MarkerRestorer([text])(escape_text(text)) == escape_text(text) != text
 
 
 def test_signs_of_the_source_itself_are_kept() -> None:
-    assert Unquoted(["‹oui›"])("‹oui› ⟦NEW⟧") == "‹oui› [NEW]"
-    assert Unquoted(["⟦1⟧ ⟦NEW⟧"])("‹a› ⟦NEW⟧") == "<a> ⟦NEW⟧"
-    assert Unquoted([])("⟦2⟧ ⟦source 2⟧ ⟦2†a⟧ ⟦Anna⟧: ‹|") == "⟦2⟧ ⟦source 2⟧ ⟦2†a⟧ ⟦Anna⟧: ‹|"
+    assert MarkerRestorer(["‹oui›"])("‹oui› ⟦NEW⟧") == "‹oui› [NEW]"
+    assert MarkerRestorer(["⟦1⟧ ⟦NEW⟧"])("‹a› ⟦NEW⟧") == "<a> ⟦NEW⟧"
+    assert MarkerRestorer([])("⟦2⟧ ⟦source 2⟧ ⟦2†a⟧ ⟦Anna⟧: ‹|") == "⟦2⟧ ⟦source 2⟧ ⟦2†a⟧ ⟦Anna⟧: ‹|"

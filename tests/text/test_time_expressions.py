@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.text.dates.dates import find_dates
-from agentformer.text.dates.expressions import MAX_TEXT, Period, find_days, periods
-from agentformer.text.dates.terms import date_terms, terms_of_day
+from agentformer.text.dates.expressions import MAX_TEXT, Period, find_date_ranges, periods
+from agentformer.text.dates.terms import date_terms, day_terms
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
@@ -116,7 +116,7 @@ def test_what_only_looks_like_a_time_is_none(text: str) -> None:
 @pytest.mark.parametrize("odd", ["Straße", "ﬁle", "İstanbul", "ŉ"])
 def test_a_letter_that_case_folding_makes_longer_moves_nothing(odd: str) -> None:
     text = f"{odd} {odd}, yesterday"
-    (found,) = find_days(text, MONDAY.date())
+    (found,) = find_date_ranges(text, MONDAY.date())
     assert text[found.start : found.end] == "yesterday"
     assert found.first == date(2023, 5, 7)
 
@@ -142,13 +142,13 @@ def test_a_language_is_believed_if_a_word_of_it_is_there(text: str, language: st
 )
 def test_where_a_stretch_only_begins_or_ends_is_no_time_asked_for(text: str) -> None:
     assert said(text) == []
-    assert [days.border for days in find_days(text, MONDAY.date())] == [True]
+    assert [days.border for days in find_date_ranges(text, MONDAY.date())] == [True]
 
 
 def test_a_date_without_a_year_is_the_last_of_a_question_and_the_nearest_of_a_text() -> None:
     assert said("on 20 May") == ["2022-05-20"]
-    assert [days.first for days in find_days("on 20 May", MONDAY.date())] == [date(2023, 5, 20)]
-    assert find_days("on 20 May, yesterday", None) == []  # of which nothing is known
+    assert [days.first for days in find_date_ranges("on 20 May", MONDAY.date())] == [date(2023, 5, 20)]
+    assert find_date_ranges("on 20 May, yesterday", None) == []  # of which nothing is known
 
 
 def test_both_readings_of_an_ambiguous_date_are_given() -> None:
@@ -169,7 +169,7 @@ def test_terms_are_the_same_for_the_same_day_however_it_is_written() -> None:
     assert date_terms("I went there yesterday", on, "en") == ("2023-05-07", "2023-05")
     assert date_terms("7. toukokuuta 2023", None, "fi") == date_terms("2023-05-07", None) == ("2023-05-07", "2023-05")
     assert date_terms("viime viikolla", on, "fi") == ("2023-W18",)
-    assert set(date_terms("last week and yesterday", on)) <= {*terms_of_day(date(2023, 5, 7))}
+    assert set(date_terms("last week and yesterday", on)) <= {*day_terms(date(2023, 5, 7))}
     assert date_terms("last year", on) == ("2022",)
     assert date_terms("in 2022", on) == ()  # a number is a term already
     assert len(date_terms(" ".join(f"{n % 28 + 1}.{n % 12 + 1}.{1900 + n}" for n in range(120)), None)) == 32
@@ -186,7 +186,7 @@ def test_the_end_of_the_calendar_raises_nothing() -> None:
 def test_any_text_gives_whole_days_in_order(text: str) -> None:
     for period in periods(text, MONDAY):
         assert period.start < period.end and period.start.time() == period.end.time() == datetime.min.time()
-    found = find_days(text, MONDAY.date())
+    found = find_date_ranges(text, MONDAY.date())
     assert all(0 <= days.start < days.end <= len(text) and days.first <= days.last for days in found)
     assert all(one.end <= other.start or (one.start, one.end) == (other.start, other.end)
                for one, other in pairwise(found))  # fmt: skip
@@ -204,7 +204,7 @@ def test_runs_of_white_space_are_read_once(text: str, gap: str) -> None:
 )
 def test_long_hostile_texts_are_read_up_to_a_bound(piece: str) -> None:
     text = piece * (MAX_TEXT // len(piece) + 1)
-    assert find_days(text + " 7 May 2023", MONDAY.date()) == find_days(text[:MAX_TEXT], MONDAY.date())
+    assert find_date_ranges(text + " 7 May 2023", MONDAY.date()) == find_date_ranges(text[:MAX_TEXT], MONDAY.date())
 
 
 @pytest.mark.parametrize(

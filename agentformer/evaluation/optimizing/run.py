@@ -31,7 +31,7 @@ from agentformer.evaluation.optimizing.stores import Stores
 from agentformer.evaluation.optimizing.vectors import short_name
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.settings import Settings
-from agentformer.text.analyzer_choice import chosen_analysers
+from agentformer.text.analyzer_choice import choose_analyzers
 from agentformer.text.languages import detect_language
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import Embedder, EmbeddingSpace
@@ -65,7 +65,7 @@ def optimize(
     `without`, and with `only`, these alone.
 
     What was measured is kept in `work`, in a folder of its own (`places`): the same call goes on where an earlier one
-    was interrupted, by whatever. Where passages, questions, model, version, installed analysers or the other settings
+    was interrupted, by whatever. Where passages, questions, model, version, installed analyzers or the other settings
     of retrieval are no longer the same, it begins anew. No configuration is begun that would end more than `budget`
     seconds after the start; the last measurements, on the test half, are made in any case.
 
@@ -149,14 +149,14 @@ def _about(corpus: Corpus, space: EmbeddingSpace | None, seed: int) -> dict[str,
         "model": "" if space is None else f"{space.spec} {space.max_tokens} {short_name(space)}",
         "version": f"{__version__} {ANALYSIS}",
         "settings": {name: str(getattr(settings, name)) for name in _FIXED if hasattr(settings, name)},
-        "analysers": _installed(settings),
+        "analyzers": _installed(settings),
         "seed": seed,
     }
 
 
 def _installed(settings: Settings) -> list[str]:
-    """The analysers that `auto` means here; a configuration that names one is had with it or not at all."""
-    chosen = chosen_analysers(
+    """The analyzers that `auto` means here; a configuration that names one is had with it or not at all."""
+    chosen = choose_analyzers(
         dataclasses.replace(settings, language_detector="auto", compounds="auto", japanese="auto")
     )
     found = [getattr(chosen, each.name) for each in dataclasses.fields(chosen)]

@@ -14,7 +14,7 @@ from typing import Literal
 from agentformer.errors import MissingExtra
 from agentformer.settings import Settings
 from agentformer.settings.fields import CHOICES
-from agentformer.text.analyzer_choice import chosen_analysers
+from agentformer.text.analyzer_choice import choose_analyzers
 
 Level = Literal["eval", "quick", "full"]
 Cost = Literal["search", "words", "vectors", "chunks"]  # what a change makes anew, each with what stands before it
@@ -81,12 +81,12 @@ def stored_key(settings: Settings, configuration: Configuration) -> str:
     """A text that is the same for configurations that can search one store: cut, embedded and analysed alike."""
     stored = {each.name: configuration[each.name] for each in _of(configuration) if each.cost != "search"}
     try:
-        chosen = chosen_analysers(settings_of(settings, configuration))
+        chosen = choose_analyzers(settings_of(settings, configuration))
     except MissingExtra:
         return key(stored)
-    analysers = [getattr(chosen, each.name) for each in dataclasses.fields(chosen)]
-    in_force = ",".join(each.name if each else "" for each in analysers)
-    return key({name: value for name, value in stored.items() if name not in _ANALYSIS} | {"analysers": in_force})
+    analyzers = [getattr(chosen, each.name) for each in dataclasses.fields(chosen)]
+    in_force = ",".join(each.name if each else "" for each in analyzers)
+    return key({name: value for name, value in stored.items() if name not in _ANALYSIS} | {"analyzers": in_force})
 
 
 @dataclass(frozen=True, slots=True)

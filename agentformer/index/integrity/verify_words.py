@@ -164,7 +164,7 @@ def _wrong_terms(connection: sqlite3.Connection, words: OpenedWords, nums: IntAr
 
 
 def _holds(words: OpenedWords, analysed: AnalyzedEntry) -> bool:
-    """Has the index the entry's terms? What an analyser adds to them is not looked for; where one told the language,
+    """Has the index the entry's terms? What an analyzer adds to them is not looked for; where one told the language,
     which is not known without it, only terms that no language changes are."""
     if words.searcher.search(_exactly(words, analysed), limit=1).count == 1:
         return True

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentformer.later import Later
 from agentformer.text.analysis import language_of, query_terms, text_terms
-from agentformer.text.analyzers import PLAIN, Analysers
-from agentformer.text.dates.terms import date_terms, terms_of_day
+from agentformer.text.analyzers import PLAIN, Analyzers
+from agentformer.text.dates.terms import date_terms, day_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import MemoryEntry, Scope
 
@@ -54,25 +54,25 @@ class AnalyzedEntry:
     language: str  # "" when unknown
     places: tuple[str, ...]
     terms: Mapping[str, tuple[str, ...]]  # by field, repeated as in the text
-    analysers: tuple[str, ...] = ()  # by name, that took part beside what is always there
+    analyzers: tuple[str, ...] = ()  # by name, that took part beside what is always there
 
     @classmethod
     def of(
-        cls, num: int, entry: MemoryEntry, analysers: Analysers = PLAIN, around: Sequence[str] = ()
+        cls, num: int, entry: MemoryEntry, analyzers: Analyzers = PLAIN, around: Sequence[str] = ()
     ) -> AnalyzedEntry:
         """An entry with the texts `around` it, whose words count beside its own."""
         prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
-        language = language_of(entry.content, prior, analysers)
-        terms = text_terms(entry.content, language, analysers)
+        language = language_of(entry.content, prior, analyzers)
+        terms = text_terms(entry.content, language, analyzers)
         context = text_terms(f"{entry.title} {entry.context}", language).stems if entry.title or entry.context else ()
         stems = (*terms.stems, *dict.fromkeys((*context, *entry_date_terms(entry, language))))
-        beside = [term for text in around for term in text_terms(text[:_AROUND], language, analysers).stems]
+        beside = [term for text in around for term in text_terms(text[:_AROUND], language, analyzers).stems]
         fields = {
             "stems": (*stems * _OWN, *beside) if beside else stems,
             "surface": terms.surface,
             "parts": terms.parts,
         }
-        return cls(num, language, tuple(_places(entry)), fields, analysers.names(language))
+        return cls(num, language, tuple(_places(entry)), fields, analyzers.names(language))
 
     def document(self) -> Any:
         """As tantivy takes it."""
@@ -81,8 +81,8 @@ class AnalyzedEntry:
         for place in self.places:
             document.add_text("places", place)
         document.add_text("language", self.language or UNKNOWN_LANGUAGE)
-        for name in self.analysers:
-            document.add_text("analysers", name)
+        for name in self.analyzers:
+            document.add_text("analyzers", name)
         for name, terms in self.terms.items():
             document.add_text(name, " ".join(terms))
         return document
@@ -92,7 +92,7 @@ def schema() -> Any:
     """The fields of a tantivy index."""
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("num", indexed=True, fast=True)
-    for name in ("places", "language", "analysers"):
+    for name in ("places", "language", "analyzers"):
         builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
     for name in BOOSTS:
         builder.add_text_field(name, tokenizer_name="whitespace", index_option="freq")
@@ -112,10 +112,10 @@ def in_language(term: str, language: str) -> bool:
 
 
 def asked_terms(
-    text: str, languages: Sequence[str], dates: Sequence[str] = (), analysers: Analysers = PLAIN
+    text: str, languages: Sequence[str], dates: Sequence[str] = (), analyzers: Analyzers = PLAIN
 ) -> list[Asked]:
     """The terms of a query against texts in `languages`, each once, with those of the days that it asks for."""
-    terms = _query_terms(text, tuple(languages), analysers)
+    terms = _query_terms(text, tuple(languages), analyzers)
     counts = Counter(
         [
             *(("stems", term) for term in terms.stems),
@@ -169,7 +169,7 @@ def entry_date_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
     """The terms of the day of an entry, and of the days that its title and text name. "Yesterday" is the day before it
     happened; in a text of which it is not known when, only whole dates count."""
     on = day_of(entry.occurred_at)
-    own = terms_of_day(on) if on else ()
+    own = day_terms(on) if on else ()
     return tuple(dict.fromkeys((*own, *date_terms(f"{entry.title}\n{entry.content}", on, language))))
 
 

@@ -37,7 +37,7 @@ from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.files import delete
 from agentformer.records.neighbours import said_around
-from agentformer.text.analyzers import PLAIN, Analysers
+from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ _UNCHANGED = -1  # in place of the change that an entry is of, where it has not 
 class WordIndex:
     """BM25 search over entries. Thread-safe, and safe with other processes on the same folder."""
 
-    def __init__(self, folder: Path, store_id: str, analysers: Analysers = PLAIN) -> None:
+    def __init__(self, folder: Path, store_id: str, analyzers: Analyzers = PLAIN) -> None:
         self._folder = folder
         self._identity = {"store": store_id, "analysis": ANALYSIS}
-        self._analysers = analysers
-        self._sharing = Sharing(analysers)
+        self._analysers = analyzers
+        self._sharing = Sharing(analyzers)
         self._writing = threading.RLock()  # of the index on disk within this process; held while it is written
         self._lock = threading.RLock()  # of what searches see, held for moments
         self._index: Any = None
@@ -242,7 +242,7 @@ class WordIndex:
         return str(self._folder) + ".lock"
 
     def _follow(self, database: Database, lacking: Sequence[int] = ()) -> None:
-        """Write what has changed, and anew the entries that are `lacking` what an analyser of this process tells."""
+        """Write what has changed, and anew the entries that are `lacking` what an analyzer of this process tells."""
         delete_unlisted(self._folder)
         with writer_of(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
             newest = records.last_change(connection)
@@ -268,10 +268,10 @@ class WordIndex:
                 writer.add_document(analysed.document())
 
 
-def _analysed(connection: sqlite3.Connection, nums: Sequence[int], analysers: Analysers) -> dict[int, AnalyzedEntry]:
+def _analysed(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> dict[int, AnalyzedEntry]:
     """Those of these entries that are there and searched."""
     return {
-        num: AnalyzedEntry.of(num, entry, analysers, said_around(connection, entry))
+        num: AnalyzedEntry.of(num, entry, analyzers, said_around(connection, entry))
         for num, entry in records.by_num(connection, nums).items()
         if entry.kind not in UNSEARCHED_KINDS
     }

@@ -17,7 +17,7 @@ from agentformer.index.words.fields import BOOSTS, Asked, asked_terms, in_langua
 from agentformer.index.words.memtable import Memtable, Statistics
 from agentformer.later import Later
 from agentformer.text.analysis import MAX_QUERY
-from agentformer.text.analyzers import PLAIN, Analysers
+from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.text.languages import language_of_query
 from agentformer.types import Scope
 
@@ -70,9 +70,9 @@ _NONE = Scored.of([], [])
 class Stored:
     """One commit of the index. Thread-safe; answers the same for as long as it is kept, whatever is written."""
 
-    def __init__(self, searcher: Any, schema: Any, analysers: Analysers = PLAIN) -> None:
+    def __init__(self, searcher: Any, schema: Any, analyzers: Analyzers = PLAIN) -> None:
         self._searcher = searcher
-        self._analysers = analysers
+        self._analysers = analyzers
         self._schema = schema
         self._lock = threading.Lock()
         self._holders: dict[tuple[str, str], int] = {}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentformer.memory.summaries.numbers import Number, find_numbers
-from agentformer.text.dates.dates import Day, Mention, find_dates, given
+from agentformer.text.dates.dates import Day, Mention, find_dates, is_given
 from agentformer.text.negations import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
 
 _YEARS = range(1900, 2100)
@@ -94,7 +94,7 @@ def clash(one: Facts, other: Facts) -> str:
 
 def _other_day(one: Facts, other: Facts) -> bool:
     """Does `one` give a date that is none of the other's, nor a part of one?"""
-    return any(not given(day, other.days, (day.year,)) for day in one.days)
+    return any(not is_given(day, other.days, (day.year,)) for day in one.days)
 
 
 def _other_year(one: Facts, other: Facts) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from agentformer.errors import InvalidInput
 from agentformer.memory.prompt_markers import without_recalled
 from agentformer.records import fields
-from agentformer.text.prompt_quoting import framed, without_tokens
+from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, MemoryEntry
 
 _Role = Literal["system", "user", "assistant"]
@@ -91,9 +91,9 @@ def _message(
     does an entry of the role `system`: who stored it may be anybody. The caller's own messages of the system stay."""
     known, text = _role(role, label), _fresh(content)
     if role not in framed_roles or not text.strip():
-        own = text if known == _SYSTEM else without_tokens(text)
+        own = text if known == _SYSTEM else strip_template_tokens(text)
         return Said(ChatMessage(known, own), entry_id or label, entry_id)
-    return Said(ChatMessage("user", framed(_FRAMES[role], text)), entry_id or label, entry_id, text)
+    return Said(ChatMessage("user", wrap_in_tag(_FRAMES[role], text)), entry_id or label, entry_id, text)
 
 
 def _role(value: Any, label: str) -> _Role:

@@ -14,7 +14,7 @@ from agentformer.errors import InvalidInput
 from agentformer.memory.context.conversation import Said
 from agentformer.memory.prompt_markers import core_block, recalled_block
 from agentformer.records.codec import happened_at
-from agentformer.text.prompt_quoting import without_tokens
+from agentformer.text.prompt_quoting import strip_template_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
 _MISSES = 20  # messages in a row that do not fit, after which no older one is tried
@@ -286,7 +286,7 @@ class Plan:
 
 def _plain(text: str) -> str:
     """For comparing what a caller says, or memory holds, with what a message shows of it."""
-    return " ".join(without_tokens(text).split())
+    return " ".join(strip_template_tokens(text).split())
 
 
 def _is_users(one: Said) -> bool:
@@ -306,4 +306,4 @@ def _with_task(task: str, said: Sequence[Said]) -> tuple[list[Said], Said | None
         return spoken, None
     if spoken and _is_users(spoken[-1]) and _plain(spoken[-1].text) == _plain(task):
         return spoken[:-1], spoken[-1]
-    return spoken, Said(ChatMessage("user", without_tokens(task)), "task")
+    return spoken, Said(ChatMessage("user", strip_template_tokens(task)), "task")

@@ -8,7 +8,7 @@ from agentformer.memory.summaries.lines import flat, in_order, label, moment_of
 from agentformer.memory.summaries.outcomes import CATEGORY, KIND
 from agentformer.memory.summaries.summarizer import Summary
 from agentformer.records.ids import new_id
-from agentformer.text.dates.calendar import written_range
+from agentformer.text.dates.calendar import format_range
 from agentformer.text.languages import detect_language
 from agentformer.types import Link, MemoryEntry
 
@@ -25,7 +25,7 @@ def summary_entry(summary: Summary, originals: Sequence[MemoryEntry]) -> MemoryE
     language = detect_language(summary.text, detect_language(" ".join(entry.content[:1000] for entry in originals)))
     speakers = list(dict.fromkeys(flat(entry.speaker) for entry in originals if entry.speaker.strip()))
     named = ", ".join(list(dict.fromkeys(filter(None, map(label, originals))))[:_MOST_NAMES])
-    when = written_range(first, last, language) if first and last else ""
+    when = format_range(first, last, language) if first and last else ""
     known = {"language": language} if language else {}
     place = originals[0]
     return MemoryEntry(

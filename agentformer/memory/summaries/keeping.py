@@ -16,7 +16,7 @@ from agentformer.memory.summaries.lines import flat, label
 from agentformer.memory.summaries.names import Vocabulary, inner_names
 from agentformer.memory.summaries.numbers import Number, ascii_digits, find_numbers
 from agentformer.text.dates.calendar import months, weekdays
-from agentformer.text.dates.dates import Day, find_dates, given
+from agentformer.text.dates.dates import Day, find_dates, is_given
 from agentformer.text.languages import detect_language
 from agentformer.types import MemoryEntry
 
@@ -74,7 +74,7 @@ def _keeps_figures(summary: str, figures: _Figures) -> bool:
         return True
     years = {day.year for day in said | known}
     # A summary may say less of a date than its original, or more.
-    return any(given(day, known, years) for day in said) or any(given(day, said, years) for day in known)
+    return any(is_given(day, known, years) for day in said) or any(is_given(day, said, years) for day in known)
 
 
 def _keeps_names(summary: str, names: Iterable[str], language: str) -> bool:

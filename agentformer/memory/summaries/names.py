@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from agentformer.text.dates.calendar import bare
+from agentformer.text.dates.calendar import strip_accents
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
 from agentformer.text.sentences import sentence_spans
 
@@ -54,8 +54,8 @@ ensemble ensuite finalement puis résumé utilisateur además ambos después fin
 _LONG = 5  # letters that an ordinary word with a known ending has more than
 _NAMELIKE = frozenset({"nen", "inen", "isen"})  # endings of Finnish surnames as well
 _ABBREVIATIONS = frozenset().union(*word_list("abbreviations").values())
-_FOLDED_FUNCTIONS = {language: frozenset(map(bare, words)) for language, words in FUNCTION_WORDS.items()}
-_OPENERS = frozenset(map(bare, _OPENING_WORDS.split())).union(
+_FOLDED_FUNCTIONS = {language: frozenset(map(strip_accents, words)) for language, words in FUNCTION_WORDS.items()}
+_OPENERS = frozenset(map(strip_accents, _OPENING_WORDS.split())).union(
     *_FOLDED_FUNCTIONS.values(), *word_list("greetings").values()
 )
 _ENDINGS = {
@@ -177,7 +177,7 @@ def _together(words: Iterable[re.Match[str]], text: str) -> Iterator[Name]:
 
 
 def _folded(word: str) -> str:
-    return bare(word.casefold())
+    return strip_accents(word.casefold())
 
 
 def _stemmed(folded: str, language: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentformer.memory.summaries.lines import label
-from agentformer.text.prompt_quoting import framed, inert, inert_line, without_tokens
+from agentformer.text.prompt_quoting import escape_line, escape_text, strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, MemoryEntry
 
 PROMPT_VERSION = "3"  # kept with each summary; raise it with every change of the texts below
@@ -44,12 +44,12 @@ def again(asked: Sequence[ChatMessage], summary: str, problems: Sequence[str]) -
     """The same conversation, with the summary that came and what is wrong with it."""
     listed = "\n".join(f"- {problem}" for problem in problems)
     # Some servers refuse an empty message of the assistant.
-    told = _AGAIN.format(problems=framed("mistakes", listed))
-    return [*asked, ChatMessage("assistant", without_tokens(summary) or "-"), ChatMessage("user", told)]
+    told = _AGAIN.format(problems=wrap_in_tag("mistakes", listed))
+    return [*asked, ChatMessage("assistant", strip_template_tokens(summary) or "-"), ChatMessage("user", told)]
 
 
 def _message(number: int, entry: MemoryEntry, text: str) -> str:
     when = entry.occurred_at.strftime("%Y-%m-%d %H:%M") if entry.occurred_at else ""
-    who = f' speaker="{inert_line(label(entry))}"' if label(entry) else ""
+    who = f' speaker="{escape_line(label(entry))}"' if label(entry) else ""
     date = f' date="{when}"' if when else ""
-    return f'<message number="{number}"{who}{date}>\n{inert(text)}\n</message>'
+    return f'<message number="{number}"{who}{date}>\n{escape_text(text)}\n</message>'

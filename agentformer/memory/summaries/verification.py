@@ -15,7 +15,7 @@ from agentformer.memory.summaries.lines import flat, line
 from agentformer.memory.summaries.names import Vocabulary, unknown_names
 from agentformer.memory.summaries.numbers import ascii_digits, find_numbers
 from agentformer.text.dates.calendar import months
-from agentformer.text.dates.dates import Day, Mention, find_dates, given, of_moment
+from agentformer.text.dates.dates import Day, Mention, day_of_moment, find_dates, is_given
 from agentformer.text.languages import detect_language
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
@@ -53,7 +53,7 @@ def _known(originals: Sequence[MemoryEntry], language: str) -> _Known:
         days.update(reading for mention in find_dates(ascii_digits(text), loose=True) for reading in mention.readings)
     for entry in originals:
         if entry.occurred_at:
-            days.add(of_moment(entry.occurred_at))
+            days.add(day_of_moment(entry.occurred_at))
             numbers.add(f"at {entry.occurred_at.hour}:{entry.occurred_at.minute:02}")
     years = {day.year for day in days} | {int(number) for number in numbers if re.fullmatch(r"\d{4}", number)}
     numbers.update(str(day.year) for day in days if day.year)
@@ -79,7 +79,7 @@ def _wrong_dates(text: str, known: _Known) -> Iterator[tuple[int, str]]:
         for mention in find_dates(plain):
             for day in mention.readings:
                 if day not in judged:
-                    judged[day] = given(day, known.days, known.years)
+                    judged[day] = is_given(day, known.days, known.years)
             settled = any(judged[day] for day in mention.readings)
             if settled or mention.sure:  # what else may be a date is looked at as a number
                 dates.append(mention)

@@ -16,7 +16,7 @@ from agentformer.rag.answer.sentences import Evidence, rank_evidence
 from agentformer.rag.answer.stream import AnswerStream, refuses, visible_text, without_refusal
 from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language, language_code
-from agentformer.text.prompt_quoting import Unquoted
+from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.types import (
     Answer,
     AnswerEvent,
@@ -153,7 +153,7 @@ class Answerer:
         if len(given) < len(hits):
             warnings.append(f"the passages did not fit the model: it was given {len(given)} of {len(hits)}")
         raw = _raw(question, given)
-        checked = remove_unknown_links(Unquoted(raw)(text), raw)
+        checked = remove_unknown_links(MarkerRestorer(raw)(text), raw)
         warnings += link_warnings(checked.unknown_hosts)
         text = checked.text
         cited = cite(without_unfinished(without_refusal(text)) if cut else without_refusal(text), given)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from agentformer.rag.answer.prompts import CITING
-from agentformer.text.prompt_quoting import without_hidden
+from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.types import Hit
 
 _MARK = re.compile(CITING, re.IGNORECASE)
@@ -54,7 +54,7 @@ class Borrowed:
         """What stands beside each mark of the passages -> the passages that have it."""
         found: dict[tuple[int, str, str], set[int]] = {}
         for holder, hit in enumerate(self._hits, 1):
-            content = without_hidden(hit.entry.content)
+            content = strip_hidden(hit.entry.content)
             for mark in _MARK.finditer(content):
                 before, after = _beside(content, mark.start(), mark.end())
                 for number in numbers_of(mark["numbers"]):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agentformer.text.prompt_quoting import Unquoted, without_hidden
+from agentformer.text.prompt_quoting import MarkerRestorer, strip_hidden
 
 # "![1]" ends a sentence with a citation. In code, "! [" means what "![" does.
 _IMAGE = re.compile(r"!(?=\[(?!\d{1,3}\](?![(\[:])))")
@@ -102,7 +102,7 @@ class _Known:
     def __init__(self, given: Iterable[str]) -> None:
         forms: dict[str, None] = {}
         for text in given:
-            plain = without_hidden(text)
+            plain = strip_hidden(text)
             # A document's lines may break an address: its rest is the first word of the next line.
             forms.update(dict.fromkeys(map(_alike, (text, plain, _LINE_END.sub("", plain)))))
         self._text = "\n".join(forms)
@@ -146,7 +146,7 @@ class LinkFilter:
     without. Its links are judged when it is whole."""
 
     def __init__(self, given: Iterable[str] = ()) -> None:
-        self._unquoted = Unquoted(given)
+        self._unquoted = MarkerRestorer(given)
         self._held = ""
 
     def feed(self, piece: str) -> str:
@@ -174,7 +174,7 @@ def _decoded(coded: re.Match[str]) -> str:
         letters = bytes.fromhex(coded[0].replace("%", "")).decode()
     except UnicodeDecodeError:
         return coded[0]
-    strange = any(ch.isspace() or ch in _STOPS for ch in letters) or without_hidden(letters) != letters
+    strange = any(ch.isspace() or ch in _STOPS for ch in letters) or strip_hidden(letters) != letters
     return coded[0] if strange else letters
 
 

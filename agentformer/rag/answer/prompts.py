@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from agentformer.text.languages import detect_language, likelier_of_alike
-from agentformer.text.prompt_quoting import inert, inert_line, without_hidden, without_tokens
+from agentformer.text.prompt_quoting import escape_line, escape_text, strip_hidden, strip_template_tokens
 from agentformer.types import ChatMessage, Hit
 
 NO_ANSWER = "NO_ANSWER"  # what a model is to say in place of an answer: no phrase of a language, so it can be told
@@ -81,20 +81,20 @@ def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
     passages = "\n\n".join(_passage(n, hit) for n, hit in enumerate(hits, 1))
     return [
         ChatMessage("system", SYSTEM),
-        ChatMessage("user", f"<passages>\n{passages}\n</passages>\n\nQuestion: {without_tokens(question)}"),
+        ChatMessage("user", f"<passages>\n{passages}\n</passages>\n\nQuestion: {strip_template_tokens(question)}"),
     ]
 
 
 def declines(hits: Sequence[Hit]) -> bool:
     """Does a passage itself hold what a model is to say in place of an answer?"""
-    return any(_DECLINED.search(without_hidden(hit.entry.content)) for hit in hits)
+    return any(_DECLINED.search(strip_hidden(hit.entry.content)) for hit in hits)
 
 
 def _passage(number: int, hit: Hit) -> str:
     source = hit.entry.source
     place = f"{source.name}, page {source.label or source.page}" if source else hit.entry.kind
-    named = _unnumbered(inert_line(place))  # a name is an uploader's choice, line breaks and all
-    return f'<passage number="{number}" source="{named}">\n{_unnumbered(inert(hit.entry.content))}\n</passage>'
+    named = _unnumbered(escape_line(place))  # a name is an uploader's choice, line breaks and all
+    return f'<passage number="{number}" source="{named}">\n{_unnumbered(escape_text(hit.entry.content))}\n</passage>'
 
 
 def _unnumbered(text: str) -> str:

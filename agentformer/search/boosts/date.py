@@ -17,8 +17,8 @@ from typing import NamedTuple
 from agentformer.index.words.fields import day_of
 from agentformer.records.codec import from_micros
 from agentformer.text.analysis import MAX_QUERY
-from agentformer.text.dates.expressions import Days, Period, asked_days, find_days, period_of
-from agentformer.text.dates.terms import terms_of
+from agentformer.text.dates.expressions import DateRange, Period, find_date_ranges, period_of, query_date_ranges
+from agentformer.text.dates.terms import range_terms
 from agentformer.text.languages import detect_language, language_of_query
 
 WEIGHT = 0.3  # of the list beside words and vectors; chosen on development halves, see docs/BENCHMARKS.md
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 
     periods: tuple[Period, ...]
     terms: tuple[str, ...]  # as the word index has them
-    days: tuple[Days, ...] = ()  # those of the periods, which a text names wherever it was written
+    days: tuple[DateRange, ...] = ()  # those of the periods, which a text names wherever it was written
 
     def __bool__(self) -> bool:
         return bool(self.periods or self.terms)
@@ -41,13 +41,13 @@ def asked_time(text: str, at: datetime | None = None) -> Asked:
     """What a question says of time; "yesterday" is reckoned from `at` (None: now, where this machine is)."""
     at = at or datetime.now().astimezone()
     days = _asked(text[:MAX_QUERY], at.date())
-    return Asked(tuple(dict.fromkeys(period_of(each, at.tzinfo) for each in days)), terms_of(days), days)
+    return Asked(tuple(dict.fromkeys(period_of(each, at.tzinfo) for each in days)), range_terms(days), days)
 
 
 @lru_cache(maxsize=512)
-def _asked(text: str, on: date) -> tuple[Days, ...]:
+def _asked(text: str, on: date) -> tuple[DateRange, ...]:
     """The days alone: moments that are equal are of other days in other zones."""
-    return tuple(asked_days(text, on, language_of_query(text)))
+    return tuple(query_date_ranges(text, on, language_of_query(text)))
 
 
 def in_periods(connection: sqlite3.Connection, nums: Sequence[int], asked: Asked) -> list[int]:
@@ -63,7 +63,7 @@ def in_periods(connection: sqlite3.Connection, nums: Sequence[int], asked: Asked
     }
     others = [num for num in nums if num in happened and num not in inside][:_LOOKED_AT]
     for num, content in _contents(connection, others).items():
-        named = find_days(content, day_of(happened[num]), detect_language(content))
+        named = find_date_ranges(content, day_of(happened[num]), detect_language(content))
         if any(_within(days, asked.days) for days in named):
             inside.add(num)
     return [num for num in nums if num in inside]
@@ -79,6 +79,6 @@ def _contents(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, 
     return dict(connection.execute(query, [_READ, json.dumps([*nums])]).fetchall())
 
 
-def _within(days: Days, asked: Sequence[Days]) -> bool:
+def _within(days: DateRange, asked: Sequence[DateRange]) -> bool:
     """Do the days lie among those asked for? What names a whole year is of none of its days."""
     return any(each.first <= days.first and days.last <= each.last for each in asked)

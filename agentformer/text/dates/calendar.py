@@ -106,7 +106,7 @@ class _Bare(dict[int, str | int]):
 _BARE = _Bare()
 
 
-def bare(text: str) -> str:
+def strip_accents(text: str) -> str:
     """The text without accents, letter for letter, so that offsets stay."""
     return text if text.isascii() else text.translate(_BARE)
 
@@ -117,7 +117,7 @@ def _table(rows: Iterable[str]) -> tuple[dict[str, set[int]], dict[str, set[int]
     beginnings: dict[str, set[int]] = {}
     for row in rows:
         for number, forms in enumerate(row.split(), 1):
-            for form in bare(forms.casefold()).split("/"):
+            for form in strip_accents(forms.casefold()).split("/"):
                 (beginnings if form.endswith("*") else whole).setdefault(form.rstrip("*"), set()).add(number)
     return whole, beginnings
 
@@ -128,10 +128,10 @@ _WEEKDAY_TABLE = _table(_WEEKDAYS)
 
 def _numbers(word: str, table: tuple[dict[str, set[int]], dict[str, set[int]]]) -> frozenset[int]:
     whole, beginnings = table
-    folded = bare(word.casefold())
-    found = set(whole.get(folded, ()))
-    for size in range(max(_SHORTEST, len(folded) - _LONGEST_ENDING), len(folded) + 1):
-        found |= beginnings.get(folded[:size], set())
+    fold = strip_accents(word.casefold())
+    found = set(whole.get(fold, ()))
+    for size in range(max(_SHORTEST, len(fold) - _LONGEST_ENDING), len(fold) + 1):
+        found |= beginnings.get(fold[:size], set())
     return frozenset(found)
 
 
@@ -147,14 +147,14 @@ def weekdays(word: str) -> frozenset[int]:
     return _numbers(word, _WEEKDAY_TABLE)
 
 
-def written_day(moment: datetime, language: str) -> str:
+def format_day(moment: datetime, language: str) -> str:
     """The day as people who write `language` put it, "2023-05-08" where that is not known."""
     form, names = _WRITTEN.get(language, ("{year:04}-{number:02}-{day:02}", ""))
     month = names.split()[moment.month - 1] if names else ""
     return form.format(day=moment.day, month=month, year=moment.year, number=moment.month)
 
 
-def written_range(first: datetime, last: datetime, language: str) -> str:
+def format_range(first: datetime, last: datetime, language: str) -> str:
     """From one day to another, or the one day: "8 May 2023 – 9 May 2023"."""
-    days = dict.fromkeys((written_day(first, language), written_day(last, language)))
+    days = dict.fromkeys((format_day(first, language), format_day(last, language)))
     return " – ".join(days)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import NamedTuple
 
-from agentformer.text.dates.calendar import bare, months, weekdays
+from agentformer.text.dates.calendar import months, strip_accents, weekdays
 from agentformer.text.languages import FUNCTION_WORDS
 
 
 class Day(NamedTuple):
-    """A date as far as it is given; 0 is not given. `weekday` counts from Monday, 1."""
+    """A date as far as it is given; 0 is not is_given. `weekday` counts from Monday, 1."""
 
     year: int = 0
     month: int = 0
@@ -68,7 +68,7 @@ _SURE_ALONE = 6  # letters of a month's name that is a date with no number besid
 
 def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> list[Mention]:
     """The dates of `text` in order, never overlapping. With `loose`, "8/5" is one too."""
-    plain = bare(text)
+    plain = strip_accents(text)
     found = [*_numeric(plain, loose), *_named(text, plain)]
     if days_of_week:
         found += _days_of_week(plain)
@@ -79,11 +79,11 @@ def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> 
     return kept
 
 
-def of_moment(moment: datetime) -> Day:
+def day_of_moment(moment: datetime) -> Day:
     return Day(moment.year, moment.month, moment.day, moment.isoweekday())
 
 
-def given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
+def is_given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
     """Is `claim` one of the `known` dates, or a part of one? A known date without a year may be of any of `years`."""
     return any(_covers(claim, each, years) for each in known)
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from agentformer.text.dates.calendar import weekdays
 from agentformer.text.dates.dates import Day, Mention, find_dates
-from agentformer.text.dates.resolve import ONE_DAY, Slots, Stretch, calendar_days, reckoned, without_year
-from agentformer.text.dates.words import SLOTS, UNITS, UNSPACED, Phrase, Words, folded, tables
+from agentformer.text.dates.resolve import ONE_DAY, DaySpan, Slots, calendar_days, nearest_occurrence, resolve
+from agentformer.text.dates.words import SLOTS, UNITS, UNSPACED, Phrase, Words, fold, phrase_tables
 from agentformer.text.languages import FUNCTION_WORDS
 
 MAX_TEXT = 20_000  # code points that are read: what a text is about is said before
@@ -52,8 +52,8 @@ class Period(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Days:
-    """The days `[first, last]` that a text names at `[start, end)` of its characters. `relative` ones were reckoned
+class DateRange:
+    """The days `[first, last]` that a text names at `[start, end)` of its characters. `relative` ones were resolve
     from another day; behind a `border` such as "before" they are where something begins or ends."""
 
     start: int
@@ -71,7 +71,7 @@ class _Token(NamedTuple):
 
 
 class _Line:
-    """A text, also folded, its tokens, and the words around dates in the languages that it may be in."""
+    """A text, also fold, its tokens, and the words around dates in the languages that it may be in."""
 
     def __init__(self, text: str, plain: str, tokens: Sequence[_Token], read_as: Sequence[Words]) -> None:
         self.text = text
@@ -119,25 +119,27 @@ def periods(text: str, at: datetime, language: str = "") -> list[Period]:
     "Yesterday" is reckoned from `at`, which is aware and whose zone says when a day begins; a date without a year is
     the last one that has begun by then. A date behind "before", "since" and the like gives nothing.
     """
-    return list(dict.fromkeys(period_of(days, at.tzinfo) for days in asked_days(text, at.date(), language)))
+    return list(dict.fromkeys(period_of(days, at.tzinfo) for days in query_date_ranges(text, at.date(), language)))
 
 
-def asked_days(text: str, on: date, language: str = "") -> list[Days]:
+def query_date_ranges(text: str, on: date, language: str = "") -> list[DateRange]:
     """The days that a question names, reckoned from `on`, without those that only say where a time begins or ends."""
     return [
         days
-        for days in find_days(text, on, language, past=True)
+        for days in find_date_ranges(text, on, language, past=True)
         if not days.border and days.last < date.max - ONE_DAY and days.first > date.min + ONE_DAY
     ]
 
 
-def period_of(days: Days, zone: tzinfo | None) -> Period:
+def period_of(days: DateRange, zone: tzinfo | None) -> Period:
     """From the midnight in `zone` at which the days begin to the one at which they end."""
     start, end = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (days.first, days.last + ONE_DAY))
     return Period(start, end)
 
 
-def find_days(text: str, on: date | None, language: str = "", *, past: bool = False, years: bool = True) -> list[Days]:
+def find_date_ranges(
+    text: str, on: date | None, language: str = "", *, past: bool = False, years: bool = True
+) -> list[DateRange]:
     """The days that `text` names, in order and never overlapping, but for the readings of one date such as "7/5/2023".
 
     What is relative to a day is reckoned from `on`, and left out without one. A date without a year is the nearest to
@@ -153,19 +155,21 @@ def find_days(text: str, on: date | None, language: str = "", *, past: bool = Fa
     return _apart(found)
 
 
-def _with_phrases(text: str, on: date | None, language: str, past: bool, years: bool, found: list[Days]) -> list[Days]:
+def _with_phrases(
+    text: str, on: date | None, language: str, past: bool, years: bool, found: list[DateRange]
+) -> list[DateRange]:
     """The dates with what stands before them, and what is said in words."""
-    plain = folded(text)
+    plain = fold(text)
     there = {*_LETTERS.findall(plain)}
     for names in _read_as(language, there):
-        read = [(name, _possible(tables()[name], there, plain, on, years)) for name in names]
+        read = [(name, _possible(phrase_tables()[name], there, plain, on, years)) for name in names]
         if not any(phrases for _, phrases in read) and not (found and years):
             continue
         tokens = [_Token(match.start(), match.end(), match["word"] or "") for match in _TOKEN.finditer(plain)]
-        line = _Line(text, plain, tokens, [tables()[name] for name in names])
+        line = _Line(text, plain, tokens, [phrase_tables()[name] for name in names])
         more = [*found]
         for name, phrases in read:
-            standing = [*_standing(line, tables()[name], phrases)]
+            standing = [*_standing(line, phrase_tables()[name], phrases)]
             more = _beside_dates(line, standing, more)
             more += _spoken(line, standing, on, past)
         if more != found:
@@ -173,9 +177,9 @@ def _with_phrases(text: str, on: date | None, language: str, past: bool, years: 
     return found
 
 
-def _apart(found: Sequence[Days]) -> list[Days]:
+def _apart(found: Sequence[DateRange]) -> list[DateRange]:
     """In order; of those that overlap the longest, and with it its other readings."""
-    kept: list[Days] = []
+    kept: list[DateRange] = []
     for each in sorted(dict.fromkeys(found), key=lambda each: (each.start, -each.end)):
         while kept and each.start < kept[-1].end and each.end - each.start > kept[-1].end - kept[-1].start:
             kept.pop()
@@ -187,7 +191,7 @@ def _apart(found: Sequence[Days]) -> list[Days]:
 def _read_as(language: str, there: set[str]) -> Iterator[list[str]]:
     """The languages whose words are looked for, and where these say nothing the next ones: if no function word shows
     that the text, whose words are `there`, is in the language for which it is taken, it may be in any."""
-    known = [name for name in tables() if name != UNSPACED]
+    known = [name for name in phrase_tables() if name != UNSPACED]
     own = [name for name in known if name == language or (language in _ALIKE and name in _ALIKE)]
     if own:
         yield own
@@ -197,17 +201,17 @@ def _read_as(language: str, there: set[str]) -> Iterator[list[str]]:
 
 @lru_cache(maxsize=64)
 def _function_words(language: str) -> frozenset[str]:
-    return frozenset(map(folded, FUNCTION_WORDS.get(language, ())))
+    return frozenset(map(fold, FUNCTION_WORDS.get(language, ())))
 
 
-def _mentioned(text: str, on: date | None, past: bool) -> Iterator[Days]:
+def _mentioned(text: str, on: date | None, past: bool) -> Iterator[DateRange]:
     """Dates in figures and with the names of months."""
     for mention in find_dates(text, days_of_week=False):
         if not mention.sure or _part_of_more(text, mention):
             continue
         for reading in mention.readings[:1] if _one_order(text, mention) else mention.readings:
             if days := _of_reading(reading, mention, text, on, past):
-                yield Days(mention.start, mention.end, *days)
+                yield DateRange(mention.start, mention.end, *days)
 
 
 def _part_of_more(text: str, mention: Mention) -> bool:
@@ -220,12 +224,12 @@ def _one_order(text: str, mention: Mention) -> bool:
     return "/" not in text[mention.start : mention.end] or text[mention.start : mention.start + 4].isdigit()
 
 
-def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past: bool) -> Stretch | None:
+def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past: bool) -> DaySpan | None:
     if reading.year:
         return calendar_days(reading.year, reading.month, reading.day) if reading.year in _YEARS else None
     if not reading.day and not _CJK.search(text[mention.start : mention.end]):
         return None  # "August" may be a person
-    return without_year(reading.month, reading.day, on, past)
+    return nearest_occurrence(reading.month, reading.day, on, past)
 
 
 def _possible(words: Words, there: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
@@ -244,20 +248,20 @@ def _possible(words: Words, there: set[str], plain: str, on: date | None, years:
     return found
 
 
-def _spoken(line: _Line, standing: Sequence[_Standing], on: date | None, past: bool) -> Iterator[Days]:
+def _spoken(line: _Line, standing: Sequence[_Standing], on: date | None, past: bool) -> Iterator[DateRange]:
     """What the words of one language say."""
     for at, phrase, slots, behind in standing:
         if phrase.kind == "in-year" and phrase.number and line.counts_something(behind - 1, phrase.language):
             continue
-        if days := reckoned(phrase.kind, phrase.number, slots, on, past):
+        if days := resolve(phrase.kind, phrase.number, slots, on, past):
             start, end, relative = line.tokens[at].start, line.tokens[behind - 1].end, phrase.kind != "in-year"
-            yield Days(start, end, *days, relative=relative, border=line.behind_border(at))
+            yield DateRange(start, end, *days, relative=relative, border=line.behind_border(at))
 
 
-def _unspaced(text: str, on: date | None) -> Iterator[Days]:
+def _unspaced(text: str, on: date | None) -> Iterator[DateRange]:
     """What a text without spaces between its words says."""
     pattern, phrases = _unspaced_phrases()
-    words = tables()[UNSPACED]
+    words = phrase_tables()[UNSPACED]
     for match in pattern.finditer(text):
         said = {name.rstrip("0123456789"): value for name, value in match.groupdict().items() if value}
         slots = Slots(
@@ -268,14 +272,14 @@ def _unspaced(text: str, on: date | None) -> Iterator[Days]:
         )
         phrase = phrases[int((match.lastgroup or "")[1:])]
         complete = all(getattr(slots, element[1:-1]) for element in phrase.words if element in SLOTS)
-        if complete and (days := reckoned(phrase.kind, phrase.number, slots, on, past=True)):
-            yield Days(match.start(), match.end(), *days, relative=phrase.kind != "in-year")
+        if complete and (days := resolve(phrase.kind, phrase.number, slots, on, past=True)):
+            yield DateRange(match.start(), match.end(), *days, relative=phrase.kind != "in-year")
 
 
 @lru_cache(maxsize=1)
 def _unspaced_phrases() -> tuple[re.Pattern[str], list[Phrase]]:
     """One pattern of all phrases, the longest first, each a group "p" with its number in the list."""
-    words = tables()[UNSPACED]
+    words = phrase_tables()[UNSPACED]
     phrases = sorted(words.phrases, key=lambda phrase: -len("".join(phrase.words)))
     units = "|".join(sorted(words.units, key=len, reverse=True))
     first = {phrase.words[0][0] for phrase in phrases if phrase.words[0] not in SLOTS} | {
@@ -350,7 +354,7 @@ _SLOT: Mapping[str, Callable[[str, Words], int]] = {
 }
 
 
-def _beside_dates(line: _Line, standing: Sequence[_Standing], found: Sequence[Days]) -> list[Days]:
+def _beside_dates(line: _Line, standing: Sequence[_Standing], found: Sequence[DateRange]) -> list[DateRange]:
     """The dates with what stands in front of them: "two weeks before 7 May 2023" is another time too, and "since 7 May
     2023" a border."""
     if not found:
@@ -372,13 +376,13 @@ def _beside_dates(line: _Line, standing: Sequence[_Standing], found: Sequence[Da
             (_, phrase, slots, _), start = beside[days.start]
             edge, sign = (days.first, -1) if phrase.kind == "before" else (days.last, 1)
             if other := _at_distance(sign, slots, edge):
-                result.append(Days(start, days.start, *other))
+                result.append(DateRange(start, days.start, *other))
             border = True
         result.append(replace(days, border=True) if border else days)
     return result
 
 
-def _at_distance(sign: int, slots: Slots, at: date) -> Stretch | None:
+def _at_distance(sign: int, slots: Slots, at: date) -> DaySpan | None:
     if slots.weekday:
-        return reckoned("weekday", sign, slots, at, past=False)
-    return reckoned(UNITS[slots.unit - 1], sign * (slots.n or 1), slots, at, past=False)
+        return resolve("weekday", sign, slots, at, past=False)
+    return resolve(UNITS[slots.unit - 1], sign * (slots.n or 1), slots, at, past=False)

@@ -10,7 +10,7 @@ from agentformer.text.dates.words import UNITS
 
 ONE_DAY = timedelta(days=1)
 
-Stretch = tuple[date, date]  # the first and the last day
+DaySpan = tuple[date, date]  # the first and the last day
 
 
 class Slots(NamedTuple):
@@ -23,8 +23,8 @@ class Slots(NamedTuple):
     year: int = 0
 
 
-def calendar_days(year: int, month: int, day: int) -> Stretch | None:
-    """The first and the last day of a date as far as it is given."""
+def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
+    """The first and the last day of a date as far as it is is_given."""
     try:
         if day:
             return date(year, month, day), date(year, month, day)
@@ -35,7 +35,7 @@ def calendar_days(year: int, month: int, day: int) -> Stretch | None:
 
 
 @lru_cache(maxsize=1024)
-def without_year(month: int, day: int, on: date | None, past: bool) -> Stretch | None:
+def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> DaySpan | None:
     if on is None:
         return None
     found = [days for year in range(on.year - 8, on.year + 9) if (days := calendar_days(year, month, day))]
@@ -44,12 +44,12 @@ def without_year(month: int, day: int, on: date | None, past: bool) -> Stretch |
     return min(found, key=lambda days: _distance(days, on), default=None)
 
 
-def _distance(days: Stretch, on: date) -> int:
+def _distance(days: DaySpan, on: date) -> int:
     """Days between them, 0 for one inside; what lies behind wins by a little, since it is told of more often."""
     return max((days[0] - on).days * 2 + 1, (on - days[1]).days * 2, 0)
 
 
-def reckoned(kind: str, number: int, slots: Slots, on: date | None, past: bool) -> Stretch | None:
+def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -> DaySpan | None:
     """The first and the last day that a phrase means on the day `on`; None where it says nothing for itself."""
     if kind == "in-year":
         return date(slots.year, 1, 1), date(slots.year, 12, 31)
@@ -73,13 +73,13 @@ def reckoned(kind: str, number: int, slots: Slots, on: date | None, past: bool) 
         return None
 
 
-def _named(month: int, number: int, on: date, past: bool) -> Stretch | None:
+def _named(month: int, number: int, on: date, past: bool) -> DaySpan | None:
     if number < 0:  # not the month that we are in
-        return without_year(month, 0, on.replace(day=1) - ONE_DAY, past=True)
-    return without_year(month, 0, on, past)
+        return nearest_occurrence(month, 0, on.replace(day=1) - ONE_DAY, past=True)
+    return nearest_occurrence(month, 0, on, past)
 
 
-def _unit(unit: str, number: int, on: date, until: date | None = None) -> Stretch:
+def _unit(unit: str, number: int, on: date, until: date | None = None) -> DaySpan:
     """The unit that lies `number` from the one of `on`; with `until`, from as far back to that day."""
     if unit == "day":
         first = last = on + timedelta(days=number)
@@ -108,7 +108,7 @@ def _monday(day: date) -> date:
     return day - timedelta(days=day.weekday())
 
 
-def _weekday(weekday: int, number: int, on: date) -> Stretch:
+def _weekday(weekday: int, number: int, on: date) -> DaySpan:
     """The last such day before `on`, or the next one after it."""
     ahead = (weekday - on.isoweekday()) % 7 or 7
     day = on + timedelta(days=ahead if number > 0 else ahead - 7 if ahead < 7 else -7)

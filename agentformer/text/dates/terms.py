@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import date, timedelta
 
-from agentformer.text.dates.expressions import Days, find_days
+from agentformer.text.dates.expressions import DateRange, find_date_ranges
 
 _MOST = 32  # terms of one text: what names more days is a list of dates
 _DAYS = 7  # of a stretch that is told day by day
@@ -18,20 +18,20 @@ def date_terms(text: str, on: date | None, language: str = "") -> tuple[str, ...
     A day gives "2023-05-07" and "2023-05", a week "2023-W18", a month "2023-05". A year is a term as it stands, so that
     only one that is not written, as in "last year", gives "2022".
     """
-    return terms_of(find_days(text, on, language, years=False))
+    return range_terms(find_date_ranges(text, on, language, years=False))
 
 
-def terms_of(named: Iterable[Days]) -> tuple[str, ...]:
+def range_terms(named: Iterable[DateRange]) -> tuple[str, ...]:
     """The terms of days that a text names, each once."""
     return tuple(dict.fromkeys(term for days in named for term in _terms(days)))[:_MOST]
 
 
-def terms_of_day(day: date) -> tuple[str, ...]:
+def day_terms(day: date) -> tuple[str, ...]:
     """The terms of what belongs to a day: its own, its week's and its month's."""
     return (day.isoformat(), _week(day), _month(day))
 
 
-def _terms(days: Days) -> Iterator[str]:
+def _terms(days: DateRange) -> Iterator[str]:
     first, last = days.first, days.last
     length = (last - first).days + 1
     if length == 7 and first.isoweekday() == 1:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from agentformer.text.dates.calendar import bare
+from agentformer.text.dates.calendar import strip_accents
 
 UNITS = ("day", "week", "weekend", "month", "year")  # by number from 1
 SLOTS = ("{n}", "{unit}", "{weekday}", "{month}", "{year}")
@@ -42,8 +42,8 @@ class Words:
 
 
 @lru_cache(maxsize=1)
-def tables() -> Mapping[str, Words]:
-    """Language -> its words, folded as `folded` folds them."""
+def phrase_tables() -> Mapping[str, Words]:
+    """Language -> its words, fold as `folded` folds them."""
     found: dict[str, Words] = {}
     for language, kind, number, items in _lines():
         words = found.setdefault(language, Words())
@@ -64,9 +64,9 @@ def _phrase(language: str, kind: str, number: int, words: tuple[str, ...]) -> Ph
     return Phrase(language, kind, number, words, frozenset(words) - slots, slots)
 
 
-def folded(text: str) -> str:
+def fold(text: str) -> str:
     """Without case and accents, as the tables are, letter for letter: "ß" and the like stay as they are."""
-    plain = bare(text)
+    plain = strip_accents(text)
     whole = plain.casefold()
     if len(whole) == len(plain):
         return whole
@@ -80,4 +80,4 @@ def _lines() -> Iterator[tuple[str, str, int, list[str]]]:
             match = _LINE.fullmatch(line)
             if match is None:
                 raise ValueError(f"time_words.txt: {line!r} is no line of a language, a kind, a number and phrases")
-            yield match[1], match[2], int(match[3]), [folded(item.strip()) for item in match[4].split(",")]
+            yield match[1], match[2], int(match[3]), [fold(item.strip()) for item in match[4].split(",")]

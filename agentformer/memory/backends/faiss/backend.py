@@ -35,8 +35,8 @@ from agentformer.rerankers.guarded import named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
 from agentformer.settings import Settings
-from agentformer.text.analyzer_choice import chosen_analysers
-from agentformer.text.analyzers import PLAIN, Analysers
+from agentformer.text.analyzer_choice import choose_analyzers
+from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import (
     Check,
     Embedder,
@@ -78,7 +78,7 @@ class FaissOptions:
     index: IndexOptions | None = None
     window_tokens: int = 0  # tokens of an embedding window at most; 0: as many as the model reads
     reranking: Reranking | None = None
-    analysers: Analysers = PLAIN
+    analyzers: Analyzers = PLAIN
 
 
 DEFAULTS = FaissOptions()
@@ -114,7 +114,7 @@ class FaissMemoryBackend:
             folder = self._scratch.folder
         it = self._options
         ranking: dict[str, Any] = {"fanout": it.fanout, "fusion": it.fusion, "plan": it.index}
-        return HybridSearch(folder, self._database, self._embedder, **ranking, analysers=it.analysers)
+        return HybridSearch(folder, self._database, self._embedder, **ranking, analyzers=it.analyzers)
 
     @Made
     def _embedding(self) -> EmbeddingQueue:
@@ -134,7 +134,7 @@ class FaissMemoryBackend:
             index=IndexOptions(target_recall=settings.target_recall),
             window_tokens=settings.window_tokens,
             reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
-            analysers=chosen_analysers(settings),
+            analyzers=choose_analyzers(settings),
         )
         return cls(settings.index_dir, embedder, options)
 
