@@ -17,7 +17,7 @@ from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.http.usage import Usage
 from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.later import Made
-from agentformer.memory.embed_retry import CatchingUp
+from agentformer.memory.embed_retry import EmbedRetry
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Originals
 from agentformer.registry import known, late, lookup, names, ours, promised
@@ -76,10 +76,10 @@ class AgentFormer:
         self.backend = build_backend(settings, self.embedder)
         self._usage = UsageCounter(self.backend)
         self._model_usage = Usage()
-        self._catching_up = CatchingUp(self.backend, settings.embed_retry_seconds)
+        self._embed_retry = EmbedRetry(self.backend, settings.embed_retry_seconds)
         if settings.cleanup_interval > 0:
             self.cleaner.start()
-        self._catching_up.start()
+        self._embed_retry.start()
 
     @Made
     def model(self) -> LanguageModel | None:
@@ -105,7 +105,7 @@ class AgentFormer:
             self.embedder,
             self.cleaner,
             self._usage,
-            lambda digests: self.rag.released(digests),
+            lambda digests: self.rag.discard_originals(digests),
         )
 
     @Made
@@ -149,7 +149,7 @@ class AgentFormer:
         if archive.vectors and self.settings.embedder == "auto" and not self.backend.spaces():
             with suppress(EmbedderUnavailable):  # a new memory for which none was asked takes the one that they are of
                 self.embedder.at(archive.vectors[0].space)
-        there = Destination(self.backend, self.originals, self.memory.core, self.rag.released)
+        there = Destination(self.backend, self.originals, self.memory.core, self.rag.discard_originals)
         return import_into(there, archive, progress)
 
     def backup(self, folder: str | os.PathLike[str]) -> BackedUp:
@@ -183,7 +183,7 @@ class AgentFormer:
         be read any more is set aside in a file; see `MemoryBackend.verify`."""
         self._usage.flush()
         places = StoreParts(self.backend, self.originals, self.settings.index_dir, self.settings.upload_dir)
-        return verify(places, lambda document: self.rag.reread(document), repair=repair)
+        return verify(places, lambda document: self.rag.reingest(document), repair=repair)
 
     @property
     def originals(self) -> Originals:
@@ -213,7 +213,7 @@ class AgentFormer:
         if self._closed:
             return
         self._closed = True
-        self._catching_up.close()
+        self._embed_retry.close()
         if AgentFormer.cleaner.made(self):
             self.cleaner.close()
         self._usage.flush()

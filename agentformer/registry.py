@@ -73,7 +73,7 @@ PARTS: dict[str, dict[str, str]] = {
 LATE: dict[str, str] = {
     "Answerer": "agentformer.rag.answer.answerer:Answerer",
     "Breaker": "agentformer.http.breaker:Breaker",
-    "CatchingUp": "agentformer.memory.embed_retry:CatchingUp",
+    "EmbedRetry": "agentformer.memory.embed_retry:EmbedRetry",
     "ContextBuilder": "agentformer.memory.context.builder:ContextBuilder",
     "Destination": "agentformer.archive.importing:Destination",
     "EmbeddingQueue": "agentformer.index.embedding.queue:EmbeddingQueue",

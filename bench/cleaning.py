@@ -28,7 +28,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.memory_cleaner import MemoryCleaner
 from agentformer.memory.summaries.summarizer import Summarizer
-from agentformer.memory.summaries.verification import unfaithful
+from agentformer.memory.summaries.verification import unsupported_claims
 from agentformer.records.codec import to_json
 from agentformer.records.ids import new_id
 from agentformer.text.analysis import text_terms
@@ -129,7 +129,7 @@ def _bytes(entry: MemoryEntry) -> bytes:
 def integrity(name: str, cleaned: Cleaned) -> str:
     """The conversation's row of the first table."""
     originals = sum(len(group.originals) for group in cleaned.groups)
-    wrong = sum(len(unfaithful(group.text, group.originals)) for group in cleaned.groups)
+    wrong = sum(len(unsupported_claims(group.text, group.originals)) for group in cleaned.groups)
     foreign = sum(len(_claims(group.text) - _claims(_said(group))) for group in cleaned.groups)
     kept = sum(tokens(group.text) for group in cleaned.groups)
     share = kept / sum(tokens(entry.content) for group in cleaned.groups for entry in group.originals)

@@ -90,7 +90,7 @@ class Agent:
             grant = replace(grant, namespaces=(self._namespace,))
         if folder is not None and not folder.is_dir():
             raise InvalidInput("folder", f"{str(folder)!r:.200} is no folder")
-        self._caller = Caller(grant, self._namespace, folder=folder, quotes=True, **self._own)
+        self._caller = Caller(grant, self._namespace, folder=folder, extractive=True, **self._own)
         self.stores = grant.may("write")  # is what is said kept?
         self.tools = af.toolbox.tools(grant)  # that the model is offered; none once it has refused them
         self._refusal = ""
@@ -144,7 +144,7 @@ class Agent:
         showing a person who is asked to permit the call."""
         try:
             found = self._af.backend.get([fields.name("id", call.arguments.get("id"))])
-            return self._caller.sees(found[0]) if found else None
+            return self._caller.require_visible(found[0]) if found else None
         except (InvalidInput, NotFound):
             return None
 

@@ -17,7 +17,7 @@ from agentformer.agent.permission import Permission
 from agentformer.agent.turns import OnEvent, ToolRun, ToolStart
 from agentformer.agent.workers import OutOfTime, Workers, result
 from agentformer.tools.caller import Caller
-from agentformer.tools.toolbox import Outcome, Toolbox
+from agentformer.tools.toolbox import ToolResult, Toolbox
 from agentformer.types import ToolCall
 
 _AT_ONCE = 8  # calls of one reply; a model that asks for more is guessing
@@ -92,7 +92,7 @@ class Calls:
         done = []
         try:
             for each in asked:
-                outcome, ms = (Outcome(each.fault, True), 0.0) if each.fault else _outcome(next(waiting), ends)
+                outcome, ms = (ToolResult(each.fault, True), 0.0) if each.fault else _outcome(next(waiting), ends)
                 done.append(Done(each.call, outcome.text, outcome.failed, ms, outcome.value))
                 self._on_event(done[-1].run)
                 if not outcome.failed:
@@ -126,8 +126,8 @@ class Calls:
         self._ids.add(own)
         return own
 
-    def _begin(self, calls: Sequence[ToolCall]) -> list[Future[tuple[Outcome, float]]]:
-        caller = replace(self._caller, mark=self._permission.mark)
+    def _begin(self, calls: Sequence[ToolCall]) -> list[Future[tuple[ToolResult, float]]]:
+        caller = replace(self._caller, stored_metadata=self._permission.mark)
         works = [partial(self._timed, call, caller) for call in calls]
         writing = [number for number, call in enumerate(calls) if call.name not in self._reading]
         futures = dict(zip(writing, self._workers.begin(*(works[number] for number in writing)), strict=True))
@@ -136,7 +136,7 @@ class Calls:
                 futures[number] = self._workers.begin(work)[0]
         return [futures[number] for number in range(len(calls))]
 
-    def _timed(self, call: ToolCall, caller: Caller) -> tuple[Outcome, float]:
+    def _timed(self, call: ToolCall, caller: Caller) -> tuple[ToolResult, float]:
         began = time.monotonic()
         outcome = self._toolbox.run(call, caller)
         return outcome, round((time.monotonic() - began) * _MS, 1)
@@ -159,8 +159,8 @@ def _object(arguments: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _outcome(future: Future[tuple[Outcome, float]], ends: float) -> tuple[Outcome, float]:
+def _outcome(future: Future[tuple[ToolResult, float]], ends: float) -> tuple[ToolResult, float]:
     try:
         return result(future, max(0.0, ends - time.monotonic()))
     except OutOfTime:
-        return Outcome(_UNDONE if future.cancelled() else _UNKNOWN, failed=True), 0.0
+        return ToolResult(_UNDONE if future.cancelled() else _UNKNOWN, failed=True), 0.0

@@ -38,8 +38,8 @@ class Permission:
         self, tools: Iterable[ToolDefinition], permitted: Collection[str], confirm: Confirm | None, *, retrieved: bool
     ) -> None:
         tools = list(tools)
-        self._guarded = {tool.name for tool in tools if tool.guarded} - set(permitted)
-        self._adding = {tool.name for tool in tools if tool.hints.adds}
+        self._guarded = {tool.name for tool in tools if tool.needs_permission} - set(permitted)
+        self._adding = {tool.name for tool in tools if tool.hints.additive}
         self._confirm = confirm
         self._unpermitted: dict[str, None] = {}  # what was asked for, and nobody could permit
         self.retrieved = retrieved

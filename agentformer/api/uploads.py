@@ -24,7 +24,7 @@ from agentformer.jobs.queue import Jobs
 from agentformer.jobs.worker import Progress
 from agentformer.rag.documents import Document
 from agentformer.records import fields
-from agentformer.tools.document_tools import told_document
+from agentformer.tools.document_tools import upload_json
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.shapes import document_json
 
@@ -85,7 +85,7 @@ def add_uploads(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
         if _wants_job():
             return _accepted(jobs.submit(task, streams, form.password))
         documents = [
-            told_document(bring.one(task, name, stream, form.password), grant, name, metadata)
+            upload_json(bring.one(task, name, stream, form.password), grant, name, metadata)
             for name, stream in zip(task.names, streams, strict=True)
         ]
         return reply({"documents": documents}, 201 if usable(documents) else 422)

@@ -92,7 +92,7 @@ def _text(af: AgentFormer, caller: Caller, uri: str) -> str:
         raise _missing(uri)
     if kind == "core" and len(rest) == 1:
         place = {"agent_id": caller.agent_id, "user_id": caller.user_id}
-        return af.memory.core.get(unquote(rest[0]), namespace=caller.within(None), **place).content
+        return af.memory.core.get(unquote(rest[0]), namespace=caller.namespace_for(None), **place).content
     if kind != "documents" or len(rest) not in (1, 3) or rest[1:2] not in ([], ["pages"]):
         raise _missing(uri)
     document = af.rag.document(rest[0])

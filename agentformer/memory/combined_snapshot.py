@@ -8,7 +8,7 @@ from heapq import merge
 from agentformer.types import MemoryEntry, MemorySnapshot, Scope, StoredVector
 
 
-class JoinedSnapshot:
+class CombinedSnapshot:
     """A `MemorySnapshot` over several, each of one moment of its own."""
 
     def __init__(self, snapshots: Sequence[MemorySnapshot]) -> None:

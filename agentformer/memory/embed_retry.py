@@ -15,7 +15,7 @@ _LONGEST = 300.0  # seconds between two tries; an embedder that was away for hou
 _JITTER = 0.2  # so that many processes do not ask one server at the same moment
 
 
-class CatchingUp:
+class EmbedRetry:
     """A thread that embeds a backend's queue. While nothing waits, it only looks, every `seconds`; after a try that
     left something it waits twice as long as before. `seconds` of 0 start no thread. One that nobody holds any more,
     as when its memory is dropped without `close()`, ends its thread."""
@@ -49,13 +49,13 @@ class CatchingUp:
             return 1
 
 
-def _run(owner: weakref.ref[CatchingUp], stopped: threading.Event, seconds: float) -> None:
+def _run(owner: weakref.ref[EmbedRetry], stopped: threading.Event, seconds: float) -> None:
     """The thread, which holds its owner only while it tries."""
     wait = seconds
     while not stopped.wait(wait * (1 + random.uniform(-_JITTER, _JITTER))):  # noqa: S311
         wait = min(wait * 2, _LONGEST) if _tried(owner) else seconds
 
 
-def _tried(owner: weakref.ref[CatchingUp]) -> int:
+def _tried(owner: weakref.ref[EmbedRetry]) -> int:
     there = owner()
     return there._try() if there else 0

@@ -54,7 +54,7 @@ class CleaningReport:
     outcomes: dict[str, int] = field(default_factory=dict)
 
 
-def select(
+def select_groups(
     entries: Iterable[MemoryEntry], *, keep_recent: int, batch: int, leave: Collection[str] = ()
 ) -> list[list[str]]:
     """Which of one session's live episodic entries become summaries together: groups of `batch` ids, in order of
@@ -244,7 +244,7 @@ class MemoryCleaner:
         scope = Scope(namespace, tiers=("episodic",), session_id=session_id)
         entries = [dataclasses.replace(entry, content="", raw=None, metadata={}) for entry in self._entries(scope)]
         restored = frozenset() if again else self._restored(namespace, session_id)
-        return select(entries, keep_recent=self._keep_recent, batch=self._batch, leave=restored)
+        return select_groups(entries, keep_recent=self._keep_recent, batch=self._batch, leave=restored)
 
     def _restored(self, namespace: str, session_id: str) -> frozenset[str]:
         """Originals of summaries that somebody did not want."""

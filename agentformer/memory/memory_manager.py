@@ -192,7 +192,7 @@ class MemoryManager:
         elif mode == "hybrid":
             found = above_noise(found, self._noise_floor)
         best = Hits(latest_first([hit for hit in found if hit.score >= min_score])[:wanted], hits.warnings)
-        self._usage.matched(hit.entry.id for hit in best)
+        self._usage.count_matches(hit.entry.id for hit in best)
         return best if best else Hits((), (*hits.warnings, *why_nothing(self._backend, query)))
 
     def references(self, text: str, **options: Any) -> list[Reference]:
@@ -209,9 +209,9 @@ class MemoryManager:
 
     def get(self, entry_id: str) -> MemoryEntry:
         """The entry of this id, archived or not. Raises `NotFound`."""
-        self._usage.settle([fields.name("entry_id", entry_id)])
+        self._usage.flush_if_due([fields.name("entry_id", entry_id)])
         found = self._known(entry_id)
-        self._usage.asked([entry_id])
+        self._usage.count_gets([entry_id])
         return found
 
     def list(self, *, limit: int = 100, after: str | None = None, **scope: Unpack[ScopeFields]) -> Entries:
@@ -223,7 +223,7 @@ class MemoryManager:
         if within.tiers == ("working",) and within.session_id is not None:
             at_hand = self.hierarchical.working(within)
             return [entry for entry in sorted(at_hand, key=lambda entry: entry.id) if entry.id > after][:wanted]
-        self._usage.settle()
+        self._usage.flush_if_due()
         return [*self._backend.list(within, after=after, limit=wanted)]
 
     def recent(self, limit: int = 10, **scope: Unpack[ScopeFields]) -> Entries:
@@ -234,7 +234,7 @@ class MemoryManager:
         """The episodic entries that bear most on `query`, of all that ever happened."""
         fields.text("query", query)
         hits = self.hierarchical.relevant(query, self._scope(scope), fields.limit("limit", limit))
-        self._usage.matched(hit.entry.id for hit in hits)
+        self._usage.count_matches(hit.entry.id for hit in hits)
         return hits
 
     def history(self, entry_id: str) -> Entries:
@@ -255,7 +255,7 @@ class MemoryManager:
         them and what was left out. See `ContextBuilder.build`; what is included counts as read."""
         budget = self._context_tokens if max_tokens is None else max_tokens
         context = self._contexts().build(task, conversation, budget, **arguments.place_from(place))
-        self._usage.read(entry_id for ids in context.report.included.values() for entry_id in ids)
+        self._usage.count_reads(entry_id for ids in context.report.included.values() for entry_id in ids)
         return context
 
     # ------------------------------------------------------------------ changing
@@ -308,7 +308,7 @@ class MemoryManager:
         """Say that these entries were read or given to a model. Raises `NotFound`."""
         for entry_id in fields.names("ids", ids):
             self._known(entry_id)
-        self._usage.read(ids)
+        self._usage.count_reads(ids)
         self._usage.flush()
 
     # ------------------------------------------------------------------ keeping house

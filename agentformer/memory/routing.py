@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
-from agentformer.memory.combined_snapshot import JoinedSnapshot
+from agentformer.memory.combined_snapshot import CombinedSnapshot
 from agentformer.records.codec import happened_at
 from agentformer.records.history import Past, checked_past
 from agentformer.search.fusion import merge
@@ -198,11 +198,11 @@ class RoutedBackend:
         self._default.release(name, holder)
 
     @contextmanager
-    def snapshot(self) -> Iterator[JoinedSnapshot]:
+    def snapshot(self) -> Iterator[CombinedSnapshot]:
         """Of each backend one moment, taken one after another: what a call changed in the first and not yet in the
         second may be seen in parts, as after a crash."""
         with ExitStack() as open_ones:
-            yield JoinedSnapshot([open_ones.enter_context(backend.snapshot()) for backend in self._all])
+            yield CombinedSnapshot([open_ones.enter_context(backend.snapshot()) for backend in self._all])
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
         given, kept = iter(vectors), 0

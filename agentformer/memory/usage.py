@@ -40,19 +40,19 @@ class UsageCounter:
         self._writer: threading.Thread | None = None
         self._gathered: dict[str, _Counts] = {}
 
-    def matched(self, ids: Iterable[str]) -> None:
+    def count_matches(self, ids: Iterable[str]) -> None:
         """They were among the results of a search."""
         self._add(ids, matches=1)
 
-    def read(self, ids: Iterable[str]) -> None:
+    def count_reads(self, ids: Iterable[str]) -> None:
         """They were given to a model, or somebody says that they were read."""
         self._add(ids, reads=1)
 
-    def asked(self, ids: Iterable[str]) -> None:
+    def count_gets(self, ids: Iterable[str]) -> None:
         """They were asked for by id."""
         self._add(ids, others=1)
 
-    def settle(self, ids: Iterable[str] | None = None) -> None:
+    def flush_if_due(self, ids: Iterable[str] | None = None) -> None:
         """Write what has been gathered if it tells of results or reading, of these entries or of any: whoever
         looks at counts next finds them right. Asking by id alone makes nobody a writer."""
         with self._lock:

@@ -21,8 +21,8 @@ _CAREFUL = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr
 class Caller:
     """`user_id`, `agent_id` and `project` are stamped on what is stored; memories of another user or project than
     these are not seen. Core blocks belong to a namespace, a user and an agent, and have no project. `folder` is where
-    `rag_upload` may read files from; without one it takes contents only. `quotes`: the caller is a language model that
-    reads passages itself, so `rag_query` asks none. `mark` are metadata of each memory that is added."""
+    `rag_upload` may read files from; without one it takes contents only. `extractive`: the caller is a language model that
+    reads passages itself, so `rag_query` asks none. `stored_metadata` are metadata of each memory that is added."""
 
     grant: Grant = EVERYTHING
     namespace: str | None = None
@@ -31,35 +31,35 @@ class Caller:
     project: str | None = None
     session_id: str | None = None
     folder: Path | None = None
-    quotes: bool = False
-    mark: Mapping[str, Any] = field(default_factory=dict)
+    extractive: bool = False
+    stored_metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def bound(self) -> bool:
+    def is_restricted(self) -> bool:
         """Whether only some memories of a namespace are this caller's business."""
         return self.user_id is not None or self.project is not None
 
-    def within(self, asked: str | None) -> str:
+    def namespace_for(self, asked: str | None) -> str:
         """The namespace to work in. Raises `Forbidden`, `InvalidInput`."""
         return self.grant.namespace(self.namespace if asked is None else asked)
 
-    def place(self, asked: str | None) -> dict[str, Any]:
+    def search_scope(self, asked: str | None) -> dict[str, Any]:
         """Where to look: the arguments of a search. What belongs to nobody in particular, as documents do, is seen."""
-        place = {"namespace": self.within(asked), "user_id": self.user_id, "project": self.project}
+        place = {"namespace": self.namespace_for(asked), "user_id": self.user_id, "project": self.project}
         return {**place, "or_nobody": True}
 
-    def sees(self, entry: MemoryEntry) -> MemoryEntry:
+    def require_visible(self, entry: MemoryEntry) -> MemoryEntry:
         """The entry, if it is this caller's business. Raises `NotFound` as for one that is not there."""
-        if not self.concerns(entry):
+        if not self.can_see(entry):
             raise NotFound(f"there is no entry {entry.id}")
         return self.grant.sees(entry)
 
-    def concerns(self, entry: MemoryEntry) -> bool:
+    def can_see(self, entry: MemoryEntry) -> bool:
         """Whether it belongs to this user and project, or to nobody in particular."""
         mine = (entry.user_id, self.user_id), (entry.project, self.project)
         return all(own is None or of in (None, own) for of, own in mine)
 
-    def file(self, path: str) -> tuple[str, BinaryIO]:
+    def open_file(self, path: str) -> tuple[str, BinaryIO]:
         """The file that a tool was asked to read: its place below `folder`, such as `2024/rules.pdf`, and itself,
         opened. Raises `InvalidInput` for one that is no regular file or lies outside `folder`, links followed; the
         message names it as the caller did, and no other path."""

@@ -25,14 +25,14 @@ _MAX_DEPTH = 100  # of nested arguments; as deep as metadata may be
 @dataclass(frozen=True, slots=True)
 class Hints:
     """What a tool does to the store. `destructive`: something may be gone for good afterwards. `idempotent`: the same
-    call again changes nothing more. `adds`: what it stores stands beside what is there, all of which stays as it is.
-    `steers`: what it stores is shown in every talk."""
+    call again changes nothing more. `additive`: what it stores stands beside what is there, all of which stays as it is.
+    `changes_prompt`: what it stores is shown in every talk."""
 
     right: Right
     destructive: bool = False
     idempotent: bool = False
-    adds: bool = False
-    steers: bool = False
+    additive: bool = False
+    changes_prompt: bool = False
 
 
 def tool(title: str, hints: Hints) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -64,9 +64,9 @@ class ToolDefinition:
         return self.hints.right == "read"
 
     @property
-    def guarded(self) -> bool:
+    def needs_permission(self) -> bool:
         """Does it need a permission where its call may be the wish of a text that was retrieved?"""
-        return not self.read_only and (self.hints.steers or not self.hints.adds)
+        return not self.read_only and (self.hints.changes_prompt or not self.hints.additive)
 
     def as_tool(self) -> Tool:
         """What a language model is given."""

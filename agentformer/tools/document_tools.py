@@ -47,14 +47,14 @@ class DocumentTools:
             raise InvalidInput("path", f"give exactly one of {', '.join(given)}")
         if path is None and not name:
             raise InvalidInput("name", "is missing; a document given by its content needs one, such as notes.txt")
-        where = {"namespace": caller.within(namespace), "metadata": metadata}
+        where = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
         if path is None:
             document = self._rag.upload(_content(text, content_base64), name=name, **where)  # type: ignore[arg-type]
         else:
-            place, file = caller.file(path)
+            place, file = caller.open_file(path)
             with file:
                 document = self._rag.upload(file, name=name or place, **where)  # type: ignore[arg-type]
-        return {"document": told_document(document, caller.grant, name or document.name, metadata)}
+        return {"document": upload_json(document, caller.grant, name or document.name, metadata)}
 
     @tool("Answer from documents", Hints("read", idempotent=True))
     def rag_query(
@@ -66,9 +66,9 @@ class DocumentTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Answer a question from the uploaded documents, with exact quotes, documents and pages. Cite them."""
-        own = caller.within(namespace)
-        answer = self._rag.query(question, top_k=top_k, namespace=own, filters=filters, extractive=caller.quotes)
-        unread = caller.quotes and answer.mode == "none" and answer.hits
+        own = caller.namespace_for(namespace)
+        answer = self._rag.query(question, top_k=top_k, namespace=own, filters=filters, extractive=caller.extractive)
+        unread = caller.extractive and answer.mode == "none" and answer.hits
         return {
             "answer": _READ_THEM if unread else answer.text,
             "mode": answer.mode,
@@ -87,12 +87,12 @@ class DocumentTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """List the uploaded documents, oldest first. `next` says where to go on."""
-        page = self._rag.page_of_documents(namespace=caller.within(namespace), after=after or "", limit=limit)
+        page = self._rag.page_of_documents(namespace=caller.namespace_for(namespace), after=after or "", limit=limit)
         following = page[-1].id if len(page) == limit else None
         return {"documents": [brief_document_json(document) for document in page], "next": following}
 
 
-def told_document(document: Document, grant: Grant, name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def upload_json(document: Document, grant: Grant, name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """What an upload tells, as JSON. The same bytes may have been there, under a name and with metadata of somebody
     else: who may not read is told what follows from what they gave."""
     if grant.may("read"):

@@ -39,7 +39,7 @@ class MemoryTools:
         self._backend = backend
         self._status = status
 
-    @tool("Remember", Hints("write", adds=True))
+    @tool("Remember", Hints("write", additive=True))
     def memory_add(
         self,
         caller: Caller,
@@ -61,8 +61,8 @@ class MemoryTools:
             category=category,
             salience=salience,
             occurred_at=occurred_at,
-            metadata={**(metadata or {}), **caller.mark},
-            namespace=caller.within(namespace),
+            metadata={**(metadata or {}), **caller.stored_metadata},
+            namespace=caller.namespace_for(namespace),
             user_id=caller.user_id,
             agent_id=caller.agent_id,
             project=caller.project,
@@ -92,7 +92,7 @@ class MemoryTools:
             tiers=tiers or (),
             relevant_only=relevant_only,
             include_archived=include_archived,
-            **caller.place(namespace),
+            **caller.search_scope(namespace),
         )
         told = [brief_hit_json(hit, _PART, explain=explain) for hit in hits]
         return {"memories": told, "warnings": list(hits.warnings)}
@@ -139,7 +139,7 @@ class MemoryTools:
         """Forget a memory for good, with its history and the summaries made from it. Only when asked to."""
         return {"forgotten": self._memory.remove(self._seen(caller, id).id)}
 
-    @tool("Add to a core block", Hints("write", idempotent=True, adds=True, steers=True))
+    @tool("Add to a core block", Hints("write", idempotent=True, additive=True, changes_prompt=True))
     def core_memory_append(
         self,
         caller: Caller,
@@ -151,7 +151,7 @@ class MemoryTools:
         block = self._memory.core.append(name, text, **self._owner(caller, namespace))
         return {"block": _shown(block, caller)}
 
-    @tool("Correct a core block", Hints("write", steers=True))
+    @tool("Correct a core block", Hints("write", changes_prompt=True))
     def core_memory_replace(
         self,
         caller: Caller,
@@ -181,7 +181,7 @@ class MemoryTools:
             kinds=(_MESSAGE,),
             session_id=session_id,
             include_archived=True,
-            **caller.place(namespace),
+            **caller.search_scope(namespace),
         )
         return {"messages": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}
 
@@ -193,24 +193,24 @@ class MemoryTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Turn older messages into summaries. The originals are kept, and can be brought back."""
-        own, session = caller.within(namespace), caller.session_id if session_id is None else session_id
-        if caller.bound:
+        own, session = caller.namespace_for(namespace), caller.session_id if session_id is None else session_id
+        if caller.is_restricted:
             self._check_session(caller, own, session)
         return report_json(self._memory.clean(namespace=own, session_id=session))
 
     @tool("Audit memories", Hints("read", idempotent=True))
     def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """Duplicates, memories that nobody reads, contradictions in core blocks, and blocks that grew too large."""
-        own = caller.within(namespace)
+        own = caller.namespace_for(namespace)
         return report_json(self._memory.audit(namespace=own, user_id=caller.user_id, project=caller.project))
 
     @tool("Show what is remembered", Hints("read", idempotent=True))
     def memory_status(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """How much is remembered, and what still waits for its vectors."""
-        own = caller.within(namespace)
+        own = caller.namespace_for(namespace)
         scope = Scope(own, user_id=caller.user_id, project=caller.project)
         counts: dict[str, Any] = {tier: self._backend.count(replace(scope, tiers=(tier,))) for tier in TIERS}
-        if caller.bound:
+        if caller.is_restricted:
             blocks = self._memory.core.blocks(**self._owner(caller, namespace))
             counts["core"] = sum(block.user_id == caller.user_id for block in blocks)  # they have no project
         state = {
@@ -237,10 +237,10 @@ class MemoryTools:
         found = self._backend.get([id])
         if not found:
             raise NotFound(f"there is no entry {id}")
-        return caller.sees(found[0])
+        return caller.require_visible(found[0])
 
     def _owner(self, caller: Caller, namespace: str | None) -> dict[str, Any]:
-        return {"namespace": caller.within(namespace), "agent_id": caller.agent_id, "user_id": caller.user_id}
+        return {"namespace": caller.namespace_for(namespace), "agent_id": caller.agent_id, "user_id": caller.user_id}
 
 
 def _check_kind(kind: str | None) -> None:

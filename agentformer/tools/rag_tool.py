@@ -94,7 +94,7 @@ class RAGTool:
     def _answerer(self) -> Answerer:
         return self._make_answerer()
 
-    def reread(self, document: MemoryEntry) -> Document:
+    def reingest(self, document: MemoryEntry) -> Document:
         """Bring a stored document in again from its original, with its name and metadata: the new one takes its place,
         with ids of its own. Raises `NotFound` where the original is gone."""
         about = document_of(document)
@@ -136,7 +136,7 @@ class RAGTool:
                 if self._backend.pending(Scope(namespace, document_id=same.id)):
                     self._backend.embed_pending()
                 self._originals.restore(data)
-                self._usage.asked([same.id])
+                self._usage.count_gets([same.id])
                 return dataclasses.replace(self._with_state(same), unchanged=True)
             document = self._ingest.run(
                 data,
@@ -229,7 +229,7 @@ class RAGTool:
         self._backend.remove([document_id])
         self._originals.discard(entry.metadata["sha256"], self._ingest.in_use)
 
-    def released(self, digests: Iterable[str]) -> None:
+    def discard_originals(self, digests: Iterable[str]) -> None:
         """Delete the originals of documents that were forgotten with a whole scope, unless another has the same."""
         for digest in digests:
             self._originals.discard(digest, self._ingest.in_use)
@@ -247,7 +247,7 @@ class RAGTool:
             fields.name("namespace", namespace), kinds=("chunk",), metadata=fields.metadata(filters, "filters")
         )
         hits = self._backend.search(Query(question, chunks, limit))
-        self._usage.matched(hit.entry.id for hit in hits)
+        self._usage.count_matches(hit.entry.id for hit in hits)
         return hits
 
     def _spoken(
@@ -261,7 +261,7 @@ class RAGTool:
     def _told(self, answer: Answer, hits: Hits, clock: _Clock) -> Answer:
         """The answer with all that this call knows; what a model was given counts as read."""
         if answer.mode == "llm":
-            self._usage.read(hit.entry.id for hit in hits)
+            self._usage.count_reads(hit.entry.id for hit in hits)
         warnings = (*hits.warnings, *answer.warnings)
         return dataclasses.replace(answer, hits=tuple(hits), warnings=warnings, timings=clock.timings())
 

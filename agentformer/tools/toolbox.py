@@ -31,7 +31,7 @@ HINTS: dict[str, Hints] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ToolResult:
     """What a model is told of a call: JSON, or where it failed a correction in plain words. `value` is the same JSON
     as an object; None where the call failed."""
 
@@ -83,16 +83,16 @@ class Toolbox:
         caller.grant.require_tool(name)
         return tool(caller, arguments)
 
-    def run(self, call: ToolCall, caller: Caller = OWNER) -> Outcome:
+    def run(self, call: ToolCall, caller: Caller = OWNER) -> ToolResult:
         """Run what a model asked for. Never raises: whatever went wrong is told so that the model can act on it."""
         try:
             value = self.call(call.name, call.arguments, caller)
-            return Outcome(json.dumps(value, ensure_ascii=False), value=value)
+            return ToolResult(json.dumps(value, ensure_ascii=False), value=value)
         except StoreError:
             log.exception("the tool %s failed", call.name)
-            return Outcome("the memory cannot be used now; say so, and go on without it", failed=True)
+            return ToolResult("the memory cannot be used now; say so, and go on without it", failed=True)
         except AgentFormerError as error:
-            return Outcome(str(error), failed=True)
+            return ToolResult(str(error), failed=True)
         except Exception:  # a fault of ours must not end somebody's conversation
             log.exception("the tool %s failed", call.name)
-            return Outcome("the tool failed by an error of its own; do not call it again with this", failed=True)
+            return ToolResult("the tool failed by an error of its own; do not call it again with this", failed=True)

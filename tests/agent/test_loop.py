@@ -13,7 +13,7 @@ import pytest
 from agentformer import AgentFormer
 from agentformer.agent import Agent, Recalled, ToolRun, ToolStart
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
-from agentformer.tools.toolbox import Outcome
+from agentformer.tools.toolbox import ToolResult
 from agentformer.types import ChatMessage, Reply, ToolCall
 from tests.agent.conftest import Make, Open
 from tests.agent.scripted import Scripted, calls, results, says
@@ -161,17 +161,17 @@ class Slow:
     def __init__(self, af: AgentFormer, act: Any) -> None:
         self.definitions, self.tools, self.act = af.toolbox.definitions, af.toolbox.tools, act
 
-    def run(self, call: ToolCall, caller: object) -> Outcome:
+    def run(self, call: ToolCall, caller: object) -> ToolResult:
         return self.act(call)  # type: ignore[no-any-return]
 
 
 def test_a_tool_that_hangs_is_told_as_such_and_time_is_left_to_answer(agent: Make, af: AgentFormer) -> None:
     let_go, begun = threading.Event(), []
 
-    def hang(call: ToolCall) -> Outcome:
+    def hang(call: ToolCall) -> ToolResult:
         begun.append(call.name)
         let_go.wait(BOUND)
-        return Outcome("{}")
+        return ToolResult("{}")
 
     af.toolbox = Slow(af, hang)  # type: ignore[assignment]
     made = [("memory_add", {"content": "a"}), ("memory_add", {"content": "b"})]
@@ -189,14 +189,14 @@ def test_a_tool_that_hangs_is_told_as_such_and_time_is_left_to_answer(agent: Mak
 def test_reads_run_beside_each_other_and_writes_one_after_another(agent: Make, af: AgentFormer) -> None:
     both, order, at_work = threading.Barrier(2, timeout=BOUND), [], threading.Lock()
 
-    def act(call: ToolCall) -> Outcome:
+    def act(call: ToolCall) -> ToolResult:
         if call.name == "memory_search":
             both.wait()  # breaks unless the other search is under way too
         else:
             assert at_work.acquire(blocking=False), "two writes at once"
             order.append(call.arguments["content"])
             at_work.release()
-        return Outcome("{}")
+        return ToolResult("{}")
 
     af.toolbox = Slow(af, act)  # type: ignore[assignment]
     writes = [("memory_add", {"content": f"fact {number}"}) for number in range(5)]
@@ -364,11 +364,11 @@ def test_ctrl_c_ends_a_turn_at_once_and_the_message_stays(agent: Make, af: Agent
 def test_ctrl_c_between_writes_begins_no_further_one(agent: Make, af: AgentFormer) -> None:
     let_go, begun = threading.Event(), []
 
-    def act(call: ToolCall) -> Outcome:
+    def act(call: ToolCall) -> ToolResult:
         begun.append(call.arguments["content"])
         if begun != ["one"]:
             let_go.wait(BOUND)
-        return Outcome("{}")
+        return ToolResult("{}")
 
     def stop(event: object) -> None:
         if isinstance(event, ToolRun):

@@ -28,10 +28,10 @@ GUARDED = {
 
 def test_these_tools_need_a_permission_and_looking_up_and_adding_never_do(af: AgentFormer) -> None:
     definitions = af.toolbox.definitions()
-    assert {tool.name for tool in definitions if tool.guarded} == GUARDED
-    assert {tool.name for tool in definitions if not tool.guarded and not tool.read_only} == {"memory_add"}
-    assert all(hints.right == "write" for hints in HINTS.values() if hints.adds or hints.steers or hints.destructive)
-    assert not Hints("read").adds
+    assert {tool.name for tool in definitions if tool.needs_permission} == GUARDED
+    assert {tool.name for tool in definitions if not tool.needs_permission and not tool.read_only} == {"memory_add"}
+    assert all(hints.right == "write" for hints in HINTS.values() if hints.additive or hints.changes_prompt or hints.destructive)
+    assert not Hints("read").additive
 
 
 def test_before_anything_was_retrieved_calls_are_the_users(agent: Make, af: AgentFormer) -> None:

@@ -16,7 +16,7 @@ import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.embed_retry import CatchingUp
+from agentformer.memory.embed_retry import EmbedRetry
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Matrix, Scope
 
@@ -33,7 +33,7 @@ def wait_for(what: object, seconds: float = 30.0) -> bool:
 def test_an_embedder_that_comes_back_gets_what_waited(tmp_path: Path) -> None:
     embedder = FlakyEmbedder(down=True)
     backend = FaissMemoryBackend(tmp_path, embedder)
-    worker = CatchingUp(backend, 0.02)
+    worker = EmbedRetry(backend, 0.02)
     worker.start()
     backend.store([make_entry(f"stoat {n}") for n in range(5)])
     assert wait_for(lambda: backend.waiting(Scope())[0].attempts >= 3)
@@ -47,7 +47,7 @@ def test_an_embedder_that_comes_back_gets_what_waited(tmp_path: Path) -> None:
 def test_nothing_runs_where_it_is_switched_off(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(tmp_path, FlakyEmbedder(down=True))
     before = threading.active_count()
-    worker = CatchingUp(backend, 0)
+    worker = EmbedRetry(backend, 0)
     worker.start()
     assert threading.active_count() == before
     worker.close()
@@ -64,7 +64,7 @@ def test_a_failing_store_does_not_end_the_thread(error: Exception) -> None:
             calls.append(1)
             raise error
 
-    worker = CatchingUp(Failing(), 0.001)  # type: ignore[arg-type]
+    worker = EmbedRetry(Failing(), 0.001)  # type: ignore[arg-type]
     worker.start()
     assert wait_for(lambda: len(calls) >= 3)
     worker.close()

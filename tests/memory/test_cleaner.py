@@ -17,7 +17,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, LanguageModelUnavailable, StoreError
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.memory_cleaner import MemoryCleaner, select
+from agentformer.memory.memory_cleaner import MemoryCleaner, select_groups
 from agentformer.memory.summaries import counting
 from agentformer.memory.summaries.prompts import PROMPT_VERSION
 from agentformer.memory.summaries.summarizer import Summarizer
@@ -105,19 +105,19 @@ class TestSelection:
     def test_the_oldest_go_in_whole_groups_and_the_newest_stay(self) -> None:
         entries = [message(n) for n in range(17)]
         ids = [entry.id for entry in entries]
-        assert select(entries[::-1], keep_recent=5, batch=5) == [ids[:5], ids[5:10]]
-        assert select(entries, keep_recent=0, batch=5) == [ids[:5], ids[5:10], ids[10:15]]
-        assert select(entries, keep_recent=17, batch=5) == select(entries, keep_recent=99, batch=1) == []
-        assert select([], keep_recent=5, batch=5) == []
+        assert select_groups(entries[::-1], keep_recent=5, batch=5) == [ids[:5], ids[5:10]]
+        assert select_groups(entries, keep_recent=0, batch=5) == [ids[:5], ids[5:10], ids[10:15]]
+        assert select_groups(entries, keep_recent=17, batch=5) == select_groups(entries, keep_recent=99, batch=1) == []
+        assert select_groups([], keep_recent=5, batch=5) == []
 
     def test_time_decides_and_not_the_order_of_storing(self) -> None:
         late, early = message(9), message(1)
         stored_only = make_entry("x", tier="episodic", created_at=NOON + timedelta(minutes=5))
-        assert select([late, early, stored_only], keep_recent=0, batch=3) == [[early.id, stored_only.id, late.id]]
+        assert select_groups([late, early, stored_only], keep_recent=0, batch=3) == [[early.id, stored_only.id, late.id]]
 
     def test_different_agents_users_and_projects_share_no_group(self) -> None:
         entries = [message(n, **{field: str(n % 2)}) for field in ("agent_id", "user_id", "project") for n in range(4)]
-        groups = select(entries, keep_recent=0, batch=2)
+        groups = select_groups(entries, keep_recent=0, batch=2)
         by_id = {entry.id: entry for entry in entries}
         places = [{(e.agent_id, e.user_id, e.project) for e in map(by_id.__getitem__, group)} for group in groups]
         assert len(groups) == 6 and all(len(place) == 1 for place in places)
@@ -126,7 +126,7 @@ class TestSelection:
         derived = message(0, derived_from=(Link("other"),))
         summary = make_entry("x", tier="episodic", kind="summary", occurred_at=NOON)
         kept = [message(n) for n in (1, 2)]
-        assert select([derived, summary, *kept], keep_recent=0, batch=2) == [[entry.id for entry in kept]]
+        assert select_groups([derived, summary, *kept], keep_recent=0, batch=2) == [[entry.id for entry in kept]]
 
 
 class TestCleaning:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.summaries.extractive import extract
 from agentformer.memory.summaries.lines import flat
-from agentformer.memory.summaries.verification import unfaithful
+from agentformer.memory.summaries.verification import unsupported_claims
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
 
@@ -133,7 +133,7 @@ def test_one_endless_sentence_does_not_push_out_the_others(kind: str) -> None:
         assert fact.content in summary
     assert "C: line 7 of module seven called line 8" in summary and " …\n" in summary
     assert tokens(summary) <= 512
-    assert unfaithful(summary, [*facts, *trace]) == []
+    assert unsupported_claims(summary, [*facts, *trace]) == []
 
 
 def test_what_is_said_twice_is_kept_once() -> None:
@@ -165,7 +165,7 @@ def test_it_works_in_any_language(speaker: str, contents: list[str], expected: s
     talk = said(*((speaker, content) for content in contents))
     summary = extract(talk, 512, tokens)
     assert expected in summary
-    assert unfaithful(summary, talk) == []
+    assert unsupported_claims(summary, talk) == []
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_sentence_that_is_too_long_is_cut_between_words_and_never_in_a_number(
         summary = extract(talk, limit, tokens)
         assert tokens(summary) <= limit
         assert set(re.findall(r"\d[\d ,]*\d", summary)) <= {"1 234 567,50"}
-        assert unfaithful(summary, talk) == []
+        assert unsupported_claims(summary, talk) == []
 
 
 def test_a_megabyte_is_read_whole() -> None:
@@ -226,4 +226,4 @@ def test_it_never_exceeds_the_limit_and_never_invents(
     summary = extract(talk, limit, count)
     assert count(summary) <= limit
     assert extract(talk, limit, count) == summary
-    assert unfaithful(summary, talk) == []
+    assert unsupported_claims(summary, talk) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.summaries.keeping import lost
+from agentformer.memory.summaries.keeping import missing_facts
 from agentformer.memory.summaries.summarizer import Summarizer, Summary
 from agentformer.types import ChatMessage, MemoryEntry, Reply, Tool
 
@@ -99,7 +99,7 @@ def test_the_second_try_may_keep_what_the_first_lost() -> None:
     ],
 )
 def test_several_of_a_kind_leave_at_least_one(summary: str, contents: Sequence[str], kinds: list[str]) -> None:
-    assert [each.partition(" ")[0] for each in lost(summary, entries(*contents))] == kinds
+    assert [each.partition(" ")[0] for each in missing_facts(summary, entries(*contents))] == kinds
 
 
 def test_marks_that_cite_the_messages_are_taken_out() -> None:

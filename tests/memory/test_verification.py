@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.memory_cleaner import select
+from agentformer.memory.memory_cleaner import select_groups
 from agentformer.memory.summaries.extractive import extract
-from agentformer.memory.summaries.verification import unfaithful
+from agentformer.memory.summaries.verification import unsupported_claims
 from agentformer.text.dates.dates import find_dates
 from agentformer.types import MemoryEntry
 from bench.data import DATA, load
@@ -19,7 +19,7 @@ MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
 def wrong(summary: str, *contents: str, speaker: str = "Caroline", at: datetime | None = MONDAY) -> list[str]:
     originals = [MemoryEntry(str(n), text, speaker=speaker, occurred_at=at) for n, text in enumerate(contents)]
-    return unfaithful(summary, originals)
+    return unsupported_claims(summary, originals)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_names_are_known_under_any_ending(summary: str, content: str, problems: 
 )
 def test_an_honest_summary_in_other_words_passes(summary: str, turns: list[tuple[str, str]]) -> None:
     originals = [MemoryEntry(str(n), text, speaker=who, occurred_at=MONDAY) for n, (who, text) in enumerate(turns)]
-    assert unfaithful(summary, originals) == []
+    assert unsupported_claims(summary, originals) == []
 
 
 def test_problems_come_in_order_and_once() -> None:
@@ -214,8 +214,8 @@ def test_no_extractive_summary_of_a_real_conversation_is_refused() -> None:
     checked = 0
     for entries in sessions.values():
         by_id = {entry.id: entry for entry in entries}
-        for ids in select(entries, keep_recent=5, batch=5):
+        for ids in select_groups(entries, keep_recent=5, batch=5):
             originals = [by_id[each] for each in ids]
-            assert unfaithful(extract(originals, 512, lambda text: len(embedder.token_spans(text))), originals) == []
+            assert unsupported_claims(extract(originals, 512, lambda text: len(embedder.token_spans(text))), originals) == []
             checked += 1
     assert checked > 150

@@ -12,7 +12,7 @@ import pytest
 import agentformer
 from agentformer.factory import AgentFormer
 from agentformer.tools.caller import Caller
-from agentformer.tools.toolbox import Outcome
+from agentformer.tools.toolbox import ToolResult
 from agentformer.types import ToolCall
 
 SECRET = "The safe opens with 4711."
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def upload(af: AgentFormer, folder: Path | None, path: str, **more: object) -> Outcome:
+def upload(af: AgentFormer, folder: Path | None, path: str, **more: object) -> ToolResult:
     return af.toolbox.run(ToolCall("1", "rag_upload", {"path": path, **more}), Caller(folder=folder))
 
 

@@ -14,7 +14,7 @@ from agentformer.access.grant import Grant
 from agentformer.errors import Forbidden, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.tools.caller import Caller
-from agentformer.tools.toolbox import HINTS, Outcome
+from agentformer.tools.toolbox import HINTS, ToolResult
 from agentformer.types import ToolCall
 
 
@@ -26,7 +26,7 @@ def af(tmp_path: Path) -> Iterator[AgentFormer]:
         yield af
 
 
-def run(af: AgentFormer, name: Any, arguments: Any, caller: Caller | None = None) -> Outcome:
+def run(af: AgentFormer, name: Any, arguments: Any, caller: Caller | None = None) -> ToolResult:
     outcome = af.toolbox.run(ToolCall("1", name, arguments), caller or Caller())
     outcome.text.encode("utf-8")
     return outcome
@@ -222,7 +222,7 @@ def test_long_contents_and_metadata_are_not_given_whole(af: AgentFormer) -> None
 def test_a_caller_that_reads_passages_itself_is_not_told_that_there_is_no_answer(af: AgentFormer) -> None:
     af.rag.upload(b"The crane is blue and stands on the northern pier.", name="crane.txt")
     ask = {"question": "Who invented the telephone?"}
-    plain, quoted = (af.toolbox.call("rag_query", ask, Caller(quotes=quotes)) for quotes in (False, True))
+    plain, quoted = (af.toolbox.call("rag_query", ask, Caller(extractive=extractive)) for extractive in (False, True))
     assert plain["mode"] == quoted["mode"] == "none"
     assert plain["answer"] != quoted["answer"] == "No sentence answers this by itself; read the passages."
     assert plain["passages"] == quoted["passages"] != []

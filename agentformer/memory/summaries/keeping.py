@@ -45,7 +45,7 @@ class _Figures:
                 self.numbers.setdefault(Number(0, 0, number.readings), plain[number.start : number.end].strip())
 
 
-def lost(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
+def missing_facts(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
     """Kinds of which the originals' contents hold several and the summary none, each with examples: "numbers and dates
     (1,250; 3 April)", "names (Anna; Tampere)". Empty for a summary that keeps something of each."""
     texts = [entry.content for entry in originals]

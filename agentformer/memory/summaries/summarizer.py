@@ -10,10 +10,10 @@ from agentformer.errors import LanguageModelError
 from agentformer.llms.reasoning import without_thoughts
 from agentformer.memory.summaries import prompts
 from agentformer.memory.summaries.extractive import CountTokens, extract
-from agentformer.memory.summaries.keeping import lost
+from agentformer.memory.summaries.keeping import missing_facts
 from agentformer.memory.summaries.lines import in_order
 from agentformer.memory.summaries.outcomes import Outcome
-from agentformer.memory.summaries.verification import unfaithful
+from agentformer.memory.summaries.verification import unsupported_claims
 from agentformer.types import ChatMessage, LanguageModel, MemoryEntry, Reply
 
 EXTRACTIVE = "extractive"  # the model's name in what no model wrote
@@ -97,8 +97,8 @@ class Summarizer:
         if (tokens := self._count_tokens(text)) > self._max_tokens:
             return [prompts.TOO_LONG.format(tokens=tokens, limit=self._max_tokens)]
         return [
-            *(prompts.UNCHECKED.format(problem=problem) for problem in unfaithful(text, originals)),
-            *(prompts.LOST.format(lost=each) for each in lost(text, originals)),
+            *(prompts.UNCHECKED.format(problem=problem) for problem in unsupported_claims(text, originals)),
+            *(prompts.LOST.format(lost=each) for each in missing_facts(text, originals)),
         ]
 
     def _written(self, reply: Reply, outcome: Outcome, problems: Sequence[str] = ()) -> Summary:

@@ -34,7 +34,7 @@ class _Known:
     words: Vocabulary
 
 
-def unfaithful(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
+def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
     """What of the summary's numbers, dates and names is in no original's content, speaker or time, in order:
     "number 7", "date 8 June 2023", "name Robert". Empty for a faithful summary."""
     language = detect_language(summary, detect_language(" ".join(entry.content[:1000] for entry in originals)))
