@@ -18,6 +18,8 @@ from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Query, Scope
 
+pytestmark = pytest.mark.process
+
 # Reads lines from its input, stores each as an entry, answers with its id; "find TEXT" answers with contents.
 HELPER = """
 import sys

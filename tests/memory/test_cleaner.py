@@ -500,6 +500,7 @@ def other_process(folder: Path, how: str, lease_seconds: float) -> subprocess.Po
     return process
 
 
+@pytest.mark.process
 class TestProcesses:
     def test_processes_that_clean_at_once_make_no_summary_twice(
         self, tmp_path: Path, backend: FaissMemoryBackend

@@ -488,7 +488,7 @@ FERRY = [
 CHATTER = ["Good morning!", "Did you see the game?", "Lunch was nice.", "My back hurts.", "It rains again.", "Ha ha."]
 
 
-@pytest.mark.parametrize("kind", ["hashing", "minilm"])
+@pytest.mark.parametrize("kind", ["hashing", pytest.param("minilm", marks=pytest.mark.model)])
 def test_facts_come_before_the_chatter_of_another_session(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
