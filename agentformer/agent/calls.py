@@ -17,7 +17,7 @@ from agentformer.agent.permission import Permission
 from agentformer.agent.turns import OnEvent, ToolRun, ToolStart
 from agentformer.agent.workers import OutOfTime, Workers, result
 from agentformer.tools.caller import Caller
-from agentformer.tools.toolbox import ToolResult, Toolbox
+from agentformer.tools.toolbox import Toolbox, ToolResult
 from agentformer.types import ToolCall
 
 _AT_ONCE = 8  # calls of one reply; a model that asks for more is guessing

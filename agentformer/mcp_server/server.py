@@ -121,7 +121,9 @@ def _tool(definition: ToolDefinition) -> types.Tool:
         annotations=types.ToolAnnotations(
             title=definition.title,
             read_only_hint=definition.read_only,
-            destructive_hint=not (definition.read_only or definition.hints.additive),  # as MCP has it: not only additive
+            destructive_hint=not (
+                definition.read_only or definition.hints.additive
+            ),  # as MCP has it: not only additive
             idempotent_hint=definition.hints.idempotent,
             open_world_hint=False,
         ),

@@ -30,7 +30,11 @@ def test_these_tools_need_a_permission_and_looking_up_and_adding_never_do(af: Ag
     definitions = af.toolbox.definitions()
     assert {tool.name for tool in definitions if tool.needs_permission} == GUARDED
     assert {tool.name for tool in definitions if not tool.needs_permission and not tool.read_only} == {"memory_add"}
-    assert all(hints.right == "write" for hints in HINTS.values() if hints.additive or hints.changes_prompt or hints.destructive)
+    assert all(
+        hints.right == "write"
+        for hints in HINTS.values()
+        if hints.additive or hints.changes_prompt or hints.destructive
+    )
     assert not Hints("read").additive
 
 

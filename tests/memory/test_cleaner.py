@@ -113,7 +113,9 @@ class TestSelection:
     def test_time_decides_and_not_the_order_of_storing(self) -> None:
         late, early = message(9), message(1)
         stored_only = make_entry("x", tier="episodic", created_at=NOON + timedelta(minutes=5))
-        assert select_groups([late, early, stored_only], keep_recent=0, batch=3) == [[early.id, stored_only.id, late.id]]
+        assert select_groups([late, early, stored_only], keep_recent=0, batch=3) == [
+            [early.id, stored_only.id, late.id]
+        ]
 
     def test_different_agents_users_and_projects_share_no_group(self) -> None:
         entries = [message(n, **{field: str(n % 2)}) for field in ("agent_id", "user_id", "project") for n in range(4)]

@@ -216,6 +216,9 @@ def test_no_extractive_summary_of_a_real_conversation_is_refused() -> None:
         by_id = {entry.id: entry for entry in entries}
         for ids in select_groups(entries, keep_recent=5, batch=5):
             originals = [by_id[each] for each in ids]
-            assert unsupported_claims(extract(originals, 512, lambda text: len(embedder.token_spans(text))), originals) == []
+            assert (
+                unsupported_claims(extract(originals, 512, lambda text: len(embedder.token_spans(text))), originals)
+                == []
+            )
             checked += 1
     assert checked > 150
