@@ -1,4 +1,4 @@
-"""A tool from a typed function: its schema follows from the signature, and wrong arguments are told how to be right."""
+"""`ToolDefinition`: a tool made from a typed method, with a JSON Schema and checked arguments."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from agentformer.access.grant import Right
 from agentformer.errors import InvalidInput
 from agentformer.types import Tool
 
-_HIDDEN = ("self", "caller")  # parameters that no model sees
+_HIDDEN = ("self", "caller")  # parameters that the schema leaves out
 _SHOWN = 80  # characters of a wrong value that a message repeats
-_MAX_DEPTH = 100  # of nested arguments; as deep as metadata may be
+_MAX_DEPTH = 100  # of nested arguments; the same limit as for metadata
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a tool does to the store. `destructive`: something may be gone for good afterwards. `idempotent`: the same
-    call again changes nothing more. `additive`: what it stores stands beside what is there, all of which stays as it is.
-    `changes_prompt`: what it stores is shown in every talk."""
+    """Effects of a tool on the store.
+
+    `destructive`: the call can delete something for good. `idempotent`: repeating the call changes nothing more.
+    `additive`: the call adds entries and leaves existing ones unchanged. `changes_prompt`: the stored text becomes part
+    of every later prompt.
+    """
 
     right: Right
     destructive: bool = False
@@ -36,8 +39,7 @@ class Hints:
 
 
 def tool(title: str, hints: Hints) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Mark a method as a tool that people know as `title`: its first parameters are `self` and `caller`, the others
-    what a model gives."""
+    """Mark a method as a tool. Its parameters after `self` and `caller` are the arguments that a model gives."""
 
     def mark(method: Callable[..., Any]) -> Callable[..., Any]:
         method.title = title  # type: ignore[attr-defined]
@@ -48,7 +50,7 @@ def tool(title: str, hints: Hints) -> Callable[[Callable[..., Any]], Callable[..
 
 
 class ToolDefinition:
-    """A tool as every edge shows it: `name`, `title`, `description`, `parameters` (JSON Schema), `hints`."""
+    """A tool with `name`, `title`, `description`, `parameters` (JSON Schema) and `hints`."""
 
     def __init__(self, function: Callable[..., dict[str, Any]]) -> None:
         self._function = function
@@ -65,27 +67,26 @@ class ToolDefinition:
 
     @property
     def needs_permission(self) -> bool:
-        """Does it need a permission where its call may be the wish of a text that was retrieved?"""
+        """True if a call that retrieved text may have prompted needs a person's permission."""
         return not self.read_only and (self.hints.changes_prompt or not self.hints.additive)
 
     def as_tool(self) -> Tool:
-        """What a language model is given."""
+        """Return the tool as a language model gets it."""
         return Tool(self.name, self.description, self.parameters)
 
-    def __call__(self, caller: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the arguments and run the tool. Raises `InvalidInput` that a model can act on."""
-        values = self._checked(arguments)
-        return self._function(caller, **values)
+    def run(self, caller: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the arguments and run the tool. Raises `InvalidInput` with a message that a model can act on."""
+        return self._function(caller, **self._checked(arguments))
 
     def _checked(self, arguments: Any) -> dict[str, Any]:
         if not isinstance(arguments, Mapping):
             raise InvalidInput("arguments", f"must be a JSON object. {self._usage()}")
         for name, value in arguments.items():
-            if not _sound(name, 1):
-                raise InvalidInput("arguments", f"have a name that is no text. {self._usage()}")
-            if not _sound(value, _MAX_DEPTH):
+            if not _is_storable(name, 1):
+                raise InvalidInput("arguments", f"have a name that is not text. {self._usage()}")
+            if not _is_storable(value, _MAX_DEPTH):
                 raise InvalidInput(
-                    name[:_SHOWN], f"holds half of a surrogate pair, which is no text, or is over {_MAX_DEPTH} deep"
+                    name[:_SHOWN], f"holds half of a surrogate pair, or is nested more than {_MAX_DEPTH} deep"
                 )
         try:
             checked = self._arguments.model_validate(dict(arguments))
@@ -94,46 +95,46 @@ class ToolDefinition:
         return {name: getattr(checked, name) for name in self._arguments.model_fields}
 
     def _correction(self, error: ValidationError) -> InvalidInput:
-        """Each thing that is wrong once, and what the tool takes."""
+        """Return an error that names up to three wrong arguments and the arguments that the tool takes."""
         faults = error.errors(include_url=False, include_context=False)
-        first = _place(faults[0]) or "arguments"
-        told = "; ".join(self._fault(fault) for fault in faults[:3]).removeprefix(f"{first} ")
-        return InvalidInput(first, f"{told}{'' if told.endswith('?') else '.'} {self._usage()}")
+        first = _location(faults[0]) or "arguments"
+        problems = "; ".join(self._problem(fault) for fault in faults[:3]).removeprefix(f"{first} ")
+        return InvalidInput(first, f"{problems}{'' if problems.endswith('?') else '.'} {self._usage()}")
 
-    def _fault(self, fault: Any) -> str:
-        name = _place(fault)
+    def _problem(self, fault: Any) -> str:
+        name = _location(fault)
         if fault["type"] == "extra_forbidden":
             near = difflib.get_close_matches(name, self._arguments.model_fields, 1)
-            return f"{name} is no argument of this tool" + (f"; did you mean {near[0]}?" if near else "")
+            return f"{name} is not an argument of this tool" + (f"; did you mean {near[0]}?" if near else "")
         if fault["type"] == "missing":
             return f"{name} is missing"
         return f"{name} is wrong: {fault['msg']}, got {_short(fault['input'])}"
 
     def _usage(self) -> str:
-        """The arguments in one line; those that must be given have a star."""
+        """Return the arguments in one line; required ones have a star."""
         required = self.parameters.get("required", ())
-        told = ", ".join(f"{name}{'*' if name in required else ''}" for name in self.parameters["properties"])
-        return f"{self.name} takes: {told or 'no arguments'}{' (* must be given)' if required else ''}"
+        names = ", ".join(f"{name}{'*' if name in required else ''}" for name in self.parameters["properties"])
+        return f"{self.name} takes: {names or 'no arguments'}{' (* required)' if required else ''}"
 
 
-@functools.cache  # once for a function, however many memories are opened
+@functools.cache  # once per function, however many memories are opened
 def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
-    """A model whose fields are the function's parameters."""
+    """Return a model with one field per visible parameter of the function."""
     hints = get_type_hints(function, include_extras=True)
-    given: dict[str, Any] = {
+    model_fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
         if name not in _HIDDEN
     }
     model: type[BaseModel] = create_model(
-        function.__name__, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **given
+        function.__name__, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **model_fields
     )
     return model
 
 
 @functools.cache
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema of the arguments, without the titles that tell a model nothing."""
+    """Return the JSON Schema of the arguments without generated titles and null defaults."""
     schema = model.model_json_schema()
     schema.pop("title", None)
     for value in schema.setdefault("properties", {}).values():
@@ -143,13 +144,13 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
     return schema
 
 
-def _place(fault: Any) -> str:
-    """Where in the arguments it is, such as `kinds.0`."""
+def _location(fault: Any) -> str:
+    """Return the path of a wrong argument, such as `kinds.0`."""
     return ".".join(str(part) for part in fault["loc"])[:_SHOWN]
 
 
-def _sound(value: Any, depth: int) -> bool:
-    """Whether this can be sent and stored: no half of a surrogate pair, and not nested without end."""
+def _is_storable(value: Any, depth: int) -> bool:
+    """True if every string is valid UTF-8 and the nesting is at most `depth`."""
     if isinstance(value, str):
         try:
             return value.isascii() or bool(value.encode("utf-8"))
@@ -159,7 +160,7 @@ def _sound(value: Any, depth: int) -> bool:
         value = (*value.keys(), *value.values())
     if not isinstance(value, (list, tuple)):
         return True
-    return depth > 0 and all(_sound(each, depth - 1) for each in value)
+    return depth > 0 and all(_is_storable(item, depth - 1) for item in value)
 
 
 def _short(value: Any) -> str:

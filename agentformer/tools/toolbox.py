@@ -81,7 +81,7 @@ class Toolbox:
             raise NotFound(f"there is no tool {name!r:.80}; there are: {there}")
         caller.grant.require(tool.hints.right)
         caller.grant.require_tool(name)
-        return tool(caller, arguments)
+        return tool.run(caller, arguments)
 
     def run(self, call: ToolCall, caller: Caller = OWNER) -> ToolResult:
         """Run what a model asked for. Never raises: whatever went wrong is told so that the model can act on it."""

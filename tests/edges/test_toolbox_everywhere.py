@@ -202,14 +202,14 @@ def test_a_file_is_read_by_its_path_where_files_are_read(call: Opened) -> None:
         assert told["document"]["name"] == "notes/pier.txt"
         assert "lies outside" in call.correction("rag_upload", path="../../etc/hostname")
     else:
-        assert told.text == "path: names a file that is not read from here; give text or content_base64"
+        assert told.text == "path: names a file, but this caller may not read files; give text or content_base64"
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
         ("memory_add", {}, "content: is missing. memory_add takes: content*, kind"),
-        ("memory_add", {"contnt": "x"}, "contnt is no argument of this tool; did you mean content?"),
+        ("memory_add", {"contnt": "x"}, "contnt is not an argument of this tool; did you mean content?"),
         ("memory_add", {"content": 7}, "content: is wrong: Input should be a valid string, got 7."),
         ("memory_add", {"content": " "}, "content: is empty"),
         ("memory_add", {"content": "x", "salience": 3}, "salience: is wrong: Input should be less than or equal to 1"),

@@ -58,49 +58,56 @@ def test_a_definition_follows_from_the_function() -> None:
             },
         },
     }
-    assert TIDE("somebody", {"pier": "north"}) == {"pier": "north", "hours": 0, "units": None, "caller": "somebody"}
+    assert TIDE.run("somebody", {"pier": "north"}) == {"pier": "north", "hours": 0, "units": None, "caller": "somebody"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field", "said"),
-    [
-        ({}, "pier", "pier: is missing. tide takes: pier*, hours, units (* must be given)"),
-        ({"peer": "x"}, "pier", "pier: is missing; peer is no argument of this tool; did you mean pier? tide takes"),
-        ({"pier": "x", "caller": "me"}, "caller", "caller: is no argument of this tool. tide takes: pier*"),
-        ({"pier": "x", "hours": 49}, "hours", "hours: is wrong: Input should be less than or equal to 48, got 49."),
-        ({"pier": "x", "hours": "soon"}, "hours", "hours: is wrong: Input should be a valid integer"),
-        ({"pier": "x", "units": [1]}, "units.0", "units.0: is wrong: Input should be a valid string, got 1."),
-        ({"pier": "x" * 10_000, "hours": "y" * 10_000}, "hours", "…. tide takes"),
-        ({"pier": "x", "z" * 10_000: 1}, "z" * 80, "z: is no argument of this tool"),
-        ({"pier": "\ud800"}, "pier", "pier: holds half of a surrogate pair"),
-        ({"pier": "x", "units": ["\udc00"]}, "units", "units: holds half of a surrogate pair"),
-        ({"pier": "x", "\ud800": 1}, "arguments", "arguments: have a name that is no text."),
-        ([], "arguments", "arguments: must be a JSON object. tide takes"),
-        (None, "arguments", "arguments: must be a JSON object"),
-    ],
+CORRECTIONS: tuple[tuple[Any, str, str], ...] = (  # arguments, the field that the error names, a part of its message
+    ({}, "pier", "pier: is missing. tide takes: pier*, hours, units (* required)"),
+    ({"peer": "x"}, "pier", "pier: is missing; peer is not an argument of this tool; did you mean pier? tide takes"),
+    ({"pier": "x", "caller": "me"}, "caller", "caller: is not an argument of this tool. tide takes: pier*"),
+    ({"pier": "x", "hours": 49}, "hours", "hours: is wrong: Input should be less than or equal to 48, got 49."),
+    ({"pier": "x", "hours": "soon"}, "hours", "hours: is wrong: Input should be a valid integer"),
+    ({"pier": "x", "units": [1]}, "units.0", "units.0: is wrong: Input should be a valid string, got 1."),
+    ({"pier": "x" * 10_000, "hours": "y" * 10_000}, "hours", f'got "{"y" * 79}…. tide takes'),
+    ({"pier": "x", "z" * 10_000: 1}, "z" * 80, "z: is not an argument of this tool"),
+    ({"pier": "\ud800"}, "pier", "pier: holds half of a surrogate pair"),
+    ({"pier": "x", "units": ["\udc00"]}, "units", "units: holds half of a surrogate pair"),
+    ({"pier": "x", "\ud800": 1}, "arguments", "arguments: have a name that is not text."),
+    ([], "arguments", "arguments: must be a JSON object. tide takes"),
+    (None, "arguments", "arguments: must be a JSON object"),
 )
-def test_a_correction_names_the_field_what_is_wrong_and_what_the_tool_takes(
-    arguments: Any, field: str, said: str
-) -> None:
-    with pytest.raises(InvalidInput) as wrong:
-        TIDE(None, arguments)
-    assert wrong.value.field == field
-    assert said in str(wrong.value)
-    assert len(str(wrong.value)) < 700
-    str(wrong.value).encode("utf-8")
 
 
-def test_at_most_three_faults_are_told_at_once() -> None:
-    with pytest.raises(InvalidInput) as wrong:
-        TIDE(None, {"pier": "x", **{f"extra{number}": 1 for number in range(1000)}})
-    assert str(wrong.value).count("is no argument") == 3
+def test_an_error_names_the_wrong_field_and_the_arguments_of_the_tool() -> None:
+    for arguments, field, message in CORRECTIONS:
+        with pytest.raises(InvalidInput) as caught:
+            TIDE.run(None, arguments)
+        assert caught.value.field == field
+        assert message in str(caught.value)
+        assert len(str(caught.value)) < 700
+        str(caught.value).encode("utf-8")
 
 
-def test_nesting_without_end_is_refused() -> None:
+def test_an_error_lists_at_most_three_faults() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        TIDE.run(None, {"pier": "x", **{f"extra{number}": 1 for number in range(1000)}})
+    assert str(caught.value).count("is not an argument") == 3
+
+
+def test_arguments_may_be_nested_100_deep() -> None:
+    def nested(depth: int) -> Any:
+        value: Any = "x"
+        for _ in range(depth):
+            value = [value]
+        return value
+
     endless: dict[str, Any] = {}
     endless["inner"] = endless
-    with pytest.raises(InvalidInput, match=r"units: holds .* or is over 100 deep"):
-        TIDE(None, {"pier": "x", "units": endless})
+    for value in (endless, nested(101)):
+        with pytest.raises(InvalidInput, match=r"units: holds .* or is nested more than 100 deep"):
+            TIDE.run(None, {"pier": "x", "units": value})
+    with pytest.raises(InvalidInput, match=r"units\.0: is wrong"):  # of the wrong type, and not too deep
+        TIDE.run(None, {"pier": "x", "units": nested(100)})
 
 
 def test_every_schema_is_one_of_json_schema_and_of_openais_tools(toolbox: Toolbox) -> None:

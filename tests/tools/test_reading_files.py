@@ -118,7 +118,7 @@ def test_a_link_that_stays_inside_is_followed(af: AgentFormer, folder: Path) -> 
 def test_without_a_folder_no_file_is_read(af: AgentFormer, folder: Path) -> None:
     for path in ("a.txt", str(folder / "a.txt"), "/etc/passwd"):
         assert upload(af, None, path).text == (
-            "path: names a file that is not read from here; give text or content_base64"
+            "path: names a file, but this caller may not read files; give text or content_base64"
         )
 
 
