@@ -47,7 +47,7 @@ class Caller:
         return self.grant.namespace(self.namespace if requested is None else requested)
 
     def search_scope(self, requested: str | None) -> dict[str, Any]:
-        """Return the scope arguments of a search. Entries without a user or project, such as documents, are included."""
+        """Return the scope arguments of a search. Entries without an owner are included."""
         scope = {"namespace": self.namespace_for(requested), "user_id": self.user_id, "project": self.project}
         return {**scope, "or_nobody": True}
 
