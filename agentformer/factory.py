@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from agentformer.embedders.guarded import GuardedEmbedder
+from agentformer.embedders import GuardedEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
-from agentformer.http.usage import Usage
+from agentformer.http.guarded import Usage
 from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.later import Made
 from agentformer.memory.embed_retry import EmbedRetry
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from agentformer.evaluation.opened import evaluate_opened
     from agentformer.evaluation.outcomes import Evaluation
     from agentformer.evaluation.trial import Trial
-    from agentformer.http.breaker import Breaker
-    from agentformer.llms.guarded import GuardedModel
+    from agentformer.http.guarded import Breaker
+    from agentformer.llms import GuardedModel
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.memory.routing import RoutedBackend

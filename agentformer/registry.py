@@ -72,13 +72,13 @@ PARTS: dict[str, dict[str, str]] = {
 # Parts of ours that not every command needs; each is imported when it is first called.
 LATE: dict[str, str] = {
     "Answerer": "agentformer.rag.answer.answerer:Answerer",
-    "Breaker": "agentformer.http.breaker:Breaker",
+    "Breaker": "agentformer.http.guarded:Breaker",
     "EmbedRetry": "agentformer.memory.embed_retry:EmbedRetry",
     "ContextBuilder": "agentformer.memory.context.builder:ContextBuilder",
     "Destination": "agentformer.archive.importing:Destination",
     "EmbeddingQueue": "agentformer.index.embedding.queue:EmbeddingQueue",
     "StoreVerifier": "agentformer.memory.backends.faiss.verify:StoreVerifier",
-    "GuardedModel": "agentformer.llms.guarded:GuardedModel",
+    "GuardedModel": "agentformer.llms:GuardedModel",
     "HybridSearch": "agentformer.search.hybrid:HybridSearch",
     "IngestPipeline": "agentformer.rag.ingest:IngestPipeline",
     "VectorImport": "agentformer.index.embedding.queue:VectorImport",

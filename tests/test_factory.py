@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.embedders.guarded import GuardedEmbedder
+from agentformer.embedders import GuardedEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.factory import build_embedder, build_model
+from agentformer.llms import GuardedModel
 from agentformer.llms.echo import EchoModel
 from agentformer.settings import Settings, load_settings
 from agentformer.types import EmbeddingSpace
@@ -50,8 +51,8 @@ def test_an_unknown_part_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 def inside(model: object) -> object:
-    """What the breaker stands in front of."""
-    return getattr(model, "_inner", None)
+    """Return the model behind its guard."""
+    return model.provider() if isinstance(model, GuardedModel) else None
 
 
 def test_a_models_own_colons_are_kept() -> None:
@@ -88,6 +89,7 @@ def test_opening_a_store_with_its_own_embedder_loads_no_model(
         agentformer.connect(index_dir=tmp_path, embedder="minilm:another")
 
 
+@pytest.mark.model
 def test_auto_takes_the_packaged_model_where_no_hub_answers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

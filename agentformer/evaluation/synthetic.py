@@ -17,7 +17,7 @@ from agentformer.evaluation.cloze import IDEOGRAPHIC, LETTERS, UNSPACED, Rarity,
 from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.loading import LANGUAGE, said
 from agentformer.evaluation.opened import page_name
-from agentformer.llms.reasoning import without_thoughts
+from agentformer.llms.reasoning import strip_reasoning
 from agentformer.text.languages import detect_language
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, Hit, LanguageModel, MemoryBackend, Scope
@@ -189,7 +189,7 @@ def _asked_by(model: LanguageModel) -> Callable[[Source], Question | None]:
             reply = model.complete(messages)
         except (InvalidReply, PromptTooLong):
             return None
-        text = strip_template_tokens(without_thoughts(reply.text)).strip().strip('"“”')
+        text = strip_template_tokens(strip_reasoning(reply.text)).strip().strip('"“”')
         return _question(source, text, "") if usable(text, source.text, source.language) else None
 
     return make

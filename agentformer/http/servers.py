@@ -104,7 +104,7 @@ class FirstThatAnswers:
             return self._chosen
 
     @property
-    def has_another(self) -> bool:
+    def has_fallback(self) -> bool:
         """Whether one of several is known to answer, after another was passed over."""
         return len(self._servers) > 1 and self._chosen is not None
 

@@ -108,9 +108,9 @@ class OpenAIModel:
         )
 
     @property
-    def has_another(self) -> bool:
+    def has_fallback(self) -> bool:
         """Whether one of several servers answers, after another has failed a call."""
-        return self._first.has_another
+        return self._first.has_fallback
 
     def complete(
         self,

@@ -23,13 +23,13 @@ _MARK = re.compile("|".join(re.escape(mark) for mark in sorted(_MARKS, key=len, 
 _LONGEST = max(map(len, _MARKS))
 
 
-def without_thoughts(text: str) -> str:
+def strip_reasoning(text: str) -> str:
     """The text without thoughts, trimmed. Empty when there is nothing else."""
-    listener = ThoughtFilter()
+    listener = ReasoningFilter()
     return (listener.feed(text) + listener.rest()).strip()
 
 
-class ThoughtFilter:
+class ReasoningFilter:
     """Takes thoughts out of a text that comes in pieces, wherever it is cut.
 
     A thought that is never closed goes on to the end, if it begins a line; else its opening was only spoken of, and

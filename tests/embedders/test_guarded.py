@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentformer.embedders.guarded import GuardedEmbedder
+from agentformer.embedders import GuardedEmbedder
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, MissingExtra, TextTooLong
 from agentformer.testing import EmbedderConformance, FlakyEmbedder
@@ -66,9 +66,9 @@ def test_a_dead_embedder_costs_one_call_until_the_wait_is_over() -> None:
     for _ in range(5):
         with pytest.raises(EmbedderUnavailable):
             guarded.embed_documents(["a"])
-    with pytest.raises(EmbedderUnavailable, match="asked again in"):
+    with pytest.raises(EmbedderUnavailable, match="next attempt in"):
         guarded.embed_query("a")
-    with pytest.raises(EmbedderUnavailable, match="asked again in"):
+    with pytest.raises(EmbedderUnavailable, match="next attempt in"):
         guarded.token_spans("a")
     assert len(asked) == 1 and guarded.usage.snapshot()["calls"] == 2
     inner.down = False
@@ -86,7 +86,7 @@ def test_a_model_that_comes_back_as_another_one_is_refused() -> None:
     with pytest.raises(EmbedderUnavailable):
         guarded.embed_query("a")
     guarded.retry_now()
-    with pytest.raises(EmbedderUnavailable, match=r"another model.*reembed --to hashing:64"):
+    with pytest.raises(EmbedderUnavailable, match=r"a different model now.*reembed --to hashing:64"):
         guarded.embed_query("a")
     assert guarded.known_space == HashingEmbedder().space
     guarded.retry_now()
@@ -114,7 +114,7 @@ def test_a_model_swapped_under_its_name_and_dimension_is_refused() -> None:
     with pytest.raises(EmbedderUnavailable):
         guarded.embed_query("a")
     guarded.retry_now()
-    with pytest.raises(EmbedderUnavailable, match="another model"):
+    with pytest.raises(EmbedderUnavailable, match="a different model now"):
         guarded.embed_query("a")
 
 
@@ -164,7 +164,7 @@ def test_one_behind_a_server_tells_its_space_while_the_server_is_away_and_is_not
     with pytest.raises(EmbedderUnavailable):
         guarded.embed_query("a")
     assert guarded.space.dimension == 256
-    with pytest.raises(EmbedderUnavailable, match="asked again in"):
+    with pytest.raises(EmbedderUnavailable, match="next attempt in"):
         guarded.embed_query("a")
     made[0].down = False
     guarded.retry_now()

@@ -23,6 +23,8 @@ from agentformer.types import Embedder
 from tests.embedders.hostile_server import HostileServer, Play, said, saying
 from tests.embedders.ollama_server import OllamaServer
 
+pytestmark = pytest.mark.process
+
 KEY = "sk-canary-6d1f0c2ab7"
 PASSWORD = "canary-password-93c1"
 SMALL = {"nomic-embed-text:latest": 256, "all-minilm:latest": 256, "own-model:latest": 256}

@@ -28,6 +28,8 @@ from agentformer.types import Embedder
 from tests.embedders.hostile_server import HostileServer, said, saying
 from tests.embedders.ollama_server import OllamaServer
 
+pytestmark = pytest.mark.process
+
 KEY = "sk-canary-50e8a4d7f3"
 MODELS = {"own-model": 512, "text-embedding-3-small": 8191, "nomic-embed-text-v1.5": 512}
 

@@ -18,6 +18,8 @@ from agentformer.settings import Settings
 from tests.embedders.hostile_server import HostileServer, said, saying
 from tests.embedders.ollama_server import OllamaServer
 
+pytestmark = pytest.mark.process
+
 MODELS = {"nomic-embed-text:latest": 512, "own-model:latest": 512}
 Connect = Callable[..., RemoteEmbedder]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from agentformer.http.breaker import Breaker
+from agentformer.http.guarded import Breaker
 
 
 class Clock:
@@ -18,7 +18,7 @@ def test_calls_pass_until_one_fails_and_after_one_succeeds() -> None:
     breaker = Breaker(30, clock=Clock())
     assert breaker.blocked() == ""
     breaker.failed("no answer")
-    assert breaker.blocked() == "no answer; it is asked again in 30 s"
+    assert breaker.blocked() == "no answer; next attempt in 30 s"
     breaker.succeeded()
     assert breaker.blocked() == ""
 
@@ -31,7 +31,7 @@ def test_after_the_wait_one_caller_tries_and_the_others_wait_again() -> None:
     assert breaker.blocked()
     clock.now += 0.2
     assert breaker.blocked() == ""
-    assert breaker.blocked() == "no answer; it is asked again in 30 s"
+    assert breaker.blocked() == "no answer; next attempt in 30 s"
 
 
 def test_a_trial_that_never_tells_does_not_close_the_way_for_ever() -> None:
@@ -65,12 +65,12 @@ def test_calls_that_fail_together_are_one_outage() -> None:
     for late in range(8):
         clock.now += late / 10
         breaker.failed(f"no {late}")
-    assert breaker.blocked() == "no 0; it is asked again in 7 s"
+    assert breaker.blocked() == "no 0; next attempt in 7 s"
     clock.now += 8
     assert breaker.blocked() == ""
     for _ in range(8):
         breaker.failed("no")
-    assert breaker.blocked() == "no; it is asked again in 20 s"
+    assert breaker.blocked() == "no; next attempt in 20 s"
 
 
 def test_a_reset_lets_the_next_caller_through_and_keeps_what_was_learnt() -> None:
@@ -81,7 +81,7 @@ def test_a_reset_lets_the_next_caller_through_and_keeps_what_was_learnt() -> Non
     assert breaker.blocked() == ""
     assert breaker.blocked().startswith("no;")
     breaker.failed("still no")
-    assert breaker.blocked() == "still no; it is asked again in 20 s"
+    assert breaker.blocked() == "still no; next attempt in 20 s"
 
 
 def test_of_many_threads_one_tries() -> None:

@@ -15,6 +15,8 @@ from agentformer.errors import InvalidInput
 from agentformer.http.client import HttpFailure, JsonClient, cleaned
 from tests.embedders.hostile_server import HostileServer, Play, said, saying
 
+pytestmark = pytest.mark.process
+
 KEY = "sk-canary-71ab54f0c9"
 GOOD = said('{"answer": 42}')
 

@@ -18,6 +18,8 @@ from agentformer.http.limits import OverLimit, open_http
 from agentformer.http.openai_client import cleaned, explain, open_client
 from agentformer.http.servers import Server
 
+pytestmark = pytest.mark.process
+
 KEY = "sk-canary-1234567890"
 SERVER = Server("ollama", "http://user:p%40ssword@127.0.0.1:9/v1", KEY)
 URL = "http://127.0.0.1:9/v1"

@@ -119,8 +119,8 @@ def test_the_first_that_answers_is_remembered_until_it_is_passed_over() -> None:
     count.up = {"a"}
     assert first.pick() == TWO
     assert first.pick(but=[TWO]) == ONE
-    assert (first.pick(but=[TWO]), first.has_another) == (ONE, True)
-    assert (first.pick(but=[ONE, TWO]), first.has_another) == (None, False)
+    assert (first.pick(but=[TWO]), first.has_fallback) == (ONE, True)
+    assert (first.pick(but=[ONE, TWO]), first.has_fallback) == (None, False)
     assert count.asked == ["a", "b", "a", "c"]
     assert first.pick() == ONE
 
@@ -129,7 +129,7 @@ def test_a_single_server_is_never_probed() -> None:
     count = Count()
     first = FirstThatAnswers([ONE], count)
     assert first.pick(but=[ONE]) is None
-    assert (first.pick(), first.has_another) == (ONE, False)
+    assert (first.pick(), first.has_fallback) == (ONE, False)
     assert count.asked == []
 
 
@@ -166,6 +166,7 @@ def place(listener: socket.socket) -> Server:
     return Server("x", f"http://user:hunter2@127.0.0.1:{listener.getsockname()[1]}/v1", "sk-canary")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("status", [200, 302, 401, 404, 500])
 def test_any_status_is_an_answer_and_no_secret_is_sent_or_logged_for_it(
     listener: socket.socket, caplog: pytest.LogCaptureFixture, status: int
@@ -189,6 +190,7 @@ def test_any_status_is_an_answer_and_no_secret_is_sent_or_logged_for_it(
     assert "hunter2" not in caplog.text and "canary" not in caplog.text
 
 
+@pytest.mark.process
 def test_silence_and_refusal_are_no_answer(listener: socket.socket) -> None:
     pytest.importorskip("openai", reason="the extra `llm` is not installed")
     silent = place(listener)

@@ -11,13 +11,14 @@ import pytest
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong
-from agentformer.http.breaker import Breaker
-from agentformer.http.usage import Usage
-from agentformer.llms.guarded import GuardedModel
+from agentformer.http.guarded import Breaker, Usage
+from agentformer.llms import GuardedModel
 from agentformer.llms.openai import OpenAIModel
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage
 from tests.llms.hostile import DONE, STREAM, Answer, Hostile, Request, Serve, completion, event, refuses, says
+
+pytestmark = pytest.mark.process
 
 ASK = [ChatMessage("user", "hello")]
 
@@ -93,7 +94,7 @@ def test_where_none_is_left_the_error_names_them_all_and_the_breaker_opens(serve
         ASKS[how](llm)
     for part in (one.url, "at lunch", two.url, "no such model"):
         assert part in str(caught.value)
-    with pytest.raises(LanguageModelUnavailable, match="asked again"):
+    with pytest.raises(LanguageModelUnavailable, match="next attempt"):
         ASKS[how](llm)
     assert (asked(one), asked(two)) == (1, 1)
 

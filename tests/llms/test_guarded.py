@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
-from agentformer.http.breaker import Breaker
-from agentformer.http.usage import Usage
-from agentformer.llms.guarded import GuardedModel
+from agentformer.http.guarded import Breaker, Usage
+from agentformer.llms import GuardedModel
 from agentformer.types import ChatMessage, Reply
 
 ASK = [ChatMessage("user", "hello")]
@@ -58,9 +57,9 @@ def test_a_dead_server_is_asked_once_and_again_after_the_wait() -> None:
     with pytest.raises(LanguageModelUnavailable, match=r"^nobody there$"):
         model.complete(ASK)
     for _ in range(5):
-        with pytest.raises(LanguageModelUnavailable, match="nobody there; it is asked again in 30 s"):
+        with pytest.raises(LanguageModelUnavailable, match="nobody there; next attempt in 30 s"):
             model.complete(ASK)
-        with pytest.raises(LanguageModelUnavailable, match="asked again"):
+        with pytest.raises(LanguageModelUnavailable, match="next attempt"):
             list(model.stream(ASK))
     assert inner.calls == 1
     clock.now += 31
@@ -98,24 +97,24 @@ def test_an_error_in_the_middle_of_a_stream_counts_and_opens_the_breaker() -> No
     assert next(stream) == "blue "
     with pytest.raises(LanguageModelUnavailable):
         next(stream)
-    with pytest.raises(LanguageModelUnavailable, match="asked again"):
+    with pytest.raises(LanguageModelUnavailable, match="next attempt"):
         model.complete(ASK)
     assert usage.snapshot()["errors"] == {"LanguageModelUnavailable": 1}
 
 
 def test_while_another_server_answers_the_next_call_is_let_through() -> None:
     class Choosing(Scripted):
-        has_another = True
+        has_fallback = True
 
     inner = Choosing(LanguageModelUnavailable("cut"), "hi", LanguageModelUnavailable("all gone"))
     model, _ = guarded(inner)
     with pytest.raises(LanguageModelUnavailable):
         model.complete(ASK)
     assert model.complete(ASK).text == "hi"
-    inner.has_another = False
+    inner.has_fallback = False
     with pytest.raises(LanguageModelUnavailable):
         model.complete(ASK)
-    with pytest.raises(LanguageModelUnavailable, match="asked again"):
+    with pytest.raises(LanguageModelUnavailable, match="next attempt"):
         model.complete(ASK)
 
 

@@ -19,6 +19,8 @@ from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply
 from tests.llms.hostile import DONE, STREAM, Answer, Hostile, Request, Serve, completion, event, head, refuses, says
 
+pytestmark = pytest.mark.process
+
 KEY = "sk-canary-1234567890abcdef"
 ASK = [ChatMessage("user", "hello")]
 

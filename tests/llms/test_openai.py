@@ -16,6 +16,8 @@ from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool, ToolCall
 from tests.llms.hostile import DONE, STREAM, Hostile, Request, Serve, completion, event, refuses, says
 
+pytestmark = pytest.mark.process
+
 ASK = [ChatMessage("user", "hello")]
 
 

@@ -17,6 +17,8 @@ from agentformer.settings import Settings
 from agentformer.types import ChatMessage
 from tests.llms.hostile import Answer, Hostile, Request, Serve, completion, refuses, says
 
+pytestmark = pytest.mark.process
+
 ASK = [ChatMessage("user", "hello")]
 POINT = {
     "type": "object",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agentformer.errors import InvalidInput, MissingExtra, RerankerUnavailable
-from agentformer.rerankers.guarded import GuardedReranker, named_reranker
+from agentformer.rerankers import GuardedReranker, named_reranker
 from agentformer.settings import Settings
 from agentformer.testing import OverlapReranker, RerankerConformance
 from agentformer.types import Reranker
@@ -81,7 +81,7 @@ def test_one_that_failed_is_left_alone_for_a_while_and_then_asked_again() -> Non
     with pytest.raises(RerankerUnavailable, match="switched off"):
         reranker.scores("keys", ["a"])
     for _ in range(3):
-        with pytest.raises(RerankerUnavailable, match="switched off by a test; it is asked again in"):
+        with pytest.raises(RerankerUnavailable, match="switched off by a test; next attempt in"):
             reranker.scores("keys", ["a"])
     assert len(inner.asked) == 1
 

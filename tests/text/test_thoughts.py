@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.llms.reasoning import ThoughtFilter, without_thoughts
+from agentformer.llms.reasoning import ReasoningFilter, strip_reasoning
 
 TEXTS = [
     ("<think>The user asks.</think>\n\nIn the cupboard [1].", "In the cupboard [1]."),
@@ -25,13 +25,13 @@ TEXTS = [
 
 
 def streamed(pieces: list[str]) -> str:
-    listener = ThoughtFilter()
+    listener = ReasoningFilter()
     return "".join(listener.feed(piece) for piece in pieces) + listener.rest()
 
 
 @pytest.mark.parametrize(("text", "said"), TEXTS)
 def test_only_what_is_said_stays(text: str, said: str) -> None:
-    assert without_thoughts(text) == said
+    assert strip_reasoning(text) == said
 
 
 @pytest.mark.parametrize(("text", "said"), TEXTS)
@@ -41,7 +41,7 @@ def test_a_stream_shows_the_same_wherever_it_is_cut(text: str, said: str, size: 
 
 
 def test_what_is_no_thought_is_shown_at_once() -> None:
-    listener = ThoughtFilter()
+    listener = ReasoningFilter()
     assert [listener.feed(piece) for piece in ("In ", "the cup", "board <", "b>")] == [
         "In ",
         "the cup",
@@ -51,7 +51,7 @@ def test_what_is_no_thought_is_shown_at_once() -> None:
 
 
 def test_a_closing_without_an_opening_ends_a_thought_that_the_template_opened() -> None:
-    assert without_thoughts("The user asks.\n</think>\n\nYes.") == "Yes."
+    assert strip_reasoning("The user asks.\n</think>\n\nYes.") == "Yes."
     assert "</think>" not in streamed(["The user", " asks.</th", "ink>Yes."])
 
 

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from agentformer.embedders.guarded import GuardedEmbedder
+from agentformer.embedders import GuardedEmbedder
 from agentformer.errors import AgentFormerError, EmbedderUnavailable, SpaceMismatch
-from agentformer.http.breaker import Breaker
+from agentformer.http.guarded import Breaker
 from agentformer.records.spaces import check_same, mismatch
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentformer.errors import LanguageModelError
-from agentformer.llms.reasoning import without_thoughts
+from agentformer.llms.reasoning import strip_reasoning
 from agentformer.memory.summaries import prompts
 from agentformer.memory.summaries.extractive import CountTokens, extract
 from agentformer.memory.summaries.keeping import missing_facts
@@ -87,7 +87,7 @@ class Summarizer:
 
     def _ask(self, model: LanguageModel, asked: Sequence[ChatMessage], originals: Sequence[MemoryEntry]) -> Reply:
         reply = model.complete(asked, temperature=self._temperature, max_tokens=self._max_tokens)
-        text = _uncited(without_thoughts(_encodable(reply.text)), originals)
+        text = _uncited(strip_reasoning(_encodable(reply.text)), originals)
         return Reply(text, _encodable(reply.model) or type(model).__name__)
 
     def _wrong(self, text: str, originals: Sequence[MemoryEntry]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterable
 
-from agentformer.llms.reasoning import ThoughtFilter, without_thoughts
+from agentformer.llms.reasoning import ReasoningFilter, strip_reasoning
 from agentformer.rag.answer.prompts import NO_ANSWER
 from agentformer.types import Reply
 
@@ -23,7 +23,7 @@ class AnswerStream:
         self.shown = False  # has anything been?
         self.reply: Reply | None = None  # once the model has finished; None also of models that return none
         self._said: list[str] = []
-        self._filter = ThoughtFilter()
+        self._filter = ReasoningFilter()
         self._half = ""  # of a character that came in two pieces
         self._held: str | None = ""  # the beginning, until it is known to be no refusal; then None
 
@@ -78,7 +78,7 @@ class AnswerStream:
 
 def visible_text(text: str) -> str:
     """A model's text without thoughts, and without halves of characters."""
-    return without_thoughts(_encodable(text))
+    return strip_reasoning(_encodable(text))
 
 
 def refuses(text: str) -> bool:

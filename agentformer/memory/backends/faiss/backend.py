@@ -31,7 +31,7 @@ from agentformer.records.database import Database
 from agentformer.records.history import Past, checked_past
 from agentformer.records.snapshot import RecordsSnapshot, snapshot_of
 from agentformer.registry import late
-from agentformer.rerankers.guarded import named_reranker
+from agentformer.rerankers import named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
 from agentformer.settings import Settings

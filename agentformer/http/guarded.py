@@ -1,0 +1,213 @@
+"""The guard around every provider: lazy loading, a circuit breaker, usage counts and one kind of error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from agentformer.errors import AgentFormerError, InvalidInput, MissingExtra
+
+T = TypeVar("T")
+
+
+class Breaker:
+    """A circuit breaker (Nygard 2007, "Release It!"): closed while calls succeed, open after a failure, half-open
+    after the wait, when one call is let through as a trial. Thread-safe.
+
+    The wait is `seconds` at first. It doubles, up to `longest` seconds, each time the trial fails. Concurrent calls
+    that fail together count as one failure.
+    """
+
+    def __init__(self, seconds: float, *, longest: float = 300.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._first_wait = seconds
+        self._longest = max(seconds, longest)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wait = 0.0
+        self._until = 0.0
+        self._reason = ""
+        self._half_open = False
+
+    def blocked(self) -> str:
+        """Return why no call may be made now, or "" to let the call through. After the wait the first caller gets ""
+        and becomes the trial; other callers stay blocked for another wait."""
+        with self._lock:
+            if not self._reason:
+                return ""
+            now = self._clock()
+            if now >= self._until:
+                self._until, self._half_open = now + self._wait, True
+                return ""
+            return f"{self._reason}; next attempt in {max(1, round(self._until - now))} s"
+
+    def succeeded(self) -> None:
+        """Close the breaker."""
+        with self._lock:
+            self._wait, self._reason, self._half_open = 0.0, "", False
+
+    def failed(self, reason: str) -> None:
+        """Open the breaker, or keep it open for longer after a failed trial."""
+        with self._lock:
+            if self._reason and not self._half_open:
+                return
+            self._wait = min(self._wait * 2, self._longest) if self._half_open else self._first_wait
+            self._until = self._clock() + self._wait
+            self._reason, self._half_open = reason, False
+
+    def reset(self) -> None:
+        """Let the next call through without waiting."""
+        with self._lock:
+            self._until = 0.0
+
+
+class Usage:
+    """Calls, errors, tokens and latency of a provider since the process started. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._errors: Counter[str] = Counter()
+        self._last_error = ""
+        self._tokens_in = 0
+        self._tokens_out = 0
+        self._seconds = 0.0
+        self._slowest = 0.0
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Count and time a call; count an error by its class and raise it again."""
+        started = time.perf_counter()
+        try:
+            yield
+        except Exception as error:
+            self.failed(error)
+            raise
+        finally:
+            seconds = time.perf_counter() - started
+            with self._lock:
+                self._calls += 1
+                self._seconds += seconds
+                self._slowest = max(self._slowest, seconds)
+
+    def failed(self, error: Exception) -> None:
+        """Count an error by its class."""
+        with self._lock:
+            self._errors[type(error).__name__] += 1
+            self._last_error = str(error)
+
+    def tokens(self, read: int, written: int = 0) -> None:
+        """Add tokens that the provider reports."""
+        with self._lock:
+            self._tokens_in += read
+            self._tokens_out += written
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the counts as JSON values; latency in milliseconds, failed calls included."""
+        with self._lock:
+            mean = self._seconds / self._calls if self._calls else 0.0
+            return {
+                "calls": self._calls,
+                "errors": dict(self._errors),
+                "last_error": self._last_error,
+                "tokens_in": self._tokens_in,
+                "tokens_out": self._tokens_out,
+                "seconds": round(self._seconds, 3),
+                "mean_ms": round(mean * 1000, 1),
+                "slowest_ms": round(self._slowest * 1000, 1),
+            }
+
+
+class Guarded(Generic[T]):
+    """Base of `GuardedEmbedder`, `GuardedModel` and `GuardedReranker`.
+
+    `load` makes the provider at the first use. After a failure, calls raise `unavailable` without reaching the
+    provider until the breaker lets one through. Errors of a plugin's own classes become `unavailable`.
+    """
+
+    unavailable: type[AgentFormerError]  # raised while the provider cannot be used
+    expected: tuple[type[AgentFormerError], ...] = (AgentFormerError,)  # errors that reach the caller unchanged
+
+    def __init__(self, load: Callable[[], T], breaker: Breaker, usage: Usage | None = None) -> None:
+        self._load = load
+        self._breaker = breaker
+        self._lock = threading.Lock()
+        self._loaded: T | None = None
+        self.usage = usage or Usage()
+
+    @property
+    def name(self) -> str:
+        """The provider's name in error messages."""
+        raise NotImplementedError
+
+    def retry_now(self) -> None:
+        """Let the next call through without waiting for the breaker."""
+        self._breaker.reset()
+
+    def provider(self) -> T:
+        """Return the provider, loading it at the first use. A loaded provider is returned while its server is down."""
+        with self._lock:
+            if self._loaded is None:
+                self._check_breaker()
+                try:
+                    self._loaded = self._load_checked()
+                except self.unavailable as error:
+                    self._breaker.failed(str(error))
+                    self.usage.failed(error)
+                    raise
+                self._breaker.succeeded()
+            return self._loaded
+
+    @contextmanager
+    def call(self) -> Iterator[T]:
+        """Yield the provider for one call: check the breaker, count the call, translate errors. An error that the
+        provider itself raises on purpose, such as a text that is too long, shows that the provider works."""
+        provider = self.provider()
+        self._check_breaker()
+        try:
+            with self.usage.call(), self._translated():
+                yield provider
+        except self.unavailable as error:
+            self._failed(provider, error)
+            raise
+        except InvalidInput:  # the caller's mistake says nothing about the provider
+            raise
+        except (AgentFormerError, GeneratorExit):
+            self._breaker.succeeded()
+            raise
+        self._breaker.succeeded()
+
+    def _check_loaded(self, provider: T) -> None:
+        """Raise `unavailable` if a provider that was just loaded must not be used."""
+
+    def _failed(self, provider: T, error: AgentFormerError) -> None:
+        """Open the breaker after a failed call."""
+        self._breaker.failed(str(error))
+
+    def _check_breaker(self) -> None:
+        if reason := self._breaker.blocked():
+            raise self.unavailable(reason)
+
+    def _load_checked(self) -> T:
+        with self._translated():
+            try:
+                provider = self._load()
+            except MissingExtra as missing:
+                raise self.unavailable(str(missing)) from missing
+            self._check_loaded(provider)
+            return provider
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except self.expected:
+            raise
+        except AgentFormerError as error:
+            raise self.unavailable(str(error)) from error
+        except Exception as error:  # a plugin can raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise self.unavailable(f"{self.name} failed ({type(error).__name__}: {reason})") from error
