@@ -29,7 +29,7 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.memory_cleaner import MemoryCleaner
 from agentformer.memory.summaries.summarizer import Summarizer
 from agentformer.memory.summaries.verification import unsupported_claims
-from agentformer.records.codec import to_json
+from agentformer.records.entry_json import entry_to_json
 from agentformer.records.ids import new_id
 from agentformer.text.analysis import text_terms
 from agentformer.text.languages import FUNCTION_WORDS, stem
@@ -123,7 +123,7 @@ def _message(row: Row) -> MemoryEntry:
 
 
 def _bytes(entry: MemoryEntry) -> bytes:
-    return json.dumps(to_json(entry), sort_keys=True, ensure_ascii=False).encode()
+    return json.dumps(entry_to_json(entry), sort_keys=True, ensure_ascii=False).encode()
 
 
 def integrity(name: str, cleaned: Cleaned) -> str:

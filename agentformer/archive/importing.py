@@ -11,7 +11,7 @@ from agentformer.archive.reading import Archive, Remembered
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.memory.core import CoreMemory
 from agentformer.rag.documents import Originals
-from agentformer.records.codec import to_json
+from agentformer.records.entry_json import entry_to_json
 from agentformer.types import MemoryBackend, MemoryEntry, Scope
 
 # Of one transaction, or one document or summary with all of its own where that is more.
@@ -87,7 +87,7 @@ def _fresh(backend: MemoryBackend, archive: Archive) -> list[int]:
 
 def _said(entry: MemoryEntry) -> Mapping[str, Any]:
     """An entry without how often it was used, which is no change of it."""
-    return {name: value for name, value in to_json(entry).items() if name not in _COUNTS}
+    return {name: value for name, value in entry_to_json(entry).items() if name not in _COUNTS}
 
 
 def _check_references(backend: MemoryBackend, archive: Archive, fresh: Sequence[int]) -> None:

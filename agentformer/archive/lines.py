@@ -12,18 +12,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from agentformer.rag.documents import Document, document_of
 from agentformer.records import fields
-from agentformer.records.codec import TIMES, to_json
+from agentformer.records.entry_json import COUNTS, entry_to_json, parse_entry
 from agentformer.types import MemoryEntry
 
-_FIELDS = frozenset(field.name for field in dataclasses.fields(MemoryEntry))
-_COUNTS = ("access_count", "match_count", "read_count", "repeat_count")
-_NEEDED = ("id", "content", "namespace")
 _MOST = 2**63 - 1  # what the records keep as an integer
 _NAMES = ("session_id", "agent_id", "user_id", "project", "source_type", "source_id")
 _IDS = ("parent_id", "pair_id", "archived_by", "superseded_by")
 _TEXTS = ("title", "context", "role", "speaker", "category")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_entry = TypeAdapter(MemoryEntry)
 _document = TypeAdapter(Document)
 
 
@@ -38,9 +34,9 @@ class Line(NamedTuple):
 
 def entry_lines(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> Iterator[str]:
     """A line of all fields of an entry, and one for each former version of it."""
-    yield _dumped(to_json(entry))
+    yield _dumped(entry_to_json(entry))
     for state in history:
-        yield _dumped({"former": to_json(state)})
+        yield _dumped({"former": entry_to_json(state)})
 
 
 def _dumped(values: Mapping[str, Any]) -> str:
@@ -61,18 +57,10 @@ def read_line(line: bytes) -> Line:
 
 
 def _checked(values: Any) -> MemoryEntry:
-    """The entry that a line's values are. Raises `ValueError` or `KeyError`."""
-    if not isinstance(values, dict):
-        raise ValueError("a former version is no JSON object")
-    if unknown := sorted(values.keys() - _FIELDS):
-        raise ValueError(f"{unknown[0][:80]!r} is no field of an entry")
-    if missing := [name for name in _NEEDED if name not in values]:
-        raise ValueError(f"{missing[0]!r} is missing")
-    try:
-        entry = _entry.validate_json(json.dumps(values, ensure_ascii=False).encode(), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    """The entry that a line's values are. Raises `ValueError`."""
+    if isinstance(values, dict) and "namespace" not in values:
+        raise ValueError("namespace: is missing")
+    entry = parse_entry(values)
     for name in ("id", "namespace", "kind"):
         fields.name(name, getattr(entry, name))
     for name in (*_NAMES, *_IDS):
@@ -82,18 +70,16 @@ def _checked(values: Any) -> MemoryEntry:
     for name, value in entry.metadata.items():
         given = entry.kind == "document" and name == "given" and isinstance(value, dict)
         fields.metadata(value if given else {name: value})  # what came with a document may nest as deep as any metadata
-    fields.salience(entry.salience)
     _check_numbers(entry)
     _check_kind(entry)
-    times: dict[str, Any] = {name: fields.moment(name, getattr(entry, name)) for name in TIMES}
-    return dataclasses.replace(entry, **times)
+    return entry
 
 
 def _check_numbers(entry: MemoryEntry) -> None:
     """Raises `ValueError` for a number that means nothing, or that the records cannot keep."""
     if not 1 <= entry.version <= _MOST:
         raise ValueError("the version is below 1, or over what can be kept")
-    if wrong := [name for name in _COUNTS if not 0 <= getattr(entry, name) <= _MOST]:
+    if wrong := [name for name in COUNTS if not 0 <= getattr(entry, name) <= _MOST]:
         raise ValueError(f"{wrong[0]} is below 0, or over what can be kept")
     if (source := entry.source) is None:
         return

@@ -15,7 +15,7 @@ from agentformer.cli.inputs import confirm, object_of, text_of
 from agentformer.cli.output import entry_cells, entry_line, moment, print_json, print_table, print_warnings, say
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer, connect
-from agentformer.tools.shapes import entry_json
+from agentformer.records.entry_json import entry_to_json
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Scope
 
 _NEW_VERSION = "bring a new version of it in with: agentformer ingest FILE"
@@ -55,7 +55,7 @@ def update(
         _own_entry(af, entry_id, namespace, _NEW_VERSION)
         entry = af.memory.update(entry_id, expected_version=expected_version, **changes)
     if as_json:
-        print_json(entry_json(entry))
+        print_json(entry_to_json(entry))
     else:
         say(f"version {entry.version}  {entry_line(entry)}")
 
@@ -74,7 +74,7 @@ def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options
             _own_entry(af, entry_id, namespace, _NEW_VERSION)
         old = af.memory.supersede(old_id, new_id)
     if as_json:
-        print_json(entry_json(old))
+        print_json(entry_to_json(old))
     else:
         say(f"superseded  {old_id}  by {new_id}")
 
@@ -126,7 +126,7 @@ def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> Non
         entry = entry_in(af, entry_id, namespace)
         former = af.memory.history(entry_id)
     if as_json:
-        print_json({"versions": [entry_json(version) for version in former], "current": entry_json(entry)})
+        print_json({"versions": [entry_to_json(version) for version in former], "current": entry_to_json(entry)})
         return
     rows = [(str(version.version), moment(version.updated_at), *_said(version)) for version in (*former, entry)]
     print_table(("VERSION", "SINCE (UTC)", "KIND", "TEXT"), rows, right=(0,))

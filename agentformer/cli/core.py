@@ -15,7 +15,7 @@ from agentformer.cli.inputs import confirm, text_of
 from agentformer.cli.output import print_json, say
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer, connect
-from agentformer.tools.shapes import entry_json
+from agentformer.records.entry_json import entry_to_json
 from agentformer.types import MemoryEntry, Scope
 
 _OWNERS = (("--namespace", "namespace"), ("--agent", "agent_id"), ("--user", "user_id"))
@@ -65,7 +65,7 @@ def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
                 blocks = [af.memory.core.get(name, **owner)]
         others = not blocks and af.backend.count(Scope(owner["namespace"], tiers=("core",)))
     if as_json:
-        print_json({"blocks": [entry_json(block) for block in blocks]})
+        print_json({"blocks": [entry_to_json(block) for block in blocks]})
         return
     for block in blocks:
         _print_block(block)
@@ -159,7 +159,7 @@ def _options(place: Mapping[str, Any], usual: tuple[str | None, ...]) -> str:
 
 def _tell(block: MemoryEntry, as_json: bool) -> None:
     if as_json:
-        print_json(entry_json(block))
+        print_json(entry_to_json(block))
     else:
         _print_block(block)
 

@@ -17,7 +17,8 @@ from agentformer.cli.output import print_entries, print_hits, print_json, print_
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.context.plan import Context, ContextReport
-from agentformer.tools.shapes import context_json, entry_json, hit_json, memory_hit_json, reference_json
+from agentformer.records.entry_json import entry_to_json
+from agentformer.tools.shapes import context_json, hit_json, memory_hit_json, reference_json
 from agentformer.types import TIERS, Decay, MemoryEntry, Reference, Scope
 
 _MESSAGE = ("role", "speaker")
@@ -74,7 +75,7 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
         for item in waiting
     )
     if as_json:
-        print_json(entry_json(entry))
+        print_json(entry_to_json(entry))
     else:
         say(f"{'already there' if entry.repeat_count else 'kept'}  {entry.id}")
 
@@ -225,7 +226,7 @@ def memories(
             nothing = nothing_listed(af, Scope(**scope), after)
     if as_json:
         following = found[-1].id if len(found) == limit else None
-        print_json({"entries": [entry_json(entry) for entry in found], "next": following})
+        print_json({"entries": [entry_to_json(entry) for entry in found], "next": following})
         return
     print_entries(found)
     if not found:

@@ -11,8 +11,9 @@ from agentformer.cli.output import excerpt, print_entries, print_json, print_tab
 from agentformer.cli.progress import watching
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
+from agentformer.records.entry_json import entry_to_json
 from agentformer.registry import late
-from agentformer.tools.shapes import entry_json, report_json
+from agentformer.tools.shapes import report_json
 from agentformer.types import Scope
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> N
         entry_in(af, summary_id, namespace)
         entries = af.memory.restore(summary_id)
     if as_json:
-        print_json({"entries": [entry_json(entry) for entry in entries]})
+        print_json({"entries": [entry_to_json(entry) for entry in entries]})
         return
     say(f"entries restored: {len(entries)}")
     print_entries(entries)

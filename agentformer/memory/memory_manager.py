@@ -184,7 +184,7 @@ class MemoryManager:
         wanted = fields.limit("limit", limit)
         within = self._scope(scope)
         asked = min(max(wanted + EXTRA_HITS, _JUDGED if relevant_only else 0), fields.MAX_LIMIT)
-        query = Query(text, within, asked, mode=mode, at=fields.moment_there("at", at))  # type: ignore[arg-type]
+        query = Query(text, within, asked, mode=mode, at=fields.moment_in_zone("at", at))  # type: ignore[arg-type]
         hits = self._backend.search(query)
         found = weigh_by_salience(hits, within.decay)
         if relevant_only:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from agentformer.errors import AgentFormerError, StoreDamaged
 from agentformer.jobs.queue import FILE as JOBS_FILE
 from agentformer.rag.documents import Document, Originals
-from agentformer.records.codec import to_json
+from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity.findings import TOLD, Findings
 from agentformer.records.integrity.quarantine import Aside
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
@@ -194,7 +194,7 @@ def _set_aside(parts: Findings, places: StoreParts) -> None:
     ids = []
     with parts.mending():
         for part in _without_document(places.backend, parts.keys):
-            aside.keep("entries", to_json(part), "its document is not there")
+            aside.keep("entries", entry_to_json(part), "its document is not there")
             ids.append(part.id)
         places.backend.remove(ids)
         parts.mend(parts.found, f"{len(ids)} set aside in {aside.path.name}; ingest the file again")

@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from agentformer.errors import Conflict, StoreDamaged
-from agentformer.records.codec import COLUMNS, from_row, from_state, state_checksum, to_json, to_micros, to_row
+from agentformer.records.codec import COLUMNS, from_row, from_state, state_checksum, to_micros, to_row
 from agentformer.records.duplicates import KEPT_EACH_TIME, same
+from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity import checksums as crc
 from agentformer.records.neighbours import numbers_around
 from agentformer.records.scopes import names_few, where
@@ -182,7 +183,7 @@ def insert_past(
 
 def keep_state(connection: sqlite3.Connection, num: int, state: MemoryEntry) -> None:
     """Put a former state into the history of the entry of this number."""
-    former = json.dumps(to_json(state), ensure_ascii=False)
+    former = json.dumps(entry_to_json(state), ensure_ascii=False)
     checksum = state_checksum(num, state.version, former)
     connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", [num, state.version, former, checksum])
 

@@ -1,46 +1,24 @@
-"""What may be stored: each check returns the value as it is kept, or raises `InvalidInput` naming the field."""
+"""Checks of single values from callers. Each returns the value to store, or raises `InvalidInput` naming the field."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.errors import InvalidInput
-from agentformer.types import DOCUMENT_KINDS, TIERS, MemoryEntry, Tier
+from agentformer.types import DOCUMENT_KINDS, TIERS, Tier
 
-MAX_CONTENT = 1_000_000  # code points of one entry; longer texts are documents, and belong to `rag.upload`
+MAX_CONTENT = 1_000_000  # code points of one entry; upload a longer text as a document
 MAX_LIMIT = 10_000  # hits of one search
 _MAX_DEPTH = 100
 _MAX_KEYS = 100  # of metadata; each key of a filter is a condition of its own
 MAX_NAME = 200  # code points of a namespace, kind or session id
 
-# What the store itself keeps, and no update changes.
-_FIXED = frozenset(
-    {
-        "id",
-        "created_at",
-        "updated_at",
-        "version",
-        "archived_by",
-        "access_count",
-        "match_count",
-        "read_count",
-        "repeat_count",
-    }
-)
-_CHANGEABLE = frozenset(field.name for field in dataclasses.fields(MemoryEntry)) - _FIXED
-
-
-def check_changeable(names: Iterable[str]) -> None:
-    """Raises `InvalidInput` for a field that no update may change."""
-    if wrong := sorted(set(names) - _CHANGEABLE):
-        raise InvalidInput(wrong[0], f"cannot be changed; these can: {', '.join(sorted(_CHANGEABLE))}")
-
 
 def content(content: Any) -> str:
+    """Return a text that is not blank and not too long."""
     if not isinstance(content, str):
         raise InvalidInput("content", f"must be a string, got {type(content).__name__}")
     if not content.strip():
@@ -50,16 +28,17 @@ def content(content: Any) -> str:
     return encodable("content", content)
 
 
-def text(field: str, value: Any, most: int = MAX_CONTENT) -> str:
-    """A text that may be empty."""
+def text(field: str, value: Any, most: int | None = MAX_CONTENT) -> str:
+    """Return a text that may be empty, of at most `most` code points; None: any length."""
     if not isinstance(value, str):
         raise InvalidInput(field, f"must be a string, got {type(value).__name__}")
-    if len(value) > most:
+    if most is not None and len(value) > most:
         raise InvalidInput(field, f"has {len(value)} characters, over {most}")
     return encodable(field, value)
 
 
 def encodable(field: str, text: str) -> str:
+    """Return a text that can be written as UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -68,48 +47,55 @@ def encodable(field: str, text: str) -> str:
 
 
 def kind(value: Any) -> str:
+    """Return a kind that callers may use; the kinds of uploaded documents are reserved."""
     if isinstance(value, str) and value in DOCUMENT_KINDS:
         raise InvalidInput("kind", f"{value!r} is kept for uploaded documents; use rag.upload, or another kind")
     return name("kind", value)
 
 
 def name(field: str, value: Any) -> str:
+    """Return a text of 1 to `MAX_NAME` characters that is not blank."""
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME:
         raise InvalidInput(field, f"must be a text of 1 to {MAX_NAME} characters, got {str(value)[:80]!r}")
     return encodable(field, value)
 
 
 def optional_name(field: str, value: Any) -> str | None:
+    """Return None, or a name."""
     return None if value is None else name(field, value)
 
 
 def flag(field: str, value: Any) -> bool:
+    """Return True or False; no other value is taken as one of them."""
     if not isinstance(value, bool):
         raise InvalidInput(field, f"must be true or false, got {value!r:.80}")
     return value
 
 
 def names(field: str, values: Any) -> tuple[str, ...]:
-    """A list of names; a single text is refused, since it would be read as its letters."""
+    """Return a list of names. A single string is refused: it would be read as its letters."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidInput(field, f"must be a list, such as [{str(values)[:80]!r}]")
     return tuple(name(field, value) for value in values)
 
 
 def limit(field: str, value: Any) -> int:
+    """Return a number of hits, 1 to `MAX_LIMIT`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
         raise InvalidInput(field, f"must be a whole number in 1..{MAX_LIMIT}, got {value!r:.80}")
     return value
 
 
 def tier(value: Any) -> Tier:
+    """Return one of `TIERS`."""
     for tier in TIERS:
         if value == tier:
             return tier
-    raise InvalidInput("tier", f"must be one of {', '.join(TIERS)}, got {value!r}")
+    raise InvalidInput("tier", f"must be one of {', '.join(TIERS)}, got {value!r:.80}")
 
 
 def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
+    """Return a dict of JSON values, bounded in keys and depth; None is an empty one."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -119,30 +105,30 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
     try:
         text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False)
         text.encode("utf-8")
-        # Numbers beyond a double's range and nesting beyond SQLite's are JSON, but cannot be kept or compared.
-        _bounded(value, _MAX_DEPTH)
+        # JSON allows numbers beyond a double and any nesting, but SQLite cannot store or compare them.
+        _check_bounds(value, _MAX_DEPTH)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidInput(field, f"must be JSON values: {str(error)[:120]}") from None
     return dict(value)
 
 
-def _bounded(value: Any, depth: int) -> None:
+def _check_bounds(value: Any, depth: int) -> None:
     if depth == 0:
         raise ValueError(f"nested more than {_MAX_DEPTH} deep")
     if isinstance(value, int):
         float(value)
     for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ():
-        _bounded(inner, depth - 1)
+        _check_bounds(inner, depth - 1)
 
 
 def moment(field: str, value: Any) -> datetime | None:
-    """In UTC."""
-    there = moment_there(field, value)
-    return there and there.astimezone(UTC)
+    """Return a time in UTC, from a `datetime` with a zone or from ISO 8601 with a zone; None stays None."""
+    local = moment_in_zone(field, value)
+    return local and local.astimezone(UTC)
 
 
-def moment_there(field: str, value: Any) -> datetime | None:
-    """In the zone in which it was given, which says what day it is."""
+def moment_in_zone(field: str, value: Any) -> datetime | None:
+    """Return a time in the zone in which it was given; the zone decides which day it is."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -160,6 +146,7 @@ def moment_there(field: str, value: Any) -> datetime | None:
 
 
 def salience(value: Any, field: str = "salience") -> float:
+    """Return a number in 0..1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise InvalidInput(field, f"must be a number in 0..1, got {value!r:.80}")
     return float(value)

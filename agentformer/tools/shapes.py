@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from agentformer.records.entry_json import entry_to_json
 from agentformer.types import (
     Answer,
     AnswerEvent,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _BROKE_OFF = "urn:agentformer:problem:language-model-unavailable"
 _METADATA = 2_000  # characters of JSON that a model is shown
-_ENTRY_FIELDS = tuple(field.name for field in dataclasses.fields(MemoryEntry))
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
@@ -77,14 +77,9 @@ def hit_json(hit: Hit) -> dict[str, Any]:
     }
 
 
-def entry_json(entry: MemoryEntry) -> dict[str, Any]:
-    """Every field under its own name; null or empty where it is not known, so that the keys are always the same."""
-    return {name: _plain(getattr(entry, name)) for name in _ENTRY_FIELDS}
-
-
 def memory_hit_json(hit: Hit) -> dict[str, Any]:
     """The entry's fields beside its scores."""
-    return {**entry_json(hit.entry), **_scores(hit)}
+    return {**entry_to_json(hit.entry), **_scores(hit)}
 
 
 def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:

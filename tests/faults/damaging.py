@@ -25,7 +25,8 @@ from typing import Any
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import NotFound, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.records.codec import COUNTED, from_json, to_json
+from agentformer.records.codec import COUNTED
+from agentformer.records.entry_json import entry_from_json, entry_to_json
 from agentformer.records.integrity import verify_checksums as checksums
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
@@ -76,8 +77,8 @@ def build(folder: Path) -> None:
     backend.search(Query("the store"))
     ids = [*(entry.id for entry in stored), backend.list(Scope(kinds=("summary",)))[0].id]
     told: dict[str, Any] = {
-        "entries": [to_json(entry) for entry in backend.get(ids)],
-        "history": {entry_id: [to_json(state) for state in backend.history(entry_id)] for entry_id in ids},
+        "entries": [entry_to_json(entry) for entry in backend.get(ids)],
+        "history": {entry_id: [entry_to_json(state) for state in backend.history(entry_id)] for entry_id in ids},
     }
     backend.close()
     connection = sqlite3.connect(folder / "store" / DATABASE_FILE)
@@ -129,8 +130,10 @@ class Asking:
     """Asks a damaged store for everything, and compares with what was stored."""
 
     def __init__(self, folder: Path, truth: dict[str, Any]) -> None:
-        self._entries = {entry.id: entry for entry in map(from_json, truth["entries"])}
-        self._history = {key: [plain(from_json(state)) for state in states] for key, states in truth["history"].items()}
+        self._entries = {entry.id: entry for entry in map(entry_from_json, truth["entries"])}
+        self._history = {
+            key: [plain(entry_from_json(state)) for state in states] for key, states in truth["history"].items()
+        }
         self._backend = open_store(folder)
         self._spans = {tuple(row) for row in truth["spans"]}
         self._gone: dict[str, MemoryEntry] = {}

@@ -18,7 +18,7 @@ from agentformer.factory import AgentFormer
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records import entries as records
-from agentformer.records.codec import TIMES, to_json
+from agentformer.records.entry_json import TIMES, entry_to_json
 from agentformer.records.schema import MIGRATIONS
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Query, Scope
 
@@ -46,7 +46,7 @@ def state(folder: Path, backend: str) -> list[Any]:
 
 
 def _shape(entry: MemoryEntry) -> dict[str, Any]:
-    values = {k: v for k, v in to_json(entry).items() if k not in (*TIMES, *_COUNTS)}
+    values = {k: v for k, v in entry_to_json(entry).items() if k not in (*TIMES, *_COUNTS)}
     happened = entry.occurred_at.isoformat() if entry.occurred_at else None
     return {**values, "archived": entry.archived_at is not None, "happened": happened}
 

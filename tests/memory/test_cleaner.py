@@ -21,7 +21,7 @@ from agentformer.memory.memory_cleaner import MemoryCleaner, select_groups
 from agentformer.memory.summaries import counting
 from agentformer.memory.summaries.prompts import PROMPT_VERSION
 from agentformer.memory.summaries.summarizer import Summarizer
-from agentformer.records.codec import to_json
+from agentformer.records.entry_json import entry_to_json
 from agentformer.testing import make_entry
 from agentformer.types import ChatMessage, Link, MemoryEntry, Query, Reply, Scope
 
@@ -98,7 +98,7 @@ def summaries(backend: FaissMemoryBackend, **fields: Any) -> list[MemoryEntry]:
 
 
 def in_json(entries: Sequence[MemoryEntry]) -> list[dict[str, Any]]:
-    return [to_json(entry) for entry in sorted(entries, key=lambda entry: entry.id)]
+    return [entry_to_json(entry) for entry in sorted(entries, key=lambda entry: entry.id)]
 
 
 class TestSelection:

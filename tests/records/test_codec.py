@@ -16,8 +16,9 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records import entries as records
-from agentformer.records.codec import from_json, from_micros, from_row, to_json, to_micros, to_row
+from agentformer.records.codec import from_micros, from_row, to_micros, to_row
 from agentformer.records.database import Database
+from agentformer.records.entry_json import entry_from_json, entry_to_json
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Source
 
@@ -74,7 +75,7 @@ def test_an_entry_survives_a_row_of_sqlite(entry: MemoryEntry) -> None:
 
 @given(entry=entries)
 def test_an_entry_survives_json(entry: MemoryEntry) -> None:
-    assert from_json(to_json(entry)) == entry
+    assert entry_from_json(entry_to_json(entry)) == entry
 
 
 @given(at=moment)

@@ -12,7 +12,7 @@ from agentformer.api.response import reply
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer
 from agentformer.records import fields
-from agentformer.tools.shapes import entry_json
+from agentformer.records.entry_json import entry_to_json
 from agentformer.types import MemoryEntry
 
 ONE = "/api/memory/{entry_id}"
@@ -33,7 +33,7 @@ def version_tag(entry: MemoryEntry) -> str:
 
 
 def shown(entry: MemoryEntry) -> Response:
-    return reply(entry_json(entry), headers={"ETag": version_tag(entry)})
+    return reply(entry_to_json(entry), headers={"ETag": version_tag(entry)})
 
 
 def kept(entry: MemoryEntry, grant: Grant) -> Response:
@@ -41,8 +41,8 @@ def kept(entry: MemoryEntry, grant: Grant) -> Response:
     place = url_for(f".get {ONE}", entry_id=entry.id)
     headers = {"Location": place, "ETag": version_tag(entry)}
     if not entry.repeat_count:
-        return reply(entry_json(entry), 201, headers)
-    return reply(entry_json(entry), 200, headers) if grant.may("read") else Response(status=204, headers=headers)
+        return reply(entry_to_json(entry), 201, headers)
+    return reply(entry_to_json(entry), 200, headers) if grant.may("read") else Response(status=204, headers=headers)
 
 
 def changed(entry: MemoryEntry, grant: Grant) -> Response:
@@ -51,4 +51,4 @@ def changed(entry: MemoryEntry, grant: Grant) -> Response:
 
 
 def entries_json(entries: Iterable[MemoryEntry]) -> list[dict[str, Any]]:
-    return [entry_json(entry) for entry in entries]
+    return [entry_to_json(entry) for entry in entries]

@@ -22,12 +22,13 @@ from agentformer.index.secure_delete import SecureDelete
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.later import Made
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE
-from agentformer.records import consolidation, fields, leases, spaces
+from agentformer.records import consolidation, leases, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.backup import write_copy
 from agentformer.records.codec import check_texts, now
 from agentformer.records.database import Database
+from agentformer.records.entry_json import check_settable
 from agentformer.records.history import Past, checked_past
 from agentformer.records.snapshot import RecordsSnapshot, snapshot_of
 from agentformer.registry import late
@@ -168,7 +169,7 @@ class FaissMemoryBackend:
         return standing
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        fields.check_changeable(changes)
+        check_settable(changes)
         while True:
             found = self.get([entry_id])
             if not found:

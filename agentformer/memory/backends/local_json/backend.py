@@ -19,8 +19,8 @@ from agentformer.memory.backends.local_json.record import handed_out
 from agentformer.memory.backends.local_json.scope import filter_of
 from agentformer.memory.backends.local_json.verifying import verify
 from agentformer.memory.backends.local_json.words import ranked
-from agentformer.records import fields
 from agentformer.records.codec import from_micros, now
+from agentformer.records.entry_json import check_settable
 from agentformer.records.history import Past, checked_past
 from agentformer.search.fusion import merge
 from agentformer.settings import Settings
@@ -108,7 +108,7 @@ class LocalJsonMemoryBackend:
         )
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        fields.check_changeable(changes)
+        check_settable(changes)
         with self._folder.writing() as draft:
             record = draft.records.get(entry_id)
             if record is None:

@@ -19,17 +19,15 @@ back is not stored: both ways go through the same checks, which raise `InvalidIn
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from agentformer.errors import InvalidInput, StoreDamaged
 from agentformer.records import fields
-from agentformer.records.codec import TIMES
-from agentformer.types import Link, MemoryEntry, Source
+from agentformer.records.entry_json import entry_to_short_json, parse_entry
+from agentformer.types import MemoryEntry
 
 FORMAT = 1
 _LONGEST_NAME = 120  # characters of an encoded namespace; file systems take 255 with what stands around it
@@ -55,8 +53,8 @@ def file_text(namespace: str, records: Iterable[str]) -> str:
 
 def record_text(entry: MemoryEntry, former: Iterable[MemoryEntry]) -> str:
     """An entry and its past as it stands in the file of the entry's namespace."""
-    values = {"id": entry.id, **_to_object(entry, entry.namespace)}
-    if states := [_to_object(state, entry.namespace) for state in former]:
+    values = {"id": entry.id, **entry_to_short_json(entry, namespace=entry.namespace)}
+    if states := [entry_to_short_json(state, namespace=entry.namespace) for state in former]:
         values["history"] = states
     # Line breaks inside strings are escaped, so each one here stands between two values.
     return json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False).replace("\n", "\n    ")
@@ -66,10 +64,10 @@ def checked(entry: MemoryEntry) -> MemoryEntry:
     """The entry as it would be read back. Raises `InvalidInput` for what a file cannot hold."""
     fields.encodable("namespace", entry.namespace)
     try:
-        values = json.loads(json.dumps(_to_object(entry, entry.namespace), allow_nan=False))
+        values = json.loads(json.dumps(entry_to_short_json(entry, namespace=entry.namespace), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput("metadata", f"must be JSON values: {str(error)[:_SHOWN]}") from None
-    return _to_entry(entry.id, values, entry.namespace)
+    return parse_entry({"id": entry.id, **values}, namespace=entry.namespace)
 
 
 def parse(data: bytes) -> tuple[str, list[tuple[MemoryEntry, tuple[MemoryEntry, ...]]]]:
@@ -124,147 +122,15 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
 
 
-def _to_object(entry: MemoryEntry, namespace: str) -> dict[str, Any]:
-    """All that is not as by default, but the id; `namespace` is the file's."""
-    values: dict[str, Any] = {"content": entry.content}
-    for name, default in _DEFAULTS.items():
-        value = getattr(entry, name)
-        if value != (namespace if name == "namespace" else default):
-            values[name] = _WRITTEN.get(name, _as_it_is)(value)
-    return values
-
-
 def _to_record(values: Any, namespace: str) -> tuple[MemoryEntry, tuple[MemoryEntry, ...]]:
-    if not isinstance(values, dict):
-        raise InvalidInput("entries", f"must be objects, got {values!r:.{_SHOWN}}")
-    values = dict(values)
-    entry_id = _filled("id", values.pop("id", None))
-    states = values.pop("history", [])
+    states = values.get("history", []) if isinstance(values, dict) else []
     if not isinstance(states, list) or not all(isinstance(state, dict) for state in states):
         raise InvalidInput("history", "must be a list of former states")
-    entry = _to_entry(entry_id, values, namespace)
+    if isinstance(values, dict):
+        values = {name: value for name, value in values.items() if name != "history"}
+    entry = parse_entry(values, namespace=namespace)
     if entry.namespace != namespace:
         raise InvalidInput(
             "namespace", f"is {entry.namespace!r:.{_SHOWN}}, which belongs into another file; leave it out"
         )
-    return entry, tuple(_to_entry(entry_id, state, namespace) for state in states)
-
-
-def _to_entry(entry_id: str, values: Mapping[str, Any], namespace: str) -> MemoryEntry:
-    """The inverse of `_to_object`. Raises `InvalidInput`."""
-    read: dict[str, Any] = {"id": _filled("id", entry_id), "namespace": namespace}
-    for name, value in values.items():
-        if name not in _READ:
-            raise InvalidInput(name[:_SHOWN], f"is no field of an entry; fields are {', '.join(sorted(_READ))}")
-        read[name] = _READ[name](name, value)
-    if "content" not in read:
-        raise InvalidInput("content", "is missing; give the text to remember")
-    return MemoryEntry(**read)
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidInput(name, f"must be a text, got {value!r:.{_SHOWN}}")
-    return fields.encodable(name, value)
-
-
-def _filled(name: str, value: Any) -> str:
-    if not _text(name, value):
-        raise InvalidInput(name, "is empty")
-    return str(value)
-
-
-def _optional(name: str, value: Any) -> str | None:
-    return None if value is None else _text(name, value)
-
-
-def _count(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidInput(name, f"must be a whole number of at least 0, got {value!r:.{_SHOWN}}")
-    return value
-
-
-def _metadata(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidInput(name, f"must be an object, got {value!r:.{_SHOWN}}")
-    try:
-        fields.encodable(name, json.dumps(value, ensure_ascii=False, allow_nan=False))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(name, f"must be JSON values: {str(error)[:_SHOWN]}") from None
-    return value
-
-
-def _source(name: str, value: Any) -> Source | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict) or not {"document_id", "name"} <= value.keys() <= _SOURCE.keys():
-        raise InvalidInput(name, "must be an object with document_id, name and maybe page, label, start, end")
-    return Source(**{key: _SOURCE[key](f"{name}.{key}", each) for key, each in value.items()})
-
-
-def _page(name: str, value: Any) -> int | None:
-    return None if value is None else _count(name, value)
-
-
-def _links(name: str, value: Any) -> tuple[Link, ...]:
-    if not isinstance(value, list) or not all(
-        isinstance(link, dict) and "id" in link and link.keys() <= {"id", "type"} for link in value
-    ):
-        raise InvalidInput(name, 'must be a list of objects such as {"id": "...", "type": "derived_from"}')
-    return tuple(Link(**{key: _text(f"{name}.{key}", each) for key, each in link.items()}) for link in value)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _written_moment(moment: Any) -> str:
-    """In UTC; one without a zone stays so, and is refused when it is read."""
-    return str((moment.astimezone(UTC) if moment.tzinfo else moment).isoformat())
-
-
-def _written_source(source: Source) -> dict[str, Any]:
-    values = dataclasses.asdict(source)
-    defaults = {field.name: field.default for field in dataclasses.fields(Source)}
-    return {name: value for name, value in values.items() if value != defaults[name]}
-
-
-def _written_links(links: Iterable[Link]) -> list[dict[str, str]]:
-    return [{"id": link.id} if link.type == Link("").type else {"id": link.id, "type": link.type} for link in links]
-
-
-_DEFAULTS: dict[str, Any] = {
-    field.name: {} if field.name == "metadata" else field.default
-    for field in dataclasses.fields(MemoryEntry)
-    if field.name not in {"id", "content"}
-}
-_WRITTEN: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(TIMES, _written_moment),
-    "metadata": dict,
-    "source": _written_source,
-    "derived_from": _written_links,
-}
-_SOURCE: dict[str, Callable[[str, Any], Any]] = {
-    "document_id": _text,
-    "name": _text,
-    "page": _page,
-    "label": _text,
-    "start": _count,
-    "end": _count,
-}
-# Every field but the id, with the check that it passes on its way in.
-_READ: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(("content", "title", "context", "role", "speaker", "category"), _text),
-    **dict.fromkeys(("namespace", "kind"), _text),
-    **dict.fromkeys(("session_id", "agent_id", "user_id", "project", "source_type", "source_id"), _optional),
-    **dict.fromkeys(("parent_id", "pair_id", "raw", "archived_by", "superseded_by"), _optional),
-    **dict.fromkeys(("access_count", "match_count", "read_count", "repeat_count", "version"), _count),
-    **dict.fromkeys(TIMES, fields.moment),
-    "tier": lambda _, value: fields.tier(value),
-    "salience": lambda _, value: fields.salience(value),
-    "metadata": _metadata,
-    "source": _source,
-    "derived_from": _links,
-}
+    return entry, tuple(parse_entry({"id": entry.id, **state}, namespace=namespace) for state in states)

@@ -1,0 +1,237 @@
+"""The JSON form of a `MemoryEntry`: one list of fields that HTTP, exports, tools, histories and JSON files share.
+
+A field that is added to `MemoryEntry` needs one line in `ENTRY_FIELDS`, and a column (`records/schema.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from agentformer.errors import InvalidInput
+from agentformer.records import fields
+from agentformer.types import DEFAULT_NAMESPACE, Link, MemoryEntry, Source
+
+Parser = Callable[[str, Any], Any]  # name and value to the value that is stored; raises `InvalidInput`
+
+MAX_TITLE = 300  # code points; a longer title from a caller is cut
+_SHOWN = 80  # characters of a wrong value in a message
+
+_text = partial(fields.text, most=None)
+
+
+def _filled_text(name: str, value: Any) -> str:
+    if value == "":
+        raise InvalidInput(name, "is empty")
+    return _text(name, value)
+
+
+def _optional_text(name: str, value: Any) -> str | None:
+    return None if value is None else _text(name, value)
+
+
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidInput(name, f"must be a whole number of at least 0, got {value!r:.{_SHOWN}}")
+    return value
+
+
+def _optional_count(name: str, value: Any) -> int | None:
+    return None if value is None else _count(name, value)
+
+
+def _metadata(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidInput(name, f"must be a JSON object, got {value!r:.{_SHOWN}}")
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(name, f"must be JSON values: {str(error)[:_SHOWN]}") from None
+    fields.encodable(name, text)
+    return value
+
+
+_SOURCE_PARSERS: dict[str, Parser] = {
+    "document_id": _text,
+    "name": _text,
+    "page": _optional_count,
+    "label": _text,
+    "start": _count,
+    "end": _count,
+}
+
+
+def _source(name: str, value: Any) -> Source | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not {"document_id", "name"} <= value.keys() <= _SOURCE_PARSERS.keys():
+        raise InvalidInput(name, "must be an object with document_id, name and optionally page, label, start, end")
+    return Source(**{key: _SOURCE_PARSERS[key](f"{name}.{key}", part) for key, part in value.items()})
+
+
+def _links(name: str, value: Any) -> tuple[Link, ...]:
+    if not isinstance(value, list) or not all(
+        isinstance(link, dict) and "id" in link and link.keys() <= {"id", "type"} for link in value
+    ):
+        raise InvalidInput(name, 'must be a list of objects such as {"id": "...", "type": "derived_from"}')
+    return tuple(Link(**{key: _text(f"{name}.{key}", part) for key, part in link.items()}) for link in value)
+
+
+def _title(name: str, value: Any) -> str:
+    return fields.text(name, value)[:MAX_TITLE]
+
+
+_word = partial(fields.text, most=fields.MAX_NAME)
+
+
+def _named(check: Callable[..., Any]) -> Parser:
+    """Return a parser for a check that knows the name of its field."""
+    return lambda _, value: check(value)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryField:
+    """One field of an entry.
+
+    `parse` reads a JSON value from a file or an export. `check` also enforces the limits for values from callers of
+    the memory; None: callers cannot give the field. `changeable` fields are those that a memory's `update` takes.
+    """
+
+    name: str
+    parse: Parser
+    check: Parser | None = None
+    changeable: bool = False
+    description: str = ""  # for the HTTP schema
+
+
+ENTRY_FIELDS = (
+    EntryField("id", _filled_text),
+    EntryField("content", _text, _named(fields.content), changeable=True),
+    EntryField("tier", _named(fields.tier), _named(fields.tier)),
+    EntryField("kind", _text, _named(fields.kind), changeable=True),
+    EntryField("namespace", _text, fields.name),
+    EntryField("session_id", _optional_text, fields.optional_name),
+    EntryField("agent_id", _optional_text, fields.optional_name),
+    EntryField("user_id", _optional_text, fields.optional_name),
+    EntryField("project", _optional_text, fields.optional_name, changeable=True),
+    EntryField("title", _text, _title, changeable=True),
+    EntryField("context", _text, description="Text that helps to find the entry and is not part of its content."),
+    EntryField("metadata", _metadata, _named(fields.metadata), changeable=True),
+    EntryField("source", _source, description="The place of a passage in its document."),
+    EntryField(
+        "source_type", _optional_text, fields.optional_name, description="The type of a record of the host application."
+    ),
+    EntryField("source_id", _optional_text, fields.optional_name, description="The id of that record."),
+    EntryField("parent_id", _optional_text, fields.optional_name),
+    EntryField("pair_id", _optional_text, fields.optional_name),
+    EntryField("derived_from", _links),
+    EntryField("role", _text, description="Of a message: user, assistant, system, tool."),
+    EntryField("speaker", _text, _word, changeable=True, description="Of a message: the name of the speaker."),
+    EntryField("raw", _optional_text, description="The original text of a message, if `content` differs from it."),
+    EntryField("category", _text, _word, changeable=True, description="Decides how salience decays."),
+    EntryField("occurred_at", fields.moment, fields.moment, changeable=True),
+    EntryField("created_at", fields.moment),
+    EntryField("updated_at", fields.moment),
+    EntryField("last_accessed", fields.moment),
+    EntryField("access_count", _count, description="Number of uses of any kind."),
+    EntryField("match_count", _count, description="Number of searches that returned the entry."),
+    EntryField("read_count", _count, description="Number of times it was given to a model or marked as read."),
+    EntryField("repeat_count", _count, description="Number of times the same content was stored again."),
+    EntryField(
+        "salience", _named(fields.salience), _named(fields.salience), changeable=True, description="As stored, 0 to 1."
+    ),
+    EntryField("archived_at", fields.moment),
+    EntryField("archived_by", _optional_text, description="The summary that replaces this entry."),
+    EntryField("superseded_by", _optional_text),
+    EntryField("version", _count),
+)
+
+TIMES = tuple(field.name for field in ENTRY_FIELDS if field.parse is fields.moment)
+COUNTS = ("access_count", "match_count", "read_count", "repeat_count")
+# A field that `update` of a backend refuses: the backend sets it.
+_SET_BY_BACKEND = frozenset({"id", "created_at", "updated_at", "version", "archived_by", *COUNTS})
+_PARSERS = {field.name: field.parse for field in ENTRY_FIELDS}
+_DEFAULTS: dict[str, Any] = {
+    field.name: {} if field.name == "metadata" else field.default
+    for field in dataclasses.fields(MemoryEntry)
+    if field.name not in {"id", "content"}
+}
+
+
+def check_settable(names: Iterable[str]) -> None:
+    """Raise `InvalidInput` for a field that a backend's `update` does not change."""
+    settable = _PARSERS.keys() - _SET_BY_BACKEND
+    if wrong := sorted(set(names) - settable):
+        raise InvalidInput(wrong[0], f"cannot be changed; these can: {', '.join(sorted(settable))}")
+
+
+def entry_to_json(entry: MemoryEntry) -> dict[str, Any]:
+    """Return every field under its name, as JSON values; times as ISO 8601 in UTC."""
+    values: dict[str, Any] = {field.name: getattr(entry, field.name) for field in ENTRY_FIELDS}
+    for name in TIMES:
+        if values[name] is not None:
+            values[name] = _encode_time(values[name])
+    values["metadata"] = dict(entry.metadata)
+    values["source"] = dataclasses.asdict(entry.source) if entry.source else None
+    values["derived_from"] = [{"id": link.id, "type": link.type} for link in entry.derived_from]
+    return values
+
+
+def entry_to_short_json(entry: MemoryEntry, *, namespace: str = DEFAULT_NAMESPACE) -> dict[str, Any]:
+    """Return the content and the fields that differ from their defaults, without the id.
+
+    `namespace` is the default of the field of that name.
+    """
+    whole = entry_to_json(entry)
+    values: dict[str, Any] = {"content": entry.content}
+    for name, default in _DEFAULTS.items():
+        if getattr(entry, name) != (namespace if name == "namespace" else default):
+            values[name] = whole[name]
+    if entry.source:
+        values["source"] = {key: part for key, part in whole["source"].items() if part != _SOURCE_DEFAULTS[key]}
+    if entry.derived_from:
+        values["derived_from"] = [
+            {"id": link.id} if link.type == Link("").type else {"id": link.id, "type": link.type}
+            for link in entry.derived_from
+        ]
+    return values
+
+
+def entry_from_json(values: Mapping[str, Any]) -> MemoryEntry:
+    """Return the entry of a value that `entry_to_json` gave. Values are trusted; unknown keys raise `TypeError`."""
+    decoded = dict(values)
+    for name in TIMES:
+        decoded[name] = datetime.fromisoformat(decoded[name]) if decoded.get(name) else None
+    decoded["source"] = Source(**decoded["source"]) if decoded.get("source") else None
+    decoded["derived_from"] = tuple(Link(**link) for link in decoded.get("derived_from", ()))
+    return MemoryEntry(**decoded)
+
+
+def parse_entry(values: Any, *, namespace: str = DEFAULT_NAMESPACE) -> MemoryEntry:
+    """Return the entry of a JSON object that may come from anywhere; fields that are left out have their defaults.
+
+    Every value is checked. Raises `InvalidInput` that names the field.
+    """
+    if not isinstance(values, dict):
+        raise InvalidInput("entry", f"must be a JSON object, got {values!r:.{_SHOWN}}")
+    for name in values:
+        if name not in _PARSERS:
+            raise InvalidInput(name[:_SHOWN], f"is no field of an entry; fields are {', '.join(sorted(_PARSERS))}")
+    for name in ("id", "content"):
+        if name not in values:
+            raise InvalidInput(name, "is missing")
+    parsed = {name: _PARSERS[name](name, value) for name, value in values.items()}
+    return MemoryEntry(**{"namespace": namespace, **parsed})
+
+
+def _encode_time(moment: datetime) -> str:
+    """Return ISO 8601 in UTC. A time without a zone keeps none, and `parse_entry` refuses it."""
+    return (moment.astimezone(UTC) if moment.tzinfo else moment).isoformat()
+
+
+_SOURCE_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Source)}
