@@ -118,7 +118,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a salience of two": (lambda out: rewritten(out, '"salience": 1.0', '"salience": 2'), "salience"),
     "a version of nought": (lambda out: rewritten(out, '"version": 1', '"version": 0'), "version"),
     "a time without a zone": (lambda out: rewritten(out, '+00:00"', '"'), "time zone"),
-    "a history that is none": (lambda out: rewritten(out, '"id"', '"history": [1], "id"'), "former version"),
+    "a history that is none": (
+        lambda out: rewritten(out, '"id"', '"history": [1], "id"'),
+        "entry: must be a JSON object",
+    ),
     "half a character": (lambda out: rewritten(out, '"title": "', '"title": "\\ud800'), "line 1"),
     "one id twice": (lambda out: twice(out), "twice"),
     "a version beyond the records": (

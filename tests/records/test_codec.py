@@ -1,5 +1,9 @@
+"""An entry keeps every value in a row, in JSON, in an export, in a JSON file and over HTTP."""
+
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import sqlite3
 from contextlib import closing
@@ -9,18 +13,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentformer.api.models.memory import Entry
+from agentformer.api.models.requests import Change, NewMemory
+from agentformer.archive.lines import entry_lines, read_line
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.local_json.layout import file_text, parse, record_text
+from agentformer.memory.validation import CHANGED, STORED
 from agentformer.records import entries as records
 from agentformer.records.codec import from_micros, from_row, to_micros, to_row
 from agentformer.records.database import Database
-from agentformer.records.entry_json import entry_from_json, entry_to_json
+from agentformer.records.entry_json import (
+    ENTRY_FIELDS,
+    TIMES,
+    EntryField,
+    entry_from_json,
+    entry_to_json,
+    entry_to_short_json,
+    parse_entry,
+)
 from agentformer.testing import make_entry
-from agentformer.types import Link, MemoryEntry, Source
+from agentformer.tools.shapes import memory_hit_json
+from agentformer.types import Hit, Link, MemoryEntry, Source
 
 json_values = st.recursive(
     st.none()
@@ -73,9 +91,65 @@ def test_an_entry_survives_a_row_of_sqlite(entry: MemoryEntry) -> None:
     connection.close()
 
 
-@given(entry=entries)
+@given(entry=entries.filter(lambda entry: entry.id))
 def test_an_entry_survives_json(entry: MemoryEntry) -> None:
-    assert entry_from_json(entry_to_json(entry)) == entry
+    values = json.loads(json.dumps(entry_to_json(entry), allow_nan=False))
+    assert entry_from_json(values) == entry == parse_entry(values)
+    short = json.loads(json.dumps(entry_to_short_json(entry, namespace="ours")))
+    assert parse_entry({"id": entry.id, **short}, namespace="ours") == entry
+    assert short.items() <= values.items() or entry.source or entry.derived_from
+
+
+def test_json_leaves_out_defaults_only_in_the_short_form() -> None:
+    entry = MemoryEntry("i", "c", source=Source("d", "n", page=2), derived_from=(Link("a"), Link("b", "refutes")))
+    assert list(entry_to_json(entry)) == [field.name for field in dataclasses.fields(MemoryEntry)]
+    assert entry_to_json(entry)["source"] == {
+        **{"document_id": "d", "name": "n", "page": 2},
+        **{"label": "", "start": 0, "end": 0},
+    }
+    assert entry_to_short_json(entry) == {
+        "content": "c",
+        "source": {"document_id": "d", "name": "n", "page": 2},
+        "derived_from": [{"id": "a"}, {"id": "b", "type": "refutes"}],
+    }
+    assert entry_to_short_json(dataclasses.replace(entry, source=None, derived_from=()), namespace="other") == {
+        "content": "c",
+        "namespace": "default",
+    }
+
+
+@given(entry=entries.filter(lambda entry: entry.id))
+@settings(max_examples=30)
+def test_an_entry_is_the_same_in_every_format(entry: MemoryEntry) -> None:
+    """Exports, JSON files, HTTP answers and tools show one entry with the same values."""
+    values = json.loads(json.dumps(entry_to_json(entry)))
+    assert Entry.model_validate(values).model_dump() == values
+    assert values.items() <= memory_hit_json(Hit(entry, 1.0)).items()
+    text = file_text(entry.namespace, [record_text(entry, [entry])])
+    assert parse(text.encode()) == (entry.namespace, [(entry, (entry,))])
+    kept = dataclasses.replace(entry, kind="fact", namespace="n", content=entry.content.strip() or "x")
+    kept = dataclasses.replace(kept, **dict.fromkeys(("session_id", "parent_id", "pair_id", "superseded_by"), "x"))
+    kept = dataclasses.replace(kept, source=None)
+    line, former = entry_lines(kept, [kept])
+    assert read_line(line.encode()).entry == kept == read_line(former.encode()).entry
+
+
+@pytest.mark.parametrize("field", ENTRY_FIELDS)
+def test_a_value_of_another_type_is_refused_with_the_name_of_its_field(field: EntryField) -> None:
+    fine = {"id": "i", "content": "c"}
+    for wrong in (["x"], {"x": 1}, True, -1.5):
+        if field.name == "metadata" and isinstance(wrong, dict):
+            continue
+        with pytest.raises(InvalidInput) as refused:
+            parse_entry({**fine, field.name: wrong})
+        assert refused.value.field.partition(".")[0] == field.name
+
+
+def test_names_of_callers_follow_the_list_of_fields() -> None:
+    assert [field.name for field in ENTRY_FIELDS] == [field.name for field in dataclasses.fields(MemoryEntry)]
+    assert set(NewMemory.model_fields) == set(STORED)
+    assert set(Change.model_fields) == {field.name for field in ENTRY_FIELDS if field.changeable} == set(CHANGED)
+    assert TIMES == ("occurred_at", "created_at", "updated_at", "last_accessed", "archived_at")
 
 
 @given(at=moment)
