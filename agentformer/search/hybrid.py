@@ -33,7 +33,7 @@ from agentformer.search.helper_thread import Beside
 from agentformer.search.language_coverage import Knowledge
 from agentformer.search.query_cache import Questions
 from agentformer.search.rescoring import Ranked, ranked, refined
-from agentformer.text.analysis import MAX_QUERY
+from agentformer.text.analysis import MAX_QUERY, analyze_query
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.text.languages import detect_language, language_of_query
 from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope
@@ -140,7 +140,7 @@ class HybridSearch:
 
         def ask() -> WordHits:
             dates = asked_time(query.text, query.at).terms
-            return view.search(query.text, query.scope, self._candidates(query), state.allowed, dates)
+            return view.search(analyze_query(query.text), query.scope, self._candidates(query), state.allowed, dates)
 
         if query.mode != "hybrid" or state.space is None:
             return ask, None

@@ -12,15 +12,15 @@ Text and query go through the same cutter, so whatever it does to the one it doe
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
 from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, language_of_query, stem
 from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes
 
-__all__ = ["COMPOUNDING", "MAX_QUERY", "MAX_TERM", "Terms", "query_terms", "text_terms"]
+__all__ = ["COMPOUNDING", "MAX_QUERY", "MAX_TERM", "QueryTerms", "Terms", "analyze_query", "query_terms", "text_terms"]
 
 # Languages that write compounds as one word, or stack endings: pieces of stems find "kone" in "pesukone".
 COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})
@@ -67,14 +67,18 @@ def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str
 
 
 def text_terms(text: str, language: str, analyzers: Analyzers = PLAIN) -> Terms:
-    """The terms of a stored text that is in `language` ("" when unknown: words are then kept unstemmed)."""
+    """Return the terms of a stored text in `language` ("" if unknown: its words are then not stemmed)."""
+    return _text_terms(lexemes(text), language, analyzers)
+
+
+def _text_terms(tokens: Iterable[Lexeme], language: str, analyzers: Analyzers) -> Terms:
     stems: list[str] = []
     surface: list[str] = []
     parts: list[str] = []
     ignored = FUNCTION_WORDS.get(language, _NONE)
     spelt = language not in _VOWELS_OF_THEIR_OWN
     splitters = analyzers.of(language)
-    for lexeme in lexemes(text):
+    for lexeme in tokens:
         stems += lexeme.codes
         parts += lexeme.parts
         if splitters:
@@ -93,37 +97,72 @@ def text_terms(text: str, language: str, analyzers: Analyzers = PLAIN) -> Terms:
     return Terms(tuple(stems), tuple(surface), tuple(parts))
 
 
-def query_terms(text: str, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
-    """The terms of a query against a store whose texts are in `languages` ("" among them where unknown).
+@dataclass(frozen=True, slots=True)
+class QueryTerms:
+    """A query analyzed once: its language, its tokens, and its terms in the languages of the texts it is compared with.
 
-    Function words are left out, unless nothing else is there. A word with a capital inside the sentence is
-    none, whatever the list says: "IT", "US", "May". Of a pasted page only the first `MAX_QUERY` characters count.
+    The terms of each set of languages are derived from the same tokens, once. Thread-safe.
     """
+
+    text: str  # at most `MAX_QUERY` code points
+    language: str  # ISO 639-1, "" if unknown
+    tokens: tuple[Lexeme, ...]
+    _derived: dict[object, Terms] = field(default_factory=dict, compare=False, repr=False)
+
+    def terms(self, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
+        """Return the terms to look up among texts in `languages` ("" for texts of unknown language).
+
+        Function words are left out, unless the query has nothing else. A word with a capital inside the sentence is no
+        function word: "IT", "US", "May".
+        """
+        key = tuple(sorted(languages)), analyzers
+        if (terms := self._derived.get(key)) is None:
+            terms = self._derived[key] = self._lookup_terms(key[0], analyzers)
+        return terms
+
+    def as_text(self, language: str) -> Terms:
+        """Return the terms that a stored text in `language` with these words has."""
+        if (terms := self._derived.get(language)) is None:
+            terms = self._derived[language] = _text_terms(self.tokens, language, PLAIN)
+        return terms
+
+    def _lookup_terms(self, languages: Sequence[str], analyzers: Analyzers) -> Terms:
+        spoken = detect_language(self.text, *languages) if len(languages) == 1 else self.language
+        kept = _content(self.tokens, spoken)
+        stems = [code for lexeme in kept for code in lexeme.codes]
+        parts = {part: None for lexeme in kept for part in lexeme.parts}
+        words = {word for lexeme in kept for word in lexeme.words}
+        for language in languages:
+            own_words = kept if FUNCTION_WORDS.get(language, _NONE).isdisjoint(words) else _content(kept, language)
+            own = [_term(word, language) for lexeme in own_words for word in lexeme.words + lexeme.inner]
+            stems += own
+            parts.update(dict.fromkeys(own))
+            if language in COMPOUNDING and (spoken == language or spoken not in languages):
+                parts.update((piece, None) for term in own for piece in _pieces_of_stem(term)[::2])
+            if splitters := analyzers.of(language):
+                parts.update((term, None) for lexeme in own_words for term in _inside(lexeme, language, splitters))
+        written = [word for lexeme in kept for word in lexeme.words + lexeme.inner]
+        surface = [form for word in written for form in _surface(word, True)]
+        for language in sorted({*languages} - _UNMARKED):  # "smorgas" is itself a bare stem, and stemmed further
+            surface += (f"{language}~{form}" for word in written if word.isascii() for form in _bare(word, language))
+        return Terms(tuple(stems), tuple(surface), tuple(parts))
+
+
+@lru_cache(maxsize=512)
+def analyze_query(text: str) -> QueryTerms:
+    """Analyze a query. Only its first `MAX_QUERY` characters count. The last queries are cached."""
     text = text[:MAX_QUERY]
     shouted = text.isupper()
-    tokens = [
+    tokens = tuple(
         replace(lexeme, capital=False) if lexeme.capital and (n == 0 or shouted) else lexeme
         for n, lexeme in enumerate(lexemes(text))
-    ]
-    spoken = detect_language(text, *languages) if len(languages) == 1 else language_of_query(text)
-    kept = _content(tokens, spoken)
-    stems = [code for lexeme in kept for code in lexeme.codes]
-    parts = {part: None for lexeme in kept for part in lexeme.parts}
-    words = {word for lexeme in kept for word in lexeme.words}
-    for language in sorted(languages):
-        own_words = kept if FUNCTION_WORDS.get(language, _NONE).isdisjoint(words) else _content(kept, language)
-        own = [_term(word, language) for lexeme in own_words for word in lexeme.words + lexeme.inner]
-        stems += own
-        parts.update(dict.fromkeys(own))
-        if language in COMPOUNDING and (spoken == language or spoken not in languages):
-            parts.update((piece, None) for term in own for piece in _pieces_of_stem(term)[::2])
-        if splitters := analyzers.of(language):
-            parts.update((term, None) for lexeme in own_words for term in _inside(lexeme, language, splitters))
-    written = [word for lexeme in kept for word in lexeme.words + lexeme.inner]
-    surface = [form for word in written for form in _surface(word, True)]
-    for language in sorted({*languages} - _UNMARKED):  # "smorgas" is a stem's bare form itself, and stemmed further
-        surface += (f"{language}~{form}" for word in written if word.isascii() for form in _bare(word, language))
-    return Terms(tuple(stems), tuple(surface), tuple(parts))
+    )
+    return QueryTerms(text, language_of_query(text), tokens)
+
+
+def query_terms(text: str, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
+    """Return the terms of a query against texts in `languages`; see `QueryTerms.terms`."""
+    return analyze_query(text).terms(languages, analyzers)
 
 
 def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> Iterator[str]:
@@ -135,7 +174,7 @@ def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> I
                 yield from (_term(word, language) for word in splitter.words(written) if word not in ignored)
 
 
-def _content(tokens: list[Lexeme], language: str) -> list[Lexeme]:
+def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
     """The lexemes that are no function words of `language`, or all of them when nothing else is there."""
     ignored = FUNCTION_WORDS.get(language, frozenset())
 

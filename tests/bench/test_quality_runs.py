@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.index.words import fields as word_fields
 from agentformer.settings import Settings
 from agentformer.text import analysis
 from agentformer.text.dates import words as time_words
@@ -115,9 +114,9 @@ def test_ways_take_turns_at_who_begins_and_none_profits_from_the_other() -> None
     def way(name: str) -> Any:
         def search(query: Query) -> None:
             begun.append(name)
-            before = word_fields._query_terms.cache_info().hits + analysis._fold.cache_info().hits
-            word_fields._query_terms(query.text, ("en",))
-            after = word_fields._query_terms.cache_info().hits + analysis._fold.cache_info().hits
+            before = analysis.analyze_query.cache_info().hits + analysis._fold.cache_info().hits
+            analysis.query_terms(query.text, ("en",))
+            after = analysis.analyze_query.cache_info().hits + analysis._fold.cache_info().hits
             found.append(after - before)
 
         return search

@@ -19,6 +19,7 @@ from agentformer.index.words.query import Stored, telling
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.testing import make_entry
+from agentformer.text.analysis import query_terms
 from agentformer.types import Query, Scope
 
 ANIMALS = ("numbat", "kakapo", "quokka", "axolotl", "pangolin", "tarsier", "fossa")
@@ -48,7 +49,7 @@ def written(folder: Path) -> int:
 
 def test_what_waits_in_memory_scores_as_the_index_would_score_it() -> None:
     schema = word_fields.schema()
-    entries = [word_fields.Analysed.of(n, make_entry(said(n) * (1 + n % 40))) for n in range(200)]
+    entries = [word_fields.AnalyzedEntry.of(n, make_entry(said(n) * (1 + n % 40))) for n in range(200)]
     index = tantivy.Index(schema)
     writer = index.writer(15_000_000, 1)
     for entry in entries:
@@ -59,7 +60,7 @@ def test_what_waits_in_memory_scores_as_the_index_would_score_it() -> None:
     stored = Stored(index.searcher(), schema)
     recent = Memtable().with_changes([Change(n, n) for n in range(200)], {entry.num: entry for entry in entries})
     for text in ("numbat 7", "the old rangers sleep", "Wälder", "kakapo quokka again"):
-        asked = word_fields.asked_terms(text, stored.languages)
+        asked = word_fields.asked_terms(query_terms(text, stored.languages))
         held = {(field, term): stored.holders(field, term) for field, term, _ in asked}
         query: Any = tantivy.Query.boolean_query(
             [

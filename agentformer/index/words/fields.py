@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentformer.later import Later
-from agentformer.text.analysis import language_of, query_terms, text_terms
+from agentformer.text.analysis import Terms, language_of, text_terms
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.text.dates.terms import date_terms, day_terms
 from agentformer.text.languages import detect_language, language_code
@@ -111,11 +110,8 @@ def in_language(term: str, language: str) -> bool:
     return not mark or head == language
 
 
-def asked_terms(
-    text: str, languages: Sequence[str], dates: Sequence[str] = (), analyzers: Analyzers = PLAIN
-) -> list[Asked]:
-    """The terms of a query against texts in `languages`, each once, with those of the days that it asks for."""
-    terms = _query_terms(text, tuple(languages), analyzers)
+def asked_terms(terms: Terms, dates: Sequence[str] = ()) -> list[Asked]:
+    """Return the terms of a query, each once with its weight, and the terms of the dates that the query names."""
     counts = Counter(
         [
             *(("stems", term) for term in terms.stems),
@@ -139,9 +135,6 @@ def required_places(scope: Scope) -> list[str]:
         if len(values) == 1:
             terms.append(_place(name, values[0]))
     return [*terms, *_tags(scope.metadata)]
-
-
-_query_terms = lru_cache(maxsize=512)(query_terms)
 
 
 def _places(entry: MemoryEntry) -> list[str]:

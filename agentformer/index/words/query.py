@@ -16,9 +16,8 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import BOOSTS, Asked, asked_terms, in_language, languages_of, required_places
 from agentformer.index.words.memtable import Memtable, Statistics
 from agentformer.later import Later
-from agentformer.text.analysis import MAX_QUERY
+from agentformer.text.analysis import QueryTerms
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.text.languages import language_of_query
 from agentformer.types import Scope
 
 if TYPE_CHECKING:
@@ -83,16 +82,16 @@ class Stored:
         self._spoken = [name for name, held in self.languages.items() if held >= self.entries * _SPOKEN]
         self.language = max(self.languages, key=lambda name: self.languages[name], default="")  # of the most
 
-    def asked(self, text: str, more: Collection[str], dates: Sequence[str] = ()) -> list[Asked]:
-        """The terms of a query against the index, and texts in the languages `more`; and the terms `dates`.
+    def asked(self, query: QueryTerms, more: Collection[str], dates: Sequence[str] = ()) -> list[Asked]:
+        """Return the terms of a query against the index and texts in the languages `more`, and the terms `dates`.
 
         Of short texts a few in a thousand are taken for one of a dozen other languages; a large index is not asked for
         the stems of all of those, unless the query is in one. Words as they are written are found in any case.
         """
         languages = {*self.languages, *more}
         if self.entries >= _LARGE and len(self._spoken) < len(self.languages):
-            languages = {*self._spoken, *more, *(languages & {language_of_query(text[:MAX_QUERY])})}
-        return asked_terms(text, sorted(languages), dates, self._analysers)
+            languages = {*self._spoken, *more, *(languages & {query.language})}
+        return asked_terms(query.terms(languages, self._analysers), dates)
 
     def holders(self, field: str, term: str) -> int:
         """How many entries have the term."""
@@ -177,10 +176,12 @@ class View:
     stored: Stored
     recent: Memtable
 
-    def search(self, text: str, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()) -> WordHits:
-        """The best `limit` entries of `scope` among `allowed`, best first, equal ones by number. `dates` are the
-        terms of the days that the text asks for."""
-        asked = self.stored.asked(text, self.recent.languages, dates)
+    def search(
+        self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
+    ) -> WordHits:
+        """Return the best `limit` entries of `scope` among `allowed`, best first, equal ones by number. `dates` are
+        the terms of the dates that the query names."""
+        asked = self.stored.asked(query, self.recent.languages, dates)
         held = {(field, term): self.stored.holders(field, term) for field, term, _ in asked}
         asked = telling(asked, held, self.stored.entries, self.stored.language)
         limit = min(limit, allowed.count)
