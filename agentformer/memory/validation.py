@@ -1,115 +1,104 @@
-"""What callers say, checked and turned into entries, scopes and changes. Every error names its field."""
+"""Validates the arguments of callers and builds entries, scopes and changes from them. Errors name the field."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.prompt_markers import without_recalled
 from agentformer.memory.types import MessageFields, Place, ScopeFields, StoredFields
 from agentformer.records import fields
 from agentformer.records.codec import now
+from agentformer.records.entry_json import ENTRY_FIELDS
 from agentformer.records.ids import new_id
-from agentformer.registry import late
+from agentformer.text.normalize import clean_plain
 from agentformer.types import DEFAULT_NAMESPACE, Decay, MemoryEntry, Scope
 
-if TYPE_CHECKING:
-    from agentformer.text.normalize import clean_plain
-else:
-    clean_plain = late("clean_plain")
-
-MAX_TITLE = 300  # code points
 ROLES = ("user", "assistant", "system", "tool")
 STORED = ("content", *StoredFields.__annotations__)
-CHANGED = ("content", "title", "metadata", "category", "occurred_at", "salience", "kind", "project", "speaker")
+CHANGED = tuple(field.name for field in ENTRY_FIELDS if field.changeable)
+_CHECKS = {field.name: field.check for field in ENTRY_FIELDS if field.check}
+_EMPTY_IF_NONE = frozenset({"title", "category", "speaker"})
 _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
-_RECALLED = "(recalled memory)"  # stands for a message that is nothing else
+_RECALLED = "(recalled memory)"  # the content of a message that only repeats recalled memory
 
 
 def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
-    """An entry to store. Text that was recalled from memory is left out of its content."""
+    """Return an entry to store. Text that was recalled from memory is removed from its content."""
     check_known(values, STORED)
-    content = fields.content(values.get("content"))
-    kind = fields.kind(values.get("kind", "fact"))
-    fresh, recalled = without_recalled(content)
-    if recalled and not fresh.strip():
-        raise InvalidInput("content", "is recalled memory and nothing else; it is kept already, and not stored again")
-    entry = MemoryEntry(
-        id=new_id(),
-        content=fresh.strip() if recalled else content,
-        tier=fields.tier(values.get("tier", "semantic")),
-        kind=kind,
-        title=_title(values.get("title")),
-        metadata=fields.metadata(values.get("metadata")),
-        category=fields.text("category", values.get("category") or _CATEGORY_OF_KIND.get(kind, ""), fields.MAX_NAME),
-        occurred_at=fields.moment("occurred_at", values.get("occurred_at")),
-        salience=fields.salience(values.get("salience", 1.0)),
-        speaker=fields.text("speaker", values.get("speaker") or "", fields.MAX_NAME),
-        **_place(values),
-        **_references(values),
+    entry = MemoryEntry(**{"id": new_id(), "content": "", **_checked_fields({"content": None, **values})})
+    new_text, recalled = without_recalled(entry.content)
+    if recalled and not new_text.strip():
+        raise InvalidInput("content", "is only recalled memory, which is stored already")
+    entry = replace(
+        entry,
+        content=new_text.strip() if recalled else entry.content,
+        category=entry.category or _CATEGORY_OF_KIND.get(entry.kind, ""),
     )
     return replace(entry, context=context_line(entry))
 
 
 def new_message(values: Mapping[str, Any]) -> MemoryEntry:
-    """A message of a session: its text cleaned for search, and as it came for the transcript."""
+    """Return an entry for a message of a session: its text cleaned for search, the original text in `raw`."""
     check_known(values, ("session_id", "role", "content", *MessageFields.__annotations__))
     role = values.get("role")
     if role not in ROLES:
         raise InvalidInput("role", f"must be one of {', '.join(ROLES)}, got {role!r:.80}")
     raw = fields.content(values.get("content"))
-    fresh, recalled = without_recalled(raw)
-    content = clean_plain(fresh).strip() or (_RECALLED if recalled else raw)
-    metadata = fields.metadata(values.get("metadata"))
+    fields.name("session_id", values.get("session_id"))
+    given = _checked_fields({name: value for name, value in values.items() if name not in ("role", "content")})
+    new_text, recalled = without_recalled(raw)
+    content = clean_plain(new_text).strip() or (_RECALLED if recalled else raw)
     entry = MemoryEntry(
-        id=new_id(),
-        content=content,
-        tier="episodic",
-        kind="message",
-        metadata={**metadata, "recalled": recalled} if recalled else metadata,
-        role=role,
-        speaker=fields.text("speaker", values.get("speaker") or "", fields.MAX_NAME),
-        raw=raw if raw != content else None,
-        occurred_at=fields.moment("occurred_at", values.get("occurred_at")) or now(),
-        **{**_place(values), "session_id": fields.name("session_id", values.get("session_id"))},
-        **_references(values),
+        **{
+            **given,
+            "id": new_id(),
+            "content": content,
+            "tier": "episodic",
+            "kind": "message",
+            "role": role,
+            "raw": raw if raw != content else None,
+            "occurred_at": given.get("occurred_at") or now(),
+        }
     )
+    if recalled:
+        entry = replace(entry, metadata={**entry.metadata, "recalled": recalled})
     return replace(entry, context=context_line(entry))
 
 
 def context_line(entry: MemoryEntry) -> str:
-    """What helps to find an entry beside its text: its title and its other names, or who said it and when."""
+    """Return the text that is indexed with the content: the title and the aliases, or the speaker and the day."""
     if entry.kind != "message":
         aliases = entry.metadata.get("aliases")
         names = (entry.title, *(aliases if isinstance(aliases, (list, tuple)) else ()))
         return ", ".join(name for name in names if isinstance(name, str) and name.strip())
-    # As a transcript has it. With a comma between them sentence models take the two for the whole of a short message:
-    # recall of the vectors was a seventh lower (docs/BENCHMARKS.md).
+    # The format of a transcript. With a comma instead, sentence models read the line as most of a short message:
+    # vector recall was a seventh lower (docs/BENCHMARKS.md).
     day = f" ({entry.occurred_at:%Y-%m-%d})" if entry.occurred_at else ""
     return f"{entry.speaker or entry.role}{day}:"
 
 
 def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields to change, checked, with what follows from them."""
+    """Return checked fields to change, with the fields that follow from them."""
     if not values:
         raise InvalidInput("changes", f"are missing; these can be changed: {', '.join(CHANGED)}")
     if unknown := sorted(set(values) - set(CHANGED)):
         raise InvalidInput(unknown[0], f"cannot be changed; these can: {', '.join(CHANGED)}")
-    changed = {name: _CHECKS[name](value) for name, value in values.items()}
+    changed = {name: _CHECKS[name](name, value) for name, value in values.items()}
     if "kind" in changed and "category" not in changed and former.category == _CATEGORY_OF_KIND.get(former.kind, ""):
         changed["category"] = _CATEGORY_OF_KIND.get(changed["kind"], "")
     after = replace(former, **changed)
     if former.kind == "message" and after.content != former.content and former.raw is None:
-        changed["raw"] = former.content  # a transcript tells what was said, whatever becomes of the entry
+        changed["raw"] = former.content  # a transcript shows the original words
     if context_line(former) != context_line(after) and former.context == context_line(former):
         changed["context"] = context_line(after)
     return changed
 
 
 def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
-    """A scope of checked values."""
+    """Return a scope of checked values."""
     check_known(values, ScopeFields.__annotations__)
     given = values.get
     optional = ("session_id", "agent_id", "user_id", "project", "source_type", "source_id", "parent_id")
@@ -130,20 +119,20 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
 
 
 def checked(scope: Scope) -> Scope:
-    """A scope that a caller has made, checked like one that is made here."""
-    names = ScopeFields.__annotations__
-    made = scope_from({name: getattr(scope, name) for name in names}, scope.decay)
-    return replace(made, document_id=fields.optional_name("document_id", scope.document_id))
+    """Return a scope of a caller with every value checked."""
+    values = {name: getattr(scope, name) for name in ScopeFields.__annotations__}
+    valid = scope_from(values, scope.decay)
+    return replace(valid, document_id=fields.optional_name("document_id", scope.document_id))
 
 
 def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A place of checked values, every part of it named."""
+    """Return the owner of memories, checked; None for each part that is not given."""
     check_known(values, Place.__annotations__)
-    return _place(values)
+    return {"namespace": DEFAULT_NAMESPACE, **dict.fromkeys(_OWNERS), **_checked_fields(values)}
 
 
 def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
-    """The former entries of the records that these refer to."""
+    """Return scopes of the former entries of the records that these entries refer to."""
     records = {(entry.namespace, entry.source_type, entry.source_id) for entry in entries if entry.source_id}
     return [
         Scope(namespace, source_type=kind, source_id=record, include_archived=True)
@@ -152,53 +141,29 @@ def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
 
 
 def mappings(field: str, values: Any) -> list[Mapping[str, Any]]:
-    """A list of mappings, such as messages. Raises `InvalidInput`."""
+    """Return a list of mappings, such as messages. Raises `InvalidInput`."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidInput(field, f"must be a list of mappings, got {type(values).__name__}")
-    found = list(values)
-    for value in found:
-        if not isinstance(value, Mapping):
-            raise InvalidInput(field, f"must be mappings, got {type(value).__name__}")
-    return found
+    items = list(values)
+    for item in items:
+        if not isinstance(item, Mapping):
+            raise InvalidInput(field, f"must be mappings, got {type(item).__name__}")
+    return items
 
 
 def check_known(values: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raises `InvalidInput` for a name that a call does not know."""
+    """Raise `InvalidInput` for a name that a call does not take."""
     if unknown := sorted(set(map(str, values)) - set(known)):
         raise InvalidInput(unknown[0], f"is not known here; known are {', '.join(known)}")
 
 
-def _place(values: Mapping[str, Any]) -> dict[str, Any]:
-    optional = {name: fields.optional_name(name, values.get(name)) for name in ("agent_id", "user_id", "project")}
-    return {
-        "namespace": fields.name("namespace", values.get("namespace", DEFAULT_NAMESPACE)),
-        "session_id": fields.optional_name("session_id", values.get("session_id")),
-        **optional,
-    }
+_OWNERS = tuple(name for name in Place.__annotations__ if name != "namespace")
 
 
-def _references(values: Mapping[str, Any]) -> dict[str, Any]:
-    found = {
-        name: fields.optional_name(name, values.get(name))
-        for name in ("source_type", "source_id", "pair_id", "parent_id")
-    }
-    if (found["source_type"] is None) != (found["source_id"] is None):
-        raise InvalidInput("source_id", "and source_type go together: what the record is, and its id")
-    return found
-
-
-def _title(value: Any) -> str:
-    return fields.text("title", "" if value is None else value)[:MAX_TITLE]
-
-
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "content": fields.content,
-    "title": _title,
-    "metadata": fields.metadata,
-    "category": lambda value: fields.text("category", value, fields.MAX_NAME),
-    "occurred_at": lambda value: fields.moment("occurred_at", value),
-    "salience": fields.salience,
-    "kind": fields.kind,
-    "project": lambda value: fields.optional_name("project", value),
-    "speaker": lambda value: fields.text("speaker", value, fields.MAX_NAME),
-}
+def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as they are stored. Raises `InvalidInput`."""
+    given = {name: value for name, value in values.items() if value is not None or name not in _EMPTY_IF_NONE}
+    entry = {name: _CHECKS[name](name, value) for name, value in given.items()}
+    if (entry.get("source_type") is None) != (entry.get("source_id") is None):
+        raise InvalidInput("source_id", "and source_type go together: the type of the record, and its id")
+    return entry

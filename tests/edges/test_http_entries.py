@@ -168,7 +168,7 @@ def test_a_list_is_walked_by_its_cursor_without_loss_or_repeat(host: Mounted) ->
     host.add("Elsewhere.", namespace="n")
     seen, after = [], ""
     for _ in range(3):
-        page = shaped(models.PageOfEntries, host.ask("GET", f"/api/memory?limit=2&after={after}"))
+        page = shaped(models.EntryPage, host.ask("GET", f"/api/memory?limit=2&after={after}"))
         seen += [entry["id"] for entry in page["entries"]]
         after = page["next"]
         if after is None:
@@ -206,7 +206,7 @@ def test_a_list_holds_what_fits_all_that_is_given(host: Mounted, query: str, fou
     host.add("plan", kind="decision")
     host.add("own", user_id="u", agent_id="a", project="p")
     host.add("other", namespace="n")
-    told = shaped(models.PageOfEntries, host.ask("GET", f"/api/memory?{query}"))
+    told = shaped(models.EntryPage, host.ask("GET", f"/api/memory?{query}"))
     assert {entry["content"] for entry in told["entries"]} == found
 
 

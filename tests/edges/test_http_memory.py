@@ -181,14 +181,16 @@ TEAS: list[dict[str, Any]] = [
 
 
 def found(client: Any, **asked: Any) -> list[str]:
-    told = shaped(models.Found, client.post("/api/memory/search", json=asked))
+    told = shaped(models.MemoryHits, client.post("/api/memory/search", json=asked))
     return [hit["content"] for hit in told["hits"]]
 
 
 def test_a_search_gives_entries_with_their_scores_best_first(client: Any) -> None:
     client.post("/api/memory", json={"content": "Aino prefers tea with honey."})
     client.post("/api/memory", json={"content": "The tea room opens at nine."})
-    told = shaped(models.Found, client.post("/api/memory/search", json={"text": "Does Aino take honey in her tea?"}))
+    told = shaped(
+        models.MemoryHits, client.post("/api/memory/search", json={"text": "Does Aino take honey in her tea?"})
+    )
     first, second = told["hits"]
     assert first["content"] == "Aino prefers tea with honey." and first["score"] > second["score"]
     assert first["lexical_rank"] == 1 and told["warnings"] == []

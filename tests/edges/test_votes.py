@@ -76,7 +76,7 @@ def test_http_tells_the_votes_of_memories_and_of_passages(tmp_path: Path) -> Non
         client.post("/api/memory", json={"content": TEA})
         app.extensions["agentformer"].rag.upload(ROOM.encode(), name="room.txt")
         asked = {"text": "honey in her tea"}
-        found = shaped(memory.Found, client.post("/api/memory/search", json=asked))
+        found = shaped(memory.MemoryHits, client.post("/api/memory/search", json=asked))
         answer = shaped(documents.Answer, client.post("/api/rag/query", json={"question": "When does the room open?"}))
     finally:
         close_app(app)

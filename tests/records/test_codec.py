@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentformer.api.models.memory import Entry
-from agentformer.api.models.requests import Change, NewMemory
+from agentformer.api.models.requests import MemoryChange, NewMemory
 from agentformer.archive.lines import entry_lines, read_line
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
@@ -148,7 +148,7 @@ def test_a_value_of_another_type_is_refused_with_the_name_of_its_field(field: En
 def test_names_of_callers_follow_the_list_of_fields() -> None:
     assert [field.name for field in ENTRY_FIELDS] == [field.name for field in dataclasses.fields(MemoryEntry)]
     assert set(NewMemory.model_fields) == set(STORED)
-    assert set(Change.model_fields) == {field.name for field in ENTRY_FIELDS if field.changeable} == set(CHANGED)
+    assert set(MemoryChange.model_fields) == {field.name for field in ENTRY_FIELDS if field.changeable} == set(CHANGED)
     assert TIMES == ("occurred_at", "created_at", "updated_at", "last_accessed", "archived_at")
 
 

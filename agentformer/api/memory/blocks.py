@@ -10,7 +10,7 @@ from agentformer.access.grant import Grant
 from agentformer.api.memory.entries import ALL
 from agentformer.api.memory.entry_responses import changed, entries_json, shown
 from agentformer.api.models import memory as models
-from agentformer.api.models import requests as asked
+from agentformer.api.models import requests
 from agentformer.api.operations import Operations, always
 from agentformer.api.response import reply
 from agentformer.factory import AgentFormer
@@ -26,13 +26,15 @@ def add_blocks(operations: Operations, af: AgentFormer) -> None:
 
 
 def _add_reading(operations: Operations, af: AgentFormer) -> None:
-    @operations.declare("GET", _BLOCKS, right="read", query=asked.BlocksAsked, returns={200: models.Blocks}, tag=_TAG)
-    def blocks(grant: Grant, query: asked.BlocksAsked) -> Response:
+    @operations.declare(
+        "GET", _BLOCKS, right="read", query=requests.BlocksQuery, returns={200: models.Blocks}, tag=_TAG
+    )
+    def blocks(grant: Grant, query: requests.BlocksQuery) -> Response:
         """List the core blocks of an agent and a user, and those of no one in particular."""
         return reply({"blocks": entries_json(af.memory.core.blocks(**_owner(query, grant)))})
 
-    @operations.declare("GET", _ONE, right="read", query=asked.BlocksAsked, returns={200: models.Entry}, tag=_TAG)
-    def block(grant: Grant, query: asked.BlocksAsked, name: str) -> Response:
+    @operations.declare("GET", _ONE, right="read", query=requests.BlocksQuery, returns={200: models.Entry}, tag=_TAG)
+    def block(grant: Grant, query: requests.BlocksQuery, name: str) -> Response:
         """Read a core block. It belongs to the agent and the user that are given, or to no one."""
         return shown(af.memory.core.get(name, **_owner(query, grant)))
 
@@ -44,14 +46,14 @@ def _add_editing(operations: Operations, af: AgentFormer) -> None:
         "POST",
         f"{_ONE}/append",
         right="write",
-        body=asked.Addition,
+        body=requests.BlockAddition,
         returns={200: models.Entry, 204: None},
         faults=(409,),
         asks=always,
         tag=_TAG,
         tool="core_memory_append",
     )
-    def append(grant: Grant, body: asked.Addition, name: str) -> Response:
+    def append(grant: Grant, body: requests.BlockAddition, name: str) -> Response:
         """Add a line to a core block, which begins with it if it is not there.
 
         A line that it has already is not added again. 204 for a key that may not read.
@@ -62,14 +64,14 @@ def _add_editing(operations: Operations, af: AgentFormer) -> None:
         "POST",
         f"{_ONE}/replace",
         right="write",
-        body=asked.Replacement,
+        body=requests.BlockReplacement,
         returns={200: models.Entry},
         faults=(409,),
         asks=always,
         tag=_TAG,
         tool="core_memory_replace",
     )
-    def replace(grant: Grant, body: asked.Replacement, name: str) -> Response:
+    def replace(grant: Grant, body: requests.BlockReplacement, name: str) -> Response:
         """Put new text where a core block says the old one, which must be there once.
 
         Needs the right to read too, or what a block says could be guessed piece by piece.
@@ -81,18 +83,18 @@ def _add_editing(operations: Operations, af: AgentFormer) -> None:
         "DELETE",
         _ONE,
         right="write",
-        query=asked.BlocksAsked,
+        query=requests.BlocksQuery,
         returns={204: None},
         tag=_TAG,
         tool="memory_delete",
     )
-    def remove(grant: Grant, query: asked.BlocksAsked, name: str) -> Response:
+    def remove(grant: Grant, query: requests.BlocksQuery, name: str) -> Response:
         """Delete a core block, with its history."""
         core.remove(name, **_owner(query, grant))
         return Response(status=204)
 
 
-def _owner(asked_for: asked.Owned | asked.BlocksAsked, grant: Grant) -> dict[str, Any]:
+def _owner(asked_for: requests.BlockOwner | requests.BlocksQuery, grant: Grant) -> dict[str, Any]:
     return {
         "namespace": grant.namespace(asked_for.namespace),
         "agent_id": asked_for.agent_id,

@@ -10,7 +10,7 @@ from agentformer.access.grant import Grant
 from agentformer.api.memory import preconditions
 from agentformer.api.memory.entry_responses import ONE, changed, entries_json, kept, seen, shown
 from agentformer.api.models import memory as models
-from agentformer.api.models import requests as asked
+from agentformer.api.models import requests
 from agentformer.api.operations import Operations, always
 from agentformer.api.response import reply
 from agentformer.errors import Conflict, InvalidInput
@@ -33,14 +33,14 @@ def _add_storing(operations: Operations, af: AgentFormer) -> None:
         "POST",
         ALL,
         right="write",
-        body=asked.NewMemory,
+        body=requests.NewMemory,
         returns={201: models.Entry, 200: models.Entry, 204: None},
         faults=(409,),
         asks=always,
         tag=TAG,
         tool="memory_add",
     )
-    def add(grant: Grant, body: asked.NewMemory) -> Response:
+    def add(grant: Grant, body: requests.NewMemory) -> Response:
         """Remember something.
 
         201 with the new entry. The same fact again is not kept twice: 200 with the entry that is there, or 204 for a
@@ -52,14 +52,14 @@ def _add_storing(operations: Operations, af: AgentFormer) -> None:
         "POST",
         f"{ALL}/batch",
         right="write",
-        body=asked.NewMemories,
+        body=requests.NewMemories,
         returns={201: models.Entries, 204: None},
         faults=(409,),
         asks=always,
         tag=TAG,
         tool="memory_add",
     )
-    def add_many(grant: Grant, body: asked.NewMemories) -> Response:
+    def add_many(grant: Grant, body: requests.NewMemories) -> Response:
         """Remember much at once: all of it, or nothing.
 
         The entries come back in the order of `items`; 204 for a key that may not read, where some were there already.
@@ -75,10 +75,8 @@ def _add_storing(operations: Operations, af: AgentFormer) -> None:
 
 
 def _add_list(operations: Operations, af: AgentFormer) -> None:
-    @operations.declare(
-        "GET", ALL, right="read", query=asked.EntriesAsked, returns={200: models.PageOfEntries}, tag=TAG
-    )
-    def entries(grant: Grant, query: asked.EntriesAsked) -> Response:
+    @operations.declare("GET", ALL, right="read", query=requests.EntriesQuery, returns={200: models.EntryPage}, tag=TAG)
+    def entries(grant: Grant, query: requests.EntriesQuery) -> Response:
         """List memories in the order of storing.
 
         All that is given must fit. `next` is what `after` takes to go on.
@@ -116,7 +114,7 @@ def _add_changing(operations: Operations, af: AgentFormer) -> None:
         "PATCH",
         ONE,
         right="write",
-        body=asked.Change,
+        body=requests.MemoryChange,
         headers=preconditions.HEADER,
         returns={200: models.Entry, 204: None},
         faults=(409, 412),
@@ -124,7 +122,7 @@ def _add_changing(operations: Operations, af: AgentFormer) -> None:
         tag=TAG,
         tool="memory_update",
     )
-    def change(grant: Grant, body: asked.Change, entry_id: str) -> Response:
+    def change(grant: Grant, body: requests.MemoryChange, entry_id: str) -> Response:
         """Change what a memory says; its former state stays in its history.
 
         With `If-Match`, only the version that is named there is changed; else it is 412. Parts of uploaded documents
@@ -173,7 +171,7 @@ def _add_changing(operations: Operations, af: AgentFormer) -> None:
         return Response(status=204)
 
 
-def _arguments(body: asked.NewMemory, grant: Grant) -> dict[str, Any]:
+def _arguments(body: requests.NewMemory, grant: Grant) -> dict[str, Any]:
     return {**body.model_dump(exclude_unset=True), "namespace": grant.namespace(body.namespace)}
 
 

@@ -8,7 +8,7 @@ from agentformer.access.grant import Grant
 from agentformer.api.memory.entries import ALL, TAG
 from agentformer.api.memory.entry_responses import entries_json, kept
 from agentformer.api.models import memory as models
-from agentformer.api.models import requests as asked
+from agentformer.api.models import requests
 from agentformer.api.operations import Operations, always
 from agentformer.api.response import reply
 from agentformer.errors import TooLarge
@@ -29,14 +29,14 @@ def _add_search(operations: Operations, af: AgentFormer) -> None:
         "POST",
         f"{ALL}/search",
         right="read",
-        body=asked.Wanted,
-        returns={200: models.Found},
+        body=requests.MemorySearch,
+        returns={200: models.MemoryHits},
         faults=(409,),
         asks=lambda body: body.mode != "lexical",
         tag=TAG,
         tool="memory_search",
     )
-    def search(grant: Grant, body: asked.Wanted) -> Response:
+    def search(grant: Grant, body: requests.MemorySearch) -> Response:
         """Find memories and passages of documents, best first.
 
         All that is given beside `text` must fit. What comes back counts as used, which keeps it from fading.
@@ -53,12 +53,12 @@ def _add_messages(operations: Operations, af: AgentFormer) -> None:
         "POST",
         f"{ALL}/messages",
         right="write",
-        body=asked.NewMessage,
+        body=requests.NewMessage,
         returns={201: models.Entry},
         asks=always,
         tag=TAG,
     )
-    def message(grant: Grant, body: asked.NewMessage) -> Response:
+    def message(grant: Grant, body: requests.NewMessage) -> Response:
         """Keep what was said in a session.
 
         Messages are kept each time, also when they repeat. Every few of them, the session's old ones become a summary.
@@ -70,12 +70,12 @@ def _add_messages(operations: Operations, af: AgentFormer) -> None:
         "GET",
         f"{ALL}/messages",
         right="read",
-        query=asked.TranscriptAsked,
+        query=requests.TranscriptQuery,
         returns={200: models.Transcript},
         tag=TAG,
         tool="conversation_search",
     )
-    def transcript(grant: Grant, query: asked.TranscriptAsked) -> Response:
+    def transcript(grant: Grant, query: requests.TranscriptQuery) -> Response:
         """Give a session's messages exactly as they were said, in order, summarised or not."""
         said = af.memory.transcript(query.session_id, namespace=grant.namespace(query.namespace))
         return reply({"messages": entries_json(said)})
@@ -88,13 +88,13 @@ def _add_context(operations: Operations, af: AgentFormer) -> None:
         "POST",
         f"{ALL}/context",
         right="read",
-        body=asked.Task,
+        body=requests.ContextRequest,
         returns={200: models.Context},
         faults=(409, 413),
         asks=always,
         tag=TAG,
     )
-    def context(grant: Grant, body: asked.Task) -> Response:
+    def context(grant: Grant, body: requests.ContextRequest) -> Response:
         """Build what a model should be given for a task, within a budget of tokens.
 
         Core memory, what was said, and what memory holds about the task, as messages; and a report of what is in them

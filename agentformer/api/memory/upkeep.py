@@ -8,7 +8,7 @@ from agentformer.access.grant import Grant
 from agentformer.api.memory.entries import ALL, TAG
 from agentformer.api.memory.entry_responses import entries_json, seen
 from agentformer.api.models import memory as models
-from agentformer.api.models import requests as asked
+from agentformer.api.models import requests
 from agentformer.api.operations import Operations, always
 from agentformer.api.response import reply
 from agentformer.factory import AgentFormer
@@ -28,13 +28,13 @@ def _add_summaries(operations: Operations, af: AgentFormer) -> None:
         "POST",
         f"{ALL}/clean",
         right="write",
-        body=asked.Cleaning,
+        body=requests.CleaningRequest,
         returns={200: models.CleaningReport},
         asks=always,
         tag=TAG,
         tool="memory_consolidate",
     )
-    def clean(grant: Grant, body: asked.Cleaning) -> Response:
+    def clean(grant: Grant, body: requests.CleaningRequest) -> Response:
         """Turn older messages into summaries.
 
         Their originals are archived, and can be brought back. Of one session, or of all in the namespace.
@@ -46,13 +46,13 @@ def _add_summaries(operations: Operations, af: AgentFormer) -> None:
         "POST",
         f"{ALL}/restore",
         right="write",
-        body=asked.Restoring,
+        body=requests.RestoreRequest,
         returns={200: models.Entries, 204: None},
         faults=(404, 409),
         asks=always,
         tag=TAG,
     )
-    def restore(grant: Grant, body: asked.Restoring) -> Response:
+    def restore(grant: Grant, body: requests.RestoreRequest) -> Response:
         """Bring the originals of a summary back, or an entry that was superseded.
 
         They come back exactly as they were, and the summary leaves the results. 204 for a key that may not read.
@@ -67,12 +67,12 @@ def _add_indexes(operations: Operations, af: AgentFormer) -> None:
         "POST",
         f"{ALL}/reindex",
         right="admin",
-        body=asked.WithinNamespace,
+        body=requests.NamespaceBody,
         returns={200: models.Reindexed},
         asks=always,
         tag=TAG,
     )
-    def reindex(grant: Grant, body: asked.WithinNamespace) -> Response:
+    def reindex(grant: Grant, body: requests.NamespaceBody) -> Response:
         """Embed what waits for its vectors, in every namespace, and tell what still waits in this one."""
         scope = Scope(grant.namespace(body.namespace))
         af.memory.reindex()
@@ -83,11 +83,11 @@ def _add_indexes(operations: Operations, af: AgentFormer) -> None:
         "GET",
         f"{ALL}/audit",
         right="read",
-        query=asked.NamespaceAsked,
+        query=requests.NamespaceQuery,
         returns={200: models.AuditReport},
         tag=TAG,
         tool="memory_audit",
     )
-    def audit(grant: Grant, query: asked.NamespaceAsked) -> Response:
+    def audit(grant: Grant, query: requests.NamespaceQuery) -> Response:
         """Tell what a person should look at: duplicates, memories that nobody reads, contradictions, full blocks."""
         return reply(report_json(af.memory.audit(namespace=grant.namespace(query.namespace))))

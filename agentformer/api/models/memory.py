@@ -1,21 +1,25 @@
-"""Memories as they go out: every field of an entry, and what the calls that look after memories tell."""
+"""Response models of memories: entries, contexts, and reports of the cleaner and the audit."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import Field
+from pydantic import Field, create_model
 
+from agentformer import types as records
 from agentformer.api.models.common import ResponseModel
 from agentformer.api.models.documents import Scores
-from agentformer.types import Tier
+from agentformer.records.entry_json import ENTRY_FIELDS
+from agentformer.types import MemoryEntry
 
 Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-20T09:30:00+00:00"])]
-_NEXT = Field(description="What `after` takes to go on; null at the end.")
+_NEXT = Field(description="The value of `after` for the next page; null on the last page.")
 
 
 class Source(ResponseModel):
-    """Where the text of a passage stands: `content` is the text of its page from `start` to `end`, in code points."""
+    """The place of a passage: `content` is the text of its page from `start` to `end`, in code points."""
 
     document_id: str
     name: str
@@ -32,65 +36,54 @@ class Link(ResponseModel):
     type: str
 
 
-class Entry(ResponseModel):
-    """Everything remembered: a fact, a message, a summary, a passage of a document."""
+# The JSON types of the fields of `MemoryEntry` that are not JSON themselves.
+_JSON_TYPES: dict[Any, Any] = {
+    datetime | None: Moment | None,
+    records.Source | None: Source | None,
+    tuple[records.Link, ...]: list[Link],
+    Mapping[str, Any]: dict[str, Any],
+}
 
-    id: str
-    content: str
-    tier: Tier
-    kind: str
-    namespace: str
-    session_id: str | None
-    agent_id: str | None
-    user_id: str | None
-    project: str | None
-    title: str
-    context: str = Field(description="What helps to find it, beside its content.")
-    metadata: dict[str, Any]
-    source: Source | None = Field(description="Of a part of a document.")
-    source_type: str | None = Field(description="A record of the host application: what it is,")
-    source_id: str | None = Field(description="and its id there.")
-    parent_id: str | None
-    pair_id: str | None
-    derived_from: list[Link]
-    role: str = Field(description="Of a message: user, assistant, system, tool.")
-    speaker: str = Field(description="Of a message: who said it.")
-    raw: str | None = Field(description="A message as it came, where `content` is not the same.")
-    category: str = Field(description="Decides how salience decays.")
-    occurred_at: Moment | None
-    created_at: Moment | None
-    updated_at: Moment | None
-    last_accessed: Moment | None
-    access_count: int = Field(description="Every use.")
-    match_count: int = Field(description="Times among the results of a search.")
-    read_count: int = Field(description="Times given to a model, or marked as read.")
-    repeat_count: int = Field(description="Times that the same was stored again.")
-    salience: float = Field(description="As stored, 0 to 1.")
-    archived_at: Moment | None
-    archived_by: str | None = Field(description="The summary that stands for this entry.")
-    superseded_by: str | None
-    version: int = Field(ge=1)
+
+def _entry_fields() -> dict[str, Any]:
+    """Return the type and the description of each field of an entry."""
+    types = get_type_hints(MemoryEntry)
+    limits: dict[str, Any] = {"version": {"ge": 1}}
+    return {
+        field.name: (
+            _JSON_TYPES.get(types[field.name], types[field.name]),
+            Field(description=field.description or None, **limits.get(field.name, {})),
+        )
+        for field in ENTRY_FIELDS
+    }
+
+
+_EntryFields: Any = create_model("_EntryFields", __base__=ResponseModel, **_entry_fields())
+
+
+class Entry(_EntryFields):  # type: ignore[misc] # its base is made at run time
+    """Everything remembered: a fact, a message, a summary, a passage of a document."""
 
 
 class MemoryHit(Entry, Scores):
-    """An entry that was found, and how well it fits."""
+    """An entry that a search returned, with its scores."""
 
 
-class Found(ResponseModel):
-    """What was found, best first."""
+class MemoryHits(ResponseModel):
+    """Search results, best first."""
 
     hits: list[MemoryHit]
-    warnings: list[str] = Field(description="What the search could not do, in plain words.")
+    warnings: list[str] = Field(description="Parts of the search that could not be done, in plain words.")
 
 
 class Entries(ResponseModel):
-    """All entries that were stored or brought back, in their order."""
+    """Entries that were stored or restored, in order."""
 
     entries: list[Entry]
 
 
-class PageOfEntries(ResponseModel):
-    """Some of the entries, in the order of storing."""
+class EntryPage(ResponseModel):
+    """One page of entries, in the order of storing."""
 
     entries: list[Entry]
     next: str | None = _NEXT
@@ -103,62 +96,62 @@ class Versions(ResponseModel):
 
 
 class Transcript(ResponseModel):
-    """A session's messages as they were said, in order, summarised or not."""
+    """All messages of a session in their original words and order, also those that a summary replaces."""
 
     messages: list[Entry]
 
 
 class Blocks(ResponseModel):
-    """Core blocks, in order of their names, which are their titles."""
+    """Core blocks in order of their names. The name of a block is its title."""
 
     blocks: list[Entry]
 
 
 class ContextMessage(ResponseModel):
-    """As chat servers take it."""
+    """One message in the format of chat servers."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class LeftOut(ResponseModel):
-    """What is not in a context: an entry's id, `task`, or `conversation[n]`."""
+    """An item that does not fit into a context: an entry's id, `task`, or `conversation[n]`."""
 
     id: str
     reason: str
 
 
 class ContextReport(ResponseModel):
-    """What a context holds, in tokens and by ids."""
+    """The content of a context: tokens and ids by share."""
 
     budget: int
-    total: int = Field(description="Of all messages, as sent.")
-    tokens: dict[str, int] = Field(description="By share.")
+    total: int = Field(description="Tokens of all messages as sent.")
+    tokens: dict[str, int] = Field(description="Tokens by share.")
     included: dict[str, list[str]] = Field(description="Ids of entries, by share.")
     left_out: list[LeftOut]
     warnings: list[str]
 
 
 class Context(ResponseModel):
-    """What a model should be given."""
+    """Messages to send to a model, and a report."""
 
     messages: list[ContextMessage]
     report: ContextReport
 
 
 class CleaningReport(ResponseModel):
-    """What a cleaning did."""
+    """The result of a cleaning."""
 
-    sessions: int = Field(description="That had something to clean.")
-    summaries: list[str] = Field(description="Ids of the new ones.")
+    sessions: int = Field(description="Number of sessions that were cleaned.")
+    summaries: list[str] = Field(description="Ids of the new summaries.")
     archived: int
-    busy: list[str] = Field(description="Sessions that somebody else is cleaning.")
-    conflicts: int = Field(description="Groups that were changed meanwhile, or whose summary failed.")
-    outcomes: dict[str, int] = Field(description="How many summaries came about in which way.")
+    busy: list[str] = Field(description="Sessions that another process is cleaning.")
+    conflicts: int = Field(description="Groups of entries that changed meanwhile, or without a usable summary.")
+    outcomes: dict[str, int] = Field(description="Number of summaries by how they were made.")
 
 
 class Waiting(ResponseModel):
-    """An entry that has no vectors yet, and why."""
+    """An entry without vectors, and the reason."""
 
     entry_id: str
     attempts: int
@@ -166,14 +159,14 @@ class Waiting(ResponseModel):
 
 
 class Reindexed(ResponseModel):
-    """What still waits for its vectors."""
+    """Entries that still wait for their vectors."""
 
     pending: int
-    waiting: list[Waiting] = Field(description="The first of them.")
+    waiting: list[Waiting] = Field(description="The first entries that wait.")
 
 
 class Duplicates(ResponseModel):
-    """Entries that say the same, oldest first."""
+    """Entries with the same content, oldest first."""
 
     ids: list[str]
     versions: list[int]
@@ -182,16 +175,16 @@ class Duplicates(ResponseModel):
 
 
 class Unread(ResponseModel):
-    """Entries that no search has found and nobody has read for `days` days."""
+    """Entries that no search returned and no caller read for `days` days."""
 
     days: int
     count: int
     kinds: dict[str, int]
-    ids: list[str] = Field(description="The oldest few.")
+    ids: list[str] = Field(description="Ids of the oldest entries.")
 
 
 class Contradiction(ResponseModel):
-    """Two sentences of core blocks that cannot both hold."""
+    """Two sentences of core blocks that contradict each other."""
 
     about: str
     ids: list[str]
@@ -200,7 +193,7 @@ class Contradiction(ResponseModel):
 
 
 class Oversized(ResponseModel):
-    """A core block that is over its limit, or nearly."""
+    """A core block that is over its limit, or close to it."""
 
     id: str
     title: str
@@ -209,13 +202,13 @@ class Oversized(ResponseModel):
 
 
 class AuditReport(ResponseModel):
-    """What a person should look at in a namespace."""
+    """Findings of an audit of a namespace, for a person to decide."""
 
     namespace: str
     entries: int
-    duplicates: list[Duplicates] = Field(description="Equal in every detail.")
-    near_duplicates: list[Duplicates] = Field(description="Alike; a person has to decide.")
+    duplicates: list[Duplicates] = Field(description="Entries that are equal in every detail.")
+    near_duplicates: list[Duplicates] = Field(description="Entries that are similar; a person has to decide.")
     unread: Unread
     contradictions: list[Contradiction]
     oversized: list[Oversized]
-    notes: list[str] = Field(description="What was not looked at, and why.")
+    notes: list[str] = Field(description="Parts that were not checked, and why.")

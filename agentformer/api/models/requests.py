@@ -1,4 +1,4 @@
-"""What may be asked of memories: the bodies and query strings of their endpoints."""
+"""Request models of memories: bodies and query strings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_ITEMS = 1000  # of a batch, which is one transaction
 _MOST_NAMES = 100  # in a condition of a search
 _MOST_TOKENS = 10_000_000
 
-# How long it may be is only told: generators of test data try to fill a maxLength.
+# No maxLength: generators of test data would fill it.
 Content = Annotated[str, Field(min_length=1, pattern=NOT_BLANK, description=f"At most {MAX_CONTENT} characters.")]
 Word = Annotated[str, Field(max_length=MAX_NAME)]
 Kind = Annotated[Name, Field(json_schema_extra={"not": {"enum": sorted(UNSEARCHED_KINDS)}})]
@@ -26,9 +26,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Metadata = Annotated[dict[str, Any], Field(max_length=100)]
 Names = Annotated[list[Name], Field(max_length=_MOST_NAMES)]
 Tiers = Annotated[list[Tier], Field(max_length=_MOST_NAMES)]
-_HAPPENED = "When it happened: ISO 8601 with a time zone."
+_OCCURRED = "When it happened: ISO 8601 with a time zone."
 _RECORD: JsonDict = {"dependentRequired": {"source_type": ["source_id"], "source_id": ["source_type"]}}
-# Only told: what is wrong with a message of it is said by who reads it, in better words.
+# Only documented here: `memory.context` validates messages with better error texts.
 _CONVERSATION = {
     "type": "array",
     "items": {
@@ -51,171 +51,172 @@ _CONVERSATION = {
             },
         },
     },
-    "description": "What was said so far, as chat servers take it. Left out: the session's last messages.",
+    "description": "The conversation so far, in the format of chat servers. Default: the last messages of the session.",
 }
 
 
-class Owned(RequestModel):
-    """Whose a core block is."""
+class BlockOwner(RequestModel):
+    """The owner of a core block."""
 
     namespace: Namespace = None
     agent_id: Name | None = None
     user_id: Name | None = None
 
 
-class Placed(Owned):
-    """Whose a memory is. What is not given is not asked for."""
+class MemoryPlace(BlockOwner):
+    """The owner of a memory. A field that is left out does not restrict a search."""
 
     session_id: Name | None = None
     project: Name | None = None
 
 
-class _Stored(Placed):
+class _NewEntry(MemoryPlace):
     model_config = ConfigDict(json_schema_extra=_RECORD)
 
-    occurred_at: Moment | None = Field(default=None, description=_HAPPENED)
+    occurred_at: Moment | None = Field(default=None, description=_OCCURRED)
     metadata: Metadata | None = Field(
-        default=None, description="JSON of your own; a list under `aliases` holds other names to find it by."
+        default=None, description="JSON of the caller. A list under `aliases` holds other names to find the entry by."
     )
     speaker: Word = ""
     source_type: Name | None = Field(
-        default=None, description="A record of the host application: what it is. Its former entries are replaced."
+        default=None,
+        description="The type of a record of the host application. Former entries of the record are replaced.",
     )
-    source_id: Name | None = Field(default=None, description="Its id there.")
+    source_id: Name | None = Field(default=None, description="The id of that record.")
     pair_id: Name | None = None
-    parent_id: Name | None = Field(default=None, description="What goes when the entry of this id goes.")
+    parent_id: Name | None = Field(default=None, description="The entry with which this entry is deleted.")
 
 
-class NewMemory(_Stored):
-    """Something to remember."""
+class NewMemory(_NewEntry):
+    """A memory to store."""
 
     content: Content = Field(examples=["Aino prefers tea."])
     tier: Tier = "semantic"
-    kind: Kind = Field(default="fact", description="fact, preference, decision, error, or a word of your own.")
+    kind: Kind = Field(default="fact", description="fact, preference, decision, error, or any other word.")
     title: str = ""
-    category: Word = Field(default="", description="How fast it fades: decisions, summaries, context.")
-    salience: Share = Field(default=1.0, description="How much it matters.")
+    category: Word = Field(default="", description="Decides how salience decays: decisions, summaries, context.")
+    salience: Share = Field(default=1.0, description="Importance, 0 to 1.")
 
 
 class NewMemories(RequestModel):
-    """Much to remember: all of it, or nothing."""
+    """Memories to store in one transaction."""
 
     items: Annotated[list[NewMemory], Field(min_length=1, max_length=_MOST_ITEMS)]
 
 
-class NewMessage(_Stored):
-    """What was said in a session."""
+class NewMessage(_NewEntry):
+    """A message of a session."""
 
     session_id: Name
     role: Literal["user", "assistant", "system", "tool"]
     content: Content
 
 
-class Change(RequestModel):
-    """What an entry says from now on. What is left out stays."""
+class MemoryChange(RequestModel):
+    """New values of fields. A field that is left out stays."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
-    # Made by factories, so that no default is told: a client that fills defaults in would overwrite what is there.
+    # Factories keep defaults out of the schema: a client that fills defaults in would overwrite stored values.
     content: Content = Field(default_factory=str)
     title: str = Field(default_factory=str)
     kind: Kind = Field(default_factory=str)
     category: Word = Field(default_factory=str)
     salience: Share = Field(default_factory=float)
     speaker: Word = Field(default_factory=str)
-    metadata: Metadata | None = Field(default_factory=dict, description="In the place of all that is there.")
-    occurred_at: Moment | None = Field(default_factory=str, description=_HAPPENED)
+    metadata: Metadata | None = Field(default_factory=dict, description="Replaces all metadata of the entry.")
+    occurred_at: Moment | None = Field(default_factory=str, description=_OCCURRED)
     project: Name | None = Field(default_factory=str)
 
 
-class Wanted(Placed):
-    """What is searched for, and where."""
+class MemorySearch(MemoryPlace):
+    """A search: a text and a scope."""
 
     text: Annotated[str, Field(min_length=1, pattern=NOT_BLANK)] = Field(
-        description="In plain words. How long it may be is a setting, `max_question_chars`.",
+        description="A question or words. The setting `max_question_chars` limits its length.",
         examples=["What does Aino drink?"],
     )
     limit: Annotated[int, Field(ge=1, le=_MOST_HITS)] = 10
     mode: Literal["hybrid", "dense", "lexical"] = "hybrid"
     min_score: float = 0.0
-    relevant_only: bool = Field(default=False, description="Leave out what only lies near the text.")
+    relevant_only: bool = Field(default=False, description="Leave out hits that are only similar to the text.")
     tiers: Tiers = Field(default=[])
     kinds: Names = Field(default=[])
     categories: Names = Field(default=[])
-    metadata: Metadata | None = Field(default=None, description="What entries must have, by equality.")
+    metadata: Metadata | None = Field(default=None, description="Metadata that entries must have, by equality.")
     occurred_from: Moment | None = Field(default=None, description="Inclusive.")
     occurred_to: Moment | None = Field(default=None, description="Exclusive.")
     source_type: Name | None = None
     source_id: Name | None = None
     parent_id: Name | None = None
     min_salience: Share = Field(default=0.0, description="After decay.")
-    include_archived: bool = Field(default=False, description="Also what summaries stand for.")
+    include_archived: bool = Field(default=False, description="Include archived entries, such as summarized ones.")
 
 
-class Task(Placed):
-    """What a context is for."""
+class ContextRequest(MemoryPlace):
+    """A context to build."""
 
-    task: str = Field(default="", description="What the model is to do now.")
+    task: str = Field(default="", description="The task of the model.")
     conversation: Annotated[list[Any], WithJsonSchema(_CONVERSATION)] = Field(default_factory=list)
     max_tokens: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] | None = Field(
-        default=None, description="Left out: as the server is set, `context_tokens`."
+        default=None, description="Default: the setting `context_tokens` of the server."
     )
 
 
-class Cleaning(RequestModel):
-    """What is summarised."""
+class CleaningRequest(RequestModel):
+    """Entries to summarize."""
 
     namespace: Namespace = None
-    session_id: Name | None = Field(default=None, description="This conversation only.")
+    session_id: Name | None = Field(default=None, description="Only this session.")
 
 
-class Restoring(RequestModel):
-    """What is brought back."""
+class RestoreRequest(RequestModel):
+    """A summary to undo, or a superseded entry to restore."""
 
     summary_id: Name = Field(description="The id of a summary, or of an entry that was superseded.")
 
 
-class WithinNamespace(RequestModel):
-    """Where."""
+class NamespaceBody(RequestModel):
+    """A namespace in a body."""
 
     namespace: Namespace = None
 
 
-class Addition(Owned):
+class BlockAddition(BlockOwner):
     """A line for a core block."""
 
     text: Content
 
 
-class Replacement(Owned):
+class BlockReplacement(BlockOwner):
     """A correction of a core block."""
 
-    old: Annotated[str, Field(min_length=1)] = Field(description="What the block says now, exactly, and once.")
-    new: str = Field(description="What to put there; empty takes it out.")
+    old: Annotated[str, Field(min_length=1)] = Field(description="Text of the block, exact and unique.")
+    new: str = Field(description="The new text; empty deletes the old text.")
 
 
-class BlocksAsked(ParameterModel):
-    """Whose core blocks."""
+class BlocksQuery(ParameterModel):
+    """The owner of core blocks, as a query string."""
 
     namespace: Namespace = None
     agent_id: Name | None = None
     user_id: Name | None = None
 
 
-class NamespaceAsked(ParameterModel):
-    """Where."""
+class NamespaceQuery(ParameterModel):
+    """A namespace in a query string."""
 
     namespace: Namespace = None
 
 
-class TranscriptAsked(NamespaceAsked):
-    """Of which session."""
+class TranscriptQuery(NamespaceQuery):
+    """The session of a transcript."""
 
     session_id: Name
 
 
-class EntriesAsked(BlocksAsked):
-    """Which entries are listed. `tier`, `kind` and `category` may be given several times."""
+class EntriesQuery(BlocksQuery):
+    """A scope of entries to list. `tier`, `kind` and `category` may be given several times."""
 
     tier: Tiers = Field(default=[])
     kind: Names = Field(default=[])
@@ -228,6 +229,6 @@ class EntriesAsked(BlocksAsked):
     occurred_from: Moment | None = Field(default=None, description="Inclusive.")
     occurred_to: Moment | None = Field(default=None, description="Exclusive.")
     min_salience: Share = Field(default=0.0, description="After decay.")
-    include_archived: bool = Field(default=False, description="Also what summaries stand for.")
+    include_archived: bool = Field(default=False, description="Include archived entries, such as summarized ones.")
     limit: Limit = 100
     after: Cursor = ""
