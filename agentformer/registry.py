@@ -32,7 +32,7 @@ PARTS: dict[str, dict[str, str]] = {
         "sbert": "agentformer.rerankers.cross_encoder:CrossEncoderReranker.from_settings",
     },
     "backends": {
-        "faiss": "agentformer.memory.backends.faiss.backend:FaissMemoryBackend.from_settings",
+        "faiss": "agentformer.builders:faiss_backend",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
     },
     # How `auto` learns which embedder made the vectors that a backend's folder holds.
@@ -69,48 +69,6 @@ PARTS: dict[str, dict[str, str]] = {
     },
 }
 
-# Parts of ours that not every command needs; each is imported when it is first called.
-LATE: dict[str, str] = {
-    "Answerer": "agentformer.rag.answer.answerer:Answerer",
-    "Breaker": "agentformer.http.guarded:Breaker",
-    "EmbedRetry": "agentformer.memory.embed_retry:EmbedRetry",
-    "ContextBuilder": "agentformer.memory.context.builder:ContextBuilder",
-    "Destination": "agentformer.archive.importing:Destination",
-    "EmbeddingQueue": "agentformer.index.embedding.queue:EmbeddingQueue",
-    "StoreVerifier": "agentformer.memory.backends.faiss.verify:StoreVerifier",
-    "GuardedModel": "agentformer.llms:GuardedModel",
-    "HybridSearch": "agentformer.search.hybrid:HybridSearch",
-    "IngestPipeline": "agentformer.rag.ingest:IngestPipeline",
-    "VectorImport": "agentformer.index.embedding.queue:VectorImport",
-    "SpaceMigration": "agentformer.index.embedding.migration:SpaceMigration",
-    "Origin": "agentformer.archive.backup:Origin",
-    "StoreParts": "agentformer.rag.verify:StoreParts",
-    "ReadLimits": "agentformer.readers:ReadLimits",
-    "RoutedBackend": "agentformer.memory.routing:RoutedBackend",
-    "Summarizer": "agentformer.memory.summaries.summarizer:Summarizer",
-    "Toolbox": "agentformer.tools.toolbox:Toolbox",
-    "alone": "agentformer.index.embedding.migration:alone",
-    "audit": "agentformer.memory.audit.audit:audit",
-    "back_up": "agentformer.archive.backup:back_up",
-    "build_cleaner": "agentformer.building.memory:build_cleaner",
-    "build_memory": "agentformer.building.memory:build_memory",
-    "build_rag": "agentformer.building.documents:build_rag",
-    "clean_plain": "agentformer.text.normalize:clean_plain",
-    "evaluate_opened": "agentformer.evaluation.opened:evaluate_opened",
-    "export_to": "agentformer.archive.writing:export_to",
-    "import_into": "agentformer.archive.importing:import_into",
-    "latest_first": "agentformer.search.recency:latest_first",
-    "merge_duplicates": "agentformer.memory.audit.audit:merge_duplicates",
-    "open_trial": "agentformer.building.trial:open_trial",
-    "read_archive": "agentformer.archive.reading:read",
-    "read_dataset": "agentformer.evaluation.dataset:read_dataset",
-    "relevant_hits": "agentformer.search.relevance:relevant_hits",
-    "summary_entry": "agentformer.memory.summaries.entry:summary_entry",
-    "verify": "agentformer.rag.verify:verify",
-    "why_nothing": "agentformer.memory.empty_result:why_nothing",
-    "why_unavailable": "agentformer.embedders.sbert:why_unavailable",
-}
-
 
 def names(group: str) -> list[str]:
     """Known names of a group, ours and third parties', sorted."""
@@ -137,12 +95,6 @@ def lookup(group: str, name: str) -> Callable[..., Any]:
         if point.name == name:
             return _load_plugin(group, point)
     raise InvalidInput(group, f"there is no {name!r}; known are {', '.join(names(group))}")
-
-
-def promised(group: str, name: str) -> Callable[..., Any]:
-    """Like `lookup`, but a part of ours is imported when it is first called."""
-    target = PARTS[group].get(name)
-    return _when_called(target) if target else lookup(group, name)
 
 
 def load(target: str) -> Any:
@@ -174,16 +126,3 @@ def _load_plugin(group: str, point: EntryPoint) -> Callable[..., Any]:
             group, f"{point.name!r}{whose} cannot be loaded ({reason}); update or uninstall that package"
         ) from error
     return loaded
-
-
-def late(name: str) -> Callable[..., Any]:
-    """A part of ours that is imported when it is first called. Type checkers get the part itself, under
-    `TYPE_CHECKING`."""
-    return _when_called(LATE[name])
-
-
-def _when_called(target: str) -> Callable[..., Any]:
-    def call(*values: Any, **options: Any) -> Any:
-        return load(target)(*values, **options)
-
-    return call

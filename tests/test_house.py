@@ -13,7 +13,6 @@ from agentformer import registry
 ROOT = Path(agentformer.__file__).parent
 # Lowest first. A folder imports lower layers only; inside a folder files may import each other, without a cycle.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("later",),
     ("types", "errors", "_version"),
     ("http",),
     ("records", "text", "embedders", "settings", "registry"),
@@ -21,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("search",),
     ("memory", "rag"),
     ("tools", "archive", "evaluation"),
-    ("building",),
+    ("builders",),
     ("factory",),
     ("agent", "testing"),
     ("api", "mcp_server"),
@@ -31,7 +30,7 @@ LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in 
 # Every folder of the same layer may import these two.
 COMMON = {"settings", "registry"}
 # These may import a lower folder inside a function, so that a command imports only what it uses.
-MAY_IMPORT_IN_FUNCTIONS = {"factory", "cli"}
+MAY_IMPORT_IN_FUNCTIONS = {"factory", "builders", "cli"}
 PUBLIC = [
     "AgentFormer",
     "AgentFormerError",
@@ -128,8 +127,7 @@ def test_the_version_is_the_installed_one() -> None:
 
 def named_parts() -> list[str]:
     """Every "module:attribute" by which a part of ours is found when it is needed."""
-    own = [target for parts in registry.PARTS.values() for target in parts.values()]
-    return [*own, *registry.LATE.values()]
+    return [target for parts in registry.PARTS.values() for target in parts.values()]
 
 
 def test_parts_named_in_the_registry_exist() -> None:

@@ -96,7 +96,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
-        elif isinstance(node, ast.Call) and spelled(node.func).rpartition(".")[2] in ("import_module", "Later"):
+        elif isinstance(node, ast.Call) and spelled(node.func).rpartition(".")[2] == "import_module":
             yield from (each.value for each in node.args[:1] if isinstance(each, ast.Constant))
 
 
@@ -173,7 +173,7 @@ PLANTED: dict[Rule, tuple[str, ...]] = {
         "import pickle",
         "from marshal import loads",
         "def f():\n    import dill.source",
-        "yaml = Later('yaml')",
+        "yaml = import_module('yaml')",
         "importlib.import_module('joblib')",
         "torch.load(path)",
     ),
@@ -191,7 +191,11 @@ PLANTED: dict[Rule, tuple[str, ...]] = {
     ),
     starts_programs_only_where_it_is_known: ("import subprocess", "from multiprocessing import Process"),
     names_no_address_that_is_not_documented: ("URL = 'https://telemetry.test/v1'", "send(f'http://10.0.0.1/{x}')"),
-    imports_only_what_is_declared: ("import requests", "def f():\n    from boto3 import client", "x = Later('pandas')"),
+    imports_only_what_is_declared: (
+        "import requests",
+        "def f():\n    from boto3 import client",
+        "import_module('pandas')",
+    ),
 }
 ALLOWED = """
 import re, json, subprocess_free

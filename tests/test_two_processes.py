@@ -14,6 +14,7 @@ import pytest
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Query, Scope
@@ -26,9 +27,10 @@ import sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.types import Query
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder())
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes)
 print("ready", flush=True)
 for line in sys.stdin:
     verb, _, text = line.strip().partition(" ")
@@ -79,7 +81,7 @@ class Other:
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     yield backend
     backend.close()
 
@@ -126,7 +128,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, backend: Fais
 
 
 def test_whoever_closes_last_leaves_a_snapshot_that_is_right(tmp_path: Path) -> None:
-    first = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    first = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     first.store([make_entry(f"numbat {n}") for n in range(20)])
     query = Query("numbat 7", limit=10, mode="dense")
     first.search(query)
@@ -136,7 +138,7 @@ def test_whoever_closes_last_leaves_a_snapshot_that_is_right(tmp_path: Path) -> 
     first.search(query)
     first.close()
     assert other.finish() == 0  # closes with an older state in memory
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     reference = Reference(again.list(Scope(), limit=100))
     assert len(reference.entries) == 21
     reference.check_dense(query, again.search(query))
@@ -191,7 +193,7 @@ def test_a_lease_from_before_the_clock_was_set_back_is_not_for_ever(
 ) -> None:
     """A process that died held it, and by its clock it was a day later."""
     later = datetime.now(UTC) + timedelta(days=1)
-    open_store = {"faiss": lambda: FaissMemoryBackend(tmp_path, HashingEmbedder())}.get(
+    open_store = {"faiss": lambda: FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)}.get(
         backend, lambda: LocalJsonMemoryBackend(tmp_path)
     )
     first, other = open_store(), open_store()

@@ -23,12 +23,12 @@ from agentformer.agent.loop import Ended, Loop, Model, ToolsRefused
 from agentformer.agent.permission import Confirm, Permission, quotes
 from agentformer.agent.turns import OnEvent, Recalled, Turn, TurnEvent
 from agentformer.agent.workers import Workers
-from agentformer.building.counting import token_counter
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.answer import links
 from agentformer.records import fields
 from agentformer.text.prompt_quoting import MarkerRestorer
+from agentformer.text.tokens import token_counter
 from agentformer.tools.caller import Caller
 from agentformer.types import ChatMessage, MemoryEntry, Scope, ToolCall
 

@@ -6,15 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from agentformer.cli.output import say
-from agentformer.registry import late
 from agentformer.search.salience import above_noise
 from agentformer.types import Hits, Query, Scope
 
 if TYPE_CHECKING:
     from agentformer.factory import AgentFormer
-    from agentformer.search.relevance import relevant_hits
-else:
-    relevant_hits = late("relevant_hits")
 
 _NAMED = 20  # namespaces
 _LOOKED_AT = 30  # hits
@@ -51,6 +47,8 @@ def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
 
 def _found(af: AgentFormer, query: str, scope: Scope, every: bool) -> Hits:
     """What a recall shows, with `every` also what does not bear on the query."""
+    from agentformer.search.relevance import relevant_hits
+
     hits = af.backend.search(Query(query, scope, _LOOKED_AT))
     return above_noise(hits, af.settings.noise_floor) if every else relevant_hits(query, hits)
 

@@ -12,14 +12,11 @@ from agentformer.cli.progress import watching
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.records.entry_json import entry_to_json
-from agentformer.registry import late
 from agentformer.tools.shapes import report_json
 from agentformer.types import Scope
 
 if TYPE_CHECKING:
-    from agentformer.memory.audit.audit import AuditReport, Duplicates, merge_duplicates
-else:
-    merge_duplicates = late("merge_duplicates")
+    from agentformer.memory.audit.audit import AuditReport, Duplicates
 
 
 @main.command(
@@ -77,6 +74,8 @@ def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
 
     Also core blocks near their limit. Nothing is changed without --merge, and no language model is needed.
     """
+    from agentformer.memory.audit.audit import merge_duplicates
+
     with connect(**options) as af:
         report = af.memory.audit(namespace=namespace)
         merged = merge_duplicates(af.backend, report) if merge else []

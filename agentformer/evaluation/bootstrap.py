@@ -9,14 +9,7 @@ bootstrap. Same seed, same values, same interval.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
-
-from agentformer.later import Later
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    np = Later("numpy")
+from typing import NamedTuple
 
 RESAMPLES = 1_000
 _AT_ONCE = 4_000_000  # counts held at a time: 32 MB
@@ -39,6 +32,8 @@ def intervals(columns: Sequence[Sequence[float]], *, seed: int = 0, resamples: i
     """The mean and interval of each column; all have one value a question, at least one, in the same order."""
     if not columns:
         return []
+    import numpy as np
+
     values = np.asarray(columns, dtype=np.float64).T  # (questions, columns)
     count = len(values)
     drawn = np.empty((resamples, values.shape[1]))

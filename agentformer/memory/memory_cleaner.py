@@ -24,14 +24,10 @@ from agentformer.memory.summaries.counting import MessageCounts
 from agentformer.memory.summaries.lines import in_order
 from agentformer.memory.summaries.outcomes import KIND, OUTCOMES
 from agentformer.records.ids import new_id
-from agentformer.registry import late
 from agentformer.types import MemoryBackend, MemoryEntry, Scope
 
 if TYPE_CHECKING:
-    from agentformer.memory.summaries.entry import summary_entry
     from agentformer.memory.summaries.summarizer import Summary
-else:
-    summary_entry = late("summary_entry")
 
 log = logging.getLogger("agentformer")
 
@@ -281,7 +277,7 @@ class MemoryCleaner:
             return CleaningReport(outcomes={summary.outcome: 0})
         versions = {entry.id: entry.version for entry in originals}
         try:
-            stored = self._backend.consolidate(summary_entry(summary, originals), ids, versions=versions)
+            stored = self._backend.consolidate(summary.to_entry(originals), ids, versions=versions)
         except Conflict:
             return CleaningReport(conflicts=1)
         return CleaningReport(summaries=(stored.id,), archived=len(ids), outcomes={summary.outcome: 1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -16,8 +17,6 @@ from agentformer.memory.types import MessageFields, Place, ScopeFields, StoredFi
 from agentformer.memory.usage import UsageCounter
 from agentformer.records import fields
 from agentformer.records.salience import effective_salience
-from agentformer.registry import late
-from agentformer.search.salience import EXTRA_HITS, above_noise, weigh_by_salience
 from agentformer.types import (
     DEFAULT_NAMESPACE,
     UNSEARCHED_KINDS,
@@ -31,19 +30,22 @@ from agentformer.types import (
 )
 
 if TYPE_CHECKING:
-    from agentformer.memory.audit.audit import AuditReport, audit
+    from agentformer.memory.audit.audit import AuditReport
     from agentformer.memory.context.builder import Context, ContextBuilder
-    from agentformer.memory.empty_result import why_nothing
-    from agentformer.search.recency import latest_first
-    from agentformer.search.relevance import relevant_hits
-else:
-    audit, why_nothing, relevant_hits = late("audit"), late("why_nothing"), late("relevant_hits")
-    latest_first = late("latest_first")
+    from agentformer.memory.recall import Recall
 
 Entries = list[MemoryEntry]  # inside the class, `list` is a method
 
-_JUDGED = 30  # hits that are held against each other to tell which bear on the query
 _PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PartBuilders:
+    """Functions that build the parts of a `MemoryManager` for one call, so that other calls do not import them."""
+
+    context_builder: Callable[[], ContextBuilder]
+    recall: Callable[[], Recall]
+    audit: Callable[..., AuditReport]
 
 
 class MemoryManager:
@@ -51,7 +53,7 @@ class MemoryManager:
 
     `place` below means the keyword arguments `namespace` ("default"), `session_id`, `agent_id`, `user_id` and
     `project`; those not given are not asked for. `decay` gives the categories' daily rates. `released` is told
-    the digests of uploaded files whose documents went with a scope; `contexts` gives what builds a context.
+    the digests of uploaded files whose documents went with a scope.
     """
 
     def __init__(
@@ -59,21 +61,19 @@ class MemoryManager:
         backend: MemoryBackend,
         hierarchical: HierarchicalMemory,
         cleaner: MemoryCleaner,
-        contexts: Callable[[], ContextBuilder],
+        parts: PartBuilders,
         usage: UsageCounter,
         *,
         decay_rates: Mapping[str, float],
         context_tokens: int,
-        noise_floor: float,
         count_tokens: Callable[[str], int],
         released: Callable[[Iterable[str]], None],
     ) -> None:
         self._backend = backend
         self._cleaner = cleaner
-        self._contexts = contexts
+        self._parts = parts
         self._decay_rates = dict(decay_rates)
         self._context_tokens = context_tokens
-        self._noise_floor = noise_floor
         self._count_tokens = count_tokens
         self._released = released
         self._usage = usage
@@ -183,17 +183,10 @@ class MemoryManager:
             raise InvalidInput("mode", f"must be hybrid, dense or lexical, got {mode!r}")
         wanted = fields.limit("limit", limit)
         within = self._scope(scope)
-        asked = min(max(wanted + EXTRA_HITS, _JUDGED if relevant_only else 0), fields.MAX_LIMIT)
-        query = Query(text, within, asked, mode=mode, at=fields.moment_in_zone("at", at))  # type: ignore[arg-type]
-        hits = self._backend.search(query)
-        found = weigh_by_salience(hits, within.decay)
-        if relevant_only:
-            found = relevant_hits(text, found)  # which knows words that are mistyped, too
-        elif mode == "hybrid":
-            found = above_noise(found, self._noise_floor)
-        best = Hits(latest_first([hit for hit in found if hit.score >= min_score])[:wanted], hits.warnings)
-        self._usage.count_matches(hit.entry.id for hit in best)
-        return best if best else Hits((), (*hits.warnings, *why_nothing(self._backend, query)))
+        query = Query(text, within, wanted, mode=mode, at=fields.moment_in_zone("at", at))  # type: ignore[arg-type]
+        hits = self._parts.recall().search(query, min_score=min_score, relevant_only=relevant_only)
+        self._usage.count_matches(hit.entry.id for hit in hits)
+        return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
         """As `search`, but what comes back is the host application's own records, each once, best first."""
@@ -254,7 +247,7 @@ class MemoryManager:
         """Chat messages for a model, within `max_tokens` (`Settings.context_tokens`), and a report of what is in
         them and what was left out. See `ContextBuilder.build`; what is included counts as read."""
         budget = self._context_tokens if max_tokens is None else max_tokens
-        context = self._contexts().build(task, conversation, budget, **arguments.place_from(place))
+        context = self._parts.context_builder().build(task, conversation, budget, **arguments.place_from(place))
         self._usage.count_reads(entry_id for ids in context.report.included.values() for entry_id in ids)
         return context
 
@@ -335,7 +328,7 @@ class MemoryManager:
         """Duplicates, entries that nobody reads, blocks that contradict each other or grew too large; with a user or
         a project, among theirs alone. Needs no language model and changes nothing."""
         self._usage.flush()
-        return audit(
+        return self._parts.audit(
             self._backend,
             namespace=fields.name("namespace", namespace),
             user_id=fields.optional_name("user_id", user_id),

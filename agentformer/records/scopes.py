@@ -7,15 +7,12 @@ import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentformer.later import Later
 from agentformer.records.codec import now, to_micros
 from agentformer.types import UNSEARCHED_KINDS, Scope
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-else:
-    np = Later("numpy")
 
 _EQUAL = (
     "session_id",
@@ -107,6 +104,8 @@ def _still_salient(scope: Scope) -> tuple[str, list[Any]]:
 
 def searchable(connection: sqlite3.Connection, scope: Scope, among: Sequence[int] | None = None) -> NDArray[np.int64]:
     """The numbers of all entries of the scope that a search may return, or of those `among` some; ascending."""
+    import numpy as np
+
     condition, values = where(scope)
     marks = ",".join("?" * len(UNSEARCHED_KINDS))
     values += sorted(UNSEARCHED_KINDS)

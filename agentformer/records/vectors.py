@@ -11,19 +11,12 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from agentformer.errors import EmbedderError
-from agentformer.later import Later
 from agentformer.records.integrity import checksums as crc
 from agentformer.records.scopes import where
 from agentformer.types import Matrix, Scope, Span, Waiting
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    np = Later("numpy")
-
 
 HASH_BYTES = 32
 _FLOAT = 4  # bytes of a number
@@ -75,6 +68,8 @@ def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[byt
     """Keep vectors; one that is there already stays. Raises `EmbedderError` for rows that are not unit vectors."""
     if not hashes:
         return
+    import numpy as np
+
     check_rows(rows, len(hashes))
     data = np.ascontiguousarray(rows, dtype="<f4")
     buffer, size = data.data.cast("B"), data.shape[1] * data.itemsize
@@ -90,6 +85,8 @@ def _cut(buffer: memoryview, size: int) -> Iterator[memoryview]:
 
 def matrix(numbers: Sequence[int], blobs: Sequence[bytes], checksums: Sequence[int | None], dimension: int) -> Matrix:
     """Stored vectors as unit rows. Raises `StoreDamaged` where one of them is not what was written."""
+    import numpy as np
+
     data = _sound(blobs, checksums, dimension)
     if data is None:
         problems = map(vector_damage, blobs, checksums, itertools.repeat(dimension))
@@ -253,6 +250,8 @@ def any_pending(connection: sqlite3.Connection, *, refused: bool) -> bool:
 
 def check_rows(rows: Matrix, expected: int) -> None:
     """Raises `EmbedderError` unless `rows` are `expected` finite rows of unit length."""
+    import numpy as np
+
     if rows.ndim != 2 or len(rows) != expected:
         raise EmbedderError(f"the embedder returned {rows.shape} for {expected} texts")
     if len(rows) and not (np.isfinite(rows).all() and np.allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-3)):

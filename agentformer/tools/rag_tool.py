@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from agentformer.errors import InvalidInput, NotFound
-from agentformer.later import Made
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Document, Originals, document_of
 from agentformer.rag.keyed_lock import KeyedLock
@@ -60,8 +58,8 @@ class _Clock:
 
 
 class RAGTool:
-    """Uploads documents and answers from them. Thread-safe as its backend is. `ingest` and `answerer` make their parts
-    when a call first needs them: who lists documents neither reads nor answers."""
+    """Uploads documents and answers from them. Thread-safe as its backend is. `ingest` and `answerer` build their
+    part at the first call and return it at each: listing documents needs neither."""
 
     def __init__(
         self,
@@ -76,9 +74,8 @@ class RAGTool:
         max_question_chars: int = 8_000,
     ) -> None:
         self._backend = backend
-        self._making = threading.RLock()
-        self._make_ingest = ingest
-        self._make_answerer = answerer
+        self._ingest = ingest
+        self._answerer = answerer
         self._originals = originals
         self._usage = usage
         self._top_k = top_k
@@ -86,27 +83,20 @@ class RAGTool:
         self._max_question_chars = max_question_chars
         self._uploads = KeyedLock()
 
-    @Made
-    def _ingest(self) -> IngestPipeline:
-        return self._make_ingest()
-
-    @Made
-    def _answerer(self) -> Answerer:
-        return self._make_answerer()
-
     def reingest(self, document: MemoryEntry) -> Document:
         """Bring a stored document in again from its original, with its name and metadata: the new one takes its place,
         with ids of its own. Raises `NotFound` where the original is gone."""
         about = document_of(document)
         data = self._originals.get(about.sha256)
         with self._uploads.hold((about.namespace, about.sha256)):
-            return self._ingest.run(
+            return self._ingest().run(
                 data, about.name, namespace=about.namespace, sha256=about.sha256, metadata=about.metadata
             )
 
     def ready(self) -> None:
         """Make all parts now, and raise what making them raises."""
-        _ = self._ingest, self._answerer
+        self._ingest()
+        self._answerer()
 
     def upload(
         self,
@@ -138,7 +128,7 @@ class RAGTool:
                 self._originals.restore(data)
                 self._usage.count_gets([same.id])
                 return dataclasses.replace(self._with_state(same), unchanged=True)
-            document = self._ingest.run(
+            document = self._ingest().run(
                 data,
                 name,
                 namespace=namespace,
@@ -168,7 +158,7 @@ class RAGTool:
         clock = _Clock()
         hits = self._found(question, top_k, namespace, filters)
         clock.found = time.perf_counter()
-        answer = self._answerer.answer(question, hits, max_tokens=limit, extractive=extractive)
+        answer = self._answerer().answer(question, hits, max_tokens=limit, extractive=extractive)
         return self._told(answer, hits, clock)
 
     def stream(
@@ -227,12 +217,12 @@ class RAGTool:
         """Delete a document with everything made from it, and its original. Raises `NotFound`."""
         entry = self._document(document_id, namespace)
         self._backend.remove([document_id])
-        self._originals.discard(entry.metadata["sha256"], self._ingest.in_use)
+        self._originals.discard(entry.metadata["sha256"], self._ingest().in_use)
 
     def discard_originals(self, digests: Iterable[str]) -> None:
         """Delete the originals of documents that were forgotten with a whole scope, unless another has the same."""
         for digest in digests:
-            self._originals.discard(digest, self._ingest.in_use)
+            self._originals.discard(digest, self._ingest().in_use)
 
     def pages(self, document_id: str, *, namespace: str | None = None) -> list[Page]:
         """The stored text of each page; citations' offsets refer to it. Raises `NotFound`."""
@@ -253,7 +243,7 @@ class RAGTool:
     def _spoken(
         self, question: str, hits: Hits, max_tokens: int | None, clock: _Clock
     ) -> Generator[AnswerEvent, None, None]:
-        with closing(self._answerer.stream(question, hits, max_tokens=max_tokens)) as events:
+        with closing(self._answerer().stream(question, hits, max_tokens=max_tokens)) as events:
             for event in events:
                 clock.first = clock.first or time.perf_counter()
                 yield self._told(event, hits, clock) if isinstance(event, Answer) else event

@@ -7,7 +7,6 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from agentformer.later import Later
 from agentformer.types.documents import Span
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]  # (dimension,)
     Matrix = NDArray[np.float32]  # (rows, dimension)
 else:
-    np = Later("numpy")
     Vector = Matrix = Any
 
 # Cosines of fingerprints. Two loads of one model on different hardware agree far better than the first; two models do
@@ -71,6 +69,8 @@ class EmbeddingSpace:
 
     def _agreement(self, other: EmbeddingSpace) -> float:
         """Cosine of the two fingerprints; -1.0 where they cannot be compared."""
+        import numpy as np
+
         a, b = (np.frombuffer(base64.b64decode(s.fingerprint), "<f2").astype(np.float32) for s in (self, other))
         norms = float(np.linalg.norm(a) * np.linalg.norm(b))
         return float(a @ b) / max(norms, 1e-12) if len(a) == len(b) else -1.0

@@ -16,6 +16,7 @@ from agentformer.archive.reading import read
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.types import MemoryBackend, Scope
 from tests.archive.conftest import everything, exported, fill, imported, manifest_of, resign
@@ -26,7 +27,7 @@ Lines = list[dict[str, Any]]
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     """An export with histories and vectors."""
-    backend = FaissMemoryBackend(tmp_path / "first", HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path / "first", HashingEmbedder(), Indexes)
     fill(backend)
     exported(backend, tmp_path / "out", vectors=True)
     backend.close()
@@ -35,7 +36,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Iterator[MemoryBackend]:
-    backend = FaissMemoryBackend(tmp_path / "copy", HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path / "copy", HashingEmbedder(), Indexes)
     yield backend
     backend.close()
 
@@ -162,7 +163,7 @@ def test_entries_that_change_while_they_are_imported_are_told(out: Path, copy: M
 
 def test_a_reference_into_another_namespace_of_the_memory_is_refused(tmp_path: Path, copy: MemoryBackend) -> None:
     there = make_entry("a secret of the board", namespace="board")
-    origin = FaissMemoryBackend(tmp_path / "first", HashingEmbedder())
+    origin = FaissMemoryBackend(tmp_path / "first", HashingEmbedder(), Indexes)
     for name in ("parent_id", "pair_id", "superseded_by", "archived_by"):
         origin.remove(Scope(include_archived=True))
         origin.store([make_entry("a stranger", **{name: there.id})])

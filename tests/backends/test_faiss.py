@@ -7,13 +7,14 @@ from pathlib import Path
 
 from agentformer.errors import EmbedderError
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import BackendConformance, CountingEmbedder, make_entry
 from agentformer.types import Embedder, Matrix, Query, Scope
 
 
 class TestFaiss(BackendConformance):
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:
-        return FaissMemoryBackend(folder, embedder)
+        return FaissMemoryBackend(folder, embedder, Indexes)
 
 
 class Picky(CountingEmbedder):
@@ -26,7 +27,7 @@ class Picky(CountingEmbedder):
 
 
 def test_a_text_that_the_embedder_refuses_keeps_no_other_from_being_embedded(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, Picky())
+    backend = FaissMemoryBackend(tmp_path, Picky(), Indexes)
     backend.store([make_entry("poison")])
     fine, _ = backend.store([make_entry("a fine numbat"), make_entry("more poison")])
     assert backend.embed_pending() == 2

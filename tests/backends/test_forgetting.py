@@ -21,6 +21,7 @@ from agentformer.index.vectors import follower as growth
 from agentformer.index.words.fields import schema
 from agentformer.index.words.index import WordIndex
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
@@ -40,7 +41,7 @@ def leftovers(folder: Path, *pieces: bytes) -> list[str]:
 
 
 def test_no_file_tells_of_a_removed_scope(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     kept = backend.store([make_entry(f"an ordinary fact, number {n}") for n in range(50)])
     secret, other = backend.store([make_entry(SECRET, user_id="x"), make_entry("another of hers", user_id="x")])
     backend.update(secret.id, {"content": f"{SECRET}, and a second version"})
@@ -49,7 +50,7 @@ def test_no_file_tells_of_a_removed_scope(tmp_path: Path) -> None:
     assert backend.search(Query("zirconium", Scope(user_id="x")))
     backend.close()
 
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     words = (b"Xylophonia", b"zirconium", b"quetzalcoatl", "zirconium".encode("utf-16-le"))
     assert leftovers(tmp_path, *words)
     row = HashingEmbedder().embed_documents([f"In short: {SECRET}"])[0].astype("<f4")
@@ -68,7 +69,7 @@ def test_no_file_tells_of_a_removed_scope(tmp_path: Path) -> None:
 
 
 def test_another_process_goes_on_after_the_files_went(tmp_path: Path) -> None:
-    one, other = (FaissMemoryBackend(tmp_path, HashingEmbedder()) for _ in range(2))
+    one, other = (FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes) for _ in range(2))
     one.store([make_entry("a kept numbat"), make_entry("a forgotten numbat", user_id="x")])
     assert len(one.search(Query("numbat"))) == len(other.search(Query("numbat"))) == 2
     one.remove(Scope(user_id="x"))
@@ -90,12 +91,12 @@ def in_the_words(folder: Path) -> bool:
 
 def with_a_secret(folder: Path) -> FaissMemoryBackend:
     """A store whose both indexes are on disk and know it."""
-    backend = FaissMemoryBackend(folder, HashingEmbedder())
+    backend = FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
     backend.store([*(make_entry(f"an ordinary fact, number {n}") for n in range(20)), make_entry(SECRET, user_id="x")])
     assert backend.search(Query("zirconium"))
     backend.close()
     assert in_the_words(folder) and (folder / INDEX_FILE).exists()
-    return FaissMemoryBackend(folder, HashingEmbedder())
+    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
 
 
 KILLED = """
@@ -103,9 +104,10 @@ import os, signal, sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.types import Scope
 
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder())
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes)
 backend._search.discard = lambda: os.kill(os.getpid(), signal.SIGKILL)
 backend.remove(Scope(user_id="x"))
 """
@@ -116,7 +118,7 @@ def test_what_a_killed_removal_left_is_gone_when_the_store_is_opened_next(tmp_pa
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     assert in_the_words(tmp_path)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     assert backend.count(Scope(user_id="x")) == 0
     assert not in_the_words(tmp_path) and not (tmp_path / INDEX_FILE).exists()
     backend.close()
@@ -147,7 +149,7 @@ def test_a_removal_that_is_done_is_no_error_and_what_it_owes_is_done_later(
     elif again == "closing":
         backend.close()
     else:
-        backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+        backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     assert not in_the_words(tmp_path)
     backend.close()
     assert not leftovers(tmp_path, b"Xylophonia", b"zirconium") and not in_the_words(tmp_path)
@@ -159,7 +161,7 @@ def test_removing_by_id_is_no_error_when_the_log_cannot_be_emptied(
     def fail(*_: object) -> None:
         raise StoreFull("no room at all")
 
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     (entry,) = backend.store([make_entry("one")])
     monkeypatch.setattr(Database, "clear_log", fail)
     assert backend.remove([entry.id]) == 1
@@ -173,7 +175,7 @@ def test_a_snapshot_that_another_process_was_writing_goes_too(tmp_path: Path, mo
     with FileLock(tmp_path / growth.LOCK_FILE):
         assert backend.remove(Scope(user_id="x")) == 1
         (tmp_path / INDEX_FILE).write_bytes(late)  # its last step, after the removal
-    other = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     assert not (tmp_path / INDEX_FILE).exists()
     other.close()
     backend.close()

@@ -14,6 +14,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend, folder
 from agentformer.testing import BackendConformance, by_words, make_entry
 from agentformer.types import Embedder, Link, MemoryBackend, Query, Scope, Source
@@ -143,7 +144,7 @@ def test_words_score_as_they_do_in_the_embedded_backend(tmp_path: Path) -> None:
     ]
     backends: list[MemoryBackend] = [
         LocalJsonMemoryBackend(tmp_path / "json"),
-        FaissMemoryBackend(tmp_path / "faiss", HashingEmbedder()),
+        FaissMemoryBackend(tmp_path / "faiss", HashingEmbedder(), Indexes),
     ]
     for backend in backends:
         backend.store(entries)

@@ -17,6 +17,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.memory.backends.faiss.folder import salvage_folder as salvage
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.integrity.recover import LOST
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Query, Scope
@@ -27,7 +28,7 @@ EVERYTHING = Scope(include_archived=True)
 
 
 def opened(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(64))
+    return FaissMemoryBackend(folder, HashingEmbedder(64), Indexes)
 
 
 @pytest.fixture(scope="module")

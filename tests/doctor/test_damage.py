@@ -15,6 +15,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import secure_delete as erasure
 from agentformer.records.database import Database
 from agentformer.records.integrity import repair as repairing
@@ -29,7 +30,7 @@ PLAN = IndexOptions(train_at=50, exact_rows=20, train_after=0.0)  # so that the 
 
 
 def opened(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(64), FaissOptions(index=PLAN))
+    return FaissMemoryBackend(folder, HashingEmbedder(64), Indexes, FaissOptions(index=PLAN))
 
 
 def fact(number: int) -> MemoryEntry:

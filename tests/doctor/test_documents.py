@@ -10,6 +10,7 @@ from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.memory.routing import RoutedBackend
 from agentformer.rag.documents import Originals
@@ -49,7 +50,10 @@ def repaired(folder: Path, meanwhile: Callable[[], object]) -> list[Check]:
 
     parts = Busy(folder / "i")
     parts.meanwhile = meanwhile
-    backends: dict[str, MemoryBackend] = {"most": FaissMemoryBackend(folder / "i", HashingEmbedder(64)), "parts": parts}
+    backends: dict[str, MemoryBackend] = {
+        "most": FaissMemoryBackend(folder / "i", HashingEmbedder(64), Indexes),
+        "parts": parts,
+    }
     routed = RoutedBackend((Route("parts", kinds=("page", "chunk")),), backends, "most")
     with closing(routed):
         places = StoreParts(routed, Originals(folder / "u"), folder / "i", folder / "u")
@@ -75,7 +79,7 @@ def test_parts_of_a_document_that_is_gone_are_set_aside(tmp_path: Path) -> None:
     with opened(tmp_path) as af:
         document = af.rag.upload(TEXT, name="rules.txt")
         first: AbstractContextManager[FaissMemoryBackend] = closing(
-            FaissMemoryBackend(tmp_path / "i", HashingEmbedder(64))
+            FaissMemoryBackend(tmp_path / "i", HashingEmbedder(64), Indexes)
         )
         with first as backend:
             backend.remove([document.id])

@@ -18,6 +18,7 @@ from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.words import writer as manifest
 from agentformer.index.words.fields import AnalyzedEntry, schema
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.files import delete
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope
@@ -26,7 +27,7 @@ PLANS = {"exact": IndexOptions(), "trained": IndexOptions(train_at=30, exact_row
 
 
 def filled(folder: Path, plan: IndexOptions, animal: str = "marmot") -> list[MemoryEntry]:
-    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), FaissOptions(index=plan))) as backend:
+    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), Indexes, FaissOptions(index=plan))) as backend:
         stored = backend.store([make_entry(f"the {animal} number n{n} whistles") for n in range(40)])
         backend.embed_pending()
         backend.search(Query(animal))
@@ -39,7 +40,7 @@ def found(backend: FaissMemoryBackend, *, repair: bool = False) -> dict[str, Che
 
 def mended(folder: Path, plan: IndexOptions, check: str, says: str) -> None:
     """The check alone finds it, a repair mends it, and all is found then."""
-    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), FaissOptions(index=plan))) as backend:
+    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), Indexes, FaissOptions(index=plan))) as backend:
         assert list(found(backend)) == [check]
         assert says in found(backend)[check].findings[0]
         assert found(backend, repair=True)[check].mended == 1
@@ -59,7 +60,9 @@ def test_vectors_of_other_texts_in_the_snapshot(tmp_path: Path, plan: str) -> No
     with closing(sqlite3.connect(tmp_path / "memory.sqlite3")) as connection:
         connection.execute("UPDATE vectors SET data = ?, checksum = NULL WHERE id = 7", [other.tobytes()])
         connection.commit()
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), FaissOptions(index=PLANS[plan]))) as backend:
+    with closing(
+        FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes, FaissOptions(index=PLANS[plan]))
+    ) as backend:
         assert "holds 1 vectors that are not those" in found(backend)["snapshot"].findings[0]
 
 
@@ -122,7 +125,7 @@ def test_an_index_that_is_behind_is_sound(tmp_path: Path) -> None:
     """As it is when a process was killed before it wrote its indexes."""
     stored = filled(tmp_path / "store", PLANS["exact"])
     shutil.copytree(tmp_path / "store", tmp_path / "before")
-    with closing(FaissMemoryBackend(tmp_path / "store", HashingEmbedder(64))) as backend:
+    with closing(FaissMemoryBackend(tmp_path / "store", HashingEmbedder(64), Indexes)) as backend:
         backend.update(stored[0].id, {"content": "the marmot sleeps"})
         backend.remove([stored[1].id])
         backend.store([make_entry("a new one")])
@@ -131,7 +134,7 @@ def test_an_index_that_is_behind_is_sound(tmp_path: Path) -> None:
         delete(tmp_path / "store" / name)
         former = tmp_path / "before" / name
         (shutil.copytree if former.is_dir() else shutil.copy)(former, tmp_path / "store" / name)
-    with closing(FaissMemoryBackend(tmp_path / "store", HashingEmbedder(64))) as backend:
+    with closing(FaissMemoryBackend(tmp_path / "store", HashingEmbedder(64), Indexes)) as backend:
         assert found(backend) == {}
         assert [hit.entry.content for hit in backend.search(Query("sleeps", limit=1))] == ["the marmot sleeps"]
 
@@ -147,14 +150,14 @@ class Picky(CountingEmbedder):
 
 def test_a_space_that_comes_back_has_no_vectors_of_a_text_that_is_refused_now(tmp_path: Path) -> None:
     one, other = HashingEmbedder(64), HashingEmbedder(96)
-    with closing(FaissMemoryBackend(tmp_path, one)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, one, Indexes)) as backend:
         (entry, _) = backend.store([make_entry("a numbat at dawn"), make_entry("a quokka")])
         backend.reembed(other)
-    with closing(FaissMemoryBackend(tmp_path, other)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, other, Indexes)) as backend:
         backend.reembed(one)
-    with closing(FaissMemoryBackend(tmp_path, one)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, one, Indexes)) as backend:
         backend.update(entry.id, {"content": "poison"})
         assert backend.reembed(Picky(other)).failed == 1
-    with closing(FaissMemoryBackend(tmp_path, other)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, other, Indexes)) as backend:
         assert entry.id not in [hit.entry.id for hit in backend.search(Query("a numbat at dawn", mode="dense"))]
         assert found(backend) == {}

@@ -18,6 +18,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
@@ -245,7 +246,7 @@ def test_a_link_stays_a_link(store: Path, tmp_path: Path) -> None:
 
 def test_a_check_that_cannot_be_finished_mends_nothing(tmp_path: Path) -> None:
     """SQLite is interrupted in its check; that says nothing about the file."""
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64))) as backend:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes)) as backend:
         backend.store([make_entry(each) for each in ALL])
         checking: list[bool] = []
         (connection,) = backend._database._idle

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,13 +56,13 @@ def gate(app: Any) -> Iterator[threading.Event]:
 
 def hold(app: Any, go: threading.Event) -> None:
     """The reading of files, which may take as long as it likes, takes until `go`."""
-    ingest = app.extensions["agentformer"].rag._ingest
+    ingest = app.extensions["agentformer"].rag._ingest()
 
     def slow(*arguments: Any, **named: Any) -> Any:
         assert go.wait(BOUND)
-        return ingest(*arguments, **named)
+        return ingest.run(*arguments, **named)
 
-    app.extensions["agentformer"].rag._ingest = slow
+    app.extensions["agentformer"].rag._ingest = lambda: SimpleNamespace(run=slow, in_use=ingest.in_use)
 
 
 def send(client: Any, *files: tuple[bytes, str], prefer: str = "respond-async", prefix: str = "", **form: str) -> Any:
@@ -296,7 +297,7 @@ def test_what_was_acknowledged_before_the_end_is_done_after_the_next_start(tmp_p
     app = make_app(tmp_path)
     hold(app, threading.Event())
     rag = app.extensions["agentformer"].rag
-    slow, began = rag._ingest, threading.Event()
+    pipeline, began = rag._ingest(), threading.Event()
 
     def breaks(*arguments: Any, progress: Any, **named: Any) -> Any:
         began.set()
@@ -304,11 +305,10 @@ def test_what_was_acknowledged_before_the_end_is_done_after_the_next_start(tmp_p
             progress(0, 1)
             time.sleep(0.01)
 
-    rag._ingest = breaks
+    rag._ingest = lambda: SimpleNamespace(run=breaks, in_use=pipeline.in_use)
     place = send(app.test_client(), (KEYS, "keys.txt")).headers["Location"]
     assert began.wait(BOUND)
     close_app(app)
-    assert slow
 
     again = make_app(tmp_path)
     client = again.test_client()

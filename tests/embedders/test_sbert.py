@@ -20,6 +20,7 @@ from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, 
 from agentformer.factory import build_embedder
 from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
 from agentformer.types import Embedder, Query, Scope
@@ -86,7 +87,7 @@ def test_a_text_over_128_tokens_is_refused_not_cut(own_model: Path) -> None:
 
 
 def test_a_long_entry_is_embedded_in_windows_that_fit(own_model: Path, tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, load(own_model))
+    backend = FaissMemoryBackend(tmp_path, load(own_model), Indexes)
     text = "the master keeps the keys. " * 80
     backend.store([make_entry(text + "volcano", context="the lighthouse of the harbour")])
     assert backend.pending(Scope()) == 0
@@ -138,12 +139,12 @@ def test_weights_that_are_not_numbers_are_refused(own_model: Path) -> None:
 
 def test_another_model_under_the_same_name_is_noticed(own_model: Path, swapped_model: Path, tmp_path: Path) -> None:
     place = Path(shutil.copytree(own_model, tmp_path / "model"))
-    backend = FaissMemoryBackend(tmp_path, load(place))
+    backend = FaissMemoryBackend(tmp_path, load(place), Indexes)
     backend.store([make_entry("the keys of the harbour")])
     backend.close()
     shutil.rmtree(place)
     shutil.copytree(swapped_model, place)
-    swapped = FaissMemoryBackend(tmp_path, load(place))
+    swapped = FaissMemoryBackend(tmp_path, load(place), Indexes)
     with pytest.raises(SpaceMismatch, match="another model"):
         swapped.store([make_entry("the teapot")])
     with pytest.raises(SpaceMismatch, match="another model"):
@@ -153,10 +154,12 @@ def test_another_model_under_the_same_name_is_noticed(own_model: Path, swapped_m
 
 
 def test_a_model_that_was_moved_is_still_the_same(own_model: Path, tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path / "store", load(own_model))
+    backend = FaissMemoryBackend(tmp_path / "store", load(own_model), Indexes)
     backend.store([make_entry("the keys of the harbour")])
     backend.close()
-    moved = FaissMemoryBackend(tmp_path / "store", load(Path(shutil.copytree(own_model, tmp_path / "elsewhere"))))
+    moved = FaissMemoryBackend(
+        tmp_path / "store", load(Path(shutil.copytree(own_model, tmp_path / "elsewhere"))), Indexes
+    )
     assert [hit.dense_rank for hit in moved.search(Query("the keys"))] == [1]
     moved.close()
 
@@ -169,10 +172,10 @@ def test_auto_finds_the_folder_that_a_store_was_made_with(own_model: Path, tmp_p
 
 
 def test_another_models_vectors_are_never_compared(own_model: Path, tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, load(own_model))
+    backend = FaissMemoryBackend(tmp_path, load(own_model), Indexes)
     (entry,) = backend.store([make_entry("the keys of the harbour")])
     backend.close()
-    other = FaissMemoryBackend(tmp_path, HashingEmbedder(768))
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder(768), Indexes)
     with pytest.raises(SpaceMismatch, match=r"sbert:.*model"):
         other.store([make_entry("the teapot")])
     with pytest.raises(SpaceMismatch, match=r"sbert:.*model"):

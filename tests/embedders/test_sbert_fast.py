@@ -26,6 +26,7 @@ from agentformer.embedders.sbert.runtime import BadExport, NotFast
 from agentformer.embedders.sbert.torch_runtime import TorchRuntime
 from agentformer.errors import EmbedderUnavailable, SpaceMismatch, TextTooLong
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
 from agentformer.types import Embedder, Matrix, Query
@@ -149,10 +150,10 @@ def test_prompts_of_the_model_are_its_prefixes(own: Path, tmp_path: Path) -> Non
 
 
 def test_a_store_made_with_torch_is_used_with_openvino(own: Path, cache: Path, tmp_path: Path) -> None:
-    first = FaissMemoryBackend(tmp_path, on_torch(own))
+    first = FaissMemoryBackend(tmp_path, on_torch(own), Indexes)
     first.store([make_entry("the keys of the harbour"), make_entry("a volcano")])
     first.close()
-    other = FaissMemoryBackend(tmp_path, fast(own, cache))
+    other = FaissMemoryBackend(tmp_path, fast(own, cache), Indexes)
     other.store([make_entry("the teapot")])
     hits = other.search(Query("the keys of the harbour", mode="dense"))
     assert len(hits) == 3 and hits[0].entry.content == "the keys of the harbour"
@@ -168,7 +169,7 @@ def test_int8_and_fp32_never_meet_and_auto_reopens_int8_as_such(
     with agentformer.connect(index_dir=tmp_path, embedder=f"sbert:{own}@int8") as af:
         af.memory.store("the keys of the harbour")
         assert af.embedder.space.spec == f"sbert:{own}@int8"
-    whole = FaissMemoryBackend(tmp_path, fast(own, cache))
+    whole = FaissMemoryBackend(tmp_path, fast(own, cache), Indexes)
     with pytest.raises(SpaceMismatch):
         whole.store([make_entry("the teapot")])
     with pytest.raises(SpaceMismatch):

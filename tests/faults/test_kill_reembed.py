@@ -24,6 +24,7 @@ from reembed_store import NOTES
 
 from agentformer.factory import named_embedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Embedder, MemoryEntry, Query, Scope
@@ -111,7 +112,7 @@ def test_a_move_that_is_killed_again_and_again_embeds_nothing_twice_and_no_clien
     questions.write_text(json.dumps(QUESTIONS))
     settings = Settings()
     former = named_embedder("hashing", settings)
-    backend = FaissMemoryBackend(index, former)
+    backend = FaissMemoryBackend(index, former, Indexes)
     entries = list(backend.store([make_entry(text) for text in passages()]))
     old = answers(entries, former, backend)
     backend.close()
@@ -129,7 +130,7 @@ def test_a_move_that_is_killed_again_and_again_embeds_nothing_twice_and_no_clien
     assert moved["switched"] or kills < KILLS
 
     target = named_embedder(TARGET, settings)
-    backend = FaissMemoryBackend(index, target)
+    backend = FaissMemoryBackend(index, target, Indexes)
     new = answers(entries, target, backend)
     times = Counter(lines(log))
     twice = sum(count - 1 for count in times.values())

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Embedder, Scope
 
@@ -26,7 +27,7 @@ def counting(minilm: Embedder) -> CountingEmbedder:
 def check(folder: Path, embedder: CountingEmbedder, content: str, context: str) -> list[str]:
     """Stores an entry; returns what was embedded for it."""
     del embedder.documents[:]
-    backend = FaissMemoryBackend(folder, embedder)
+    backend = FaissMemoryBackend(folder, embedder, Indexes)
     backend.store([make_entry(content, context=context)])
     assert backend.pending(Scope()) == 0  # nothing was refused as too long
     backend.close()

@@ -22,6 +22,7 @@ from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.training import Interrupted
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import BackendConformance, Reference, make_entry
 from agentformer.types import Embedder, Hits, MemoryEntry, Query, Scope
 
@@ -55,14 +56,14 @@ class TestTrained(BackendConformance):
     """Every search by the trained stage, from four rows on, and trained anew whenever the store has doubled."""
 
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:
-        return Settled(folder, embedder, FaissOptions(index=PLAN))
+        return Settled(folder, embedder, Indexes, FaissOptions(index=PLAN))
 
 
 class TestSwitching(BackendConformance):
     """Trainings begin and end at any moment of the suite."""
 
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:
-        return FaissMemoryBackend(folder, embedder, FaissOptions(index=PLAN))
+        return FaissMemoryBackend(folder, embedder, Indexes, FaissOptions(index=PLAN))
 
 
 def entries(count: int, first: int = 0) -> list[MemoryEntry]:
@@ -71,7 +72,7 @@ def entries(count: int, first: int = 0) -> list[MemoryEntry]:
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
+    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     yield made
     made.close()
 
@@ -93,7 +94,7 @@ def test_status_tells_of_the_index(backend: FaissMemoryBackend, tmp_path: Path) 
         trained["recall"] == 1.0 and trained["probes"] == trained["lists"] > 1 and trained["memory_bytes"] > 303 * 256
     )
     backend.close()
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     told = again.status()["index"]
     again.close()
     assert told["stage"] == "inverted" and not told["in_memory"] and told["trained_at"] == trained["trained_at"]
@@ -103,6 +104,7 @@ def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(
         tmp_path,
         HashingEmbedder(),
+        Indexes,
         FaissOptions(index=IndexOptions(train_at=60, exact_rows=2, target_recall=1.0, train_after=0)),
     )
     kept = backend.store(entries(50))
@@ -153,7 +155,7 @@ def test_a_training_that_fails_leaves_exact_search_and_is_told_once(
 
     monkeypatch.setattr("agentformer.index.vectors.index.trained", fail)
     monkeypatch.setattr(growth, "_FAILED_SECONDS", 0.0)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(30)))
     with caplog.at_level(logging.WARNING, "agentformer"):
         for _ in range(3):
@@ -188,11 +190,13 @@ def test_one_process_trains_and_the_other_one_goes_on_exactly(tmp_path: Path, ba
 
 
 def test_the_next_start_finds_the_trained_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
+    one = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference = Reference(one.store(entries(30)))
     one.search(QUERY)
     trained = settle(one)["trained_at"]
-    other = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))  # the first one is still open
+    other = FaissMemoryBackend(
+        tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN)
+    )  # the first one is still open
     monkeypatch.setattr(dense.VectorIndex, "build", None)
     reference.check_dense(QUERY, other.search(QUERY))
     assert other.status()["index"]["trained_at"] == trained
@@ -201,7 +205,7 @@ def test_the_next_start_finds_the_trained_index(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_is_removed_while_it_is_trained_is_in_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     backend.store(entries(30))
     backend.store([make_entry("hers", user_id="x")])
     written: list[bool] = []
@@ -233,7 +237,7 @@ def test_what_comes_between_the_rows_and_the_training_of_them_is_not_lost(
         build(*rest)
 
     monkeypatch.setattr(dense.VectorIndex, "build", late)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     kept = backend.store(entries(30))
     backend.search(QUERY)
     assert begun.wait(PATIENCE)
@@ -245,14 +249,17 @@ def test_what_comes_between_the_rows_and_the_training_of_them_is_not_lost(
     assert settle(backend)["stage"] == "inverted"
     reference.check_dense(question, backend.search(question))
     backend.close()
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference.check_dense(question, again.search(question))
     again.close()
 
 
 def test_a_process_that_asks_once_begins_no_training_and_reindexing_does_one(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(
-        tmp_path, HashingEmbedder(), FaissOptions(index=IndexOptions(train_at=4, exact_rows=2, train_after=3600))
+        tmp_path,
+        HashingEmbedder(),
+        Indexes,
+        FaissOptions(index=IndexOptions(train_at=4, exact_rows=2, train_after=3600)),
     )
     reference = Reference(backend.store(entries(30)))
     reference.check_dense(QUERY, backend.search(QUERY))
@@ -276,13 +283,13 @@ def test_closing_ends_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise Interrupted
 
     monkeypatch.setattr("agentformer.index.vectors.index.trained", slow)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(30)))
     backend.search(QUERY)
     assert begun.wait(PATIENCE)
     backend.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "agentformer-index"]
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     reference.check_dense(QUERY, again.search(QUERY))
     again.close()
 
@@ -293,9 +300,11 @@ from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.types import Query
 
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), FaissOptions(index=IndexOptions(4, 2, 1.0, 0.0)))
+options = FaissOptions(index=IndexOptions(4, 2, 1.0, 0.0))
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes, options)
 moment = sys.argv[2]
 def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -322,7 +331,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("moment", ["train", "index", "description", "switch", "exit"])
 def test_killed_at_any_moment_of_a_training_nothing_is_wrong(tmp_path: Path, moment: str) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(400)))
     backend.close()
     assert (tmp_path / snapshots.INDEX_FILE).exists()  # of the exact stage
@@ -331,7 +340,7 @@ def test_killed_at_any_moment_of_a_training_nothing_is_wrong(tmp_path: Path, mom
     )
     assert done.returncode == (0 if moment == "exit" else -signal.SIGKILL), done.stderr
     assert not done.stderr
-    again = Settled(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
+    again = Settled(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference.check_dense(QUERY, again.search(QUERY))
     assert settle(again)["stage"] == "inverted"
     again.close()

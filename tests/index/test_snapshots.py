@@ -16,6 +16,7 @@ from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.index import Image, VectorIndex
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
 from agentformer.types import MemoryEntry, Query
 
@@ -25,7 +26,7 @@ QUERY = Query("numbat 3 under lantern 5", limit=12, mode="dense")
 def make_store(folder: Path, seed: int = 1, dimension: int = 256) -> Reference:
     """A store of 60 entries with its snapshot."""
     choose = random.Random(seed)
-    backend = FaissMemoryBackend(folder, HashingEmbedder(dimension))
+    backend = FaissMemoryBackend(folder, HashingEmbedder(dimension), Indexes)
     entries = [make_entry(f"numbat {choose.randrange(9)} under lantern {choose.randrange(9)} {n}") for n in range(60)]
     reference = Reference(backend.store(entries), HashingEmbedder(dimension))
     reference.check_dense(QUERY, backend.search(QUERY))
@@ -37,7 +38,7 @@ def make_store(folder: Path, seed: int = 1, dimension: int = 256) -> Reference:
 def check(folder: Path, reference: Reference) -> None:
     """Twice, so that a snapshot written after the repair is right too."""
     for _ in range(2):
-        backend = FaissMemoryBackend(folder, HashingEmbedder())
+        backend = FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
         reference.check_dense(QUERY, backend.search(QUERY))
         backend.close()
 
@@ -170,7 +171,7 @@ def test_an_old_snapshot_is_brought_up_to_date(tmp_path: Path, restored: list[in
 
 def change(folder: Path, reference: Reference) -> None:
     """Removes ten entries, changes one, adds three; the snapshot follows."""
-    backend = FaissMemoryBackend(folder, HashingEmbedder())
+    backend = FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
     gone = sorted(reference.entries)[5:15]
     backend.remove(gone)
     for entry_id in gone:
@@ -204,7 +205,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 
 
 def test_a_full_disk_at_close_does_not_lose_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     reference = Reference(backend.store([make_entry("numbat 3 under lantern 5")]))
     backend.search(QUERY)
 

@@ -15,6 +15,7 @@ from agentformer.index.words.fields import schema
 from agentformer.index.words.index import WordIndex
 from agentformer.index.words.writer import told
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import scopes
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
@@ -24,7 +25,7 @@ SEGMENTS = (".idx", ".pos", ".term", ".store", ".fast", ".fieldnorm", "meta.json
 
 
 def open_store(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder())
+    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
 
 
 def found(backend: FaissMemoryBackend, word: str) -> list[str]:

@@ -17,6 +17,7 @@ from agentformer.index.words import query as word_search
 from agentformer.index.words.memtable import Change, Memtable
 from agentformer.index.words.query import Stored, telling
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.testing import make_entry
 from agentformer.text.analysis import query_terms
@@ -28,7 +29,7 @@ SECONDS = 60
 
 
 def open_store(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(16))
+    return FaissMemoryBackend(folder, HashingEmbedder(16), Indexes)
 
 
 def said(n: int) -> str:

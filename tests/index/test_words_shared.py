@@ -16,6 +16,7 @@ import tantivy
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words.fields import AnalyzedEntry, schema
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.text.analyzers import PLAIN, Analyzers, Detector, Splitter
 from agentformer.text.japanese import Sudachi
@@ -29,13 +30,14 @@ import sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.text.analyzers import Analyzers
 from agentformer.text.japanese import Sudachi
 from agentformer.types import Query
 
 analyzers = Analyzers(japanese=Sudachi(required=True)) if sys.argv[2] == "more" else Analyzers()
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), FaissOptions(analyzers=analyzers))
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes, FaissOptions(analyzers=analyzers))
 for line in sys.stdin:
     command, _, text = line.strip().partition(" ")
     if command == "store":
@@ -154,7 +156,7 @@ class Deciding(Detector):
 
 
 def opened(folder: Path, analyzers: Analyzers) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(), FaissOptions(analyzers=analyzers))
+    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes, FaissOptions(analyzers=analyzers))
 
 
 def asked(folder: Path, analyzers: Analyzers, text: str = "kahvi") -> list[str]:

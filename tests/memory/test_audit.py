@@ -16,6 +16,7 @@ from agentformer.memory.audit.contradictions import contradictions
 from agentformer.memory.audit.facts import figures
 from agentformer.memory.audit.near_duplicates import Text, near_duplicates
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope, Source, Use
 
@@ -27,7 +28,7 @@ TEA = "Aino prefers green tea in the morning."
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     yield backend
     backend.close()
 

@@ -17,6 +17,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, LanguageModelUnavailable, StoreError
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.memory_cleaner import MemoryCleaner, select_groups
 from agentformer.memory.summaries import counting
 from agentformer.memory.summaries.prompts import PROMPT_VERSION
@@ -65,7 +66,7 @@ class Writer:
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     yield backend
     backend.close()
 
@@ -476,13 +477,14 @@ import os, signal, sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.memory_cleaner import MemoryCleaner
 from agentformer.memory.summaries.summarizer import Summarizer
 class Killer:
     def complete(self, messages, **options):
         os.kill(os.getpid(), signal.SIGKILL)
 embedder = HashingEmbedder()
-backend = FaissMemoryBackend(Path(sys.argv[1]), embedder)
+backend = FaissMemoryBackend(Path(sys.argv[1]), embedder, Indexes)
 model = Killer() if sys.argv[2] == "die" else None
 cleaner = MemoryCleaner(
     backend, Summarizer(model, lambda text: len(embedder.token_spans(text))), lease_seconds=float(sys.argv[3])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.context.builder import Context, ContextBuilder, Shares
 from agentformer.memory.prompt_markers import (
     CORE_OPEN,
@@ -458,7 +459,7 @@ def test_a_context_is_never_over_budget(
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    opened = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    opened = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     yield opened
     opened.close()
 
@@ -493,7 +494,7 @@ def test_facts_come_before_the_chatter_of_another_session(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     embedder: Embedder = HashingEmbedder() if kind == "hashing" else request.getfixturevalue("minilm")
-    opened = FaissMemoryBackend(tmp_path, embedder)
+    opened = FaissMemoryBackend(tmp_path, embedder, Indexes)
     try:
         opened.store(
             [message(n, CHATTER[n % 6] + f" ({n})" + " So it goes." * 4, session_id="other") for n in range(12)]

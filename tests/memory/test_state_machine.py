@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records.duplicates import same
 from agentformer.testing import admits, by_words, make_entry
@@ -402,7 +403,7 @@ def run(opened: Callable[[Path], MemoryBackend], examples: int, *, around: bool 
 
 
 def test_faiss_does_what_the_model_does() -> None:
-    run(lambda folder: FaissMemoryBackend(folder, HashingEmbedder()), 20, around=True)
+    run(lambda folder: FaissMemoryBackend(folder, HashingEmbedder(), Indexes), 20, around=True)
 
 
 def test_local_json_does_what_the_model_does() -> None:

@@ -16,6 +16,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreDamaged
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import entries as records
 from agentformer.records import meta
 from agentformer.records.codec import CHECKED, COLUMNS, COUNTED, now, to_row
@@ -163,7 +164,7 @@ def test_a_row_of_a_former_version_is_read_and_gets_a_checksum_when_it_changes(d
 
 
 def test_what_sql_changes_in_place_is_no_damage(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     one, other = backend.store([entry("one"), entry("other")])
     backend.store([entry("one")], unique=True)
     backend.touch([Use(one.id, AT, matches=2, reads=1)])
@@ -225,7 +226,7 @@ def test_a_changed_former_state_is_never_answered_from(database: Database) -> No
 
 
 def embedded(tmp_path: Path, *contents: str) -> FaissMemoryBackend:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     backend.store([entry(content) for content in contents])
     return backend
 
@@ -266,7 +267,7 @@ def test_what_was_stored_is_acknowledged_though_what_comes_after_it_fails(tmp_pa
     data = bytearray((tmp_path / DATABASE_FILE).read_bytes())
     data[(root - 1) * 4096 : root * 4096] = bytes(4096)
     (tmp_path / DATABASE_FILE).write_bytes(data)
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     with pytest.raises(StoreDamaged):
         again.embed_pending()
     stored = again.store([entry("a quokka")])

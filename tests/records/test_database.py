@@ -12,6 +12,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
@@ -270,7 +271,7 @@ def test_a_store_stays_where_it_is_though_the_process_goes_elsewhere(
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    backend = FaissMemoryBackend(Path("i"), HashingEmbedder(64))
+    backend = FaissMemoryBackend(Path("i"), HashingEmbedder(64), Indexes)
     backend.store([entry("a heron")])
     monkeypatch.chdir(tmp_path / "there")
     backend.store([entry("a heron again")])

@@ -11,6 +11,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import entries, schema
 from agentformer.records.database import Database
 from agentformer.records.integrity.file_guard import opened_read_only
@@ -36,7 +37,7 @@ def test_a_store_of_the_first_version_is_brought_forward(tmp_path: Path) -> None
     connection.executescript(schema.MIGRATIONS[0] + _FIRST)
     connection.close()
 
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     (entry,) = backend.list(Scope())
     assert (entry.content, entry.metadata, entry.salience, entry.version) == ("the second text", {"a": 1}, 0.5, 2)
     assert (entry.match_count, entry.repeat_count, entry.category, entry.user_id, entry.archived_by) == (

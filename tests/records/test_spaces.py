@@ -13,6 +13,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderError, SpaceMismatch
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.folder import stored_space
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.database import Database
 from agentformer.records.spaces import check_same, claim_space
 from agentformer.records.vectors import check_rows, known_hashes, put_vectors, text_hash
@@ -108,12 +109,12 @@ class Broken(CountingEmbedder):
 def test_an_embedder_that_returns_nonsense_leaves_entries_pending_and_findable(
     tmp_path: Path, row: list[float]
 ) -> None:
-    backend = FaissMemoryBackend(tmp_path, Broken(row))
+    backend = FaissMemoryBackend(tmp_path, Broken(row), Indexes)
     (entry,) = backend.store([make_entry("a numbat")])
     assert backend.pending(Scope()) == 1 and backend.status()["vectors"] == 0
     assert [hit.entry.id for hit in backend.search(Query("numbat", mode="lexical"))] == [entry.id]
     backend.close()
-    good = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
+    good = FaissMemoryBackend(tmp_path, HashingEmbedder(8), Indexes)
     assert good.embed_pending() == 0
     (hit,) = good.search(Query("a numbat", mode="dense"))
     assert abs((hit.dense_score or 0) - 1) < 1e-5
@@ -122,7 +123,7 @@ def test_an_embedder_that_returns_nonsense_leaves_entries_pending_and_findable(
 
 def test_the_stores_space_can_be_asked_without_an_embedder(tmp_path: Path) -> None:
     assert stored_space(tmp_path) is None
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8), Indexes)
     assert stored_space(tmp_path) is None
     backend.store([make_entry("a")])
     backend.close()
@@ -130,10 +131,10 @@ def test_the_stores_space_can_be_asked_without_an_embedder(tmp_path: Path) -> No
 
 
 def test_a_store_of_one_dimension_refuses_another(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8), Indexes)
     backend.store([make_entry("a numbat")])
     backend.close()
-    other = FaissMemoryBackend(tmp_path, HashingEmbedder(16))
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder(16), Indexes)
     with pytest.raises(SpaceMismatch, match="hashing:8"):
         other.store([make_entry("b")])
     with pytest.raises(SpaceMismatch, match="hashing:8"):
@@ -143,7 +144,7 @@ def test_a_store_of_one_dimension_refuses_another(tmp_path: Path) -> None:
 
 
 def test_nothing_of_a_removed_entry_stays_not_even_of_its_former_text(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8), Indexes)
     one, other = backend.store([make_entry("a numbat"), make_entry("a kakapo")])
     backend.remove([one.id])
     assert backend.status()["vectors"] == 1

@@ -13,6 +13,7 @@ import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words.fields import entry_date_terms
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search.boosts.date import asked_time, in_periods
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Query
@@ -22,7 +23,7 @@ NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)  # a Monday
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     yield backend
     backend.close()
 

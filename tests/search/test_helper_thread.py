@@ -14,6 +14,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search import helper_thread as module
 from agentformer.search import hybrid as search_module
 from agentformer.search.helper_thread import Beside
@@ -99,7 +100,7 @@ def test_words_count_though_their_index_is_discarded_while_the_question_is_embed
                 backend._search.discard()
             return super().embed_query(text)
 
-    backend = FaissMemoryBackend(tmp_path, Embedder())
+    backend = FaissMemoryBackend(tmp_path, Embedder(), Indexes)
     backend.store([make_entry(f"numbat {n} under lantern") for n in range(20)])
     backend.search(Query("numbat"))
     for text in ("numbat 7", "discard the numbat 7"):
@@ -114,13 +115,13 @@ def test_a_search_finds_the_same_with_and_without_help(tmp_path: Path, monkeypat
     begin = module.Beside.begin
     monkeypatch.setattr(module.Beside, "begin", lambda self, task: asked.append(1) or begin(self, task))
     queries = [Query(f"numbat {n} under lantern {n + 2}", limit=8) for n in range(5)]
-    with_help = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    with_help = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     with_help.store([make_entry(f"numbat {n % 7} under lantern {n % 11} in room {n}") for n in range(60)])
     with_help.search(queries[0])  # which brings the vectors into memory
     found = [with_help.search(query) for query in queries]
     assert len(asked) >= len(queries)
     with_help.close()
     monkeypatch.setattr(search_module, "_WORTHWHILE", 1_000)
-    alone = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    alone = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     assert [list(alone.search(query)) for query in queries] == [list(hits) for hits in found]
     alone.close()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search.query_match import is_typo
 from agentformer.search.relevance import relevant_hits
 from agentformer.types import Hit, Hits, MemoryEntry, Query, Source
@@ -153,7 +154,7 @@ def test_what_is_a_slip_and_what_another_word(written: str, meant: str, typo: bo
 def test_what_answers_passes_in_every_language(
     tmp_path: Path, query: str, texts: list[str], expected: list[int], mode: str
 ) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     try:
         backend.store([MemoryEntry(id=str(n), content=text) for n, text in enumerate(texts)])
         hits = backend.search(Query(query, limit=30, mode=mode))  # type: ignore[arg-type]
@@ -199,7 +200,7 @@ def test_the_only_fact_with_a_word_of_a_short_question_is_kept(
 ) -> None:
     embedder = request.getfixturevalue("minilm") if way == "minilm" else HashingEmbedder()
     facts = UNRELATED[language].split("|")
-    backend = FaissMemoryBackend(tmp_path, embedder)
+    backend = FaissMemoryBackend(tmp_path, embedder, Indexes)
     try:
         backend.store([MemoryEntry(id=str(n), content=text) for n, text in enumerate([*facts[:5], answer, *facts[5:]])])
         hits = backend.search(Query(query, limit=30, mode="lexical" if way == "lexical" else "hybrid"))

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.text.chunking import split, windows
 from agentformer.types import Embedder, Query, Span
@@ -297,7 +298,7 @@ def test_a_fact_in_the_last_sentence_of_a_full_chunk_is_found_by_vectors_alone(
     chunk = _chunk(minilm, "kitchen", FACT)
     distractors = [_chunk(minilm, topic) for topic in ("garden", "ships", "accounts")]
     assert 480 <= len(minilm.token_spans(chunk)) <= 500
-    backend = FaissMemoryBackend(tmp_path, minilm)
+    backend = FaissMemoryBackend(tmp_path, minilm, Indexes)
     backend.store([make_entry(text, kind="chunk") for text in (*distractors, chunk)])
     first, second = backend.search(Query(QUESTION, limit=2, mode="dense"))
     backend.close()

@@ -8,15 +8,11 @@ there, so no two processes write an entry back and forth. Who has less searches 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agentformer.later import Later
+import tantivy
+
 from agentformer.text.analyzers import ANALYZED_LANGUAGES, Analyzer, Analyzers
-
-if TYPE_CHECKING:
-    import tantivy
-else:
-    tantivy = Later("tantivy")
 
 log = logging.getLogger("agentformer")
 

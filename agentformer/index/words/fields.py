@@ -10,19 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from agentformer.later import Later
+import tantivy
+
 from agentformer.text.analysis import Terms, language_of, text_terms
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.text.dates.terms import date_terms, day_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import MemoryEntry, Scope
-
-if TYPE_CHECKING:
-    import tantivy
-else:
-    tantivy = Later("tantivy")
 
 ANALYSIS = 3  # raised whenever the terms change: an index of other terms is rebuilt
 UNKNOWN_LANGUAGE = "und"  # ISO 639's code for a language not known

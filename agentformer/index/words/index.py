@@ -14,8 +14,9 @@ import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import tantivy
 from filelock import FileLock, Timeout
 
 from agentformer.errors import AgentFormerError, StoreFull
@@ -32,18 +33,12 @@ from agentformer.index.words.writer import (
     write_manifest,
     writer_of,
 )
-from agentformer.later import Later
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.files import delete
 from agentformer.records.neighbours import said_around
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS
-
-if TYPE_CHECKING:
-    import tantivy
-else:
-    tantivy = Later("tantivy")
 
 __all__ = ["BOOSTS", "WordHits", "WordIndex"]
 

@@ -7,23 +7,18 @@ import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import tantivy
 from numpy.typing import NDArray
 
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import BOOSTS, Asked, asked_terms, in_language, languages_of, required_places
 from agentformer.index.words.memtable import Memtable, Statistics
-from agentformer.later import Later
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Scope
-
-if TYPE_CHECKING:
-    import tantivy
-else:
-    tantivy = Later("tantivy")
 
 _TIES = 50  # times the limit that are looked at to put equals in order; more equals say nothing to order them by
 _DIGITS = 4  # of a score: sums of the same terms differ in the seventh digit by the order of adding

@@ -11,16 +11,20 @@ from agentformer.llms.reasoning import strip_reasoning
 from agentformer.memory.summaries import prompts
 from agentformer.memory.summaries.extractive import CountTokens, extract
 from agentformer.memory.summaries.keeping import missing_facts
-from agentformer.memory.summaries.lines import in_order
-from agentformer.memory.summaries.outcomes import Outcome
+from agentformer.memory.summaries.lines import flat, in_order, label, moment_of
+from agentformer.memory.summaries.outcomes import CATEGORY, KIND, Outcome
 from agentformer.memory.summaries.verification import unsupported_claims
-from agentformer.types import ChatMessage, LanguageModel, MemoryEntry, Reply
+from agentformer.records.ids import new_id
+from agentformer.text.dates.calendar import format_range
+from agentformer.text.languages import detect_language
+from agentformer.types import ChatMessage, LanguageModel, Link, MemoryEntry, Reply
 
 EXTRACTIVE = "extractive"  # the model's name in what no model wrote
 # [1], [1, 2], [message 3], 【1】, with the space before
 _CITING = re.compile(
     r"(?<![ \t])[ \t]*[\[【［](?:messages?[ \t]*)?\^?\d{1,3}(?:[ \t]*[,;–-][ \t]*\d{1,3})*[\]】］]", re.IGNORECASE
 )
+_MOST_NAMES = 8  # in title and context of a summary's entry; its metadata have all
 _SHOWN = 12_000  # tokens of originals that a model is given; longer ones are given in extracts
 
 
@@ -33,6 +37,46 @@ class Summary:
     prompt_version: str
     outcome: Outcome
     problems: tuple[str, ...] = ()
+
+    def to_entry(self, originals: Sequence[MemoryEntry]) -> MemoryEntry:
+        """Return the entry that stores this summary in its originals' place, linked to each in order of time.
+
+        Speakers and time range go into title and context, which are searched and shown but are not part of the text.
+        """
+        originals = in_order(originals)
+        first, last = moment_of(originals[0]), moment_of(originals[-1])
+        language = detect_language(self.text, detect_language(" ".join(entry.content[:1000] for entry in originals)))
+        speakers = list(dict.fromkeys(flat(entry.speaker) for entry in originals if entry.speaker.strip()))
+        named = ", ".join(list(dict.fromkeys(filter(None, map(label, originals))))[:_MOST_NAMES])
+        when = format_range(first, last, language) if first and last else ""
+        known = {"language": language} if language else {}
+        place = originals[0]
+        return MemoryEntry(
+            id=new_id(),
+            content=self.text,
+            tier="semantic",
+            kind=KIND,
+            namespace=place.namespace,
+            session_id=place.session_id,
+            agent_id=place.agent_id,
+            user_id=place.user_id,
+            project=place.project,
+            title=": ".join(filter(None, (named, when)))[:300],
+            context=", ".join(filter(None, (named, when))),
+            category=CATEGORY,
+            derived_from=tuple(Link(entry.id) for entry in originals),
+            occurred_at=last,
+            metadata={
+                "from": first.isoformat() if first else None,
+                "to": last.isoformat() if last else None,
+                "entries": len(originals),
+                "speakers": speakers,
+                "model": self.model,
+                "prompt_version": self.prompt_version,
+                "outcome": self.outcome,
+                **known,
+            },
+        )
 
 
 class Summarizer:

@@ -7,10 +7,7 @@ import shutil
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from agentformer.later import Later
 from agentformer.readers.pdf.pdfium import PdfiumDocument
-
-pytesseract: Any = Later("pytesseract")  # it imports NumPy, and hardly any file needs it; `unavailable` tells
 
 DPI = 300  # what tesseract's models were trained for
 POINTS_PER_INCH = 72
@@ -37,6 +34,8 @@ def unavailable() -> str:
 def recognise(document: PdfiumDocument, number: int) -> str:
     """The text on the page's image; empty if the page is too large to draw, tesseract fails, or what it reads
     is guesswork. A page that lies on its side or stands on its head is turned first."""
+    import pytesseract  # imports NumPy, and few files need it
+
     scale = scale_for(*document.size(number))
     if not scale or document.largest_image(number) > MAX_IMAGE_PIXELS:
         return ""
@@ -52,6 +51,8 @@ def recognise(document: PdfiumDocument, number: int) -> str:
 
 def _read(image: Any) -> tuple[str, float]:
     """The text by lines and paragraphs, and the mean confidence of its letters, 0..100."""
+    import pytesseract
+
     found = pytesseract.image_to_data(
         image, lang=_languages(), timeout=PAGE_SECONDS, output_type=pytesseract.Output.DICT
     )
@@ -71,6 +72,8 @@ def _read(image: Any) -> tuple[str, float]:
 
 def _turn(image: Any) -> int:
     """Degrees, clockwise, by which the page must be turned to stand upright; 0 where tesseract cannot tell."""
+    import pytesseract
+
     try:
         found = pytesseract.image_to_osd(image, timeout=PAGE_SECONDS, output_type=pytesseract.Output.DICT)
     except (pytesseract.TesseractError, RuntimeError, OSError):  # too few letters, no `osd` data, or too slow
@@ -88,5 +91,7 @@ def scale_for(width: float, height: float) -> float:
 
 
 def _languages() -> str:
+    import pytesseract
+
     installed = set(pytesseract.get_languages())
     return "+".join(code for code in LANGUAGES if code in installed) or "eng"

@@ -12,13 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from agentformer.later import Later
-
 if TYPE_CHECKING:
     import pypdf
-    import pypdf.errors as errors
-else:
-    pypdf, errors = Later("pypdf"), Later("pypdf.errors")
 
 logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings are for authors of PDFs
 
@@ -38,12 +33,14 @@ class PypdfDocument:
             warnings.simplefilter("ignore")
             try:
                 with _time_limit(PAGE_SECONDS * 2):
+                    import pypdf
+
                     reader = pypdf.PdfReader(io.BytesIO(data), strict=False)
                     self.encrypted = reader.is_encrypted and not any(_opens(reader, p) for p in passwords)
                     if not self.encrypted:
                         self._count = len(reader.pages)
                         self._reader = reader
-            except (errors.PyPdfError, *PAGE_ERRORS):
+            except _page_errors():
                 self._reader = None
 
     def __len__(self) -> int:
@@ -57,7 +54,7 @@ class PypdfDocument:
             with warnings.catch_warnings(), _time_limit(PAGE_SECONDS):
                 warnings.simplefilter("ignore")
                 return self._reader.pages[number].extract_text()
-        except (errors.PyPdfError, *PAGE_ERRORS):
+        except _page_errors():
             return None
 
     def decrypted(self) -> bytes | None:
@@ -65,17 +62,28 @@ class PypdfDocument:
         if self._reader is None:
             return None
         try:
+            import pypdf
+
             out = io.BytesIO()
             pypdf.PdfWriter(clone_from=self._reader).write(out)
             return out.getvalue()
-        except (errors.PyPdfError, *PAGE_ERRORS):
+        except _page_errors():
             return None
+
+
+def _page_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that pypdf raises on a damaged file or page."""
+    from pypdf.errors import PyPdfError
+
+    return (PyPdfError, *PAGE_ERRORS)
 
 
 def _opens(reader: pypdf.PdfReader, password: str) -> bool:
     """An empty owner's password is no invitation: every viewer asks for the user's one."""
+    from pypdf import PasswordType
+
     kind = reader.decrypt(password)
-    return kind == pypdf.PasswordType.USER_PASSWORD or bool(password and kind)
+    return kind == PasswordType.USER_PASSWORD or bool(password and kind)
 
 
 @contextmanager

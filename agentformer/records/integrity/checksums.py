@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from agentformer.errors import StoreDamaged
-from agentformer.later import Later
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-else:
-    np = Later("numpy")
 
 WHAT_TO_DO = (
     "it is never answered from; `agentformer doctor --repair` mends what can be mended and sets the rest aside, and a "
@@ -48,6 +45,8 @@ def of_text(text: str, *key: object) -> int:
 def of_vectors(data: bytes | bytearray | memoryview, count: int) -> list[int]:
     """Of each of `count` vectors of one length, one behind the other: the sum of a vector's 32-bit words, each
     times an odd number of its place, modulo 2**64."""
+    import numpy as np
+
     words = np.frombuffer(data, "<u4").reshape(count, -1)
     sums: list[int] = np.einsum("ij,j->i", words, _weights(words.shape[1]), dtype=np.int64).tolist()
     return sums
@@ -56,6 +55,8 @@ def of_vectors(data: bytes | bytearray | memoryview, count: int) -> list[int]:
 @lru_cache(maxsize=8)
 def _weights(length: int) -> NDArray[np.int64]:
     """Odd numbers, as good as random (splitmix64): no word changes unseen, and hardly ever do several."""
+    import numpy as np
+
     z = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -10,17 +10,17 @@ import dataclasses
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import Conflict, EmbedderError, NotFound, SpaceMismatch, StoreError
-from agentformer.index.files import ScratchFolder, check_records, described, indexes_of
+from agentformer.index.files import check_records, described
 from agentformer.index.secure_delete import SecureDelete
 from agentformer.index.vectors.options import IndexOptions
-from agentformer.later import Made
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.records import consolidation, leases, spaces
 from agentformer.records import entries as records
@@ -31,7 +31,6 @@ from agentformer.records.database import Database
 from agentformer.records.entry_json import check_settable
 from agentformer.records.history import Past, checked_past
 from agentformer.records.snapshot import RecordsSnapshot, snapshot_of
-from agentformer.registry import late
 from agentformer.rerankers import named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
@@ -53,19 +52,12 @@ from agentformer.types import (
 )
 
 if TYPE_CHECKING:
-    from agentformer.index.embedding.migration import SpaceMigration, alone
-    from agentformer.index.embedding.queue import EmbeddingQueue, Prepared, VectorImport
+    from agentformer.index.embedding.queue import EmbeddingQueue, Prepared
     from agentformer.index.embedding.windows import Progress
-    from agentformer.memory.backends.faiss.verify import StoreVerifier
+    from agentformer.memory.backends.faiss.indexes import Indexes
     from agentformer.search.hybrid import HybridSearch
-else:
-    EmbeddingQueue, HybridSearch, SpaceMigration, alone = (
-        late("EmbeddingQueue"),
-        late("HybridSearch"),
-        late("SpaceMigration"),
-        late("alone"),
-    )
-    StoreVerifier, VectorImport = late("StoreVerifier"), late("VectorImport")
+
+OpenIndexes = Callable[[Path, Database, Embedder, Mapping[str, Any], int], "Indexes"]
 
 log = logging.getLogger("agentformer")
 
@@ -86,48 +78,51 @@ DEFAULTS = FaissOptions()
 
 
 class FaissMemoryBackend:
-    """`MemoryBackend` over a folder. Raises `StoreFull` or `StoreDamaged` when the folder cannot be used."""
+    """`MemoryBackend` over a folder. Raises `StoreFull` or `StoreDamaged` when the folder cannot be used.
+
+    `open_indexes` returns `Indexes`; it is called by the first search or before the first change, since a caller that
+    only reads records needs no index.
+    """
 
     def __init__(
         self,
         folder: Path,
         embedder: Embedder,
+        open_indexes: OpenIndexes,
         options: FaissOptions = DEFAULTS,
     ) -> None:
         self._folder = folder = folder.absolute()  # wherever this process goes
         check_records(folder / DATABASE_FILE)
         self._database = Database(folder / DATABASE_FILE)
-        self._embedder = embedder
         self._options = options
         self._closed = False
-        self._making = threading.RLock()
+        ranking: dict[str, Any] = {"fanout": options.fanout, "fusion": options.fusion, "plan": options.index}
+        ranking["analyzers"] = options.analyzers
+        self._open_indexes = partial(open_indexes, folder, self._database, embedder, ranking, options.window_tokens)
+        self._opening = threading.RLock()
+        self._opened: Indexes | None = None
         self._erasing = SecureDelete(self._database, lambda: self._search.discard())
-        self._scratch: ScratchFolder | None = None  # of a store that cannot be written
         if not self._database.read_only:
             self._erasing.settle()
 
-    @Made
+    @property
+    def _indexes(self) -> Indexes:
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._open_indexes()
+            return self._opened
+
+    @property
     def _search(self) -> HybridSearch:
-        """Made by the first search or before the first change: who only reads records needs no index."""
-        folder = self._folder
-        if self._database.read_only:
-            self._scratch = ScratchFolder(folder)
-            folder = self._scratch.folder
-        it = self._options
-        ranking: dict[str, Any] = {"fanout": it.fanout, "fusion": it.fusion, "plan": it.index}
-        return HybridSearch(folder, self._database, self._embedder, **ranking, analyzers=it.analyzers)
+        return self._indexes.search
 
-    @Made
+    @property
     def _embedding(self) -> EmbeddingQueue:
-        _ = self._search  # which notes where the indexes stood before
-        return EmbeddingQueue(self._folder, self._database, self._embedder, window_tokens=self._options.window_tokens)
-
-    @Made
-    def _keeping(self) -> VectorImport:
-        return VectorImport(self._database, self._embedder)
+        return self._indexes.embedding
 
     @classmethod
-    def from_settings(cls, settings: Settings, embedder: Embedder) -> FaissMemoryBackend:
+    def from_settings(cls, settings: Settings, embedder: Embedder, open_indexes: OpenIndexes) -> FaissMemoryBackend:
+        """Open the folder that the settings name, with their ranking."""
         reranker = named_reranker(settings)
         options = FaissOptions(
             fanout=settings.fanout,
@@ -137,7 +132,7 @@ class FaissMemoryBackend:
             reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
             analyzers=choose_analyzers(settings),
         )
-        return cls(settings.index_dir, embedder, options)
+        return cls(settings.index_dir, embedder, open_indexes, options)
 
     def store(
         self,
@@ -251,14 +246,10 @@ class FaissMemoryBackend:
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
-        _ = self._search
-        move = SpaceMigration(
-            self._folder, self._database, self._embedder, target, window_tokens=self._options.window_tokens
-        )
-        return move.run(queries, progress)
+        return self._indexes.reembed(target, queries, progress)
 
     def abandon_reembedding(self) -> bool:
-        with alone(self._folder), self._changing() as connection:
+        with self._indexes.alone(), self._changing() as connection:
             return spaces.abandon_move(connection)
 
     def prune_spaces(self) -> int:
@@ -270,15 +261,13 @@ class FaissMemoryBackend:
         return gone
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        with indexes_of(self._folder, writable=not self._database.read_only) as folder:
-            where = (folder, self._database, self._embedder)
-            return StoreVerifier(*where, lambda: self._search, lambda: self._embedding).run(repair=repair)
+        return self._indexes.verify(repair=repair)
 
     def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
         return snapshot_of(self._database)
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        return self._keeping.keep(vectors)
+        return self._indexes.keep_vectors(vectors)
 
     def backup(self, folder: Path) -> None:
         write_copy(self._database, folder / DATABASE_FILE)
@@ -337,27 +326,18 @@ class FaissMemoryBackend:
         self._closed = True
         try:
             self._erasing.finish()
-            if FaissMemoryBackend._keeping.made(self):
-                self._keeping.drop_unused()
-            if not self._searching():
-                return  # nothing was changed or searched here
-            if self._scratch is not None:
-                self._search.close()
-                return
-            if self._search.catches_up_soon():  # then the next start finds both indexes ready; else it catches up
-                self._search.refresh()
-            self._search.close()
-            self._search.save()
+            if self._opened is not None:
+                self._opened.close()
         except (OSError, StoreError) as error:  # a snapshot only spares time: the records have everything
             log.warning("the indexes were not saved, and catch up at the next start: %s", error)
         finally:
             self._database.close()
-            if self._scratch is not None:
-                self._scratch.close()
+            if self._opened is not None:
+                self._opened.discard_scratch()
 
     def _searching(self) -> bool:
-        """Have the indexes been asked for?"""
-        return FaissMemoryBackend._search.made(self)
+        """Return whether the search is open."""
+        return self._opened is not None and self._opened.searching
 
     def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction that changes what the indexes follow: they note where they stood before it."""

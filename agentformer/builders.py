@@ -1,0 +1,317 @@
+"""Builds the parts of a memory from `Settings`.
+
+Parts are imported inside the functions that build them, so that a command imports what it uses and no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentformer.embedders import GuardedEmbedder
+from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
+from agentformer.http.guarded import Usage
+from agentformer.index.embedding.active import ActiveEmbedder
+from agentformer.memory.usage import UsageCounter
+from agentformer.rag.documents import Originals
+from agentformer.registry import known, lookup, names, ours
+from agentformer.settings import Settings
+from agentformer.text.tokens import token_counter
+from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
+
+if TYPE_CHECKING:
+    from agentformer.memory.audit.audit import AuditReport
+    from agentformer.memory.backends.faiss.indexes import Indexes
+    from agentformer.memory.context.builder import ContextBuilder
+    from agentformer.memory.memory_cleaner import MemoryCleaner
+    from agentformer.memory.memory_manager import MemoryManager
+    from agentformer.memory.recall import Recall
+    from agentformer.memory.summaries.summarizer import Summarizer
+    from agentformer.rag.answer.answerer import Answerer
+    from agentformer.rag.ingest import IngestPipeline
+    from agentformer.tools.rag_tool import RAGTool
+
+log = logging.getLogger("agentformer")
+T = TypeVar("T")
+
+
+def once(build: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that builds its result at the first call, once, also when several threads call it.
+
+    After an error the next call builds again.
+    """
+    lock = threading.RLock()
+    results: list[T] = []
+
+    def get() -> T:
+        with lock:
+            if not results:
+                results.append(build())
+            return results[0]
+
+    return get
+
+
+def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
+    """Return the configured backend, or one that routes to several. Raises `InvalidInput` for an unknown name."""
+    builders = {name: lookup("backends", name) for name in _backend_names(settings)}
+    exists = any(of_backends("present", settings))
+    built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
+    for name in ours("present") if exists else names("present"):  # an existing store is not mistaken for an empty one
+        if name not in built and lookup("present", name)(settings.index_dir):
+            log.warning(
+                "%s also holds a store of the backend %s, which these settings (backend, routes) do not read or change",
+                settings.index_dir,
+                name,
+            )
+    if len(built) == 1:
+        return built[settings.backend]
+    from agentformer.memory.routing import RoutedBackend
+
+    targets = {**built, "hierarchical": built[settings.hierarchical_backend or settings.backend]}
+    return RoutedBackend(settings.routes, targets, settings.backend, rrf_k=settings.rrf_k)
+
+
+def faiss_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
+    """Return the embedded backend, which imports its indexes when it first needs them."""
+    from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+
+    def open_indexes(*arguments: Any) -> Indexes:
+        from agentformer.memory.backends.faiss.indexes import Indexes
+
+        return Indexes(*arguments)
+
+    return FaissMemoryBackend.from_settings(settings, embedder, open_indexes)
+
+
+def build_rag(
+    settings: Settings,
+    backend: MemoryBackend,
+    embedder: Embedder,
+    model: Callable[[], LanguageModel | None],
+    usage: UsageCounter,
+) -> RAGTool:
+    """Return the document tool. Its ingest and its answerer are built at their first use."""
+    from agentformer.tools.rag_tool import RAGTool
+
+    originals = Originals(settings.upload_dir)
+
+    def ingest() -> IngestPipeline:
+        from agentformer.rag.ingest import IngestPipeline
+        from agentformer.readers import ReadLimits
+
+        size, overlap = settings.chunk_tokens, settings.chunk_overlap
+        limits = ReadLimits(
+            max_bytes=settings.max_file_bytes, max_pages=settings.max_pages, wall_seconds=settings.read_seconds
+        )
+        return IngestPipeline(backend, originals, embedder, chunk_tokens=size, chunk_overlap=overlap, limits=limits)
+
+    def answerer() -> Answerer:
+        from agentformer.rag.answer.answerer import Answerer
+
+        return Answerer(
+            model(),
+            embedder,
+            temperature=settings.temperature,
+            max_tokens=settings.answer_tokens,
+            abstain=settings.abstain,
+        )
+
+    return RAGTool(
+        backend,
+        once(ingest),
+        once(answerer),
+        originals,
+        usage,
+        top_k=settings.top_k,
+        max_file_bytes=settings.max_file_bytes,
+        max_question_chars=settings.max_question_chars,
+    )
+
+
+def build_cleaner(
+    settings: Settings, backend: MemoryBackend, embedder: Embedder, model: Callable[[], LanguageModel | None]
+) -> MemoryCleaner:
+    """Return the cleaner. Without a language model its summaries are extractive."""
+    from agentformer.memory.memory_cleaner import MemoryCleaner
+    from agentformer.memory.summaries.on_demand import OnDemandSummarizer
+
+    def summarizer(model: LanguageModel | None) -> Summarizer:
+        from agentformer.memory.summaries.summarizer import Summarizer
+
+        limit, temperature = settings.summary_tokens, settings.temperature
+        return Summarizer(model, token_counter(embedder), max_tokens=limit, temperature=temperature)
+
+    return MemoryCleaner(
+        backend,
+        OnDemandSummarizer(summarizer, model, instant=not settings.llm_model),
+        every=settings.clean_every,
+        keep_recent=settings.clean_keep_recent,
+        batch=settings.clean_batch,
+        interval=settings.cleanup_interval,
+        lease_seconds=settings.lease_seconds,
+        ready=model,
+    )
+
+
+def build_memory(
+    settings: Settings,
+    backend: MemoryBackend,
+    embedder: Embedder,
+    cleaner: MemoryCleaner,
+    usage: UsageCounter,
+    released: Callable[[Iterable[str]], None],
+) -> MemoryManager:
+    """Return the memory over a backend. `released` gets the digests of files whose documents were deleted."""
+    from agentformer.memory.core import CoreMemory
+    from agentformer.memory.hierarchical import HierarchicalMemory
+    from agentformer.memory.memory_manager import MemoryManager, PartBuilders
+
+    count_tokens = token_counter(embedder)
+
+    def context_builder() -> ContextBuilder:
+        from agentformer.memory.context.builder import ContextBuilder
+
+        return ContextBuilder(backend, count_tokens)
+
+    def recall() -> Recall:
+        from agentformer.memory.recall import Recall
+
+        return Recall(backend, noise_floor=settings.noise_floor)
+
+    def audit(*arguments: Any, **options: Any) -> AuditReport:
+        from agentformer.memory.audit.audit import audit
+
+        return audit(*arguments, **options)
+
+    core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
+    return MemoryManager(
+        backend,
+        HierarchicalMemory(backend, core, working_messages=settings.working_messages),
+        cleaner,
+        PartBuilders(context_builder, recall, audit),
+        usage,
+        decay_rates=settings.decay_rates,
+        context_tokens=settings.context_tokens,
+        count_tokens=count_tokens,
+        released=released,
+    )
+
+
+def build_embedder(settings: Settings) -> ActiveEmbedder:
+    """Return the configured embedder, followed by those of the spaces that the store moves to. Each is loaded at its
+    first use. Raises `InvalidInput` for an unknown provider."""
+    wanted = "" if settings.embedder == "auto" else settings.embedder
+    seconds = settings.breaker_seconds
+    first = (
+        named_embedder(wanted, settings) if wanted else GuardedEmbedder(lambda: _automatic(settings), seconds=seconds)
+    )
+    return ActiveEmbedder(
+        first,
+        lambda space: GuardedEmbedder(lambda: _stored(space.spec, settings), seconds=seconds),
+        asked_for=wanted,
+        seconds=seconds,
+    )
+
+
+def named_embedder(spec: str, settings: Settings) -> GuardedEmbedder:
+    """Return the embedder `provider:model`, loaded at its first use. Raises `InvalidInput` for an unknown provider."""
+    provider, _, model = spec.partition(":")
+    if provider not in ours("embedders"):
+        lookup("embedders", provider)  # an unknown or broken plugin is reported now
+    return GuardedEmbedder(lambda: lookup("embedders", provider)(model, settings), seconds=settings.breaker_seconds)
+
+
+def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel | None:
+    """Return the configured language model behind its breaker, counted by `usage`. Without one return None; answers
+    are then extractive."""
+    if not settings.llm_model:
+        return None
+    from agentformer.http.guarded import Breaker
+    from agentformer.llms import GuardedModel
+
+    provider, model = model_spec(settings)
+    llm: LanguageModel = lookup("llms", provider)(model, settings)
+    return GuardedModel(llm, breaker=Breaker(settings.breaker_seconds), usage=usage or Usage())
+
+
+def model_spec(settings: Settings) -> tuple[str, str]:
+    """Return provider and model. A name without a registered provider, with or without colons, is a model of an
+    OpenAI-compatible server."""
+    provider, _, model = settings.llm_model.partition(":")
+    return (provider, model) if known("llms", provider) else ("openai", settings.llm_model)
+
+
+def _backend_names(settings: Settings) -> list[str]:
+    """Return every backend that the settings name, the default one first."""
+    routed = [route.target for route in settings.routes]
+    hierarchical = settings.hierarchical_backend or settings.backend
+    return list(
+        dict.fromkeys([settings.backend, *(hierarchical if name == "hierarchical" else name for name in routed)])
+    )
+
+
+def of_backends(group: str, settings: Settings) -> Iterator[Any]:
+    """Call the registered part of each configured backend with the index folder."""
+    return (lookup(group, name)(settings.index_dir) for name in _backend_names(settings) if known(group, name))
+
+
+def _stored_space(settings: Settings) -> EmbeddingSpace | None:
+    return next((space for space in of_backends("stored_spaces", settings) if space is not None), None)
+
+
+def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
+    """Refuse a store in another space than that of the configured embedder. An embedder that cannot be loaded now is
+    checked when it is loaded. Raises `SpaceMismatch`."""
+    space = _stored_space(settings)
+    if space is None or settings.embedder in ("auto", space.spec):
+        embedder.agree()
+        return
+    if _likely_same(settings.embedder, space):
+        return
+    try:
+        embedder.at(space)
+    except EmbedderUnavailable as error:
+        log.warning("the embedder %s cannot be used now: %s", settings.embedder, error)
+
+
+def _likely_same(spec: str, space: EmbeddingSpace) -> bool:
+    """Return whether `spec` probably names this space: a provider alone for its default model, or `minilm:int8`. The
+    embedder is not loaded to find out; its first use checks."""
+    provider, _, model = spec.partition(":")
+    return provider == space.provider != "hashing" and (not model or space.model.endswith(f"@{model}"))
+
+
+def _automatic(settings: Settings) -> Embedder:
+    """Return the embedder of the store's vectors, or the one that its entries wait for; else the multilingual model
+    if it is available; else the packaged one."""
+    from agentformer.embedders.sbert import why_unavailable
+
+    if space := _stored_space(settings):
+        return _stored(space.spec, settings)
+    if wanted := next(filter(None, of_backends("wanted_embedders", settings)), ""):
+        log.warning("embedder of this memory: %s, for which its entries wait", wanted)
+        return _stored(wanted, settings)
+    name = settings.multilingual_model
+    reason = why_unavailable(name)
+    if not reason:
+        log.warning("embedder of this new memory: sbert:%s (multilingual): it is cached, or the hub has it", name)
+        return _stored(f"sbert:{name}", settings)
+    embedder = _stored("minilm", settings)
+    log.warning("embedder of this new memory: minilm (packaged, English), because %s: %s", name, reason)
+    return embedder
+
+
+def _stored(spec: str, settings: Settings) -> Embedder:
+    """Return the embedder of an existing space, or of `auto`. No caller named it, so every problem is raised as
+    `EmbedderUnavailable`."""
+    provider, _, model = spec.partition(":")
+    try:
+        embedder: Embedder = lookup("embedders", provider)(model, settings)
+    except (EmbedderUnavailable, InvalidInput, MissingExtra) as error:
+        raise EmbedderUnavailable(
+            f"the embedder {spec} cannot be had: {error}. Until then, everything is kept and found by its words"
+        ) from error
+    return embedder

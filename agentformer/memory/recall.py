@@ -1,0 +1,49 @@
+"""The ranking of a memory search, and the reason why a search found nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from agentformer.records import fields
+from agentformer.search.recency import latest_first
+from agentformer.search.relevance import relevant_hits
+from agentformer.search.salience import EXTRA_HITS, above_noise, weigh_by_salience
+from agentformer.types import Hits, MemoryBackend, Query
+
+_COMPARED = 30  # hits that are compared with each other to decide which are relevant
+_ARCHIVED = 30  # archived entries that are searched for a reason
+
+
+class Recall:
+    """Searches a backend and ranks the hits by salience, relevance and recency."""
+
+    def __init__(self, backend: MemoryBackend, *, noise_floor: float) -> None:
+        self._backend = backend
+        self._noise_floor = noise_floor
+
+    def search(self, query: Query, *, min_score: float = 0.0, relevant_only: bool = False) -> Hits:
+        """Return the best `query.limit` hits, best first. If there is none, a warning says why."""
+        count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
+        wider = dataclasses.replace(query, limit=count)
+        hits = self._backend.search(wider)
+        ranked = weigh_by_salience(hits, query.scope.decay)
+        if relevant_only:
+            ranked = relevant_hits(query.text, ranked)  # tolerates misspelt words
+        elif query.mode == "hybrid":
+            ranked = above_noise(ranked, self._noise_floor)
+        best = latest_first([hit for hit in ranked if hit.score >= min_score])[: query.limit]
+        return Hits(best, hits.warnings) if best else Hits((), (*hits.warnings, *why_nothing(self._backend, wider)))
+
+
+def why_nothing(backend: MemoryBackend, query: Query) -> tuple[str, ...]:
+    """Return reasons in plain words. Other namespaces are not named: the caller may have no right to know them."""
+    scope = query.scope
+    everything = dataclasses.replace(scope, include_archived=True)
+    if not query.text.strip() or backend.count(everything) == 0:
+        place = f"namespace {scope.namespace!r}"
+        return (f"{place} holds nothing in this scope",) if scope.namespace not in backend.namespaces() else ()
+    if scope.include_archived:
+        return ()
+    hits = backend.search(dataclasses.replace(query, scope=everything, limit=_ARCHIVED, min_score=0.0))
+    behind = sum(hit.entry.archived_by is not None for hit in relevant_hits(query.text, hits))
+    return (f"summaries stand for entries that bear on it ({behind}); include_archived finds them",) if behind else ()
