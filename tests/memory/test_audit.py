@@ -12,11 +12,11 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.audit.audit import AuditReport, audit, merge_duplicates
-from agentformer.memory.audit.contradictions import contradictions
-from agentformer.memory.audit.facts import figures
-from agentformer.memory.audit.near_duplicates import Text, near_duplicates
+from agentformer.memory.audit.contradictions import find_contradictions
+from agentformer.memory.audit.near_duplicates import Text, find_near_duplicates
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
+from agentformer.memory.facts import number_values
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope, Source, Use
 
@@ -42,12 +42,12 @@ def look(backend: FaissMemoryBackend, **options: Any) -> AuditReport:
 
 
 def groups(*texts: str) -> list[tuple[int, ...]]:
-    return [group.keys for group in near_duplicates([Text(n, "", text) for n, text in enumerate(texts)])]
+    return [group.keys for group in find_near_duplicates([Text(n, "", text) for n, text in enumerate(texts)])]
 
 
 def clashes(*contents: str) -> list[str]:
     blocks = [make_entry(content, tier="core", title=f"block {n}") for n, content in enumerate(contents)]
-    return [found.about for found in contradictions(blocks)[0]]
+    return [found.about for found in find_contradictions(blocks)[0]]
 
 
 def test_an_empty_memory_has_nothing_to_look_at(backend: FaissMemoryBackend) -> None:
@@ -188,7 +188,7 @@ def test_every_member_of_a_group_is_like_its_first() -> None:
     """A chain of small changes does not make its ends duplicates."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     chain = [" ".join(letters[n + k] * 6 for k in range(12)) for n in range(14)]
-    found = near_duplicates([Text(n, "", text) for n, text in enumerate(chain)])
+    found = find_near_duplicates([Text(n, "", text) for n, text in enumerate(chain)])
     assert len(found) > 1 and all(group.similarity >= 0.8 for group in found)
 
 
@@ -211,7 +211,7 @@ def test_hostile_texts_are_compared_in_their_time(content: str) -> None:
     ],
 )
 def test_a_number_is_the_same_however_it_is_written(text: str, expected: set[str]) -> None:
-    assert figures(text) == expected
+    assert number_values(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_blocks_of_different_users_do_not_contradict_each_other(backend: FaissMe
 
 def test_a_core_of_thousands_of_sentences_is_cut_with_a_note() -> None:
     block = make_entry(" ".join(f"The fee of the boat is {n} euros." for n in range(3000)), tier="core")
-    found, notes = contradictions([block])
+    found, notes = find_contradictions([block])
     assert (len(found), len(notes)) == (100, 2)
 
 

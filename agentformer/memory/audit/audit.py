@@ -1,6 +1,6 @@
-"""What a person should look at in a memory: duplicates, entries never read, contradictions, oversized blocks.
+"""The audit of a memory: duplicates, entries that nobody reads, contradictions, oversized core blocks.
 
-No language model is asked, and nothing is changed; `merge_duplicates` is the one change that may follow, when asked.
+Uses no language model and changes nothing. `merge_duplicates` is a separate call that supersedes exact duplicates.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
 from agentformer.errors import Conflict, NotFound
-from agentformer.memory.audit.contradictions import Contradiction, contradictions
-from agentformer.memory.audit.near_duplicates import Text, near_duplicates, normalised
+from agentformer.memory.audit.contradictions import Contradiction, find_contradictions
+from agentformer.memory.audit.near_duplicates import Text, find_near_duplicates, normalize
 from agentformer.records.duplicates import same
 from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope
 
-UNREAD_DAYS = 30  # an entry that nobody has used for so long is worth a look
-_SHOWN = 20  # unread entries that are named; all are counted
+UNREAD_DAYS = 30  # age from which an entry without any use is reported
+_LISTED_UNREAD = 20  # unread entries that are listed; all are counted
 _EXCERPT = 200  # code points of a duplicate that are shown
-_FULL = 0.8  # of a block's limit: the next edits will not fit
+_NEARLY_FULL = 0.8  # of a block's limit: the next edits will not fit
 _PAGE = 1000  # entries read at a time
-_VARIANTS = 20  # of one text that differ in details: the first ones, to which further entries are compared
+_MAX_VARIANTS = 20  # of one text with different details; further entries are compared with the first ones only
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Entries that say the same, oldest first. `versions` are theirs, as they were judged."""
+    """Entries with the same content, oldest first, with their versions at the time of the audit."""
 
     ids: tuple[str, ...]
     versions: tuple[int, ...]
-    similarity: float  # 0..1, of the entry that is least like the first; 1.0: the same words
-    excerpt: str  # of the first
+    similarity: float  # 0..1, the lowest similarity to the first entry; 1.0: the same words
+    excerpt: str  # of the first entry
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Entries that no search has found and nobody has read since they were stored, `days` ago or more."""
+    """Entries stored `days` ago or earlier that no search found and nobody read."""
 
     days: int
     count: int = 0
@@ -48,7 +48,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A core block that is over its limit, or nearly."""
+    """A core block that exceeds its limit of tokens, or nearly does."""
 
     id: str
     title: str
@@ -58,11 +58,11 @@ class Oversized:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What was found among the live entries of a namespace.
+    """Findings among the live entries of a namespace.
 
-    `duplicates` equal their first entry in text, place and every detail, so that they can be merged;
-    `near_duplicates` are alike, and a person has to decide. Messages, the parts of documents, and entries of the
-    working tier are no duplicates: people repeat themselves, and documents quote each other.
+    `duplicates` have the text, owner and details of their first entry and can be merged; `near_duplicates` are similar,
+    and a person decides. Messages, parts of documents and entries of the working tier are never duplicates: people
+    repeat themselves, and documents quote each other.
     """
 
     namespace: str
@@ -72,7 +72,7 @@ class AuditReport:
     unread: Unread = field(default_factory=lambda: Unread(UNREAD_DAYS))
     contradictions: tuple[Contradiction, ...] = ()
     oversized: tuple[Oversized, ...] = ()
-    notes: tuple[str, ...] = ()  # what was not looked at, and why
+    notes: tuple[str, ...] = ()  # limits that the audit reached
 
 
 def audit(
@@ -86,155 +86,155 @@ def audit(
     unread_days: int = UNREAD_DAYS,
     at: datetime | None = None,
 ) -> AuditReport:
-    """Look through the live entries of a namespace, or of a user and a project in it. Changes nothing. `at` is the
-    moment to judge from; None is now."""
-    before = (at or datetime.now(UTC)) - timedelta(days=unread_days)
-    seen: list[_Seen] = []
+    """Examine the live entries of a namespace, or those of a user and a project in it. Changes nothing.
+
+    `block_tokens` is the limit of a core block; `at` is the moment from which ages are computed (now).
+    """
+    read_before = (at or datetime.now(UTC)) - timedelta(days=unread_days)
+    candidates: list[_Candidate] = []
     blocks: list[MemoryEntry] = []
     unread: Counter[str] = Counter()
     unread_ids: list[str] = []
     entries = 0
-    for entry in _live(backend, namespace, user_id, project):
+    for entry in _live_entries(backend, namespace, user_id, project):
         entries += 1
         if entry.tier == "core":
             blocks.append(entry)
-        if _may_repeat(entry):
-            seen.append(_Seen.of(entry))
-        if _never_read(entry, before):
+        if _can_be_duplicate(entry):
+            candidates.append(_Candidate.of(entry))
+        if _is_unread(entry, read_before):
             unread[entry.kind] += 1
-            unread_ids += [entry.id] if len(unread_ids) < _SHOWN else []
-    exact = _exact(backend, seen)
-    found, notes = contradictions(blocks)
+            unread_ids += [entry.id] if len(unread_ids) < _LISTED_UNREAD else []
+    exact = _exact_duplicates(backend, candidates)
+    contradictions, notes = find_contradictions(blocks)
     return AuditReport(
         namespace,
         entries,
         duplicates=tuple(exact),
-        near_duplicates=tuple(_near(seen, exact)),
+        near_duplicates=tuple(_near_duplicates(candidates, exact)),
         unread=Unread(unread_days, unread.total(), dict(sorted(unread.items())), tuple(unread_ids)),
-        contradictions=found,
+        contradictions=contradictions,
         oversized=tuple(_oversized(blocks, count_tokens, block_tokens)),
         notes=notes,
     )
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:
-    """Let the oldest entry of each group of `duplicates` stand for the others: they are superseded by it, and
-    nothing is deleted. Returns the superseded entries.
+    """Keep the oldest entry of each group of `duplicates` and mark the others as superseded by it; delete nothing.
 
-    What was changed since the audit is left alone.
+    Entries changed since the audit are skipped. Returns the superseded entries.
     """
     merged: list[MemoryEntry] = []
     for group in report.duplicates:
         versions = dict(zip(group.ids, group.versions, strict=True))
-        live = [entry for entry in backend.get(group.ids) if entry.archived_at is None and entry.superseded_by is None]
-        unchanged = [entry for entry in live if entry.version == versions[entry.id]]
+        unchanged = [entry for entry in _live(backend, group.ids) if entry.version == versions[entry.id]]
         if not unchanged or unchanged[0].id != group.ids[0]:
             continue
-        kept, *others = unchanged
-        done = [gone for other in others if same(other, kept) and (gone := _supersede(backend, other, kept.id))]
-        if _stands(backend, kept.id):
-            merged += done
-        else:  # forgotten or superseded meanwhile: what it stood for comes back
-            for entry in done:
+        oldest, *others = unchanged
+        updates = [_supersede(backend, entry, oldest.id) for entry in others if same(entry, oldest)]
+        superseded = [entry for entry in updates if entry]
+        if _live(backend, [oldest.id]):
+            merged += superseded
+        else:  # the oldest was removed or superseded meanwhile: undo
+            for entry in superseded:
                 _supersede(backend, entry, None)
     return merged
 
 
 def _supersede(backend: MemoryBackend, entry: MemoryEntry, by: str | None) -> MemoryEntry | None:
-    """The changed entry; None when somebody else has changed or removed it."""
+    """Return the changed entry, or None if a concurrent caller changed or removed it."""
     try:
         return backend.update(entry.id, {"superseded_by": by}, expected_version=entry.version)
     except (Conflict, NotFound):
         return None
 
 
-def _stands(backend: MemoryBackend, entry_id: str) -> bool:
-    return any(entry.archived_at is None and entry.superseded_by is None for entry in backend.get([entry_id]))
+def _live(backend: MemoryBackend, ids: Sequence[str]) -> list[MemoryEntry]:
+    return [entry for entry in backend.get(ids) if entry.archived_at is None and entry.superseded_by is None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What is kept of each entry while the others are read."""
+class _Candidate:
+    """The part of an entry that the search for duplicates keeps in memory."""
 
     id: str
     version: int
-    place: str  # near-duplicates share it
+    place: str  # equal for entries that can be near-duplicates
     content: str
-    digest: bytes  # of content and place in full: exact duplicates share it
+    digest: bytes  # of place and content; equal for exact duplicates
 
     @classmethod
-    def of(cls, entry: MemoryEntry) -> _Seen:
+    def of(cls, entry: MemoryEntry) -> _Candidate:
         place = json.dumps([entry.tier == "core", entry.agent_id, entry.user_id, entry.project])
         digest = blake2b(f"{place}\0{entry.content}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
         return cls(entry.id, entry.version, place, entry.content, digest)
 
 
-def _live(backend: MemoryBackend, namespace: str, user_id: str | None, project: str | None) -> Iterator[MemoryEntry]:
+def _live_entries(
+    backend: MemoryBackend, namespace: str, user_id: str | None, project: str | None
+) -> Iterator[MemoryEntry]:
     after = ""
     while page := backend.list(Scope(namespace, user_id=user_id), after=after, limit=_PAGE):
-        yield from (entry for entry in page if _belongs(entry, user_id, project))
+        yield from (entry for entry in page if _belongs_to(entry, user_id, project))
         after = page[-1].id
 
 
-def _belongs(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:
-    """Whether an entry is of this project, if one is meant; core blocks have none, and are the user's or nobody's."""
+def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:
+    """True if the entry is of this project, or none is given. Core blocks have no project and belong to the user."""
     if project is None:
         return True
     return entry.user_id == user_id if entry.tier == "core" else entry.project == project
 
 
-def _may_repeat(entry: MemoryEntry) -> bool:
+def _can_be_duplicate(entry: MemoryEntry) -> bool:
     if entry.kind in UNSEARCHED_KINDS or entry.kind == "message" or entry.tier == "working":
         return False
     return entry.source is None
 
 
-def _never_read(entry: MemoryEntry, before: datetime) -> bool:
+def _is_unread(entry: MemoryEntry, read_before: datetime) -> bool:
     if entry.tier == "core" or entry.kind in UNSEARCHED_KINDS or entry.read_count or entry.match_count:
         return False
-    return entry.created_at is not None and entry.created_at <= before
+    return entry.created_at is not None and entry.created_at <= read_before
 
 
-def _exact(backend: MemoryBackend, seen: Sequence[_Seen]) -> list[Duplicates]:
-    """Groups in which every entry says what the first one says, and nothing that it does not."""
+def _exact_duplicates(backend: MemoryBackend, candidates: Sequence[_Candidate]) -> list[Duplicates]:
+    """Return groups in which no entry says more than the first one."""
     by_digest: dict[bytes, list[str]] = {}
-    for item in seen:
-        by_digest.setdefault(item.digest, []).append(item.id)
-    groups: list[Duplicates] = []
-    for ids in by_digest.values():
-        groups += _same(backend, ids) if len(ids) > 1 else []
-    return groups
+    for candidate in candidates:
+        by_digest.setdefault(candidate.digest, []).append(candidate.id)
+    return [group for ids in by_digest.values() if len(ids) > 1 for group in _same_details(backend, ids)]
 
 
-def _same(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplicates]:
-    """Groups of entries with one content that are the same in every detail too, by the rule of storing."""
-    led: list[list[MemoryEntry]] = []
+def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplicates]:
+    """Split entries with one content into groups with the same details, by the rule that `store` uses."""
+    groups: list[list[MemoryEntry]] = []
     for start in range(0, len(ids), _PAGE):
         for entry in backend.get(ids[start : start + _PAGE]):
-            group = next((group for group in led[:_VARIANTS] if same(entry, group[0])), None)
+            group = next((group for group in groups[:_MAX_VARIANTS] if same(entry, group[0])), None)
             if group is None:
-                led.append([entry])
+                groups.append([entry])
             else:
                 group.append(entry)
-    for group in led:
+    for group in groups:
         if len(group) > 1:
-            yield _duplicates([(entry.id, entry.version) for entry in group], 1.0, group[0].content)
+            yield _duplicates(group, 1.0)
 
 
-def _near(seen: Sequence[_Seen], exact: Sequence[Duplicates]) -> Iterator[Duplicates]:
-    """Groups of entries that are alike; an exact group takes part by its first entry only."""
+def _near_duplicates(candidates: Sequence[_Candidate], exact: Sequence[Duplicates]) -> Iterator[Duplicates]:
+    """Yield groups of similar entries; of exact duplicates only the first one takes part."""
     repeated = {entry_id for group in exact for entry_id in group.ids[1:]}
-    texts = [Text(n, item.place, item.content) for n, item in enumerate(seen) if item.id not in repeated]
-    for group in near_duplicates(texts):
-        items = [seen[n] for n in group.keys]
-        words = {normalised(item.content) for item in items}
-        similarity = 1.0 if len(words) == 1 else min(group.similarity, 0.999)
-        yield _duplicates([(item.id, item.version) for item in items], similarity, items[0].content)
+    texts = [Text(n, item.place, item.content) for n, item in enumerate(candidates) if item.id not in repeated]
+    for group in find_near_duplicates(texts):
+        items = [candidates[n] for n in group.keys]
+        same_words = len({normalize(item.content) for item in items}) == 1
+        yield _duplicates(items, 1.0 if same_words else min(group.similarity, 0.999))
 
 
-def _duplicates(versions: Sequence[tuple[str, int]], similarity: float, content: str) -> Duplicates:
-    ids, numbers = zip(*versions, strict=True)
-    return Duplicates(ids, numbers, round(similarity, 3), " ".join(content[: 4 * _EXCERPT].split())[:_EXCERPT])
+def _duplicates(items: Sequence[MemoryEntry] | Sequence[_Candidate], similarity: float) -> Duplicates:
+    excerpt = " ".join(items[0].content[: 4 * _EXCERPT].split())[:_EXCERPT]
+    ids, versions = tuple(item.id for item in items), tuple(item.version for item in items)
+    return Duplicates(ids, versions, round(similarity, 3), excerpt)
 
 
 def _oversized(
@@ -242,5 +242,5 @@ def _oversized(
 ) -> Iterator[Oversized]:
     for block in blocks:
         tokens = count_tokens(block.content)
-        if tokens > _FULL * block_tokens:
+        if tokens > _NEARLY_FULL * block_tokens:
             yield Oversized(block.id, block.title, tokens, block_tokens)

@@ -1,8 +1,8 @@
-"""Near-duplicates among many texts: MinHash signatures with banding, then the exact likeness.
+"""Near-duplicates among many texts: MinHash signatures with banding, then exact Jaccard similarity.
 
-MinHash and resemblance: Broder, "On the resemblance and containment of documents", 1997. Banding: Leskovec,
-Rajaraman & Ullman, "Mining of Massive Datasets", chapter 3. The work grows with the number of texts, not with the
-number of pairs. Shingles are runs of characters, so that no language needs a cutter of words.
+MinHash: Broder, "On the resemblance and containment of documents", 1997. Banding: Leskovec, Rajaraman & Ullman, "Mining
+of Massive Datasets", chapter 3. The work grows with the number of texts, not of pairs. Shingles are runs of characters,
+so no language needs a word tokenizer.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.memory.audit.facts import Facts, facts, figures, same_facts
+from agentformer.memory.facts import Facts, facts_of, number_values
 from agentformer.text.languages import detect_language
 
-LIKENESS = 0.8  # least Jaccard index of two texts' shingles
-_SIZE = 4  # characters of a shingle: 3 call long texts alike that only share a language, 5 miss a typo in a short one
-_BANDS, _ROWS = 20, 6  # a pair of likeness .8 meets in a band with probability .998, one of .5 with .27
-_DOUBT = 0.15  # what the signatures' estimate of likeness may be off: four standard deviations of 120 draws
-_READ = 20_000  # code points of a text that are compared; longer ones are documents
-_SMALL_RUN = 16  # texts that share a band: up to so many, each is compared with each
-_LEADERS = 3  # of a larger run: each is compared with the first ones, and with the one before it
-_KEPT = 1000  # texts whose shingles are kept to be compared again: some hundred megabytes at the very most
-_CHUNK = 2048  # shingles hashed at a time, so that a long text needs no more memory than a short one
+MIN_SIMILARITY = 0.8  # Jaccard index of two texts' shingles
+_SHINGLE = 4  # characters: with 3, long texts of one language look alike; with 5, a typo separates short texts
+_BANDS, _ROWS = 20, 6  # a pair of similarity .8 shares a band with probability .998, one of .5 with .27
+_ESTIMATE_ERROR = 0.15  # of the similarity estimated from signatures: four standard deviations of 120 draws
+_MAX_COMPARED = 20_000  # code points of a text
+_SMALL_RUN = 16  # texts that share a band; up to this number, all pairs are compared
+_LEADERS = 3  # of a larger run: each text is compared with the first ones and with its predecessor
+_CACHED_SHINGLES = 1000  # texts; a few hundred megabytes at most
+_CHUNK = 2048  # shingles hashed at a time, which bounds the memory for a long text
 
-# Punctuation says little; signs as in "C++", "C#" and "$5" say much.
+# Punctuation carries little meaning, unlike the signs in "C++", "C#" and "$5".
 _IGNORED = re.compile(r"[\s.,;:!?…\"'`´“”„‘’«»()\[\]{}<>\-‐‑–—·•*_。、！？「」『』（）]+")
 
 Hashes = NDArray[np.uint64]
@@ -37,68 +37,68 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text to compare, within its `place` only."""
+    """A text to compare with the texts of the same `place`. Keys ascend with age."""
 
-    key: int  # what the caller calls it; ascending with age
+    key: int
     place: str
     content: str
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
-    """Texts of one place that say the same, oldest first; each is at least `LIKENESS` like the first."""
+class NearDuplicates:
+    """Similar texts of one place, oldest first. `similarity` is the lowest one to the first text."""
 
     keys: tuple[int, ...]
-    similarity: float  # of the one that is least like the first
+    similarity: float
 
 
-def near_duplicates(texts: Sequence[Text]) -> list[Alike]:
-    """Groups of two and more, in order of their first text. Each text is in one group at most.
+def find_near_duplicates(texts: Sequence[Text]) -> list[NearDuplicates]:
+    """Return groups of two or more texts in order of their first text. A text is in at most one group.
 
-    Texts that differ in a number, a date or a negation are no duplicates, however alike they look.
+    Texts that differ in a number, a date or a negation are not duplicates, however similar they look.
     """
     comparison = _Comparison(texts)
-    components = comparison.components()
-    groups = [group for members in components for group in comparison.groups(members)]
+    groups = [group for members in comparison.components() for group in comparison.groups(members)]
     return sorted(groups, key=lambda group: group.keys)
 
 
 class _Comparison:
-    """The texts with what is worked out about them, and a union-find over their numbers."""
+    """The texts with cached signatures, facts and similarities, and a union-find over their indexes."""
 
     def __init__(self, texts: Sequence[Text]) -> None:
         self._texts = texts
-        self._plain = [normalised(text.content[:_READ]) for text in texts]
+        self._normalized = [normalize(text.content[:_MAX_COMPARED]) for text in texts]
         self._parent = list(range(len(texts)))
         self._facts: dict[int, Facts] = {}
         self._shingles: dict[int, Hashes] = {}
-        self._likeness: dict[tuple[int, int], float] = {}
+        self._similarities: dict[tuple[int, int], float] = {}
         self._signatures = np.zeros((len(texts), _BANDS * _ROWS), np.uint32)
-        for n, plain in enumerate(self._plain):
-            self._signatures[n] = _signature(_shingles(plain))
+        for n, text in enumerate(self._normalized):
+            self._signatures[n] = _signature(_shingles(text))
 
     def components(self) -> list[list[int]]:
-        """Numbers of texts that are linked by likeness, directly or through others; each list ascending."""
-        marks = np.array([_mark(text) for text in self._texts], np.uint64)
+        """Return the indexes of texts that similarity links directly or through others, ascending in each list."""
+        keys = np.array([_comparison_key(text) for text in self._texts], np.uint64)
         for band in range(_BANDS):
             rows = self._signatures[:, band * _ROWS : (band + 1) * _ROWS]
-            for run in _runs(_combined(rows, marks)):
+            for run in _runs(_band_hashes(rows, keys)):
                 self._link(run)
-        found: dict[int, list[int]] = {}
+        components: dict[int, list[int]] = {}
         for n in range(len(self._texts)):
-            found.setdefault(self._root(n), []).append(n)
-        return [members for members in found.values() if len(members) > 1]
+            components.setdefault(self._root(n), []).append(n)
+        return [members for members in components.values() if len(members) > 1]
 
-    def groups(self, members: Sequence[int]) -> Iterator[Alike]:
-        """A component without its chains: every member of a group is like the group's first."""
-        led: dict[int, list[int]] = {}
+    def groups(self, members: Sequence[int]) -> Iterator[NearDuplicates]:
+        """Split a component so that every member of a group is similar to the first one of its group."""
+        by_leader: dict[int, list[int]] = {}
         for n in members:
-            leader = next((first for first in list(led)[:_SMALL_RUN] if self._alike(first, n) >= LIKENESS), n)
-            led.setdefault(leader, []).append(n)
-        for first, group in led.items():
+            leaders = list(by_leader)[:_SMALL_RUN]
+            leader = next((first for first in leaders if self._similarity(first, n) >= MIN_SIMILARITY), n)
+            by_leader.setdefault(leader, []).append(n)
+        for first, group in by_leader.items():
             if len(group) > 1:
-                least = min(self._alike(first, n) for n in group[1:])
-                yield Alike(tuple(self._texts[n].key for n in group), least)
+                lowest = min(self._similarity(first, n) for n in group[1:])
+                yield NearDuplicates(tuple(self._texts[n].key for n in group), lowest)
 
     def _link(self, run: Sequence[int]) -> None:
         for position, n in enumerate(run):
@@ -107,7 +107,7 @@ class _Comparison:
             else:
                 others = sorted({*run[: min(position, _LEADERS)], *run[max(position - 1, 0) : position]})
             for other in others:
-                if self._root(n) != self._root(other) and self._alike(other, n) >= LIKENESS:
+                if self._root(n) != self._root(other) and self._similarity(other, n) >= MIN_SIMILARITY:
                     self._parent[self._root(n)] = self._root(other)
 
     def _root(self, n: int) -> int:
@@ -116,92 +116,93 @@ class _Comparison:
             n = self._parent[n]
         return n
 
-    def _alike(self, one: int, other: int) -> float:
-        """The exact likeness of two texts, 0 when they state different facts or are surely below the least."""
-        if (one, other) not in self._likeness:
-            self._likeness[one, other] = self._compare(one, other)
-        return self._likeness[one, other]
+    def _similarity(self, one: int, other: int) -> float:
+        """Return the exact similarity, or 0 if the texts state different facts or are surely below the minimum."""
+        if (one, other) not in self._similarities:
+            self._similarities[one, other] = self._compare(one, other)
+        return self._similarities[one, other]
 
     def _compare(self, one: int, other: int) -> float:
-        if self._plain[one] != self._plain[other]:
+        if self._normalized[one] != self._normalized[other]:
             estimate = float(np.mean(self._signatures[one] == self._signatures[other]))
-            if estimate < LIKENESS - _DOUBT:
+            if estimate < MIN_SIMILARITY - _ESTIMATE_ERROR:
                 return 0.0
-        if not same_facts(self._facts_of(one), self._facts_of(other)):
+        if not self._facts_of(one).same(self._facts_of(other)):
             return 0.0
-        shared = len(np.intersect1d(self._shingles_of(one), self._shingles_of(other), assume_unique=True))
-        return shared / (len(self._shingles_of(one)) + len(self._shingles_of(other)) - shared)
+        first, second = self._shingles_of(one), self._shingles_of(other)
+        shared = len(np.intersect1d(first, second, assume_unique=True))
+        return shared / (len(first) + len(second) - shared)
 
     def _facts_of(self, n: int) -> Facts:
         if n not in self._facts:
-            content = self._texts[n].content[:_READ]
-            self._facts[n] = facts(content, detect_language(content))
+            content = self._texts[n].content[:_MAX_COMPARED]
+            self._facts[n] = facts_of(content, detect_language(content))
         return self._facts[n]
 
     def _shingles_of(self, n: int) -> Hashes:
         if n not in self._shingles:
-            if len(self._shingles) >= _KEPT:
+            if len(self._shingles) >= _CACHED_SHINGLES:
                 self._shingles.clear()
-            self._shingles[n] = _shingles(self._plain[n])
+            self._shingles[n] = _shingles(self._normalized[n])
         return self._shingles[n]
 
 
-def normalised(text: str) -> str:
-    """The text as it is compared: one case, one spelling of each character, words parted by one space."""
+def normalize(text: str) -> str:
+    """Return the text in one case and one Unicode form, without punctuation, its words separated by one space."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return _IGNORED.sub(" ", folded).strip() or " ".join(folded.split())
 
 
-def _mark(text: Text) -> int:
-    """Texts with different marks are not compared: another place, or other numbers. So a form that was filled in
-    a hundred thousand times is no work."""
-    known = "\0".join((text.place, *sorted(figures(text.content[:_READ]))))
-    return int.from_bytes(blake2b(known.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+def _comparison_key(text: Text) -> int:
+    """Return a hash of place and numbers. Only texts of one key are compared, so that a form filled in a hundred
+    thousand times with different numbers causes no work."""
+    key = "\0".join((text.place, *sorted(number_values(text.content[:_MAX_COMPARED]))))
+    return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
-def _shingles(plain: str) -> Hashes:
-    """Sorted hashes of the runs of `_SIZE` characters, the ends marked by spaces."""
-    codes = np.frombuffer(f" {plain} ".encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
-    if len(codes) < _SIZE:
-        codes = np.pad(codes, (0, _SIZE - len(codes)))
-    hashes = np.zeros(len(codes) - _SIZE + 1, np.uint64)
-    for n in range(_SIZE):
-        hashes = hashes * _BASE + codes[n : len(codes) - _SIZE + 1 + n]  # unsigned, wraps
+def _shingles(text: str) -> Hashes:
+    """Return the sorted hashes of all runs of `_SHINGLE` characters, with a space at both ends of the text."""
+    codes = np.frombuffer(f" {text} ".encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
+    if len(codes) < _SHINGLE:
+        codes = np.pad(codes, (0, _SHINGLE - len(codes)))
+    hashes = np.zeros(len(codes) - _SHINGLE + 1, np.uint64)
+    for n in range(_SHINGLE):
+        hashes = hashes * _BASE + codes[n : len(codes) - _SHINGLE + 1 + n]  # unsigned, wraps
     return np.unique(_mixed(hashes))
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """The finaliser of splitmix64: every bit of the result depends on every bit given."""
+    """Apply the finalizer of splitmix64: every output bit depends on every input bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
-_NUMBERS = _mixed(np.arange(1, 2 * _BANDS * _ROWS + 1, dtype=np.uint64) * _BASE)
-_FACTORS = (_NUMBERS[: _BANDS * _ROWS] | np.uint64(1))[:, None]  # multiply-shift hashing; the same in every run
-_OFFSETS = _NUMBERS[_BANDS * _ROWS :][:, None]
+_CONSTANTS = _mixed(np.arange(1, 2 * _BANDS * _ROWS + 1, dtype=np.uint64) * _BASE)
+_FACTORS = (_CONSTANTS[: _BANDS * _ROWS] | np.uint64(1))[:, None]  # multiply-shift hashing; the same in every run
+_OFFSETS = _CONSTANTS[_BANDS * _ROWS :][:, None]
 
 
 def _signature(shingles: Hashes) -> NDArray[np.uint32]:
-    """(bands * rows,): of each hash function the least value over the shingles."""
-    least = np.full(_BANDS * _ROWS, np.iinfo(np.uint64).max, np.uint64)
+    """Return the lowest value of each hash function over the shingles, (bands * rows,)."""
+    lowest = np.full(_BANDS * _ROWS, np.iinfo(np.uint64).max, np.uint64)
     for start in range(0, len(shingles), _CHUNK):
         values = shingles[start : start + _CHUNK] * _FACTORS + _OFFSETS
-        least = np.minimum(least, values.min(axis=1))
-    return (least >> np.uint64(32)).astype(np.uint32)
+        lowest = np.minimum(lowest, values.min(axis=1))
+    return (lowest >> np.uint64(32)).astype(np.uint32)
 
 
-def _combined(rows: NDArray[np.uint32], marks: Hashes) -> Hashes:
-    """One hash a text, of its rows of a band and its mark."""
-    combined = marks
+def _band_hashes(rows: NDArray[np.uint32], keys: Hashes) -> Hashes:
+    """Return one hash per text of its rows of a band and its comparison key."""
+    hashes = keys
     for row in rows.T:
-        combined = _mixed(combined ^ row.astype(np.uint64))
-    return combined
+        hashes = _mixed(hashes ^ row.astype(np.uint64))
+    return hashes
 
 
 def _runs(hashes: Hashes) -> Iterator[list[int]]:
-    """The numbers of the texts that share a hash, ascending, where it is more than one."""
+    """Yield the ascending indexes of two or more texts that share a hash."""
     order = np.argsort(hashes, kind="stable")
     starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
     ends = np.append(starts[1:], len(order))

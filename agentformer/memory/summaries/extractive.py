@@ -22,8 +22,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from agentformer.memory.facts import MAX_NUMBER_LENGTH
 from agentformer.memory.summaries.lines import flat, in_order, label, line
-from agentformer.memory.summaries.numbers import LONGEST
 from agentformer.memory.summaries.sentences import says_something, weight
 from agentformer.text.analysis import text_terms
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
@@ -300,7 +300,7 @@ def _border(text: str, limit: int) -> int:
     for allowed in (_parts_number, _parts_word):
         if found := next((end for end in range(limit, 0, -1) if not allowed(text, end)), 0):
             return found
-    return limit if limit > LONGEST else 0
+    return limit if limit > MAX_NUMBER_LENGTH else 0
 
 
 def _parts_number(text: str, end: int) -> bool:

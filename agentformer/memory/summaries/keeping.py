@@ -12,9 +12,9 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from agentformer.memory.facts import Number, ascii_digits, find_numbers
 from agentformer.memory.summaries.lines import flat, label
 from agentformer.memory.summaries.names import Vocabulary, inner_names
-from agentformer.memory.summaries.numbers import Number, ascii_digits, find_numbers
 from agentformer.text.dates.calendar import months, weekdays
 from agentformer.text.dates.dates import Day, find_dates, is_given
 from agentformer.text.languages import detect_language

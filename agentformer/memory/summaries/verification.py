@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from agentformer.memory.facts import ascii_digits, find_numbers
 from agentformer.memory.summaries.lines import flat, line
 from agentformer.memory.summaries.names import Vocabulary, unknown_names
-from agentformer.memory.summaries.numbers import ascii_digits, find_numbers
 from agentformer.text.dates.calendar import months
 from agentformer.text.dates.dates import Day, Mention, day_of_moment, find_dates, is_given
 from agentformer.text.languages import detect_language

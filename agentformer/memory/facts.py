@@ -1,0 +1,201 @@
+"""Facts that a text states: numbers, times, dates and negation, each in one form however it is written.
+
+Similarity of words does not see them: "Room 12 at 9:00" and "Room 14 at 9:00" share nearly all letters. Units are not
+compared.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agentformer.text.dates.dates import Day, Mention, find_dates, is_given
+from agentformer.text.negations import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
+
+MAX_NUMBER_LENGTH = 40  # code points; a longer run is data, not a number
+_NUMBER = re.compile(
+    r"(?<!\d)(?:\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,:'’]\d+)*)(?P<half>\s?[ap]\.?\s?m\b\.?)?",
+    re.I,
+)
+_SPACED = re.compile(r"(\d{1,3}(?:[ \u00a0\u202f]\d{3})+)([.,]\d+)?")
+_GROUPED = re.compile(r"\d{1,3}(?:[.,'’]\d{3})+")
+_YEARS = range(1900, 2100)
+_MASK = "\ufffc"  # replaces each character of a date or number that is already counted
+_WORD = re.compile(rf"(?<={_MASK})(?:st|nd|rd|th)\b|(?P<word>[^\W\d_]+(?:['’][^\W\d_]+)*)", re.IGNORECASE)
+_LABEL = re.compile(r"\W*[^\W\d_]+\s+(\d+)[\s:,]+[^\W\d_]")  # "Room 12 has", "Huone 12: vapaa"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number or time at `[start, end)` of a text, with its possible `readings`, each a set of values."""
+
+    start: int
+    end: int
+    readings: tuple[frozenset[str], ...]
+
+    def within(self, values: frozenset[str] | set[str]) -> bool:
+        """True if all values of one reading are in `values`."""
+        return any(reading <= values for reading in self.readings)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts of a text. `label` is the number in a subject such as "Room 12 ..."; `rest` holds the other words."""
+
+    numbers: frozenset[str]
+    days: frozenset[Day]
+    weekdays: frozenset[Day]
+    negated: bool
+    label: str
+    rest: str
+
+    def same(self, other: Facts) -> bool:
+        """True if both texts state the same numbers, dates and negation."""
+        own = (self.numbers, self.days, self.weekdays, self.negated)
+        return own == (other.numbers, other.days, other.weekdays, other.negated)
+
+
+def find_numbers(text: str) -> Iterator[Number]:
+    """Yield the numbers of `text` in order; values are plain decimals ("1234.5") and times ("at 13:56")."""
+    plain = ascii_digits(text)
+    for match in _NUMBER.finditer(plain):
+        if match.end() - match.start() <= MAX_NUMBER_LENGTH:
+            half = match["half"] or ""
+            written = match[0][: len(match[0]) - len(half)]
+            readings = dict.fromkeys(map(frozenset, _readings(written, half.strip().lower()[:1])))
+            yield Number(match.start(), match.end(), tuple(readings))
+
+
+def ascii_digits(text: str) -> str:
+    """Return the text with the digits of every script replaced by 0 to 9, character for character."""
+    if text.isascii():
+        return text
+    return "".join(str(unicodedata.decimal(c)) if c > "\x7f" and c.isdecimal() else c for c in text)
+
+
+def number_values(text: str) -> frozenset[str]:
+    """Return the values of all numbers, including those in dates, in one spelling: 1,234.50 and 1 234,5 are 1234.5;
+    5 pm, 17:00 and 17 are 17. Needs no language."""
+    text = unicodedata.normalize("NFKC", text)
+    return frozenset(value for number in find_numbers(text) for value in _values(text, number))
+
+
+def facts_of(text: str, language: str) -> Facts:
+    """Return the facts of `text`, written in `language` ("" if unknown)."""
+    text = unicodedata.normalize("NFKC", text)
+    dates = find_dates(text)
+    text = _masked(text, dates)
+    label = _LABEL.match(text)
+    found = list(find_numbers(text))
+    numbers = {value for number in found for value in _values(text, number)}
+    number_words, negations = NUMBER_WORDS.get(language, ANY_NUMBER_WORD), NEGATIONS.get(language, ANY_NEGATION)
+    negated, rest = False, []
+    for word in (match["word"] for match in _WORD.finditer(_masked(text, found)) if match["word"]):
+        folded = word.casefold().replace("’", "'")
+        if folded in number_words:
+            numbers.add(number_words[folded])
+        elif folded in negations or folded.endswith("n't"):
+            negated = True
+        else:
+            rest.append(word)
+    days = frozenset(mention.readings[0] for mention in dates)
+    weekdays = frozenset(day for day in days if day.weekday)
+    return Facts(frozenset(numbers), days - weekdays, weekdays, negated, label[1] if label else "", " ".join(rest))
+
+
+def conflict(one: Facts, other: Facts) -> str:
+    """Return the kind of contradiction between two sentences on one subject: "number", "date", "negation" or "".
+
+    A sentence that only adds facts does not contradict. Sentences with different labels, weekdays or years describe
+    different rooms, days or years, and do not contradict either.
+    """
+    if one.label != other.label:
+        return ""
+    numbers = bool(one.numbers - other.numbers and other.numbers - one.numbers)
+    days = _has_other_day(one, other) and _has_other_day(other, one)
+    weekdays = bool(one.weekdays - other.weekdays and other.weekdays - one.weekdays)
+    if (numbers or days) and (weekdays or _differ_in_year(one, other)):
+        return ""
+    if days or weekdays:
+        return "date"
+    if numbers:
+        return "number"
+    return "negation" if one.negated != other.negated else ""
+
+
+def _readings(written: str, half: str) -> Iterator[set[str]]:
+    """Yield the possible meanings of `written`; `half` is "a" or "p" if a.m. or p.m. follows."""
+    parts = re.split(r"\D", written)
+    marks = [mark for mark in written if not mark.isdigit()]
+    yield from ({time} for time in _times(parts, marks, half))
+    if not marks:
+        yield {_whole(written)}
+        return
+    if spaced := _SPACED.fullmatch(written):
+        yield {_decimal(re.sub(r"\D", "", spaced[1]), (spaced[2] or ".")[1:])}
+    elif _GROUPED.fullmatch(written) and len(set(marks)) == 1:
+        yield {_whole("".join(parts))}
+    if len(marks) == 1 and marks[0] in ".,":
+        yield {_decimal(*parts)}
+        return
+    if len(set(marks)) == 2 and marks.count(marks[-1]) == 1 and marks[-1] in ".,":
+        yield {_decimal("".join(parts[:-1]), parts[-1])}
+    if set(marks) == {"."}:
+        yield {".".join(parts)}  # a version
+    yield {_whole(part) for part in parts}
+
+
+def _times(parts: list[str], marks: list[str], half: str) -> Iterator[str]:
+    clock = len(parts) in (2, 3) and set(marks) <= {":", "."} and all(len(part) == 2 for part in parts[1:])
+    if not (clock or (half and len(parts) == 1)):
+        return
+    hour, minute = int(parts[0]), int(parts[1]) if clock else 0
+    if hour > 23 or minute > 59:
+        return
+    if half:
+        yield f"at {hour % 12 + (12 if half == 'p' else 0)}:{minute:02}"
+    else:
+        yield f"at {hour}:{minute:02}"
+        if 1 <= hour <= 12:
+            yield f"at {(hour + 12) % 24}:{minute:02}"
+
+
+def _whole(digits: str) -> str:
+    return digits.lstrip("0") or "0"
+
+
+def _decimal(whole: str, fraction: str) -> str:
+    fraction = fraction.rstrip("0")
+    return f"{_whole(whole)}.{fraction}" if fraction else _whole(whole)
+
+
+def _values(text: str, number: Number) -> list[str]:
+    """Return the values of the first reading, with a leading sign; a full hour is the number of the hour."""
+    before = text[max(0, number.start - 2) : number.start]
+    sign = "-" if before and before[-1] in "-−" and not before[:-1].strip() else ""
+    return [sign + value.removeprefix("at ").removesuffix(":00") for value in number.readings[0]]
+
+
+def _masked(text: str, counted: Sequence[Mention | Number]) -> str:
+    characters = list(text)
+    for item in counted:
+        characters[item.start : item.end] = _MASK * (item.end - item.start)
+    return "".join(characters)
+
+
+def _has_other_day(one: Facts, other: Facts) -> bool:
+    """True if `one` states a date that is neither a date of `other` nor a part of one."""
+    return any(not is_given(day, other.days, (day.year,)) for day in one.days)
+
+
+def _differ_in_year(one: Facts, other: Facts) -> bool:
+    """True if each text states a year of its own, and the texts differ in another number too."""
+    only_one, only_other = one.numbers - other.numbers, other.numbers - one.numbers
+    years = all(any(map(_is_year, numbers)) for numbers in (only_one, only_other))
+    return years and (len(only_one) > 1 or len(only_other) > 1)
+
+
+def _is_year(number: str) -> bool:
+    return len(number) == 4 and number.isdecimal() and int(number) in _YEARS
