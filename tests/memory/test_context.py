@@ -157,7 +157,7 @@ def test_a_chunk_tells_its_document_and_page_and_content_cannot_leave_its_frame(
 def test_what_does_not_bear_on_the_task_is_left_out_and_named() -> None:
     built = builder(FACT, MemoryEntry(id="noise", content="The printer is in the hall.")).build(ASKED)
     assert built.report.included["semantic"] == ("fact",)
-    assert [(each.id, each.reason) for each in built.report.left_out] == [("noise", "does not bear on the task")]
+    assert [(each.id, each.reason) for each in built.report.left_out] == [("noise", "is not relevant to the task")]
 
 
 def test_the_sessions_last_messages_are_the_conversation_when_none_is_given() -> None:
@@ -273,7 +273,7 @@ def test_a_summary_is_left_out_when_all_its_originals_are_there() -> None:
     more = MemoryEntry(id="sum2", content="Tyres winter 300.", kind="summary", derived_from=(*links, Link("m999")))
     built = builder(*said, whole, more).build(ASKED, said)
     assert built.report.included["semantic"] == ("sum2",)
-    assert [(each.id, each.reason) for each in built.report.left_out] == [("sum", "what it summarises is here itself")]
+    assert [(each.id, each.reason) for each in built.report.left_out] == [("sum", "the entries that it summarises are included themselves")]
 
 
 def test_the_scope_holds() -> None:

@@ -1,36 +1,40 @@
-"""The context of a task: core memory, what was said, and what memory holds about it, within a token budget.
+"""`ContextBuilder`: core memory, recalled entries, conversation and task as messages within a token budget.
 
-Core comes first and whole. Of what remains after it and the task, 60% is for the conversation, 20% for episodes and
-20% for knowledge; what a share leaves over flows to the conversation, then to relevant episodes and knowledge
-alike. Episodes that are merely recent fill what nothing else wants. Whole messages and whole entries only. The same
-memory and the same call give the same context.
+Core memory comes first and whole. Of the rest after the task, 60% is for the conversation, 20% for episodes and 20% for
+knowledge. What a share leaves goes to the conversation, then to further relevant entries, then to recent episodes.
+Messages and entries are never cut. Equal calls on equal memory give equal contexts.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, get_args
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.context.conversation import Said, conversation_of
-from agentformer.memory.context.plan import Context, ContextReport, LeftOut, Plan, Shares
+from agentformer.memory.context.plan import Context, ContextPlan, ContextReport, LeftOut, Shares, Turn
 from agentformer.memory.core import CoreMemory
+from agentformer.memory.prompt_markers import without_recalled
 from agentformer.records import fields
 from agentformer.search.relevance import relevant_hits
 from agentformer.text.analysis import MAX_QUERY
-from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntry, Query, Scope
+from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
+from agentformer.types import DEFAULT_NAMESPACE, ChatMessage, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
 __all__ = ["Context", "ContextBuilder", "ContextReport", "LeftOut", "Shares"]
 
-_CANDIDATES = 30  # hits that are judged for a share
-_RECENT = 20  # episodes that are offered last of all, unjudged
-_MESSAGES = 200  # of a session, read where the caller gives no conversation
-_NOT_RELEVANT = "does not bear on the task"
+_CANDIDATES = 30  # hits per share that are checked for relevance
+_RECENT = 20  # episodes that are offered last, without a relevance check
+_SESSION_MESSAGES = 200  # read if the caller gives no conversation
+_NOT_RELEVANT = "is not relevant to the task"
+_Role = Literal["system", "user", "assistant"]
+_ROLES: tuple[_Role, ...] = get_args(_Role)
+# Results of tools and stored system messages are data. They are sent in the user's role, in these frames.
+_FRAMES = {"tool": "tool-result", "system": "note"}
 
 
 class ContextBuilder:
-    """Builds contexts from a backend. `count_tokens` is of the model that will read them."""
+    """Builds contexts from a backend. `count_tokens` counts for the model that reads them."""
 
     def __init__(
         self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, shares: Shares | None = None
@@ -40,7 +44,7 @@ class ContextBuilder:
             raise InvalidInput("shares", f"must be at least 0 and at most 1 together, got {tuple(self._shares)}")
         self._backend = backend
         self._count = count_tokens
-        self._core = CoreMemory(backend, count_tokens, block_tokens=0)  # read only: blocks are never edited here
+        self._core = CoreMemory(backend, count_tokens, block_tokens=0)  # only read here
 
     def build(
         self,
@@ -54,51 +58,122 @@ class ContextBuilder:
         user_id: str | None = None,
         project: str | None = None,
     ) -> Context:
-        """Core, recalled memory, `conversation` and `task` as messages of at most `max_tokens` together. Memory is the
-        first message, in the user's role: it is data, and never the system's word. Messages stay apart, so two of the
-        user may stand in a row, as memory and the task do; for a chat template that refuses that, join them
-        (`agent.briefing.alternating`).
+        """Return core memory, recalled entries, `conversation` and `task` as messages of at most `max_tokens`.
 
-        `conversation` holds `ChatMessage`s, mappings with role and content, or entries; where it is empty, the
-        session's last messages are taken, whoever said them. Memory is recalled from all sessions of the namespace,
-        agent, user and project, knowledge also where it belongs to no user or project, as documents do; episodes also
-        where a summary stands for them. Raises `InvalidInput` naming the
-        argument, for `max_tokens` also when core alone is over it.
+        Memory is the first message, in the user's role, because it is data. Two messages of the user may follow each
+        other; `agent.briefing.alternating` joins them for chat templates that refuse that.
+
+        `conversation` holds `ChatMessage`s, mappings with role and content, or entries; if it is empty, the last
+        messages of the session are used. Memory is searched in all sessions of the namespace, agent, user and project.
+        Knowledge without a user or project is included, and so are episodes that a summary covers. Raises
+        `InvalidInput` naming the argument, and for `max_tokens` if core memory alone exceeds it.
         """
         if not isinstance(task, str):
             raise InvalidInput("task", f"must be a string, got {type(task).__name__}")
         fields.encodable("task", task)
         if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
             raise InvalidInput("max_tokens", f"must be a whole number above 0, got {max_tokens!r:.80}")
-        scope = Scope(namespace, agent_id=agent_id, user_id=user_id, project=project)
-        said = conversation_of(conversation) or self._session(namespace, session_id)
+        turns = turns_of(conversation) or self._session(namespace, session_id)
         blocks = self._core.blocks(namespace, agent_id=agent_id, user_id=user_id)
-        plan = Plan(task, said, blocks, max_tokens, self._count)
+        plan = ContextPlan(task, turns, blocks, max_tokens, self._count)
         query = plan.query()[:MAX_QUERY]
-        plan.offer("episodic", self._recalled(self._happened(scope), query, plan))
-        known = dataclasses.replace(scope, tiers=("semantic",), or_nobody=True)
-        plan.offer("semantic", self._recalled(known, query, plan))
-        plan.offer_last(self._backend.latest(dataclasses.replace(scope, tiers=("episodic",)), limit=_RECENT))
+        scope = Scope(namespace, agent_id=agent_id, user_id=user_id, project=project)
+        episodic = dataclasses.replace(scope, tiers=("episodic",))
+        # A summary may lack the detail that is asked for, so its archived originals are searched too.
+        plan.offer("episodic", self._recall(dataclasses.replace(episodic, include_archived=True), query, plan))
+        semantic = dataclasses.replace(scope, tiers=("semantic",), or_nobody=True)
+        plan.offer("semantic", self._recall(semantic, query, plan))
+        plan.offer_spare(self._backend.latest(episodic, limit=_RECENT))
         plan.fill(self._shares)
         return plan.context()
 
-    def _session(self, namespace: str, session_id: str | None) -> list[Said]:
-        """A session is one conversation, whichever users, agents and projects take part."""
+    def _session(self, namespace: str, session_id: str | None) -> list[Turn]:
+        """Return the last messages of a session, of all its users, agents and projects."""
         if session_id is None:
             return []
         scope = Scope(namespace, kinds=("message",), session_id=session_id)
-        return conversation_of(reversed(self._backend.latest(scope, limit=_MESSAGES)))
+        return turns_of(reversed(self._backend.latest(scope, limit=_SESSION_MESSAGES)))
 
-    def _happened(self, scope: Scope) -> Scope:
-        """All episodes, also those that a summary stands for: it may have dropped the detail that is asked for."""
-        return dataclasses.replace(scope, tiers=("episodic",), include_archived=True)
-
-    def _recalled(self, scope: Scope, query: str, plan: Plan) -> list[MemoryEntry]:
+    def _recall(self, scope: Scope, query: str, plan: ContextPlan) -> list[MemoryEntry]:
+        """Return the relevant entries of the scope, best first; report the others to the plan."""
         if not query.strip():
             return []
-        found = self._backend.search(Query(query, scope, limit=_CANDIDATES))
-        hits = Hits((hit for hit in found if hit.entry.superseded_by is None), found.warnings)
-        kept = {hit.entry.id: hit.entry for hit in relevant_hits(query, hits)}
-        plan.leave_out((hit.entry.id for hit in hits if hit.entry.id not in kept), _NOT_RELEVANT)
+        hits = self._backend.search(Query(query, scope, limit=_CANDIDATES))
+        hits = Hits((hit for hit in hits if hit.entry.superseded_by is None), hits.warnings)
+        relevant = {hit.entry.id: hit.entry for hit in relevant_hits(query, hits)}
+        plan.leave_out((hit.entry.id for hit in hits if hit.entry.id not in relevant), _NOT_RELEVANT)
         plan.warn(hits.warnings)
-        return list(kept.values())
+        return list(relevant.values())
+
+
+def turns_of(items: Any) -> list[Turn]:
+    """Convert `ChatMessage`s, mappings with `role` and `content`, or entries; recalled memory in them is removed.
+
+    Mappings may have the form of OpenAI's chat API: content in parts, of which only text is kept and others are named;
+    calls of tools, which are skipped if they have no text; and results of tools. Raises `InvalidInput` naming
+    `conversation` or the item that is wrong.
+    """
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        raise InvalidInput("conversation", f"must be a list of messages, got {type(items).__name__}")
+    return [_turn(item, f"conversation[{n}]") for n, item in enumerate(items) if not _is_tool_call(item)]
+
+
+def _is_tool_call(item: Any) -> bool:
+    """True for a message in which the assistant calls tools without any text."""
+    if not isinstance(item, Mapping) or item.get("role") != "assistant":
+        return False
+    return item.get("content") is None and bool(item.get("tool_calls") or item.get("function_call"))
+
+
+def _turn(item: Any, label: str) -> Turn:
+    if isinstance(item, MemoryEntry):
+        # A stored system message is framed too: any caller may have stored it.
+        text = item.content if item.raw is None else item.raw
+        return _framed_turn(item.role or "user", text, label, item.id, framed_roles=("tool", "system"))
+    role: Any
+    content: Any
+    if isinstance(item, ChatMessage):
+        role, content = item.role, item.content
+    elif isinstance(item, Mapping):
+        role, content = item.get("role"), item.get("content")
+    else:
+        raise InvalidInput(label, f"must be a message with role and content, got {type(item).__name__}")
+    if isinstance(content, (list, tuple)):
+        content = "\n".join(_part(part, f"{label}.content[{n}]") for n, part in enumerate(content))
+    if not isinstance(content, str):
+        raise InvalidInput(f"{label}.content", f"must be a string or a list of parts, got {type(content).__name__}")
+    fields.encodable(f"{label}.content", content)
+    return _framed_turn(role, content, label)
+
+
+def _part(part: Any, label: str) -> str:
+    """Return the text of a part of a message, or the type of an image and the like in brackets."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(kind, str):
+        raise InvalidInput(label, "must be a part with a type, as {'type': 'text', 'text': ...}")
+    text = part.get("text", "" if kind == "text" else f"[{kind}]")
+    if not isinstance(text, str):
+        raise InvalidInput(f"{label}.text", f"must be a string, got {type(text).__name__}")
+    return text
+
+
+def _framed_turn(
+    role: Any, content: str, label: str, entry_id: str | None = None, framed_roles: tuple[str, ...] = ("tool",)
+) -> Turn:
+    """Return a turn; the text of a framed role is quoted, so that a model does not take it for the user's words."""
+    sent_role = _sent_role(role, label)
+    remaining, recalled_ids = without_recalled(content)
+    text = remaining.strip() if recalled_ids else content
+    if role not in framed_roles or not text.strip():
+        text = text if sent_role == "system" else strip_template_tokens(text)
+        return Turn(ChatMessage(sent_role, text), entry_id or label, entry_id)
+    return Turn(ChatMessage("user", wrap_in_tag(_FRAMES[role], text)), entry_id or label, entry_id, text)
+
+
+def _sent_role(value: Any, label: str) -> _Role:
+    if value == "tool":
+        return "user"
+    for role in _ROLES:
+        if value == role:
+            return role
+    raise InvalidInput(f"{label}.role", f"must be one of {', '.join((*_ROLES, 'tool'))}, got {str(value)[:80]!r}")
