@@ -273,7 +273,9 @@ def test_a_summary_is_left_out_when_all_its_originals_are_there() -> None:
     more = MemoryEntry(id="sum2", content="Tyres winter 300.", kind="summary", derived_from=(*links, Link("m999")))
     built = builder(*said, whole, more).build(ASKED, said)
     assert built.report.included["semantic"] == ("sum2",)
-    assert [(each.id, each.reason) for each in built.report.left_out] == [("sum", "the entries that it summarises are included themselves")]
+    assert [(each.id, each.reason) for each in built.report.left_out] == [
+        ("sum", "the entries that it summarises are included themselves")
+    ]
 
 
 def test_the_scope_holds() -> None:
