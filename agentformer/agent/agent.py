@@ -246,7 +246,7 @@ def _checked(loop: Loop, text: str, earlier: Sequence[Any]) -> links.CheckedText
     results = [one.text for one in loop.done]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)
-    return links.remove_unknown_links(MarkerRestorer(raw)(text), shown)
+    return links.remove_unknown_links(MarkerRestorer(raw).restore(text), shown)
 
 
 def _noted(done: Sequence[Done]) -> list[dict[str, Any]]:

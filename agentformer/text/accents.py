@@ -1,8 +1,8 @@
-"""Accents that LaTeX's OT1 fonts draw as characters of their own, put back on their letters.
+"""Put detached accents back on their letters.
 
-Both PDF extractors give such an accent as a spacing character before its letter ("ty¨okalu", "p˚a"), some
-producers after it ("tyo¨kalu"), and a capital's accent, which stands higher than its line, may drift to the
-line's end ("Oversikt ¨"). A lone accent ("20 ˚C", "the sign ¨") is none of these and stays.
+LaTeX's OT1 fonts draw accents as separate characters. PDF extractors return such an accent before its letter
+("ty¨okalu", "p˚a"), some producers write it after the letter ("tyo¨kalu"), and the accent of a capital may drift to the
+end of the line ("Oversikt ¨"). A lone accent ("20 ˚C", "the sign ¨") stays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMBINING = {
     "\u00b8": "\u0327",  # cedilla
     "\u02db": "\u0328",  # ogonek
 }
-# Which letters each accent is really put on, so that an accent between two letters finds the right one.
+# Letters that each accent combines with, to choose between the letters on both sides.
 _BASES = {
     "\u00a8": "aouAOU" + "eiyEIY",
     "\u02da": "aA" + "uU",
@@ -43,7 +43,7 @@ _BASES = {
     "\u00b8": "cCsStT",
     "\u02db": "aeAEiuIU",
 }
-_USUAL = frozenset("aouAOU")  # an umlaut on these is far more frequent than on e, i and y
+_USUAL = frozenset("aouAOU")  # an umlaut is far more frequent on these than on e, i and y
 _ACCENT = "[\u00a8\u02da\u00b4`\u02c6\u02dc\u02c7\u02d8\u02d9\u02dd\u00b8\u02db]"
 _ANY = re.compile(_ACCENT)
 _ATTACHED = re.compile(rf"(?P<left>\w?)(?P<accent>{_ACCENT})(?P<right>\w?)")
@@ -51,11 +51,11 @@ _SPACED = re.compile(rf"(?<![\w'\"])(?P<accent>{_ACCENT}) (?P<letter>[A-Z])(?=[a
 _STRAY = re.compile(rf"(?:(?<=\s)|^)(?P<accent>{_ACCENT})(?=\s|$)")
 _WORD_START = re.compile(r"(?<![\w.])[A-Z](?=[a-z])")
 _DOTLESS = {"\u0131": "i", "\u0237": "j"}
-MIN_EVIDENCE = 2  # attached accents in a document before strays and spaced ones are believed
+MIN_EVIDENCE = 2  # attached accents needed in a document before stray and spaced ones are moved
 
 
 def accent_style(texts: Sequence[str]) -> Style:
-    """On which side of their letters this document's accents stand; empty if too few are attached to tell."""
+    """Return the side on which accents stand in this document, "" if too few are attached."""
     before = after = 0
     for text in texts:
         for match in _ATTACHED.finditer(text):
@@ -68,12 +68,12 @@ def accent_style(texts: Sequence[str]) -> Style:
 
 
 def repair_accents(text: str, style: str = "") -> str:
-    """Put detached accents on their letters. `style` is the document's `accent_style`; without one only
-    accents that touch a letter are repaired."""
+    """Put detached accents on their letters. `style` is the document's `accent_style`; without it only accents that
+    touch a letter are moved."""
     if not _ANY.search(text):
         return text
     style = style or accent_style([text])
-    for _ in range(3):  # a match takes in the letter that the next accent may stand on
+    for _ in range(3):  # a match consumes the letter that the next accent may need
         text = _ATTACHED.sub(lambda m: _attach(m, style), text)
     if not style or not _ANY.search(text):
         return text
@@ -86,7 +86,7 @@ def repair_accents(text: str, style: str = "") -> str:
 
 
 def compose(accent: str, letter: str) -> str:
-    """`letter` with `accent`, or an empty string if no such character exists."""
+    """Return `letter` with `accent`, or "" if no such character exists."""
     both = unicodedata.normalize("NFC", _DOTLESS.get(letter, letter) + _COMBINING[accent])
     return both if len(both) == 1 else ""
 
@@ -123,7 +123,7 @@ def _attach_spaced(match: re.Match[str]) -> str:
 
 
 def _place_strays(lines: list[str], number: int) -> None:
-    """Give a stray accent to the one capital of its line (or, alone on its line, of a neighbour) that can bear it."""
+    """Put a stray accent on the only capital of its line (or of a neighbour, if alone) that can take it."""
     match = _STRAY.search(lines[number])
     if match is None:
         return

@@ -1,12 +1,9 @@
-"""From text to the terms that the word index keeps, and from a query to the terms that it looks up.
+"""Turn a text into the terms of the word index, and a query into the terms to look up.
 
-A text's words are stemmed in the language of that text, which is known well because texts are long, and each
-stem carries its language: "fi~työkalu". A query, whose language is often anybody's guess, is stemmed once for
-every language that the store holds; a stem then meets texts of its own language only. Numbers, codes, names
-of code and characters of unspaced scripts carry no language and meet everywhere, and so do the surface forms,
-which are meant to weigh less.
-
-Text and query go through the same cutter, so whatever it does to the one it does to the other.
+The words of a text are stemmed in its language, which long texts reveal reliably. Each stem carries its language:
+"fi~työkalu". The language of a query is often uncertain, so a query is stemmed in every language of the store, and a
+stem matches texts of its own language only. Numbers, codes, identifiers, characters of unspaced scripts and surface
+forms carry no language and match everywhere; surface forms weigh less.
 """
 
 from __future__ import annotations
@@ -22,15 +19,15 @@ from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes
 
 __all__ = ["COMPOUNDING", "MAX_QUERY", "MAX_TERM", "QueryTerms", "Terms", "analyze_query", "query_terms", "text_terms"]
 
-# Languages that write compounds as one word, or stack endings: pieces of stems find "kone" in "pesukone".
+# Languages with compound words or stacked endings: pieces of stems find "kone" in "pesukone".
 COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})
-_PART = 5  # code points of a piece: 4 gave the same recall from a quarter more terms, 6 less recall
-MAX_QUERY = 4000  # code points: some hundred words, beyond which a search costs more than it can still tell
+_PART = 5  # code points of a piece: 4 has the same recall with 25% more terms, 6 has less recall
+MAX_QUERY = 4000  # code points; further words cost time and hardly change the result
 
-_SURE = 0.5  # of a detector, 0..1: on sentences of some words 5% are then wrong, and twice as many known
+_SURE = 0.5  # least confidence of a detector, 0..1: 5% of short sentences are wrong then, and twice as many known
 _NONE: frozenset[str] = frozenset()
-_UNMARKED = frozenset({"en", ""})  # languages in which no stem has diacritics that a query may lack
-_VOWELS_OF_THEIR_OWN = frozenset({"et", "fi", "hu", "tr"})  # where nobody writes ä as "ae" and ö as "oe"
+_UNMARKED = frozenset({"en", ""})  # languages whose stems have no diacritics
+_NO_DIGRAPHS = frozenset({"et", "fi", "hu", "tr"})  # ä is never written "ae", nor ö "oe"
 _DIGRAPHS = str.maketrans({"å": "aa", "æ": "ae", "ø": "oe", "ü": "ue"})
 _MORE_DIGRAPHS = _DIGRAPHS | str.maketrans({"ä": "ae", "ö": "oe"})
 _STROKES = str.maketrans({"ø": "o", "æ": "ae", "œ": "oe", "đ": "d", "ð": "d", "þ": "th", "ł": "l", "ħ": "h", "ı": "i"})
@@ -38,13 +35,12 @@ _STROKES = str.maketrans({"ø": "o", "æ": "ae", "œ": "oe", "đ": "d", "ð": "d
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms free of white space, one index field each, ranked by BM25 with term frequencies.
+    """Terms without white space for three index fields, ranked by BM25 with term frequencies.
 
-    `stems` are the strong evidence. `surface` are words as written, casefolded, plus, where it differs, their form
-    without diacritics, the one with two letters for a vowel ("muenchen"), and their stem without diacritics, which
-    meets a query's word without any in whatever case that stands ("jyvaskylassa"). `parts` are what larger words are
-    made of: stems of the words inside an identifier, ideographs, pairs with hiragana, and, in languages that write
-    compounds as one word, pieces of stems without diacritics, of which a text has all and a query every other one.
+    `stems`: the strong evidence. `surface`: casefolded words, and where these differ their form without diacritics,
+    the form with two letters for a vowel ("muenchen"), and their stem without diacritics (it matches "jyvaskylassa").
+    `parts`: stems of the words inside an identifier, ideographs, pairs with hiragana, and in compounding languages
+    pieces of stems without diacritics. A text has all pieces, a query every other one.
     """
 
     stems: tuple[str, ...]
@@ -53,15 +49,15 @@ class Terms:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The surface forms without stems."""
+        """Surface forms that are not stems."""
         return tuple(form for form in self.surface if "~" not in form)
 
 
 def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str:
-    """`detect_language`; where that knows nothing and there is no `prior`, what the analysers' detector is sure of."""
-    found = detect_language(text, prior)
-    if found or prior or analyzers.detector is None:
-        return found
+    """Return `detect_language`, else the language of which the optional detector is sure, else ""."""
+    detected = detect_language(text, prior)
+    if detected or prior or analyzers.detector is None:
+        return detected
     language, sure = analyzers.detector.detect(text)
     return language if sure >= _SURE and language in STEMMERS else ""
 
@@ -76,7 +72,7 @@ def _text_terms(tokens: Iterable[Lexeme], language: str, analyzers: Analyzers) -
     surface: list[str] = []
     parts: list[str] = []
     ignored = FUNCTION_WORDS.get(language, _NONE)
-    spelt = language not in _VOWELS_OF_THEIR_OWN
+    spelt = language not in _NO_DIGRAPHS
     splitters = analyzers.of(language)
     for lexeme in tokens:
         stems += lexeme.codes
@@ -127,23 +123,25 @@ class QueryTerms:
         return terms
 
     def _lookup_terms(self, languages: Sequence[str], analyzers: Analyzers) -> Terms:
-        spoken = detect_language(self.text, *languages) if len(languages) == 1 else self.language
-        kept = _content(self.tokens, spoken)
-        stems = [code for lexeme in kept for code in lexeme.codes]
-        parts = {part: None for lexeme in kept for part in lexeme.parts}
-        words = {word for lexeme in kept for word in lexeme.words}
+        query_language = detect_language(self.text, *languages) if len(languages) == 1 else self.language
+        content = _content(self.tokens, query_language)
+        stems = [code for lexeme in content for code in lexeme.codes]
+        parts = {part: None for lexeme in content for part in lexeme.parts}
+        words = {word for lexeme in content for word in lexeme.words}
         for language in languages:
-            own_words = kept if FUNCTION_WORDS.get(language, _NONE).isdisjoint(words) else _content(kept, language)
+            own_words = (
+                content if FUNCTION_WORDS.get(language, _NONE).isdisjoint(words) else _content(content, language)
+            )
             own = [_term(word, language) for lexeme in own_words for word in lexeme.words + lexeme.inner]
             stems += own
             parts.update(dict.fromkeys(own))
-            if language in COMPOUNDING and (spoken == language or spoken not in languages):
+            if language in COMPOUNDING and (query_language == language or query_language not in languages):
                 parts.update((piece, None) for term in own for piece in _pieces_of_stem(term)[::2])
             if splitters := analyzers.of(language):
                 parts.update((term, None) for lexeme in own_words for term in _inside(lexeme, language, splitters))
-        written = [word for lexeme in kept for word in lexeme.words + lexeme.inner]
+        written = [word for lexeme in content for word in lexeme.words + lexeme.inner]
         surface = [form for word in written for form in _surface(word, True)]
-        for language in sorted({*languages} - _UNMARKED):  # "smorgas" is itself a bare stem, and stemmed further
+        for language in sorted({*languages} - _UNMARKED):  # a word without diacritics is looked up as a bare stem
             surface += (f"{language}~{form}" for word in written if word.isascii() for form in _bare(word, language))
         return Terms(tuple(stems), tuple(surface), tuple(parts))
 
@@ -166,7 +164,7 @@ def query_terms(text: str, languages: Collection[str], analyzers: Analyzers = PL
 
 
 def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> Iterator[str]:
-    """Stems of the words that the lexeme's words, or its run of unspaced characters, are made of."""
+    """Yield the stems of the parts of compounds, or of the words in an unspaced run."""
     ignored = FUNCTION_WORDS.get(language, _NONE)
     for written in (lexeme.run,) if lexeme.run else lexeme.words:
         if written not in ignored:
@@ -182,12 +180,14 @@ def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
         return word in ignored and (not capital or len(word) == 1)  # "I", but not "IT"
 
     return [
-        each for each in tokens if each.codes or each.run or not all(empty(word, each.capital) for word in each.words)
+        token
+        for token in tokens
+        if token.codes or token.run or not all(empty(word, token.capital) for word in token.words)
     ] or tokens
 
 
 def _surface(word: str, spelt: bool) -> tuple[str, ...]:
-    """The word as it stands and, where that is another word, without diacritics, and with "ae" for "ä" if `spelt`."""
+    """Return the word, its form without diacritics, and with `spelt` its form with "ae" for "ä", each once."""
     return (word,) if word.isascii() else _surfaces(word, spelt)
 
 
@@ -198,7 +198,7 @@ def _surfaces(word: str, spelt: bool) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def _fold(word: str) -> str:
-    """The word without diacritics and strokes: "jyväskylä" as "jyvaskyla", "søre" as "sore"."""
+    """Remove diacritics and strokes: "jyväskylä" becomes "jyvaskyla", "søre" "sore"."""
     if word.isascii():
         return word
     bare = "".join(mark for mark in unicodedata.normalize("NFD", word) if not "\u0300" <= mark <= "\u036f")
@@ -206,18 +206,18 @@ def _fold(word: str) -> str:
 
 
 def _term(word: str, language: str) -> str:
-    """The word's stem behind its language: "fi~talo"."""
+    """Return the stem prefixed with its language: "fi~talo"."""
     return f"{language}~{stem(word, language)}"
 
 
 def _bare(word: str, language: str) -> tuple[str, ...]:
-    """What the stem of a word written without diacritics may be: the word's stem, and the word."""
+    """Return possible stems of a word written without diacritics: its stem, and the word itself."""
     return tuple(dict.fromkeys((stem(word, language), word)))
 
 
 @lru_cache(maxsize=65536)
 def _pieces_of_stem(term: str) -> tuple[str, ...]:
-    """Overlapping pieces of "fi~talo" with marked ends, so that a piece tells a word's edge from its middle."""
+    """Return overlapping pieces of the stem with marked ends, so that a piece at an edge differs from one inside."""
     word = _fold(term.partition("~")[2])
     if len(word) < _PART - 1:
         return ()

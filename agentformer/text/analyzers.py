@@ -1,7 +1,7 @@
-"""What takes part in the analysis beside what is always there: parts that extras bring.
+"""Optional analyzers of text: a language detector and splitters of compounds and unspaced text.
 
-Each only adds terms, or tells a language where our own detector does not know it. So an index that was made with one
-serves a process that lacks it, and the other way round: they find less well, and never wrongly.
+An analyzer only adds terms, or detects a language that `detect_language` does not know. So an index made with an
+analyzer also serves a process without it, and the other way round: searches then find less, but nothing wrong.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ log = logging.getLogger("agentformer")
 
 
 class Analyzer(ABC):
-    """A library that is loaded when it is first needed. Thread-safe."""
+    """A library that is loaded at its first use. Thread-safe."""
 
-    name: ClassVar[str]  # what an index notes of it, without white space
-    extra: ClassVar[str]  # that brings it
-    lacking: ClassVar[str]  # what is lacking without it, for people
+    name: ClassVar[str]  # recorded in the index, without white space
+    extra: ClassVar[str]  # the extra that installs it
+    lacking: ClassVar[str]  # the effect of its absence, for a warning
 
     def __init__(self, *, required: bool) -> None:
         self._required = required
@@ -30,21 +30,24 @@ class Analyzer(ABC):
         self._loaded: bool | None = None
 
     def ready(self) -> bool:
-        """Can it be used? Raises `MissingExtra` where it is required and cannot; else that is logged, once."""
+        """Load the library and return whether it can be used. A failure is logged once.
+
+        Raises `MissingExtra` if the library is required and cannot be loaded.
+        """
         with self._lock:
             if self._loaded is None:
-                self._loaded = self._tried()
+                self._loaded = self._try_load()
             return self._loaded
 
     @property
     def broken(self) -> bool:
-        """Was it tried, and could not be loaded?"""
+        """Whether loading was tried and failed."""
         return self._loaded is False
 
-    def _tried(self) -> bool:
+    def _try_load(self) -> bool:
         try:
             self._load()
-        except Exception as error:  # whatever a library raises, of the system's parts too
+        except Exception as error:  # libraries and their system parts raise anything
             missing = error if isinstance(error, MissingExtra) else self._missing(error)
             if self._required:
                 raise missing from error
@@ -57,15 +60,15 @@ class Analyzer(ABC):
 
     @abstractmethod
     def _load(self) -> None:
-        """Import it and make what is used. May raise anything."""
+        """Import the library and prepare it. May raise anything."""
 
 
 class Detector(Analyzer):
-    """Tells a language that thin evidence does not tell."""
+    """Detects the language of a short text."""
 
     def detect(self, text: str) -> tuple[str, float]:
-        """ISO 639-1 code of the text's likeliest language, and how sure that is, 0..1; ("", 0) if there is none, or
-        if it is not ready."""
+        """Return the ISO 639-1 code of the likeliest language and its confidence, 0..1; ("", 0) if there is none or the
+        library is not available."""
         return self._detect(text) if self.ready() else ("", 0.0)
 
     @abstractmethod
@@ -73,11 +76,11 @@ class Detector(Analyzer):
 
 
 class Splitter(Analyzer):
-    """Splits what is written as one word."""
+    """Splits compounds, or text without spaces, into words."""
 
     def words(self, written: str) -> tuple[str, ...]:
-        """The words that `written` is made of, in their dictionary forms and casefolded, each once and without white
-        space; () where it is not known, or if the splitter is not ready."""
+        """Return the words inside `written` in their dictionary forms, casefolded, each once; () if they are unknown or
+        the library is not available."""
         return self._words(written) if self.ready() else ()
 
     @abstractmethod
@@ -86,7 +89,7 @@ class Splitter(Analyzer):
 
 @dataclass(frozen=True, slots=True)
 class Analyzers:
-    """Those in force. Of a text each takes part in what concerns it: Finnish, Japanese, or words of any language."""
+    """The analyzers in use."""
 
     detector: Detector | None = None
     finnish: Splitter | None = None
@@ -94,19 +97,18 @@ class Analyzers:
 
     @property
     def of_any(self) -> tuple[Analyzer, ...]:
-        """Those that see every text."""
+        """Analyzers that apply to every text."""
         return (self.detector,) if self.detector else ()
 
     def of(self, language: str) -> tuple[Splitter, ...]:
-        """Those that see texts in this language alone."""
-        found = {"fi": self.finnish, "ja": self.japanese}.get(language)
-        return (found,) if found else ()
+        """Return the splitters for texts in this language."""
+        splitter = {"fi": self.finnish, "ja": self.japanese}.get(language)
+        return (splitter,) if splitter else ()
 
     def names(self, language: str) -> tuple[str, ...]:
-        """Of those that have taken part in the analysis of a text in this language, or would have where it had needed
-        them: what no text needed is not loaded."""
-        return tuple(each.name for each in (*self.of_any, *self.of(language)) if not each.broken)
+        """Return the names of the analyzers that apply to texts in this language, without those that failed to load."""
+        return tuple(analyzer.name for analyzer in (*self.of_any, *self.of(language)) if not analyzer.broken)
 
 
-ANALYZED_LANGUAGES = ("fi", "ja")  # for which `Analyzers.of` may have one
+ANALYZED_LANGUAGES = ("fi", "ja")  # languages for which `Analyzers.of` may return a splitter
 PLAIN = Analyzers()

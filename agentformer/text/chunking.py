@@ -1,9 +1,8 @@
-"""Cutting text by tokens: chunks for readers and citations, windows for models.
+"""Split text by tokens: chunks for readers and citations, windows for models.
 
-One algorithm serves both. Token offsets are computed once for the whole text, every place between two
-tokens gets a strength (paragraph, sentence, clause, word), and pieces are taken greedily: the strongest
-cut that does not leave the piece too small, and among equals the latest. So offsets are exact, no piece
-exceeds its limit, and the time is linear in the text.
+One algorithm serves both. Token offsets are computed once for the whole text. Every border between two tokens has a
+strength (paragraph, sentence, clause, word). Pieces are taken greedily at the strongest border that leaves the piece
+large enough; among equals the latest. Offsets are exact, no piece exceeds its limit, and time is linear in the text.
 """
 
 from __future__ import annotations
@@ -18,37 +17,37 @@ from typing import NamedTuple
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import Span
 
-# Strength of a cut between two tokens.
-_JOINED = 0  # inside a character cluster or a word: only when a single word exceeds the limit
+# Strength of the border between two tokens.
+_JOINED = 0  # inside a character cluster or a word: used only if a single word exceeds the limit
 _WORD = 1
 _CLAUSE = 2
 _SENTENCE = 3
 _PARAGRAPH = 4
-# A cut of a strength is taken only if the piece keeps this share of the limit: a strong cut may shorten it more.
+# A border is used only if the piece keeps this share of the limit: a strong border may shorten it more.
 _KEEP = {_PARAGRAPH: 0.5, _SENTENCE: 0.35, _CLAUSE: 0.6, _WORD: 0.0, _JOINED: 0.0}
 
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _CLAUSE_END = frozenset(",;:)]}–—、，；：」』）")
-# Scripts that set no spaces between words: any character border is a word border there.
+# Scripts without spaces: every character border is a word border.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 
-_MARKS = frozenset({"Mn", "Mc", "Me", "Cf"})  # belong to the character before them
+_MARKS = frozenset({"Mn", "Mc", "Me", "Cf"})  # combining characters, which belong to the character before them
 
-# A piece between white space has as many tokens by itself as in its text, but for what a model does at a text's start
-# (a word without the space before it may be cut otherwise). Nearer to the limit than this, it is counted again.
+# A piece between white space has about as many tokens alone as inside its text; a model may split only its first word
+# differently. A piece nearer to the limit than this is counted again.
 _RECOUNT = 8
 
 Tokens = Sequence[Span]
 
 
 def split(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Sequence[int] = ()) -> list[Span]:
-    """Spans of `text` with at most `limit` of `tokens` each; together they hold every token, in order.
+    """Return spans of `text` with at most `limit` of `tokens` each, in order; together they contain every token.
 
-    Neighbours share at most `overlap` tokens, beginning at a sentence where one begins there. `breaks` are
-    offsets that count as paragraph borders (headings). Ends are trimmed to tokens. A word is cut only when
-    it alone exceeds `limit`.
+    Neighbours share at most `overlap` tokens, beginning at a sentence where possible. `breaks` are offsets that count
+    as paragraph borders (headings). Ends are trimmed to tokens. A word is cut only if it alone exceeds `limit`.
+    Raises `ValueError` if `limit` is below 1 or `overlap` not below it.
     """
     if limit < 1 or not 0 <= overlap < limit:
         raise ValueError(f"limit must be at least 1 and overlap below it, got {limit} and {overlap}")
@@ -56,7 +55,7 @@ def split(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Seque
 
 
 class _Piece(NamedTuple):
-    """A span, how many tokens it has as a part of the whole text, and whether both its ends stand at white space."""
+    """A span, its number of tokens inside the whole text, and whether both ends are at white space."""
 
     span: Span
     tokens: int
@@ -81,15 +80,15 @@ def _pieces(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Seq
 
 
 def _at_space(text: str, position: int) -> bool:
-    """Is there white space, or no text any more, at `position`?"""
+    """Return whether `position` holds white space or lies outside the text."""
     return not 0 <= position < len(text) or text[position].isspace()
 
 
 def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[Span]:
-    """Spans of `text` that fit a model reading `limit` tokens: no overlap, even in size, every token in one.
+    """Return spans of `text` that fit a model of `limit` tokens: even in size, without overlap, with every token.
 
-    `count` gives a text's tokens. A piece that is cut inside a run of characters, or nearly fills the limit, is counted
-    again by itself, since a model may tokenise the start of a text differently, and is split again if it does not fit.
+    `count` returns the token spans of a text. A piece that is cut inside a run of characters or nearly fills the limit
+    is counted again alone, because a model may tokenise the start of a text differently, and split again if too long.
     """
     tokens = count(text)
     if not tokens:
@@ -99,7 +98,7 @@ def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[S
     if len(tokens) <= limit:
         return [Span(tokens[0].start, _past_marks(text, tokens[-1].end, len(text)))]
     pieces = -(-len(tokens) // limit)
-    even = min(limit, -(-len(tokens) // pieces) + limit // 8)  # some slack, so that cuts can fall on sentences
+    even = min(limit, -(-len(tokens) // pieces) + limit // 8)  # slack, so that borders can fall on sentences
     out: list[Span] = []
     for (start, end), size, whole_words in _pieces(text, tokens, even):
         piece = text[start:end]
@@ -111,7 +110,7 @@ def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[S
 
 
 def _with_marks(text: str, tokens: Tokens) -> Tokens:
-    """Tokens with the marks that follow them: BERT's tokenizer drops vowel signs, accents and joiners."""
+    """Extend tokens by the combining characters after them, which BERT's tokenizer drops."""
     if text.isascii() or not any(unicodedata.category(ch) in _MARKS for ch in set(text)):
         return tokens
     borders = chain((token.start for token in islice(tokens, 1, None)), [len(text)])
@@ -125,7 +124,7 @@ def _past_marks(text: str, end: int, border: int) -> int:
 
 
 def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
-    """The token index where the piece that begins at `first` ends (exclusive)."""
+    """Return the token index where the piece that begins at `first` ends (exclusive)."""
     furthest = first + limit
     if furthest >= total:
         return total
@@ -138,7 +137,7 @@ def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
 
 
 def _resume(strengths: Sequence[int], first: int, last: int, overlap: int) -> int:
-    """Where the next piece begins: up to `overlap` tokens back, at a sentence, else at a word."""
+    """Return the first token of the next piece: up to `overlap` tokens back, at a sentence, else at a word."""
     earliest = max(first + 1, last - overlap)
     for strength in (_SENTENCE, _WORD):
         for start in range(earliest, last):
@@ -148,10 +147,10 @@ def _resume(strengths: Sequence[int], first: int, last: int, overlap: int) -> in
 
 
 def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
-    """Per token, how good a cut right before it is."""
+    """Return the strength of the border before each token."""
     out = [_PARAGRAPH]
     end = tokens[0].end
-    for start, following in islice(tokens, 1, None):  # what cutting costs: the two usual borders need no more calls
+    for start, following in islice(tokens, 1, None):  # the hot loop: the two usual borders need no call
         if start - end == 1 and text[end] == " ":
             out.append(_CLAUSE if text[end - 1] in _CLAUSE_END else _WORD)
         elif start == end and text[start - 1 : start + 1].isascii():
@@ -172,7 +171,7 @@ def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
 
 
 def _between(text: str, before: int, after: int) -> int:
-    """How good a cut is between a token that ends at `before` and the next one, which begins at `after`."""
+    """Return the strength between a token that ends at `before` and the next one, which begins at `after`."""
     gap = text[before:after]
     if not gap:
         return _without_gap(text, after)

@@ -1,8 +1,7 @@
-"""Which language a text is in, and each language's function words.
+"""Detect the language of a text, list its function words, and stem its words.
 
-Detection is for choosing a stemmer, so it leans on what is cheap and certain: the script, then the closed
-classes of a language (articles, pronouns, prepositions, auxiliaries), its letters and its endings. Nothing is
-trained and nothing is loaded but a word list of a few kilobytes.
+Detection chooses a stemmer. It uses cheap and certain evidence: the script, then function words (articles, pronouns,
+prepositions, auxiliaries), letters and endings. It needs no model, only a word list of a few kilobytes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from types import MappingProxyType
 
 import Stemmer
 
-# ISO 639-1 code -> Snowball algorithm, for every language whose closed-class words we also know.
+# ISO 639-1 code -> Snowball algorithm, for every language with a list of function words.
 STEMMERS: Mapping[str, str] = MappingProxyType(
     {
         "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek",
@@ -31,16 +30,16 @@ STEMMERS: Mapping[str, str] = MappingProxyType(
 LANGUAGES: tuple[str, ...] = tuple(STEMMERS)
 
 _local = threading.local()
-_SAMPLE = 4000  # code points looked at: several hundred words settle any language, and cost is bounded
-_PRIOR_BONUS = 2.0  # votes: a chunk goes against its document's language only on clear evidence
-# (votes, lead over the runner-up) that decide: about one word that only this language has, or less without a rival.
+_SAMPLE = 4000  # code points read: several hundred words are enough for any language
+_PRIOR_BONUS = 2.0  # votes: a chunk differs from its document's language only on clear evidence
+# Sufficient (votes, lead over the second): about one word of this language alone, or less without a rival.
 _ENOUGH = ((1.0, 1.1), (0.5, 2.0))
-_REPEATS = 3  # votes that one word can give by being repeated
+_REPEATS = 3  # most votes of one repeated word
 _NAME_WEIGHT = 0.3  # of a capitalised word
 _ENDING_VOTE = 0.35  # an ending is weaker evidence than a word
-_WORDS_KEPT = 16_384  # whose votes are remembered,
-_COMMON_LENGTH = 40  # and how long they may be: a text without spaces is one word of thousands of letters
-_LETTER_VOTE = 0.6  # for a word with a letter that only few languages use
+_CACHED_WORDS = 16_384
+_CACHED_LENGTH = 40  # letters; a text without spaces is one word of thousands of letters
+_LETTER_VOTE = 0.6  # for a word with a letter that few languages use
 
 _LETTERS: Mapping[str, str] = {
     "ä": "fi sv de et", "ö": "fi sv de et hu tr is", "å": "sv no da", "æ": "no da is", "ø": "no da", "ß": "de",
@@ -56,7 +55,7 @@ _LETTERS: Mapping[str, str] = {
     "ي": "ar", "ك": "ar", "ة": "ar",
 }  # fmt: skip
 
-# Scripts in the order in which they are tried; those of one language decide at once, the others by votes.
+# Scripts in the order of testing. A script of one language decides at once, the others need votes.
 _SCRIPTS: tuple[tuple[str, str, str], ...] = (
     ("kana", "\u3040-\u30ff\uff66-\uff9f", "ja"),
     ("hangul", "\u1100-\u11ff\uac00-\ud7af", "ko"),
@@ -96,23 +95,23 @@ def _folded(text: str) -> str:
 
 
 def word_list(kind: str) -> dict[str, frozenset[str]]:
-    """Language -> the items of all its lines of this kind in `function_words.txt`, which lists the kinds."""
-    found: dict[str, set[str]] = {}
+    """Return language -> items of all its lines of this kind in `function_words.txt` (kinds are listed there)."""
+    by_language: dict[str, set[str]] = {}
     for language, of_kind, *items in _word_lines():
         if of_kind == kind:
-            found.setdefault(language, set()).update(_folded(item) for item in items)
-    return {language: frozenset(items) for language, items in found.items()}
+            by_language.setdefault(language, set()).update(_folded(item) for item in items)
+    return {language: frozenset(items) for language, items in by_language.items()}
 
 
 @lru_cache(maxsize=1)
 def _word_lines() -> list[list[str]]:
-    """Language, kind and items of each line."""
+    """Return language, kind and items of each line."""
     text = Path(__file__).with_name("function_words.txt").read_text("utf-8")
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def _shared(vote: float, *lists: Mapping[str, frozenset[str]]) -> dict[str, tuple[tuple[str, float], ...]]:
-    """Item -> (language, votes): an item that n languages share gives each of them `vote` / n."""
+    """Return item -> (language, votes). An item of n languages gives each of them `vote` / n."""
     owners: dict[str, dict[str, None]] = {}
     for items_of in lists:
         for language, items in items_of.items():
@@ -122,7 +121,7 @@ def _shared(vote: float, *lists: Mapping[str, frozenset[str]]) -> dict[str, tupl
 
 
 FUNCTION_WORDS: Mapping[str, frozenset[str]] = MappingProxyType(word_list("words"))
-# Greetings tell a language in chats, yet people search for them: they vote and are never left out of a query.
+# Greetings reveal the language of a chat, but people search for them: they vote and are never dropped from a query.
 _WORD_VOTES = _shared(1.0, FUNCTION_WORDS, word_list("greetings"))
 _ENDING_VOTES = _shared(_ENDING_VOTE, word_list("endings"))
 _LETTER_VOTES = {
@@ -135,7 +134,7 @@ _LATIN = tuple(
     if language not in {each for _, _, languages in _SCRIPTS for each in languages.split()} or language == "sr"
 )
 _LONGEST_ENDING = max(map(len, _ENDING_VOTES))
-# Languages so alike that a short sentence may be in any of them, and spellings that tell them apart a little.
+# Languages so similar that a short sentence fits all of them, and spellings that distinguish them a little.
 _ALIKE: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
         "da": re.compile(r"[øe]j|øg|åb|[aeiouyæøå]bn"),
@@ -144,7 +143,7 @@ _ALIKE: Mapping[str, re.Pattern[str]] = MappingProxyType(
     }
 )
 _SPELLING_VOTE = 0.1
-_SOME, _LEAD = 0.5, 1.1  # votes that the likeliest of them needs, and its lead over all other languages
+_SOME, _LEAD = 0.5, 1.1  # votes that the likeliest needs, and its lead over all other languages
 
 
 @lru_cache(maxsize=8_192)
@@ -154,13 +153,13 @@ def _script_of(letter: str) -> str:
 
 
 def _script(sample: str) -> str:
-    """The script that carries most of the sample, "" when it has no letters. Kana settles Japanese."""
-    if not _NOT_LATIN.search(sample):  # nearly all texts here, and looking at each run takes most of the time
+    """Return the main script of the sample, "" without letters. Kana decides for Japanese."""
+    if not _NOT_LATIN.search(sample):  # a fast path for most texts
         return "latin" if _LETTER.search(sample) else ""
     counts: Counter[str] = Counter()
     for letter, times in Counter(sample).items():
         if name := _script_of(letter):
-            # An ideograph says as much as a short word, so a few Latin product names do not outvote a sentence.
+            # An ideograph counts like a short word, so that a few Latin product names do not outvote a sentence.
             counts[name] += times * (3 if name in _IDEOGRAPHIC else 1)
     if not counts:
         return ""
@@ -170,59 +169,58 @@ def _script(sample: str) -> str:
 
 
 def _votes(sample: str, candidates: tuple[str, ...]) -> dict[str, float]:
-    """Votes per candidate language of the words, endings and letters in `sample`."""
+    """Return the votes of the words, endings and letters in `sample` for each candidate language."""
     votes = dict.fromkeys(candidates, 0.0)
-    for word, weight in _witnesses(sample).items():
-        for language, vote in _shown(word) if len(word) <= _COMMON_LENGTH else _shown.__wrapped__(word):
+    for word, weight in _weighted_words(sample).items():
+        for language, vote in _word_votes(word) if len(word) <= _CACHED_LENGTH else _word_votes.__wrapped__(word):
             if language in votes:
                 votes[language] += vote * weight
     return votes
 
 
-@lru_cache(maxsize=_WORDS_KEPT)
-def _shown(word: str) -> tuple[tuple[str, float], ...]:
-    """The votes of a word in lower case, its ending and its letters."""
-    shown = [*_WORD_VOTES.get(_folded(word), ())]
-    if not shown:
+@lru_cache(maxsize=_CACHED_WORDS)
+def _word_votes(word: str) -> tuple[tuple[str, float], ...]:
+    """Return the votes of a lower-case word, its ending and its letters."""
+    votes = [*_WORD_VOTES.get(_folded(word), ())]
+    if not votes:
         sizes = range(min(_LONGEST_ENDING, len(word) - 2), 1, -1)
-        shown += next((_ENDING_VOTES[word[-size:]] for size in sizes if word[-size:] in _ENDING_VOTES), ())
-    for letter in dict.fromkeys(word) if len(word) > 2 else ():  # a lone letter stands in a table, not in a sentence
-        shown += _LETTER_VOTES.get(letter, ())
-    return tuple(shown)
+        votes += next((_ENDING_VOTES[word[-size:]] for size in sizes if word[-size:] in _ENDING_VOTES), ())
+    for letter in dict.fromkeys(word) if len(word) > 2 else ():  # a single letter is rather a label than a word
+        votes += _LETTER_VOTES.get(letter, ())
+    return tuple(votes)
 
 
-def _witnesses(sample: str) -> dict[str, float]:
-    """The sample's words in lower case, with how much each is worth.
+def _weighted_words(sample: str) -> dict[str, float]:
+    """Return the words of the sample in lower case with their weights.
 
-    A word counts up to `_REPEATS` times: what is all over a page is one habit of that page. A capital past the
-    first word mostly means a name, and names know no language ("Los Angeles"); a text all in capitals means none.
+    A word counts up to `_REPEATS` times. A capitalised word after the first one is mostly a name, and names reveal no
+    language ("Los Angeles"). In a text of capitals only, no word is a name.
     """
     if sample.isupper():
         sample = sample.lower()
     weights: dict[str, float] = {}
     for n, (word, times) in enumerate(Counter(_WORD.findall(sample)).items()):
-        small = _small(word) if len(word) <= _COMMON_LENGTH else _small.__wrapped__(word)
+        small = _small(word) if len(word) <= _CACHED_LENGTH else _small.__wrapped__(word)
         weight = (_NAME_WEIGHT if n else 1.0) if word[0].isupper() else times if times < _REPEATS else _REPEATS
         weights[small] = weights.get(small, 0.0) + weight
     return weights
 
 
-@lru_cache(maxsize=_WORDS_KEPT)
+@lru_cache(maxsize=_CACHED_WORDS)
 def _small(word: str) -> str:
-    """The word in lower case; of two words that an apostrophe joins the one that tells more."""
+    """Return the word in lower case; of two words joined by an apostrophe, the one that votes."""
     small = word.lower().replace("’", "'")
     head, _, tail = small.partition("'")
     if not tail:
         return small
-    return next((each for each in (head + tail, "'" + tail) if each in _WORD_VOTES), head + "'")
+    return next((part for part in (head + tail, "'" + tail) if part in _WORD_VOTES), head + "'")
 
 
 def detect_language(text: str, prior: str = "") -> str:
-    """ISO 639-1 code of the text's language, or `prior` when the evidence is too thin ("" when there is none).
+    """Return the ISO 639-1 code of the text's language, or `prior` ("" by default) if the evidence is too thin.
 
-    `prior` is the language of what the text belongs to, for example its document: it wins near ties, so a
-    chunk of names and numbers is analysed like its neighbours. Norwegian is "no", whichever its written form.
-    Only a bounded sample from the start is read.
+    `prior` is the language of the document around the text. It wins near ties, so that a chunk of names and numbers is
+    analysed like its neighbours. Norwegian is "no" in both written forms. Only the first code points are read.
     """
     sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
     script = _script(sample)
@@ -246,8 +244,7 @@ _KNOWN = frozenset(FUNCTION_WORDS) | {each for _, _, languages in _SCRIPTS for e
 
 
 def language_code(value: object) -> str:
-    """The language that somebody has told, such as "fi", "FI" or "sv-SE", as `detect_language` names it; "" for what is
-    none that it knows."""
+    """Return a language given by a caller ("fi", "FI", "sv-SE") as `detect_language` names it; "" if it is unknown."""
     code = re.split(r"[-_]", value.strip().lower(), maxsplit=1)[0] if isinstance(value, str) else ""
     code = _WRITTEN_FORMS.get(code, code)
     return code if code in _KNOWN else ""
@@ -255,14 +252,14 @@ def language_code(value: object) -> str:
 
 @lru_cache(maxsize=512)
 def language_of_query(text: str) -> str:
-    """`detect_language` of a short text that several ask about: the words, the stems and the answer."""
+    """Return `detect_language` of a query; cached, because several parts of a search need it."""
     return detect_language(text)
 
 
 def likelier_of_alike(text: str) -> str:
-    """Danish, Norwegian or Swedish, whichever is the likeliest, where the text is surely one of them; else "".
+    """Return the likeliest of Danish, Norwegian and Swedish if the text is surely one of them, else "".
 
-    For what people read, where the wrong one of these does little harm; `detect_language` would rather not say.
+    Used for texts that people read, where confusing them does little harm. `detect_language` abstains in this case.
     """
     sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
     if _script(sample) != "latin":
@@ -277,12 +274,12 @@ def likelier_of_alike(text: str) -> str:
 
 @lru_cache(maxsize=131072)
 def stem(word: str, language: str) -> str:
-    """The folded word's Snowball stem, or the word itself in a language without a stemmer."""
+    """Return the Snowball stem of a folded word, or the word itself in a language without a stemmer."""
     return str(_stemmer(language).stemWord(word)) if language in STEMMERS else word
 
 
 def _stemmer(language: str) -> Stemmer.Stemmer:
-    """One per thread and language: Snowball's state is not to be shared between threads."""
+    """Return the stemmer of this thread and language; Snowball's state must not be shared between threads."""
     stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__.setdefault("stemmers", {})
     if language not in stemmers:
         stemmers[language] = Stemmer.Stemmer(STEMMERS[language])

@@ -1,7 +1,7 @@
-"""The few words by which two sentences can say opposite things: negations and number words, by language.
+"""Negations and number words by language (ISO 639-1): the words that make two similar sentences contradict each other.
 
-Written from general knowledge of each language (ISO 639-1). A word that is something else in another language ("en"
-denies in Finnish and is an article in Swedish) counts in its own only.
+A word with another meaning in another language ("en" negates in Finnish and is an article in Swedish) counts only in
+its own language.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NUMBER_WORDS: Mapping[str, Mapping[str, str]] = {
     }.items()
 }
 
-# For a sentence whose language is not told: the words of all of them, but for those that are common elsewhere.
+# For a sentence of unknown language: the words of all languages except those that are common in another one.
 _COMMON = "en et ette no ej utan inga none to fire sex ti ni elf acht ten"
 _DOUBTFUL = frozenset(_COMMON.split())
 ANY_NEGATION = frozenset().union(*NEGATIONS.values()) - _DOUBTFUL

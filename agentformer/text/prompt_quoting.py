@@ -1,8 +1,8 @@
-"""Stored text in a prompt: data that closes no frame, passes for no token of a chat template, and hides nothing.
+"""Escape stored text for a prompt, so that it closes no tag, imitates no token of a chat template and hides nothing.
 
-What a model is shown is changed here; what is stored, quoted and cited is not. Frames are tags in angle brackets, so
-quoted text has none: `‹` stands for them, and `⟦` for a bracket of what would pass for a frame or a token. All of this
-is linear in the text.
+Only the prompt is changed; stored, quoted and cited text is not. Prompts frame data in tags of angle brackets, so
+escaped text has none: `‹` replaces them, and `⟦` replaces the bracket of an apparent tag or token. All functions take
+time linear in the text.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-# Tags that data or roles are framed in, by us and by others.
+# Tags that frame data or roles, in our prompts and in others'.
 _FRAMES = {
     *("passage", "passages", "memory", "core-memory", "recalled-memory", "tool-result", "note", "message", "messages"),
     *("mistakes", "question", "system", "user", "assistant"),
 }
 _BREAK = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-# What a model reads and a person does not see: controls, marks of direction, selectors, fillers, tags. Joiners stay
-# between letters that need them, as in Persian and in families of emoji.
+# Characters that a model reads and a person does not see: controls, direction marks, selectors, fillers, tags. Joiners
+# stay between letters that need them, as in Persian and in emoji sequences.
 _JOINERS = re.compile("([\u200c\u200d])[\u200c\u200d]+")
 _STRAY = re.compile("(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])")
 _HIDDEN = re.compile(
@@ -28,15 +28,15 @@ _HIDDEN = re.compile(
 _OPENS = re.compile(r"&(?:amp;){0,9}(?:lt|#0{0,9}60|#x0{0,9}3c);", re.IGNORECASE)
 _CLOSES = re.compile(r"&(?:amp;){0,9}(?:gt|#0{0,9}62|#x0{0,9}3e);", re.IGNORECASE)
 _ANGLES = str.maketrans("<>＜＞﹤﹥", "‹›‹›‹›")
-# What may be read as the tag of a frame, whichever brackets it has.
+# An apparent tag of a frame, with any kind of bracket.
 _TAG = re.compile(
     r"(?:[<＜﹤‹〈⟨❮〈《⟪«≪˂ᐸ≺]|\\u003c|\\x3c|%3c)"
     r"(?=[\s\u200c\u200d]{0,9}/?[\s\u200c\u200d]{0,9}(?P<name>[\w‐‑–\u200c\u200d-]{4,40}))",
     re.IGNORECASE,
 )
 _LIKE_LATIN = str.maketrans("аеорсухіѕԁɡһјοαι_‐‑–", "aeopcyxisdghjoai----")
-# Tokens of chat templates in square brackets: Mistral's, BERT's, GLM's; EXAONE's; MiniMax's. In a document any word in
-# capitals may be one; a person who writes "[OK]" means nothing by it.
+# Tokens of chat templates in square brackets (Mistral, BERT, GLM, EXAONE, MiniMax). In a document any word in capitals
+# counts as one; in a person's message only known tokens do, so that "[OK]" stays.
 _KNOWN = (
     r"INST|SYS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|ARGS|CALL_ID|THINK|CLS|SEP|MASK|PAD|UNK|BOS|EOS"
     r"|UNUSED_TOKEN_\d{1,6}|[gs]MASK"
@@ -45,7 +45,7 @@ _ROLES = r"(?i:\s?/?\s?(?:inst|system|user|assistant)\s?)"
 _OTHERS = r"\[(?=\||e~\[)|\](?=~!?b[\[\]])"
 _SQUARE = re.compile(rf"\[(?P<token>/?(?:[A-Z][A-Z_]{{1,28}}[A-Z](?:_\d{{1,6}})?|{_KNOWN})|{_ROLES})\]|{_OTHERS}")
 _SQUARE_KNOWN = re.compile(rf"\[(?P<token>/?(?:{_KNOWN})|{_ROLES})\]|{_OTHERS}")
-# Such tokens in angle brackets, in the words of people, who may use these otherwise.
+# Known tokens in angle brackets, for people's messages, where other angle brackets stay.
 _ANGLED = re.compile(
     r"<(?=[|｜]|</?SYS>>|/?(?:s|unk|pad|bos|eos|sop|eop|mask|(?:start|end|begin)_of_\w{1,20}|im_(?:start|end|sep)"
     r"|endoftext|(?:unused|extra_id|reserved)_?\d{1,6})>)",
@@ -56,7 +56,7 @@ _ROLE = re.compile(
     r"|#{1,6}[ \t]{0,4}(?:human|assistant|system|user|instructions?|response|input))(?=[ \t*_]{0,4}[:：])",
     re.IGNORECASE | re.MULTILINE,
 )
-# What `inert` writes, in a model's words. A quoted frame, number or token of a template stays as it is.
+# What `escape_text` writes, as it appears in a model's answer. An escaped frame, number or template token stays.
 _QUOTED_ANGLE = re.compile(r"(?P<open>‹(?![|｜]))|(?P<frame>⟦[^⟦⟧‹›\n]{1,60}›)|›")
 _QUOTED_SQUARE = re.compile(
     r"⟦(?P<role>(?:#{1,6}[ \t]{0,4})?[A-Za-z]{4,12})⟧(?=[ \t*_]{0,4}[:：])"
@@ -65,7 +65,7 @@ _QUOTED_SQUARE = re.compile(
 
 
 def escape_text(text: str) -> str:
-    """The text as data within a frame."""
+    """Escape text that stands inside a tag."""
     text = strip_hidden(_BREAK.sub("\n", text))
     text = _CLOSES.sub("›", _OPENS.sub("‹", text))
     text = _TAG.sub(lambda tag: "⟦" if _is_frame(tag["name"]) else tag[0], text).translate(_ANGLES)
@@ -73,17 +73,17 @@ def escape_text(text: str) -> str:
 
 
 def strip_hidden(text: str) -> str:
-    """The text without what nobody sees."""
+    """Remove invisible characters."""
     return _STRAY.sub("", _JOINERS.sub(r"\1", _HIDDEN.sub("", text)))
 
 
 def escape_line(text: str) -> str:
-    """The same on one line that cannot leave double quotes, for a name within a tag."""
+    """Escape text for a quoted attribute of a tag: one line without double quotes."""
     return " ".join(escape_text(text).replace('"', "'").split())
 
 
 def escape_json(text: str) -> str:
-    """JSON that is the same value and escaped: what would not be is written as codes."""
+    """Escape JSON text with JSON codes, so that its value stays the same."""
     for pattern in (_HIDDEN, _JOINERS, _STRAY, _BREAK, _SQUARE):
         text = pattern.sub(_coded, text)
     for pattern in (_OPENS, _CLOSES):
@@ -93,31 +93,32 @@ def escape_json(text: str) -> str:
 
 
 def strip_template_tokens(text: str) -> str:
-    """Words of a person, or of a model, as they are, but without what a server may take for a token of its template."""
+    """Break tokens of chat templates in a message of a person or a model; everything else stays."""
     return _SQUARE_KNOWN.sub(_broken, _ANGLED.sub("‹", text))
 
 
 class MarkerRestorer:
-    """A model's text with the brackets that its source had: it copies the signs that stand for them. Signs that
-    `given`, the texts as they are stored, have themselves stay."""
+    """Restores the brackets in a model's text that were escaped in its prompt. Replacement characters that occur in the
+    stored texts themselves stay."""
 
-    def __init__(self, given: Iterable[str]) -> None:
-        signs = {sign for text in given for sign in "‹›⟦⟧" if sign in text}
+    def __init__(self, stored: Iterable[str]) -> None:
+        signs = {sign for text in stored for sign in "‹›⟦⟧" if sign in text}
         self._angles, self._squares = not signs & set("‹›"), not signs & set("⟦⟧")
 
-    def __call__(self, text: str) -> str:
+    def restore(self, text: str) -> str:
+        """Return `text` with its original brackets."""
         if self._angles:
             text = _QUOTED_ANGLE.sub(lambda sign: sign["frame"] or ("<" if sign["open"] else ">"), text)
         return _QUOTED_SQUARE.sub(_whole, text) if self._squares else text
 
 
 def wrap_in_tag(tag: str, text: str) -> str:
-    """The text as data in a frame that it cannot leave."""
+    """Return the escaped text between opening and closing `tag`."""
     return f"<{tag}>\n{escape_text(text)}\n</{tag}>"
 
 
 def _is_frame(name: str) -> bool:
-    """Does it read as the name of a frame, in letters of whatever kind?"""
+    """Return whether a name reads as a frame's tag, in letters of any script."""
     plain = unicodedata.normalize("NFKC", name).casefold().translate(_LIKE_LATIN)
     return "".join(ch for ch in plain if ch.isalpha() or ch == "-").strip("-") in _FRAMES
 
@@ -129,7 +130,7 @@ def _broken(token: re.Match[str]) -> str:
 
 
 def _whole(quoted: re.Match[str]) -> str:
-    """What `_broken` and the quoting of a role had before them."""
+    """Undo `_broken` and the escaping of a role."""
     if quoted["role"]:
         return quoted["role"] if _ROLE.match(f"{quoted['role']}:") else quoted[0]
     if not quoted["token"]:
@@ -139,15 +140,15 @@ def _whole(quoted: re.Match[str]) -> str:
 
 
 def _coded(found: re.Match[str]) -> str:
-    """JSON codes for what was found; of a token, for its brackets."""
+    """Return JSON escape codes for a match; for a token, of its brackets only."""
     if found.re is not _SQUARE or found["token"] is None:
         return _codes(found[0])
     return f"{_codes('[')}{found['token']}{_codes(']')}"
 
 
 def _coded_tag(tag: re.Match[str]) -> str:
-    """The same for the opening of what reads as a frame. A backslash is itself half of a code, so what follows it is
-    coded."""
+    """Escape the opening bracket of an apparent tag. After a backslash, which begins a JSON code itself, the following
+    character is escaped."""
     if not _is_frame(tag["name"]):
         return tag[0]
     at = 1 if tag[0][0] == "\\" else 0

@@ -1,8 +1,8 @@
-"""How far a text extracted from a page can be believed: pure statistics, no vocabulary, no language model.
+"""Estimate the quality of text extracted from a page by statistics, without a dictionary or a model.
 
-A wrong verdict costs differently on the two sides: rubbish in the index poisons every search, and a good page
-called garbled is lost. So each sign has a threshold that real prose, tables, code and the scripts of the world
-stay well clear of, and a short text is only ever condemned for signs that need no statistics.
+Garbled text in the index harms every search, and a good page called garbled is lost. So each threshold is far from
+what real prose, tables, code and the world's scripts reach, and a short text is judged only by signs that need no
+statistics.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Literal
 Verdict = Literal["good", "doubtful", "garbled", "empty"]
 
 GARBLED_BELOW = 0.5
-DOUBTFUL_BELOW = 0.93  # one visible flaw is enough to ask the other extractor
+DOUBTFUL_BELOW = 0.93  # one visible flaw is enough to try the other extractor
 
-# Letter frequencies (per mille, a..z, accents taken off) as published for languages far apart from each other;
-# a text is held against the nearest. Rounded: only the shape matters.
+# Published letter frequencies (per mille, a..z, without accents) of unrelated languages, rounded. A text is compared
+# with the nearest.
 _FREQUENCIES: dict[str, tuple[int, ...]] = {
     #        a   b   c   d   e   f   g   h   i   j   k   l   m   n   o   p   q   r   s   t   u   v   w   x   y   z
     "en": (82, 15, 28, 43, 127, 22, 20, 61, 70, 2, 8, 40, 24, 67, 75, 19, 1, 60, 63, 91, 28, 10, 24, 2, 20, 1),
@@ -42,19 +42,19 @@ _FREQUENCIES: dict[str, tuple[int, ...]] = {
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _UNFOLDED = str.maketrans({"ø": "o", "æ": "a", "œ": "o", "ß": "s", "ł": "l", "đ": "d", "ð": "d", "þ": "t", "ı": "i"})
 
-# Measured on distinct words, honest text against random substitutions of it: with 120 letters honest pages have
-# a cosine of at least .80 (1 in 1,000 below .87) and nine in ten ciphers less than .74; with 300, .91 and .75.
-MIN_LETTERS_FOR_STATISTICS = 120  # below, an honest list of names can look like a cipher
-MIN_LETTERS_UNMAPPED = 30  # where the font itself admits that it has no mapping
+# Measured on distinct words, real text against random substitutions of its letters: with 120 letters real pages have a
+# cosine of at least .80 (1 in 1,000 below .87) and nine in ten substitutions below .74; with 300 letters .91 and .75.
+MIN_LETTERS_FOR_STATISTICS = 120  # a shorter list of names can look like a cipher
+MIN_LETTERS_UNMAPPED = 30  # if the font declares that it has no mapping
 MANY_LETTERS = 300
 LEAST_LIKENESS = 0.82
 LEAST_LIKENESS_OF_MANY = 0.87
 
-_LAYOUT = frozenset("\r\n\t\f\v \u00a0\u00ad\ufffe")  # U+FFFE: pdfium's mark for a hyphen at a line's end
+_LAYOUT = frozenset("\r\n\t\f\v \u00a0\u00ad\ufffe")  # U+FFFE: pdfium's mark for a hyphen at a line end
 
 _GLYPH_NAMES = re.compile(r"/[A-Za-z]{0,3}\d{1,5}(?=[/\s\u25a1]|$)|\(cid:\d+\)|\b(?:uni|glyph|gid)[0-9A-F]{2,6}\b")
 _MOJIBAKE = re.compile(r"Ã[\u0080-\u00bf\u0192\u201a-\u2026\u20ac]|â€[\u0080-\u2122]|Â[\u00a0-\u00bf]|ï»¿")
-_WORD = re.compile(r"[^\W\d_]{4,}")  # shorter ones are often units and codes
+_WORD = re.compile(r"[^\W\d_]{4,}")  # shorter words are often units and codes
 _FOREIGN_RUN = re.compile(r"[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f]{3,}")
 _LATIN_RUN = re.compile(r"[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f]+")
 _CASE_CHAOS = re.compile(r"(?<=[a-z\u00df-\u00f6\u00f8-\u00ff])[A-Z\u00c0-\u00d6\u00d8-\u00de]")
@@ -63,7 +63,7 @@ _SYMBOL_IN_WORD = re.compile(
 )
 _LAM_ALEF_TURNED = re.compile("(?<![\u0621-\u064a])\u0627[\u0622\u0623\u0625]\u0644")
 
-# Scripts that one page mixes in good faith count as one.
+# Scripts that real pages mix count as one.
 _SCRIPT_FAMILY = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "HANGUL": "CJK", "BOPOMOFO": "CJK", "FULLWIDTH": "CJK"}
 _SHARED = frozenset(
     {"MATHEMATICAL", "SUPERSCRIPT", "SUBSCRIPT", "MODIFIER", "FEMININE", "MASCULINE", "MICRO", "DOUBLE"}
@@ -72,7 +72,7 @@ _SHARED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """`score` is in 0..1, higher is better, and comparable between two readings of the same page."""
+    """Quality of a page's text. `score` is in 0..1, higher is better, comparable between two readings of one page."""
 
     score: float
     letters: int  # letters and digits
@@ -81,10 +81,10 @@ class Quality:
 
 
 def assess(text: str, *, unmapped: float = 0.0) -> Quality:
-    """Judge a page's raw text, before any cleaning hides the traces.
+    """Return the quality of a page's raw text, before it is normalised.
 
-    `unmapped` is the share of characters for which the extractor says that the font has no mapping to
-    Unicode. Such text may still be right (many fonts keep ASCII codes), so it only sharpens the statistics.
+    `unmapped` is the share of characters, 0..1, that the font does not map to Unicode. Such text may still be right
+    (many fonts keep ASCII codes), so it only makes the statistics stricter.
     """
     counts = Counter(text)
     visible = sum(n for c, n in counts.items() if c not in _LAYOUT and not c.isspace())
@@ -109,7 +109,7 @@ def assess(text: str, *, unmapped: float = 0.0) -> Quality:
 def _unreadable(text: str, counts: Counter[str], visible: int) -> float:
     bad = sum(n for c, n in counts.items() if c not in _LAYOUT and _meaningless(c))
     glyphs = sum(len(m) for m in _GLYPH_NAMES.findall(text))
-    if glyphs * 5 < visible:  # paths such as /v1/12 and "and/or" are honest
+    if glyphs * 5 < visible:  # real text has paths such as /v1/12 and "and/or"
         glyphs = 0
     return (bad + glyphs) / visible * 4.0  # one in eight is garbled
 
@@ -121,7 +121,7 @@ def _meaningless(char: str) -> bool:
 
 
 def _mojibake(text: str, letters: int) -> float:
-    """UTF-8 read as Latin-1, another code page read as Latin-1, capitals and symbols inside words."""
+    """Return the penalty for UTF-8 or another code page read as Latin-1: odd pairs, capitals or symbols in words."""
     if letters < 8:
         return 0.0
     pairs = sum(2 for _ in _MOJIBAKE.finditer(text))
@@ -156,11 +156,11 @@ def _script(char: str) -> str:
 
 
 def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
-    """A font without a Unicode map read by glyph number gives letters, but not with a language's frequencies."""
-    # Each word once: what a page repeats tells nothing about its language.
+    """Return the penalty for letters without a language's frequencies, as from a font without a Unicode map."""
+    # Each word once: repetitions say nothing about the language.
     likeness, letters = letter_likeness(Counter("".join(set(_WORD.findall(text.lower())))))
     digits = sum(n for c, n in counts.items() if c.isdecimal())
-    if letters < digits:  # tables and hexadecimal dumps are no prose
+    if letters < digits:  # tables and hexadecimal dumps are not prose
         return 0.0
     if letters < MIN_LETTERS_FOR_STATISTICS:
         needed = LEAST_LIKENESS - 0.1 if unmapped > 0.5 and letters >= MIN_LETTERS_UNMAPPED else 0.0
@@ -171,7 +171,7 @@ def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
 
 
 def letter_likeness(counts: Counter[str]) -> tuple[float, int]:
-    """(cosine with the nearest language's letter frequencies, number of Latin letters counted)."""
+    """Return the cosine with the nearest language's letter frequencies (0..1) and the number of Latin letters."""
     folded: Counter[str] = Counter()
     for char, n in counts.items():
         if char.isalpha() and char < "\u1f00":
@@ -191,17 +191,17 @@ def letter_likeness(counts: Counter[str]) -> tuple[float, int]:
 
 
 def _lost_spaces(text: str) -> float:
-    """Share of Latin letters in runs too long for words; Finnish and German compounds rarely pass 24 letters."""
+    """Return the penalty for runs of letters too long for words; compounds rarely exceed 24 letters."""
     runs = _LATIN_RUN.findall(text)
     total = sum(map(len, runs))
     if total < 40:
         return 0.0
     long = sum(len(r) for r in runs if len(r) > 24)
-    # One long compound on a short page is no sign; a page of glued words has them throughout.
+    # One long compound on a short page is normal.
     return max(0.0, long / total - 0.2) * 0.6
 
 
 def _turned_ligatures(text: str) -> float:
-    """Arabic lam-alef ligatures taken apart in visual order: no word begins with alef and hamza-alef."""
+    """Return the penalty for Arabic lam-alef ligatures in visual order: no word begins with alef and hamza-alef."""
     turned = len(_LAM_ALEF_TURNED.findall(text))
     return min(0.3, 0.08 + 0.01 * turned) if turned else 0.0

@@ -1,7 +1,7 @@
-"""Where sentences begin and end, in any language, by rules that look only a few characters around a stop.
+"""Split text of any language into sentences by rules that look at a few characters around a full stop.
 
-A wrong cut costs more than a missed one: a quote torn after "esim." misleads a reader, two sentences in one do
-not. So a stop ends a sentence only where nothing speaks against it.
+A wrong border costs more than a missed one: a quote cut after "esim." misleads a reader, two sentences in one quote
+do not. So a stop ends a sentence only if no rule objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CANDIDATE = re.compile(
     rf"|(?P<full>[。！？｡]+[{_CLOSERS}]*)"
     rf"|(?P<stop>(?:(?<![.!?…])[.!?…]+|[।॥؟۔։።])[{_CLOSERS}]*)(?=\s|$)"
 )
-# (The look-behind keeps a run of stops from being tried again from each of its stops.)
+# The look-behind prevents a run of stops from being matched again from each of its stops.
 _LOOKBACK = 40  # code points: longer than any abbreviation
 _WORD_BEFORE = re.compile(r"[^\s\"'“„‘«‹(\[（]*$")
 _LIST_ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s|#{1,6}\s|>|\|)", re.IGNORECASE)
@@ -31,19 +31,19 @@ def _everywhere(kind: str) -> frozenset[str]:
     return frozenset().union(*word_list(kind).values())
 
 
-# Of all languages at once: quotations and names mix them, and few clash. Abbreviations hardly ever end a sentence;
-# the closing ones ("etc.") do when a capital follows; nouns after ordinals matter where nouns have capitals.
+# Of all languages together: quotations and names mix languages, and few words clash. Abbreviations hardly ever end a
+# sentence; closing ones ("etc.") do if a capital follows; nouns after ordinals matter where nouns have capitals.
 _ABBREVIATIONS = _everywhere("abbreviations")
 _CLOSING_ABBREVIATIONS = _everywhere("closings")
 _ORDINAL_NOUNS = _everywhere("ordinals")
 
 
 def sentence_spans(text: str) -> list[Span]:
-    """The text's sentences in order, trimmed, never overlapping; together they cover all that is not white space.
+    """Return the sentences of `text` in order, trimmed, without overlap; together they cover all but white space.
 
-    A blank line always ends a sentence; a single line break only before a list item or after a heading.
+    A blank line always ends a sentence. A single line break does only before a list item or after a heading.
     """
-    caseless = text.islower()  # chat without capitals: then a small letter may begin a sentence
+    caseless = text.islower()  # chat without capitals: a small letter may begin a sentence
     spans: list[Span] = []
     start = paragraph = 0
     for match in _CANDIDATE.finditer(text):
@@ -63,7 +63,7 @@ def sentence_spans(text: str) -> list[Span]:
 
 
 def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
-    """The range without white space around it; nothing when nothing else is there."""
+    """Yield the range without surrounding white space, if anything is left."""
     piece = text[start:end]
     bare = piece.strip()
     if bare:
@@ -72,7 +72,7 @@ def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
-    """Whether this stop, which white space or the end follows, ends its sentence."""
+    """Return whether a stop before white space or the end of the text ends its sentence."""
     mark = match[0].rstrip(_CLOSERS.replace("\\", ""))
     following = text[match.end() : match.end() + _LOOKBACK].lstrip(_OPENERS + "\r")
     if not following:
@@ -92,7 +92,7 @@ def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
 
 
 def _abbreviated(word: str, following: str, first: bool) -> bool:
-    """Whether `word`, before a single full stop, is shortened, an initial, or an ordinal number."""
+    """Return whether `word` before a full stop is an abbreviation, an initial or an ordinal number."""
     folded = word.casefold()
     capital = following[0].isupper()
     if folded in _CLOSING_ABBREVIATIONS:
@@ -110,13 +110,13 @@ def _abbreviated(word: str, following: str, first: bool) -> bool:
 
 
 def _starts_line(text: str, position: int) -> bool:
-    """Whether only white space stands between the line's start and `position`: "1." is then a list's number."""
+    """Return whether only white space precedes `position` in its line: "1." is a list number then."""
     before = text[max(0, position - 8) : position].rstrip(" \t")
     return not before or before[-1] in "\r\n"
 
 
 def _line_ends(text: str, start: int, paragraph: int, match: re.Match[str]) -> bool:
-    """Whether a single line break ends a sentence: a list item follows, or a heading stood before it."""
+    """Return whether a single line break ends a sentence: before a list item or after a heading."""
     if _LIST_ITEM.match(text, match.end()):
         return True
     line_start = text.rfind("\n", max(start, match.start() - 2 * _HEADING), match.start()) + 1

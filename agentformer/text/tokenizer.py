@@ -1,6 +1,6 @@
-"""From text to lexemes: words, numbers, codes and names, each with the forms that it may be asked for in.
+"""Split text into lexemes: words, numbers, codes and names, each with the forms that a query may use.
 
-Whatever is done to a text is done to a query too. Nothing here knows a language.
+Texts and queries go through the same tokenizer. It is independent of the language.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _CJK = (
     "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _UNSPACED = "\u0e00-\u0e7f\u0e80-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Myanmar, Khmer
-# Vowel signs and joined accents are part of a word, but not of Python's \w.
+# Vowel signs and combining accents belong to a word, but Python's \w excludes them.
 _MARKS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff\u0591-\u05c7\u064b-\u065f"
-# Possessive, so that no text can make the cutter go back over it.
+# Possessive quantifiers: no text can cause backtracking.
 _LETTERS = rf"[^\W{_CJK}{_UNSPACED}]++(?:[{_MARKS}]++[^\W{_CJK}{_UNSPACED}]*+)*+"
-# Groups of digits that are one number to people: of telephones, which begin with + or 0, and of accounts and cards.
-# Each begins with characters that few tokens begin with, and only then looks back: most tokens are words.
-_GROUPED = r"(?:(?:[ -]?\(\d{1,4}\)[ -]?|[ -])\d{2,8}){1,5}(?!\w|:\d)"  # "14" of "14:30" is no part of it
+# Groups of digits that form one number: telephone numbers (they begin with + or 0), accounts and cards.
+# Each pattern begins with a rare character and looks back only then, because most tokens are words.
+_GROUPED = r"(?:(?:[ -]?\(\d{1,4}\)[ -]?|[ -])\d{2,8}){1,5}(?!\w|:\d)"  # "14" of "14:30" does not belong to it
 _PHONE = (
     rf"\+(?<![\w.,+]\+)(?:\d{{7,15}}(?!\w)|(?=\d(?:[ ()-]{{0,2}}\d){{6}})\d{{1,5}}{_GROUPED})"
     rf"|0(?<![\w.,+]0)(?!\d-\d\d-(?:19|20)\d\d(?!\d))"
@@ -58,46 +58,46 @@ _RUNS = re.compile(rf"(?:[^\W\d_]|[{_MARKS}])++|\d+")
 _MARKS_BETWEEN = re.compile(r"[-.,'@:&+#\u2010\u2011]+")
 _JOINTS = re.compile(r"[-.,'@:&+#_\u2010\u2011]+")
 _HYPHENATED = re.compile(rf"(?:[^\W\d_]|[{_MARKS}\-\u2010\u2011])++")
-# Letters and a number as one: "iPhone15", "SKU1234", "16GB".
+# Letters and a number in one token: "iPhone15", "SKU1234", "16GB".
 _MODEL = re.compile(r"(?P<before>[^\W\d_]{2,}+)\d++|\d++(?P<after>[^\W\d_]{2,}+)")
 _DECIMAL = re.compile(r"\d+(?:\.\d+)+")
 _DIGITS = re.compile(r"\d+")
-_SUBSCRIBER = 7  # digits at the end of a telephone number, behind country and area
+_SUBSCRIBER = 7  # last digits of a telephone number, after country and area code
 _VULGAR = re.compile(r"[\u00bc-\u00be](?<=\d.)")
 _QUARTERS = {"\u00bc": ".25", "\u00bd": ".5", "\u00be": ".75"}
 _IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _IDEOGRAPHS = re.compile("[\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]{2,}")
 _HIRAGANA = re.compile("[\u3041-\u309f]")
-# Overlapping pairs of characters: the cheapest unit that finds words where no space divides them.
+# Overlapping character pairs: the cheapest unit that finds words in scripts without spaces.
 _PAIRS = re.compile("(?=([^\u3041-\u309f]{2}))")
 _LOOSE_PAIRS = re.compile("(?=([\u3041-\u309f].|.[\u3041-\u309f]))")
 _DAY_FIRST = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{4})")
 _YEAR_FIRST = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
 _ENGLISH_TAIL = frozenset({"s", "re", "ve", "ll", "d", "m"})
-# Case endings behind a colon, of abbreviations and numbers: "EU:n", "tv:ssä", "3:s".
+# Case endings after a colon, in abbreviations and numbers: "EU:n", "tv:ssä", "3:s".
 _COLON_TAIL = frozenset().union(*word_list("colon").values())
 
 
 @dataclass(frozen=True, slots=True)
 class Lexeme:
-    """What one token of the text gives."""
+    """The forms of one token."""
 
     words: tuple[str, ...] = ()  # to stem
-    inner: tuple[str, ...] = ()  # words inside an identifier, to stem as well
-    codes: tuple[str, ...] = ()  # terms that no language changes
-    parts: tuple[str, ...] = ()  # the same, for the field of this name
+    inner: tuple[str, ...] = ()  # words inside an identifier, also to stem
+    codes: tuple[str, ...] = ()  # terms that are not stemmed
+    parts: tuple[str, ...] = ()  # unstemmed terms of the field `parts`
     capital: bool = False  # written with a capital letter
-    run: str = ""  # of a script that puts no spaces between words
+    run: str = ""  # a run of characters of a script without spaces
 
 
 def lexemes(text: str) -> Iterator[Lexeme]:
-    """The text's tokens. A text without any word gives its symbols as they stand, so it can be found too."""
+    """Yield the lexemes of `text`. A text without words yields its symbols, so that it can be found too."""
     text = text.translate(_INVISIBLE)
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _VULGAR.sub(_decimal, text)).replace("\u2019", "'")
-    found = False
+    empty = True
     for match in _TOKEN.finditer(text):
-        found = True
+        empty = False
         token = match[0]
         kind = match.lastgroup
         if kind == "word":
@@ -110,7 +110,7 @@ def lexemes(text: str) -> Iterator[Lexeme]:
             yield _slashed(token)
         else:
             yield Lexeme(codes=tuple(dict.fromkeys(_GROUPS[kind](token))))
-    if not found:
+    if empty:
         for token in text.split():
             yield Lexeme(codes=tuple(_pieces(token)))
 
@@ -124,8 +124,8 @@ def _pieces(token: str) -> Iterator[str]:
 
 
 def _unspaced(run: str) -> Lexeme:
-    """Pairs of characters. Hiragana are mostly endings and particles, so pairs with one are parts; so are ideographs,
-    singly and as far as they stand together, since that is mostly one word."""
+    """Return the character pairs of a run. Pairs with hiragana (mostly endings and particles), single ideographs and
+    sequences of ideographs (mostly one word) are `parts`."""
     codes = _PAIRS.findall(run) if len(run) > 1 or _HIRAGANA.match(run) else [run]
     together = (piece for word in _IDEOGRAPHS.findall(run) for piece in _pieces(word))
     loose = _LOOSE_PAIRS.findall(run) if len(run) > 1 else _HIRAGANA.findall(run)
@@ -133,13 +133,13 @@ def _unspaced(run: str) -> Lexeme:
 
 
 def _long(token: str) -> Lexeme:
-    """A token above the limit: its parts, and those that are too long themselves cut into pieces."""
+    """Return the parts of a token above `MAX_TERM`, each cut into pieces of at most that length."""
     parts = [part for part in _MARKS_BETWEEN.split(token.casefold()) if part]
     return Lexeme(words=tuple(piece for part in parts for piece in _pieces(part)))
 
 
 def _spaced(token: str) -> Iterator[str]:
-    """ "12 500,50" as 12500.50, 12500 and its groups."""
+    """Yield "12 500,50" as 12500.50, 12500 and its groups."""
     whole, comma, _ = token.partition(",")
     yield token.replace(" ", "").replace(",", ".")
     if comma:
@@ -148,7 +148,7 @@ def _spaced(token: str) -> Iterator[str]:
 
 
 def _phone(token: str) -> Iterator[str]:
-    """All its digits, its groups, and the last seven digits, which are there however the rest is written."""
+    """Yield all digits, the last seven digits (present in every spelling of the number), and the groups."""
     groups = _DIGITS.findall(token)
     digits = "".join(groups)
     yield digits
@@ -166,7 +166,7 @@ _GROUPS: dict[str | None, Callable[[str], Iterator[str]]] = {"spaced": _spaced, 
 
 
 def _slashed(token: str) -> Lexeme:
-    """Short things around a slash, such as "A/B", "TCP/IP", "km/h" and "24/7": one name, and its words."""
+    """Return "A/B", "TCP/IP", "km/h" or "24/7" as one code and its words."""
     folded = token.casefold()
     parts = folded.split("/")
     codes = (folded, *(part for part in parts if not part.isalpha()))
@@ -175,7 +175,7 @@ def _slashed(token: str) -> Lexeme:
 
 @lru_cache(maxsize=65536)
 def _word(token: str) -> Lexeme:
-    """One token without white space, at most `MAX_TERM` long: a word, a number, a compound or a code."""
+    """Return the lexeme of one token of at most `MAX_TERM` code points: a word, a number, a compound or a code."""
     capital = token[0].isupper()
     token = _without_ending(token)
     folded = token.casefold()
@@ -190,7 +190,8 @@ def _word(token: str) -> Lexeme:
 
 
 def _compound(token: str, folded: str, capital: bool) -> Lexeme:
-    """A token of several parts: words joined by marks stay words, those inside an identifier are `inner`."""
+    """Return the lexeme of a token of several parts. Words joined by marks stay words; words inside an identifier are
+    `inner`."""
     words: list[str] = []
     inner: list[str] = []
     numbers: list[str] = []
@@ -206,16 +207,17 @@ def _compound(token: str, folded: str, capital: bool) -> Lexeme:
             (words if len(humps) == 1 and humps[0] == part.casefold() else inner).extend(named)
     joined = _JOINTS.sub("", folded)
     if not numbers and _HYPHENATED.fullmatch(folded):
-        return Lexeme(words=(joined, *words), inner=tuple(inner), capital=capital)  # "e-mail" is "email" too
+        return Lexeme(words=(joined, *words), inner=tuple(inner), capital=capital)  # "e-mail" also as "email"
     codes = [folded, *(joined,) * (folded[-1] not in "+#" and not joined.isalpha()), *numbers]
-    codes += (form for number in _DECIMAL.findall(folded) for form in _number(number))  # of "v1.2.3", "3.2" of "USB3.2"
+    codes += (form for number in _DECIMAL.findall(folded) for form in _number(number))  # "v1.2.3"; "3.2" of "USB3.2"
     if joined.isalpha() and joined != folded and folded[-1] not in "+#":
-        words.insert(0, joined)  # "node.js" is "nodejs" too
+        words.insert(0, joined)  # "node.js" also as "nodejs"
     return Lexeme(tuple(words), tuple(inner), tuple(dict.fromkeys(filter(None, codes))), capital=capital)
 
 
 def _humps(part: str) -> tuple[str, ...]:
-    """`getUserName` as get, user, name; `PDFReader` as pdf, reader; `covid19` as covid, 19."""
+    """Split an identifier: `getUserName` into get, user, name; `PDFReader` into pdf, reader; `covid19` into covid,
+    19."""
     runs: list[str] = []
     for run in _RUNS.findall(part):
         start = 0
@@ -231,7 +233,7 @@ def _humps(part: str) -> tuple[str, ...]:
 
 
 def _without_ending(token: str) -> str:
-    """Without what is not part of the name: a Nordic case behind a colon, an English possessive or verb."""
+    """Remove a Nordic case ending after a colon, or an English possessive or contracted verb."""
     head, colon, tail = token.rpartition(":")
     if colon and tail in _COLON_TAIL:
         return head
@@ -240,14 +242,15 @@ def _without_ending(token: str) -> str:
 
 
 def _apostrophe(folded: str) -> tuple[str, ...]:
-    """The forms of "l'eau" are leau and eau, of "o'brien" obrien and brien, of "don't" dont."""
+    """Return the forms of a word with an apostrophe: "l'eau" as leau, eau; "o'brien" as obrien, brien; "don't" as
+    dont."""
     parts = folded.split("'")
     joined = "".join(parts)
     return (joined,) if parts[-1] == "t" else (joined, *(part for part in parts if len(part) > 2))
 
 
 def _number(number: str) -> Iterator[str]:
-    """A number's forms: as written, without thousands marks, and the parts of a date or version."""
+    """Yield a number as written, without thousands separators, and the parts of a date or version."""
     yield number
     if (day := _DAY_FIRST.fullmatch(number)) or (day := _YEAR_FIRST.fullmatch(number)):
         year, month, date = reversed(day.groups()) if "." in number else day.groups()

@@ -1,4 +1,4 @@
-"""Token offsets without a model, for when none can be loaded: a cautious estimate that counts high."""
+"""Estimate token offsets without a model. The estimate counts high."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from agentformer.errors import EmbedderUnavailable
 from agentformer.types import Embedder, Span
 
-# Subword vocabularies of other languages than the text's need about a token for each three letters.
+# A subword vocabulary of another language needs about one token per three letters.
 _PIECE = re.compile(r"\w{1,3}|[^\w\s]")
 
 
 def estimated_spans(text: str) -> list[Span]:
-    """Pieces that a subword tokenizer would hardly split further: limits kept with them are kept with it."""
+    """Return pieces that a subword tokenizer would hardly split further, so a limit that they keep holds for it too."""
     return [Span(match.start(), match.end()) for match in _PIECE.finditer(text)]
 
 

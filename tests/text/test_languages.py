@@ -127,6 +127,6 @@ def test_texts_of_several_scripts_habits_and_lengths_are_told_as_ever(language: 
 
 
 def test_endless_words_are_not_remembered() -> None:
-    kept = languages._shown.cache_info().currsize, languages._small.cache_info().currsize
+    kept = languages._word_votes.cache_info().currsize, languages._small.cache_info().currsize
     detect_language("qwertyuiop" * 5 + " " + "zxcvbnm" * 100)
-    assert kept == (languages._shown.cache_info().currsize, languages._small.cache_info().currsize)
+    assert kept == (languages._word_votes.cache_info().currsize, languages._small.cache_info().currsize)

@@ -31,8 +31,8 @@ from agentformer.evaluation.optimizing.stores import Stores
 from agentformer.evaluation.optimizing.vectors import short_name
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.settings import Settings
-from agentformer.text.analyzer_choice import choose_analyzers
 from agentformer.text.languages import detect_language
+from agentformer.text.optional_analyzers import choose_analyzers
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import Embedder, EmbeddingSpace
 

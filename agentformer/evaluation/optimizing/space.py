@@ -14,7 +14,7 @@ from typing import Literal
 from agentformer.errors import MissingExtra
 from agentformer.settings import Settings
 from agentformer.settings.fields import CHOICES
-from agentformer.text.analyzer_choice import choose_analyzers
+from agentformer.text.optional_analyzers import choose_analyzers
 
 Level = Literal["eval", "quick", "full"]
 Cost = Literal["search", "words", "vectors", "chunks"]  # what a change makes anew, each with what stands before it

@@ -153,7 +153,7 @@ class Answerer:
         if len(given) < len(hits):
             warnings.append(f"the passages did not fit the model: it was given {len(given)} of {len(hits)}")
         raw = _raw(question, given)
-        checked = remove_unknown_links(MarkerRestorer(raw)(text), raw)
+        checked = remove_unknown_links(MarkerRestorer(raw).restore(text), raw)
         warnings += link_warnings(checked.unknown_hosts)
         text = checked.text
         cited = cite(without_unfinished(without_refusal(text)) if cut else without_refusal(text), given)

@@ -146,7 +146,7 @@ class LinkFilter:
     without. Its links are judged when it is whole."""
 
     def __init__(self, given: Iterable[str] = ()) -> None:
-        self._unquoted = MarkerRestorer(given)
+        self._restorer = MarkerRestorer(given)
         self._held = ""
 
     def feed(self, piece: str) -> str:
@@ -155,12 +155,12 @@ class LinkFilter:
         undecided = _UNDECIDED.search(text)
         at = undecided.start() if undecided else len(text)
         shown, self._held = text[:at], text[at:]
-        return _without_images(self._unquoted(shown))
+        return _without_images(self._restorer.restore(shown))
 
     def rest(self) -> str:
         """What was held back, now that nothing follows."""
         held, self._held = self._held, ""
-        return _without_images(self._unquoted(held))
+        return _without_images(self._restorer.restore(held))
 
 
 def _alike(text: str) -> str:

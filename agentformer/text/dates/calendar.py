@@ -1,4 +1,4 @@
-"""The names of months and weekdays in many languages, and a stretch of time as a person would write it."""
+"""Names of months and weekdays in many languages, and dates formatted as people write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 
-# Twelve months each; "/" divides forms of one month, "*" stands for any ending. Accents and case are ignored.
+# Twelve months per row; "/" separates forms of one month, "*" matches any ending. Accents and case are ignored.
 _MONTHS = (
     "january/jan february/feb march/mar april/apr may june/jun july/jul august/aug september/sep/sept "
     "october/oct november/nov december/dec",
@@ -57,7 +57,7 @@ _MONTHS = (
     "जनवरी फेब्रुअरी मार्च अप्रिल मे जुन जुलाई अगस्ट सेप्टेम्बर अक्टोबर नोभेम्बर डिसेम्बर",
     "ஜனவரி பிப்ரவரி மார்ச் ஏப்ரல் மே ஜூன் ஜூலை ஆகஸ்ட் செப்டம்பர் அக்டோபர் நவம்பர் டிசம்பர்",
 )
-# Seven days each, from Monday.
+# Seven days per row, from Monday.
 _WEEKDAYS = (
     "monday* tuesday* wednesday* thursday* friday* saturday* sunday*",
     "maanantai* tiistai* keskiviik* torstai*/torstaina perjantai* lauantai* sunnuntai*",
@@ -74,7 +74,7 @@ _WEEKDAYS = (
 _LONGEST_ENDING = 8  # letters
 _SHORTEST = 4  # letters before a "*"
 
-# How a day is written, where it is not as in "2023-05-08": the months' names in that order.
+# The format of a day, and the names of the months in it. Other languages use "2023-05-08".
 _WRITTEN = {
     "en": ("{day} {month} {year}", "January February March April May June July August September October November "
            "December"),
@@ -93,10 +93,10 @@ _WRITTEN = {
 
 
 class _Bare(dict[int, str | int]):
-    """Letters without accents, by code point, kept as they are met."""
+    """A cache of letters without accents, by code point."""
 
     def __missing__(self, point: int) -> str | int:
-        # Hangul would come apart into its sounds, and signs of India and "й" are letters to their readers.
+        # Hangul would be decomposed into sounds; Indic signs and "й" are letters of their own.
         if not (point < 0x900 or 0x1E00 <= point < 0x2000) or chr(point) in "йЙ":
             return point
         self[point] = letter = unicodedata.normalize("NFD", chr(point))[0]
@@ -107,12 +107,12 @@ _BARE = _Bare()
 
 
 def strip_accents(text: str) -> str:
-    """The text without accents, letter for letter, so that offsets stay."""
+    """Remove accents letter for letter, so that offsets stay."""
     return text if text.isascii() else text.translate(_BARE)
 
 
 def _table(rows: Iterable[str]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
-    """(whole words, beginnings) -> their places in the rows, from 1."""
+    """Return the positions (from 1) of whole words, and of beginnings of words, in the rows."""
     whole: dict[str, set[int]] = {}
     beginnings: dict[str, set[int]] = {}
     for row in rows:
@@ -129,32 +129,32 @@ _WEEKDAY_TABLE = _table(_WEEKDAYS)
 def _numbers(word: str, table: tuple[dict[str, set[int]], dict[str, set[int]]]) -> frozenset[int]:
     whole, beginnings = table
     fold = strip_accents(word.casefold())
-    found = set(whole.get(fold, ()))
+    numbers = set(whole.get(fold, ()))
     for size in range(max(_SHORTEST, len(fold) - _LONGEST_ENDING), len(fold) + 1):
-        found |= beginnings.get(fold[:size], set())
-    return frozenset(found)
+        numbers |= beginnings.get(fold[:size], set())
+    return frozenset(numbers)
 
 
 @lru_cache(maxsize=65536)
 def months(word: str) -> frozenset[int]:
-    """The months, 1..12, that the word may name; several where languages differ."""
+    """Return the months, 1..12, that the word may name; several if languages differ."""
     return _numbers(word, _MONTH_TABLE)
 
 
 @lru_cache(maxsize=65536)
 def weekdays(word: str) -> frozenset[int]:
-    """The days of the week that the word may name, Monday being 1 as in ISO 8601."""
+    """Return the weekdays that the word may name; Monday is 1 (ISO 8601)."""
     return _numbers(word, _WEEKDAY_TABLE)
 
 
 def format_day(moment: datetime, language: str) -> str:
-    """The day as people who write `language` put it, "2023-05-08" where that is not known."""
+    """Return the day in the format of `language`, "2023-05-08" if that is unknown."""
     form, names = _WRITTEN.get(language, ("{year:04}-{number:02}-{day:02}", ""))
     month = names.split()[moment.month - 1] if names else ""
     return form.format(day=moment.day, month=month, year=moment.year, number=moment.month)
 
 
 def format_range(first: datetime, last: datetime, language: str) -> str:
-    """From one day to another, or the one day: "8 May 2023 – 9 May 2023"."""
+    """Return "8 May 2023 – 9 May 2023", or one day if both are equal."""
     days = dict.fromkeys((format_day(first, language), format_day(last, language)))
     return " – ".join(days)

@@ -1,4 +1,4 @@
-"""The dates that a text gives, however they are written."""
+"""Find the dates in a text, in any notation and many languages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentformer.text.languages import FUNCTION_WORDS
 
 
 class Day(NamedTuple):
-    """A date as far as it is given; 0 is not is_given. `weekday` counts from Monday, 1."""
+    """A date or a part of one; 0 means not given. `weekday` counts from Monday, 1."""
 
     year: int = 0
     month: int = 0
@@ -23,8 +23,8 @@ class Day(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A date in a text at `[start, end)`: its readings, of which one is meant. `sure` is False for what may as
-    well be a plain number, such as "8.5."."""
+    """A date at `[start, end)` of a text, with its possible readings. `sure` is False for what may be a plain number,
+    such as "8.5."."""
 
     start: int
     end: int
@@ -40,10 +40,10 @@ _EAST = re.compile(
     r"(?:(?:(?P<era>令和|平成|昭和|大正)\s*+)?(?<!\d)(?P<year>\d{1,4}|元)\s*+[年년]\s*+)?"
     r"(?<!\d)(?P<month>\d{1,2})\s*+[月월](?:\s*+(?<!\d)(?P<day>\d{1,2})\s*+[日일号號])?"
 )
-_ERAS = {"令和": 2018, "平成": 1988, "昭和": 1925, "大正": 1911}  # the year before the first of each
-_MARKED = re.compile(r"\d[./-]\s?\d{1,2}[./-]")  # in every date of figures alone
+_ERAS = {"令和": 2018, "平成": 1988, "昭和": 1925, "大正": 1911}  # the year before the first year of each era
+_MARKED = re.compile(r"\d[./-]\s?\d{1,2}[./-]")  # part of every numeric date
 _WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|[\u0900-\u0dff])*")
-# Around a month's name: a day or a year, with what languages put between them.
+# A day or a year around a month's name, with the words that languages put between them.
 _LINK = r"(?:(?:of|the|de|del|d['’]|di|do|lui|päivän?ä?|paivan?a?)\s*+)*"
 _DAY_BEFORE = re.compile(rf"(?<![\d.,:/])(\d{{1,2}})(?:st|nd|rd|th|er|re|º|ª|\.|-?(?:го|е))?\s*+{_LINK}$", re.I)
 _RANGE_BEFORE = re.compile(
@@ -61,31 +61,33 @@ _YEAR_AFTER = re.compile(
 _BEGINS = re.compile(r"(?:^|[.!?:;\n])[\s\"'“‘(]*+$")
 _NOUN = re.compile(r"[ \t]{1,3}([^\W\d_]++)")
 _REACH = 24  # code points before a month's name
-# Verbs and the like, unless written with a capital or beside a year as well.
+# Common words in other meanings, unless capitalised or next to a year.
 _DOUBTFUL = frozenset({"may", "march", "mar", "mars", "mart", "marta", "me", "mei", "des", "sep", "set", "dec"})
-_SURE_ALONE = 6  # letters of a month's name that is a date with no number beside it
+_SURE_ALONE = 6  # letters of a month's name that counts as a date without a number
 
 
 def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> list[Mention]:
-    """The dates of `text` in order, never overlapping. With `loose`, "8/5" is one too."""
+    """Return the dates of `text` in order, without overlap. With `loose`, "8/5" counts as a date."""
     plain = strip_accents(text)
-    found = [*_numeric(plain, loose), *_named(text, plain)]
+    candidates = [*_numeric(plain, loose), *_named(text, plain)]
     if days_of_week:
-        found += _days_of_week(plain)
-    kept: list[Mention] = []
-    for mention in sorted(found, key=lambda mention: (mention.start, -mention.end)):
-        if not kept or mention.start >= kept[-1].end:
-            kept.append(mention)
-    return kept
+        candidates += _days_of_week(plain)
+    mentions: list[Mention] = []
+    for mention in sorted(candidates, key=lambda mention: (mention.start, -mention.end)):
+        if not mentions or mention.start >= mentions[-1].end:
+            mentions.append(mention)
+    return mentions
 
 
 def day_of_moment(moment: datetime) -> Day:
+    """Return the day of a moment in its own time zone."""
     return Day(moment.year, moment.month, moment.day, moment.isoweekday())
 
 
 def is_given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
-    """Is `claim` one of the `known` dates, or a part of one? A known date without a year may be of any of `years`."""
-    return any(_covers(claim, each, years) for each in known)
+    """Return whether `claim` is one of the `known` dates or a part of one. A known date without year fits all
+    `years`."""
+    return any(_covers(claim, day, years) for day in known)
 
 
 def _covers(claim: Day, known: Day, years: Collection[int]) -> bool:
@@ -106,14 +108,12 @@ def _weekday(day: Day) -> int:
 
 
 def _days(*readings: tuple[int, int, int]) -> tuple[Day, ...]:
-    """Those of the (year, month, day) that a calendar has."""
-    return tuple(
-        dict.fromkeys(Day(*each) for each in readings if (1 <= each[1] <= 12) and each[2] <= 31 and any(each[1:]))
-    )
+    """Return the readings that exist in a calendar, each once."""
+    return tuple(dict.fromkeys(Day(*ymd) for ymd in readings if (1 <= ymd[1] <= 12) and ymd[2] <= 31 and any(ymd[1:])))
 
 
 def _numeric(text: str, loose: bool) -> Iterator[Mention]:
-    marked = _MARKED.search(text) is not None  # soon told, and mostly not
+    marked = _MARKED.search(text) is not None  # a quick test that mostly fails
     for match in _YEAR_FIRST.finditer(text) if marked else ():
         year, month, day = int(match[1]), int(match[3]), int(match[4])
         yield from _mention(match, _days((year, month, day), (year, day, month)), sure=match[2] != ".")
@@ -134,7 +134,7 @@ def _numeric(text: str, loose: bool) -> Iterator[Mention]:
 
 
 def _eastern_year(era: str | None, year: str | None) -> int | None:
-    """The year of a date of figures with 年: 0 where none is told, None where it is not known which is meant."""
+    """Return the year of a date with 年: 0 if there is none, None if it is ambiguous."""
     if year is None:
         return 0
     number = 1 if year == "元" else int(year)
@@ -151,19 +151,19 @@ def _mention(match: re.Match[str], readings: tuple[Day, ...], *, sure: bool) -> 
 def _days_of_week(plain: str) -> Iterator[Mention]:
     for match in _WORD.finditer(plain):
         if named := weekdays(match[0]):
-            yield Mention(match.start(), match.end(), tuple(Day(weekday=each) for each in sorted(named)))
+            yield Mention(match.start(), match.end(), tuple(Day(weekday=number) for number in sorted(named)))
 
 
 def _named(text: str, plain: str) -> Iterator[Mention]:
-    """Dates with a month's name, in whichever order."""
-    if named := {word: months(word) for word in {*_WORD.findall(plain)} if months(word)}:  # mostly none
+    """Yield dates with a month's name."""
+    if named := {word: months(word) for word in {*_WORD.findall(plain)} if months(word)}:  # mostly empty
         for match in _WORD.finditer(plain):
             if match[0] in named:
                 yield from _around(text, plain, match, sorted(named[match[0]]))
 
 
 def _asks(plain: str, match: re.Match[str], end: int) -> bool:
-    """Does a question begin with the verb, as in "May 20 people come"?"""
+    """Return whether the word is the verb of a question, as in "May 20 people come?"."""
     if match[0].casefold() != "may" or not _BEGINS.search(plain[max(0, match.start() - _REACH) : match.start()]):
         return False
     following = _NOUN.match(plain, end)
@@ -179,7 +179,7 @@ def _around(text: str, plain: str, match: re.Match[str], named: list[int]) -> It
         if further := _RANGE_BEFORE.search(before[: found.start(1)]):
             start, days = low + further.start(1), [int(further[1]), *days]
     elif found := _DAY_AFTER.match(plain, end):
-        end, days = found.end(), [int(each) for each in found.groups() if each]
+        end, days = found.end(), [int(number) for number in found.groups() if number]
     if found := _YEAR_AFTER.match(plain, end):
         end, year = found.end(), int(found[1])
     elif days != [0] and start == match.start() and (found := _YEAR_BEFORE.search(before)):

@@ -1,4 +1,4 @@
-"""Terms of the word index for days, weeks and months, the same however a text writes them (ISO 8601)."""
+"""Terms of the word index for days, weeks and months in ISO 8601, independent of their notation in the text."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from datetime import date, timedelta
 
 from agentformer.text.dates.expressions import DateRange, find_date_ranges
 
-_MOST = 32  # terms of one text: what names more days is a list of dates
-_DAYS = 7  # of a stretch that is told day by day
-_MONTHS = 3  # of one that is told month by month
+_MOST = 32  # terms of one text; a text with more days is a list of dates
+_DAYS = 7  # longest range with a term per day
+_MONTHS = 3  # longest range with a term per month
 
 
 def date_terms(text: str, on: date | None, language: str = "") -> tuple[str, ...]:
-    """The terms of the days that `text` names, each once; see `find_days` for the other arguments.
+    """Return the terms of the days that `text` names, each once; see `find_date_ranges` for the arguments.
 
-    A day gives "2023-05-07" and "2023-05", a week "2023-W18", a month "2023-05". A year is a term as it stands, so that
-    only one that is not written, as in "last year", gives "2022".
+    A day gives "2023-05-07" and "2023-05", a week "2023-W18", a month "2023-05". A written year is a term of the text
+    already, so only a relative one ("last year") gives "2022".
     """
     return range_terms(find_date_ranges(text, on, language, years=False))
 
 
 def range_terms(named: Iterable[DateRange]) -> tuple[str, ...]:
-    """The terms of days that a text names, each once."""
+    """Return the terms of date ranges, each once."""
     return tuple(dict.fromkeys(term for days in named for term in _terms(days)))[:_MOST]
 
 
 def day_terms(day: date) -> tuple[str, ...]:
-    """The terms of what belongs to a day: its own, its week's and its month's."""
+    """Return the terms of a day, its week and its month."""
     return (day.isoformat(), _week(day), _month(day))
 
 
@@ -51,7 +51,7 @@ def _months(days: Iterable[date]) -> Iterator[str]:
 
 
 def _touched(first: date, last: date) -> Iterator[date]:
-    """The first days of the months that have a day of the stretch, one more than are told at most."""
+    """Yield the first days of the months that overlap the range, at most one more than `_MONTHS`."""
     day = first.replace(day=1)
     for _ in range(_MONTHS + 1):
         if day > last:

@@ -166,15 +166,15 @@ def test_the_reader_of_these_tests_sees_through_look_alikes() -> None:
 )
 def test_a_copy_of_quoted_text_gets_its_brackets_back(text: str) -> None:
     assert escape_text(text) != text
-    assert MarkerRestorer([text])(escape_text(text)) == text
+    assert MarkerRestorer([text]).restore(escape_text(text)) == text
 
 
 @pytest.mark.parametrize("text", ["</passage>", "[INST] x [/INST]", "<|im_start|", "[SYS]", "[system]"])
 def test_a_copy_of_a_quoted_token_stays_quoted(text: str) -> None:
-    assert MarkerRestorer([text])(escape_text(text)) == escape_text(text) != text
+    assert MarkerRestorer([text]).restore(escape_text(text)) == escape_text(text) != text
 
 
 def test_signs_of_the_source_itself_are_kept() -> None:
-    assert MarkerRestorer(["‹oui›"])("‹oui› ⟦NEW⟧") == "‹oui› [NEW]"
-    assert MarkerRestorer(["⟦1⟧ ⟦NEW⟧"])("‹a› ⟦NEW⟧") == "<a> ⟦NEW⟧"
-    assert MarkerRestorer([])("⟦2⟧ ⟦source 2⟧ ⟦2†a⟧ ⟦Anna⟧: ‹|") == "⟦2⟧ ⟦source 2⟧ ⟦2†a⟧ ⟦Anna⟧: ‹|"
+    assert MarkerRestorer(["‹oui›"]).restore("‹oui› ⟦NEW⟧") == "‹oui› [NEW]"
+    assert MarkerRestorer(["⟦1⟧ ⟦NEW⟧"]).restore("‹a› ⟦NEW⟧") == "<a> ⟦NEW⟧"
+    assert MarkerRestorer([]).restore("⟦2⟧ ⟦source 2⟧ ⟦2†a⟧ ⟦Anna⟧: ‹|") == "⟦2⟧ ⟦source 2⟧ ⟦2†a⟧ ⟦Anna⟧: ‹|"

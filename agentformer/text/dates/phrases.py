@@ -1,0 +1,192 @@
+"""The time phrases of `time_words.txt`, and the days that a phrase means. Weeks begin on Monday (ISO 8601)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from agentformer.text.dates.calendar import strip_accents
+
+UNITS = ("day", "week", "weekend", "month", "year")  # by number from 1
+SLOTS = ("{n}", "{unit}", "{weekday}", "{month}", "{year}")
+UNSPACED = "ja"  # the language that is matched by characters
+ONE_DAY = timedelta(days=1)
+
+DaySpan = tuple[date, date]  # first and last day
+
+_ELEMENT = re.compile(r"\{\w+\}|[^\s{}]+")
+_LINE = re.compile(r"(\w+) ([\w-]+) (-?\d+): (.+)")
+
+
+class Phrase(NamedTuple):
+    """The words of a time expression; some are slots such as "{unit}". See `time_words.txt`."""
+
+    language: str
+    kind: str
+    number: int
+    words: tuple[str, ...]
+    literals: frozenset[str]  # the words that are not slots
+    slots: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of one language."""
+
+    units: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    months: dict[str, int] = field(default_factory=dict)
+    borders: set[str] = field(default_factory=set)
+    articles: set[str] = field(default_factory=set)
+    phrases: list[Phrase] = field(default_factory=list)
+
+
+@lru_cache(maxsize=1)
+def phrase_tables() -> Mapping[str, Words]:
+    """Return language -> its words, folded by `fold`."""
+    by_language: dict[str, Words] = {}
+    for language, kind, number, items in _lines():
+        words = by_language.setdefault(language, Words())
+        for place, item in enumerate(items, number):
+            if kind in ("unit", "number"):
+                (words.units if kind == "unit" else words.numbers)[item] = number
+            elif kind == "months":
+                words.months.update(dict.fromkeys(item.split("/"), place))
+            elif kind in ("border", "article"):
+                (words.borders if kind == "border" else words.articles).add(item)
+            else:
+                words.phrases.append(_phrase(language, kind, number, tuple(_ELEMENT.findall(item))))
+    return by_language
+
+
+def _phrase(language: str, kind: str, number: int, words: tuple[str, ...]) -> Phrase:
+    slots = frozenset(words) & frozenset(SLOTS)
+    return Phrase(language, kind, number, words, frozenset(words) - slots, slots)
+
+
+def fold(text: str) -> str:
+    """Remove case and accents letter for letter, so that offsets stay; "ß" and similar letters are unchanged."""
+    plain = strip_accents(text)
+    whole = plain.casefold()
+    if len(whole) == len(plain):
+        return whole
+    return "".join(short if len(short := letter.casefold()) == 1 else letter for letter in plain)
+
+
+def _lines() -> Iterator[tuple[str, str, int, list[str]]]:
+    """Yield language, kind, number and items of each line."""
+    for line in Path(__file__).with_name("time_words.txt").read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            match = _LINE.fullmatch(line)
+            if match is None:
+                raise ValueError(f"time_words.txt: {line!r} is not a line of language, kind, number and phrases")
+            yield match[1], match[2], int(match[3]), [fold(item.strip()) for item in match[4].split(",")]
+
+
+class Slots(NamedTuple):
+    """The values of a phrase's slots; 0 for a slot that it does not have."""
+
+    n: int = 0
+    unit: int = 0
+    weekday: int = 0
+    month: int = 0
+    year: int = 0
+
+
+def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
+    """Return the first and last day of a date; `day` 0 means the whole month. None if there is no such date."""
+    try:
+        if day:
+            return date(year, month, day), date(year, month, day)
+        following = date(year + month // 12, month % 12 + 1, 1)
+        return date(year, month, 1), following - ONE_DAY
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=1024)
+def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> DaySpan | None:
+    """Return the occurrence of a date without year that is nearest to `on`, or with `past` the last one begun by
+    then."""
+    if on is None:
+        return None
+    spans = [days for year in range(on.year - 8, on.year + 9) if (days := calendar_days(year, month, day))]
+    if past:
+        spans = [days for days in spans if days[0] <= on][-1:]
+    return min(spans, key=lambda days: _distance(days, on), default=None)
+
+
+def _distance(days: DaySpan, on: date) -> int:
+    """Return twice the days between them, 0 if `on` is inside; the past wins ties, because texts mention it more."""
+    return max((days[0] - on).days * 2 + 1, (on - days[1]).days * 2, 0)
+
+
+def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -> DaySpan | None:
+    """Return the first and last day that a phrase means on the day `on`; None if it means none."""
+    if kind == "in-year":
+        return date(slots.year, 1, 1), date(slots.year, 12, 31)
+    if on is None:
+        return None
+    try:
+        if kind in ("ago", "ahead"):
+            count = slots.n or number
+            return _unit(UNITS[slots.unit - 1], -count if kind == "ago" else count, on)
+        if kind == "past":
+            return _unit(UNITS[slots.unit - 1], -slots.n, on, until=on)
+        if kind == "weekday":
+            return _weekday(slots.weekday, number, on)
+        if kind == "of":
+            day = _monday(on) + timedelta(days=7 * number + slots.weekday - 1)
+            return day, day
+        if kind == "named":
+            return _named(slots.month, number, on, past)
+        return _unit(kind, number, on) if kind in UNITS else None
+    except (OverflowError, ValueError):
+        return None
+
+
+def _named(month: int, number: int, on: date, past: bool) -> DaySpan | None:
+    if number < 0:  # excludes the current month
+        return nearest_occurrence(month, 0, on.replace(day=1) - ONE_DAY, past=True)
+    return nearest_occurrence(month, 0, on, past)
+
+
+def _unit(unit: str, number: int, on: date, until: date | None = None) -> DaySpan:
+    """Return the unit `number` units from the one of `on`; with `until`, the days from that far back to `until`."""
+    if unit == "day":
+        first = last = on + timedelta(days=number)
+    elif unit == "week":
+        first = on + timedelta(days=7 * number)
+        first, last = (first, first) if until else (_monday(first), _monday(first) + timedelta(days=6))
+    elif unit == "weekend":
+        first = _monday(on) + timedelta(days=7 * number + 5)
+        last = first + ONE_DAY
+    else:
+        year, month = divmod(on.year * 12 + on.month - 1 + number * (12 if unit == "year" else 1), 12)
+        first = date(year, month + 1, 1)
+        last = date(year + 1, 1, 1) - ONE_DAY if unit == "year" else _end_of_month(first)
+        if unit == "year" and not until:
+            first = first.replace(month=1)
+        if until:
+            first = first.replace(day=min(on.day, _end_of_month(first).day))
+    return (first, until) if until else (first, last)
+
+
+def _end_of_month(day: date) -> date:
+    return (day.replace(day=28) + timedelta(days=4)).replace(day=1) - ONE_DAY
+
+
+def _monday(day: date) -> date:
+    return day - timedelta(days=day.weekday())
+
+
+def _weekday(weekday: int, number: int, on: date) -> DaySpan:
+    """Return the last such weekday before `on`, or with a positive `number` the next one after it."""
+    ahead = (weekday - on.isoweekday()) % 7 or 7
+    day = on + timedelta(days=ahead if number > 0 else ahead - 7 if ahead < 7 else -7)
+    return day, day
