@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from agentformer.text.dates.phrases import (
     SLOTS,
     UNITS,
     UNSPACED,
+    DateRange,
     DaySpan,
     Phrase,
     Slots,
@@ -27,17 +28,18 @@ from agentformer.text.dates.phrases import (
     calendar_days,
     fold,
     nearest_occurrence,
+    number_value,
     phrase_tables,
     resolve,
+    year_value,
 )
+from agentformer.text.dates.unspaced import unspaced_ranges
 from agentformer.text.languages import FUNCTION_WORDS
 
 MAX_TEXT = 20_000  # code points that are read
 _ALIKE = frozenset({"da", "no", "sv"})  # easily confused in short texts
 _YEARS = range(1000, 3000)  # of a date
-_PLAIN_YEARS = range(1900, 2100)  # of a number after "in"
 _ABSOLUTE = frozenset({"in-year", "before", "after"})  # kinds of phrases that need no reference day
-_MOST_UNITS = 1000  # "5000 days ago" is a figure of speech
 _TOKEN = re.compile(r"(?P<word>[^\W\d_]++|(?<![\w.,:/-])\d{1,4}+(?!\w|[.,:/-]\d))|\d++")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _DIGIT = re.compile(r"\d")
@@ -48,13 +50,6 @@ _BETWEEN = frozenset(" \t\r\n\u00a0\u202f")
 # Figures that belong to something longer, such as "v1.2.2023" or "1.2.2023.4".
 _LEADS = re.compile(r"(?:[A-Za-z\u00c0-\u024f]|\d[._/:-])$")
 _GOES_ON = re.compile(r"\.?\d")
-_EAST_WEEKDAYS = "月火水木金土日"
-_EAST_SLOTS = {
-    "{n}": r"(?<!\d)(?P<n{i}>\d{{1,3}}|[一二三四五六七八九十]{{1,2}})",
-    "{unit}": "(?P<unit{i}>{units})",
-    "{weekday}": f"(?P<weekday{{i}}>[{_EAST_WEEKDAYS}])曜日?",
-    "{year}": r"(?<!\d)(?P<year{i}>\d{{4}})",
-}
 
 
 class Period(NamedTuple):
@@ -62,21 +57,6 @@ class Period(NamedTuple):
 
     start: datetime
     end: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class DateRange:
-    """The days `first` to `last` (inclusive) that a text names at `[start, end)` of its characters.
-
-    `relative`: resolved from another day. `border`: a word such as "before" precedes, so the date only limits a period.
-    """
-
-    start: int
-    end: int
-    first: date
-    last: date
-    relative: bool = False
-    border: bool = False
 
 
 class _Token(NamedTuple):
@@ -166,7 +146,7 @@ def find_date_ranges(
     if on is not None or years:
         ranges = _with_phrases(text, on, language, past, years, ranges)
         if _CJK.search(text):
-            ranges += _unspaced(text, on)
+            ranges += unspaced_ranges(text, on)
     return _without_overlap(ranges)
 
 
@@ -272,43 +252,6 @@ def _resolved(line: _Line, matches: Sequence[_PhraseMatch], on: date | None, pas
             yield DateRange(start, end, *days, relative=relative, border=line.behind_border(at))
 
 
-def _unspaced(text: str, on: date | None) -> Iterator[DateRange]:
-    """Yield the date ranges of time expressions in a script without spaces."""
-    pattern, phrases = _unspaced_phrases()
-    words = phrase_tables()[UNSPACED]
-    for match in pattern.finditer(text):
-        values = {name.rstrip("0123456789"): value for name, value in match.groupdict().items() if value}
-        slots = Slots(
-            n=_number(values.get("n", ""), words),
-            unit=words.units.get(values.get("unit", ""), 0),
-            weekday=_EAST_WEEKDAYS.find(values.get("weekday", " ")) + 1,
-            year=_year(values.get("year", ""), words),
-        )
-        phrase = phrases[int((match.lastgroup or "")[1:])]
-        complete = all(getattr(slots, element[1:-1]) for element in phrase.words if element in SLOTS)
-        if complete and (days := resolve(phrase.kind, phrase.number, slots, on, past=True)):
-            yield DateRange(match.start(), match.end(), *days, relative=phrase.kind != "in-year")
-
-
-@lru_cache(maxsize=1)
-def _unspaced_phrases() -> tuple[re.Pattern[str], list[Phrase]]:
-    """Return one pattern of all phrases, longest first, each in a group "p" plus its index, and the phrases."""
-    words = phrase_tables()[UNSPACED]
-    phrases = sorted(words.phrases, key=lambda phrase: -len("".join(phrase.words)))
-    units = "|".join(sorted(words.units, key=len, reverse=True))
-    first = {phrase.words[0][0] for phrase in phrases if phrase.words[0] not in SLOTS} | {
-        "\\d",
-        *"一二三四五六七八九十",
-    }
-    written = []
-    for i, phrase in enumerate(phrases):
-        elements = [_EAST_SLOTS.get(element, element).format(i=i, units=units) for element in phrase.words]
-        start = "" if phrase.words[0] in SLOTS else "(?<![\u4e00-\u9fff])"
-        end = "(?![度間代前後月半])" if phrase.kind == "in-year" else "(?![半度])"
-        written.append(f"(?P<p{i}>{start}{''.join(elements)}{end})")
-    return re.compile(f"(?=[{''.join(sorted(first))}])(?:{'|'.join(written)})"), phrases
-
-
 def _matches(line: _Line, words: Words, phrases: Mapping[str, list[Phrase]]) -> Iterator[_PhraseMatch]:
     """Yield the longest phrase at each token."""
     for at, token in enumerate(line.tokens if phrases else ()):
@@ -345,26 +288,16 @@ def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
     return Slots(**slots)
 
 
-def _number(word: str, words: Words) -> int:
-    if word.isdecimal():
-        return int(word) if len(word) <= 3 and int(word) <= _MOST_UNITS else 0
-    return words.numbers.get(word, 0)
-
-
-def _year(word: str, words: Words) -> int:
-    return int(word) if len(word) == 4 and word.isdecimal() and int(word) in _PLAIN_YEARS else 0
-
-
 def _only(numbers: frozenset[int]) -> int:
     return next(iter(numbers)) if len(numbers) == 1 else 0
 
 
 _SLOT: Mapping[str, Callable[[str, Words], int]] = {
-    "{n}": _number,
+    "{n}": number_value,
     "{unit}": lambda word, words: words.units.get(word, 0),
     "{weekday}": lambda word, _: _only(weekdays(word)),
     "{month}": lambda word, words: words.months.get(word, 0),
-    "{year}": _year,
+    "{year}": lambda word, _: year_value(word),
 }
 
 

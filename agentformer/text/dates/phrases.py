@@ -19,8 +19,25 @@ ONE_DAY = timedelta(days=1)
 
 DaySpan = tuple[date, date]  # first and last day
 
+_PLAIN_YEARS = range(1900, 2100)  # of a number after "in"
+_MOST_UNITS = 1000  # "5000 days ago" is a figure of speech
 _ELEMENT = re.compile(r"\{\w+\}|[^\s{}]+")
 _LINE = re.compile(r"(\w+) ([\w-]+) (-?\d+): (.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class DateRange:
+    """The days `first` to `last` (inclusive) that a text names at `[start, end)` of its characters.
+
+    `relative`: resolved from another day. `border`: a word such as "before" precedes, so the date only limits a period.
+    """
+
+    start: int
+    end: int
+    first: date
+    last: date
+    relative: bool = False
+    border: bool = False
 
 
 class Phrase(NamedTuple):
@@ -190,3 +207,15 @@ def _weekday(weekday: int, number: int, on: date) -> DaySpan:
     ahead = (weekday - on.isoweekday()) % 7 or 7
     day = on + timedelta(days=ahead if number > 0 else ahead - 7 if ahead < 7 else -7)
     return day, day
+
+
+def number_value(word: str, words: Words) -> int:
+    """Return the number that a word or figures of up to three digits name, 0 if none or above `_MOST_UNITS`."""
+    if word.isdecimal():
+        return int(word) if len(word) <= 3 and int(word) <= _MOST_UNITS else 0
+    return words.numbers.get(word, 0)
+
+
+def year_value(word: str) -> int:
+    """Return the year that four digits name, 0 if it is not a plausible one."""
+    return int(word) if len(word) == 4 and word.isdecimal() and int(word) in _PLAIN_YEARS else 0
