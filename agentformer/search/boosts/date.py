@@ -17,7 +17,8 @@ from typing import NamedTuple
 from agentformer.index.words.fields import day_of
 from agentformer.records.codec import from_micros
 from agentformer.text.analysis import MAX_QUERY
-from agentformer.text.dates.expressions import DateRange, Period, find_date_ranges, period_of, query_date_ranges
+from agentformer.text.dates.expressions import Period, find_date_ranges, period_of, query_date_ranges
+from agentformer.text.dates.phrases import DateRange
 from agentformer.text.dates.terms import range_terms
 from agentformer.text.languages import detect_language, language_of_query
 

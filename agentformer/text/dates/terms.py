@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import date, timedelta
 
-from agentformer.text.dates.expressions import DateRange, find_date_ranges
+from agentformer.text.dates.expressions import find_date_ranges
+from agentformer.text.dates.phrases import DateRange
 
 _MOST = 32  # terms of one text; a text with more days is a list of dates
 _DAYS = 7  # longest range with a term per day
