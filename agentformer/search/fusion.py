@@ -1,5 +1,8 @@
-"""Joining ranked lists: weighted reciprocal rank fusion (Cormack, Clarke, Buettcher, SIGIR 2009), and our own search's
-form of it, which also looks at how near an item comes to the first of its list."""
+"""Fusion of ranked lists into one order.
+
+`merge` is weighted reciprocal rank fusion (Cormack, Clarke, Buettcher, SIGIR 2009). `fuse` is the form that hybrid
+search uses by default: it also considers how close the score of an item is to the first score of its list.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,27 @@ from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from agentformer.errors import InvalidInput
+from agentformer.types import Vote
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Chosen on development halves (docs/BENCHMARKS.md); the neighbourhood of both is flat.
+# Chosen on development halves (docs/BENCHMARKS.md); nearby values of both give about the same.
 _K = 8
-_CLOSENESS = 0.7  # of what a list says that goes by scores; the rest goes by ranks
+_CLOSENESS = 0.7  # share of a list's score that comes from scores; the rest comes from ranks
 _COMPARED = 100  # places of a list that are compared with its first, however many are asked for
 
 
 class FusionOptions(NamedTuple):
-    """How the sides are joined."""
+    """How ranked lists are fused."""
 
-    kind: str = "adaptive"  # or "rrf": reciprocal ranks with fixed weights, and nothing else
-    dense_weight: float = 1.0  # of the vectors; `adaptive` multiplies it
+    kind: str = "adaptive"  # or "rrf": reciprocal ranks with fixed weights, without boosts
+    dense_weight: float = 1.0  # of the vectors; "adaptive" multiplies it
     rrf_k: int = 60  # of "rrf"
 
 
-class Side(NamedTuple):
-    """A ranked list of entries, best first. `scores` fall from place to place, in any unit; without them ranks alone
-    count."""
+class RankedList(NamedTuple):
+    """A named list of entry numbers, best first. `scores` fall from place to place, in any unit; without them, only
+    ranks count."""
 
     name: str
     items: Sequence[int]
@@ -36,18 +40,43 @@ class Side(NamedTuple):
     scores: Sequence[float] = ()
 
 
+class Ranking:
+    """The fused order of several lists, and the votes of each list."""
+
+    def __init__(self, lists: Sequence[RankedList], options: FusionOptions) -> None:
+        self.order = (  # entry numbers with scores in 0..1, best first
+            merge([ranked.items for ranked in lists], weights=[ranked.weight for ranked in lists], k=options.rrf_k)
+            if options.kind == "rrf"
+            else fuse(lists)
+        )
+        self._lists = lists
+        self._ranks = [{item: rank for rank, item in enumerate(ranked.items, 1)} for ranked in lists]
+
+    def has(self, name: str) -> bool:
+        """Return whether a list of this name has votes."""
+        return any(ranked.name == name for ranked in self._lists)
+
+    def votes(self, num: int) -> tuple[Vote, ...]:
+        """Return the lists that hold the entry, with its rank in each and the list's weight."""
+        return tuple(
+            Vote(ranked.name, ranks[num], ranked.weight)
+            for ranked, ranks in zip(self._lists, self._ranks, strict=True)
+            if num in ranks
+        )
+
+
 def merge(
     ranked_lists: Sequence[Sequence[Key]], *, weights: Sequence[float] | None = None, k: int = 60
 ) -> list[tuple[Key, float]]:
-    """Items with a score in 0..1, best first; 1 is an item that leads every list with a weight.
+    """Return the items of all lists with a score in 0..1, best first. 1 means first in every list with a weight.
 
-    Each list is best first, with ranks from 1; an item that it repeats counts where it first stands. An item counts
-    `weight / (k + rank)` in each list that holds it, so a larger `k` lets first places decide less. Equal scores
-    keep the order in which their items are first met. Scores of the lists themselves are never added:
-    cosine and BM25 have no common unit.
+    Each list is best first, with ranks from 1; a repeated item counts at its first place. An item scores
+    `weight / (k + rank)` in each list that holds it, so a larger `k` lets first places decide less. Items with equal
+    scores keep the order of their first occurrence. The lists' own scores are never added: cosine and BM25 have no
+    common unit.
 
-    Raises `InvalidInput` for weights that are not one finite number of at least 0 for each list, for a `k` below 0, and
-    for a text in the place of a list.
+    Raises `InvalidInput` if `weights` is not one finite number of at least 0 per list, if `k` is below 0, or if a text
+    is passed as a list.
     """
     weights = [1.0] * len(ranked_lists) if weights is None else weights
     _check(ranked_lists, weights, k)
@@ -59,42 +88,46 @@ def merge(
         if weight:
             for place, item in enumerate(dict.fromkeys(items), k + 1):
                 scores[item] = scores.get(item, 0.0) + weight / place
-    # `reverse` keeps the order of equals, too.
-    return sorted([(item, score / most) for item, score in scores.items()], key=itemgetter(1), reverse=True)
+    return _best_first(scores, most)
 
 
-def fused(sides: Sequence[Side]) -> list[tuple[int, float]]:
-    """Entries with a score in 0..1, best first; 1 is one that leads every list.
+def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
+    """Return the entries of all lists with a score in 0..1, best first. 1 means first in every list.
 
-    What a list says of an entry is in part its reciprocal rank, in part its closeness: where its score lies between
-    the list's hundredth (0) and its first (1). So a list whose first stands out says much for that one and little for
-    all others, and one that cannot tell its entries apart says the same for all. Min-max normalised scores: Bruch,
-    Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (TOIS 2023).
+    A list's score of an entry is partly its reciprocal rank and partly its closeness: the position of its own score
+    between the list's hundredth (0) and its first (1). A list with an outstanding first entry decides more for that
+    entry and less for the others. Min-max normalised scores: Bruch, Gai, Ingber, "An Analysis of Fusion Functions for
+    Hybrid Retrieval" (TOIS 2023).
     """
-    most = sum(side.weight for side in sides if side.items)
+    most = sum(ranked.weight for ranked in lists if ranked.items)
     if not most:
         return []
     scores: dict[int, float] = {}
-    for side in sides:
-        for item, said in zip(side.items, _said(side), strict=True) if side.weight else ():
-            scores[item] = scores.get(item, 0.0) + side.weight * said
+    for ranked in lists:
+        for item, score in zip(ranked.items, _list_scores(ranked), strict=True) if ranked.weight else ():
+            scores[item] = scores.get(item, 0.0) + ranked.weight * score
+    return _best_first(scores, most)
+
+
+def _best_first(scores: dict[Key, float], most: float) -> list[tuple[Key, float]]:
+    # `reverse` keeps the order of equal scores.
     return sorted([(item, score / most) for item, score in scores.items()], key=itemgetter(1), reverse=True)
 
 
-def _said(side: Side) -> list[float]:
-    """What a list says of each of its entries, 0..1."""
-    ranks = [(_K + 1) / (_K + rank) for rank in range(1, len(side.items) + 1)]
-    if not side.scores:
-        return ranks
-    first, last = side.scores[0], side.scores[:_COMPARED][-1]
+def _list_scores(ranked: RankedList) -> list[float]:
+    """Return a list's score of each of its entries, 0..1."""
+    by_rank = [(_K + 1) / (_K + rank) for rank in range(1, len(ranked.items) + 1)]
+    if not ranked.scores:
+        return by_rank
+    first, last = ranked.scores[0], ranked.scores[:_COMPARED][-1]
     span = first - last
-    near = [max(0.0, (score - last) / span) if span > 0 else 1.0 for score in side.scores]
-    return [(1 - _CLOSENESS) * by_rank + _CLOSENESS * by_score for by_rank, by_score in zip(ranks, near, strict=True)]
+    closeness = [max(0.0, (score - last) / span) if span > 0 else 1.0 for score in ranked.scores]
+    return [(1 - _CLOSENESS) * rank + _CLOSENESS * close for rank, close in zip(by_rank, closeness, strict=True)]
 
 
 def _check(ranked_lists: Sequence[Sequence[Key]], weights: Sequence[float], k: int) -> None:
     for items in ranked_lists:
-        if isinstance(items, (str, bytes)):  # whose letters would be taken for items
+        if isinstance(items, (str, bytes)):  # its letters would be taken for items
             raise InvalidInput("ranked_lists", "must be lists of items, and one of them is a text")
     if len(weights) != len(ranked_lists) or not all(0 <= weight < math.inf for weight in weights):
         wanted = "must be one weight of at least 0 for each list"

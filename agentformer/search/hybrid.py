@@ -1,7 +1,7 @@
-"""Hybrid search: scope, then both sides, then fusion, then the entries.
+"""Hybrid search over a folder's records: words and vectors, fused, boosted and rescored.
 
-The scope is decided by the records and given to both sides as a mask, so that nothing outside it takes a
-place in a top-k.
+The records decide which entries are in scope. Both sides receive them as a mask, so no entry outside the scope takes a
+place among the candidates.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
-from agentformer.index.embedding.active import at_hand, current_embedder, embedder_for
 from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.scope_masks import ScopeCache, ScopeMask
 from agentformer.index.vectors.follower import VectorFollower
@@ -24,37 +24,51 @@ from agentformer.index.words.query import WordHits
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.integrity.checksums import damaged
-from agentformer.records.spaces import active_space, space_of
+from agentformer.records.spaces import active_space
 from agentformer.records.vectors import any_pending, pending_count, spans
-from agentformer.search.boosts.date import asked_time
-from agentformer.search.fuse import VECTORS, joined
-from agentformer.search.fusion import FusionOptions
-from agentformer.search.helper_thread import Beside
-from agentformer.search.language_coverage import Knowledge
-from agentformer.search.query_cache import Questions
-from agentformer.search.rescoring import Ranked, ranked, refined
-from agentformer.text.analysis import MAX_QUERY, analyze_query
+from agentformer.search.boosts import QueryDates, all_boosts, query_dates
+from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
+from agentformer.search.helper_thread import HelperThread
+from agentformer.search.rescoring import NO_ENTRIES, RankedEntries, exact_scores, rescore
+from agentformer.search.vector_search import VectorSearch
+from agentformer.search.weights import LanguageCoverage, vectors_weight
+from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.text.languages import detect_language, language_of_query
 from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope
 
-MAX_LIMIT = 10_000  # hits of one search; a list is what `list` is for
+VECTORS, WORDS = "vectors", "words"  # names of the two lists
+MAX_LIMIT = 10_000  # hits of one search; `list` returns more
 _SMALL = 20_000  # changes of a store whose indexes are brought up to date when it is closed
-_WITNESSES = 3  # passages looked at to tell the language at hand; a query alone may be mostly names
-_WORTHWHILE = 5_000  # windows from which on a scan takes longer than to call another thread; a model always does
-_WAITING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
+_SAMPLES = 3  # passages whose language is compared with the query's
+_SAMPLE_LENGTH = 600  # code points of each
+_THREAD_WINDOWS = 5_000  # windows from which on a scan takes longer than starting a thread; a model always does
+_SINGLE_LIST = FusionOptions("rrf")  # keeps the order of a search by vectors or words alone
+_NO_WORDS = WordHits([], [])
+_PENDING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
 _WORDS_ALONE = "searched by words alone: {}"
-_MOVING = "answered from the former embedding space while the embedder {} is being loaded"
-_EXCERPT = 600  # code points of each
-_ONE_SIDE = FusionOptions("rrf")  # of a search by vectors or by words alone: its own order
+_VECTORS_ALONE = "searched by vectors alone: {}"
 
 
-class _State(NamedTuple):
-    """What the records say when a search begins, all of one moment."""
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A query, analyzed, with the state of the records at one moment."""
 
+    query: Query
+    terms: QueryTerms
+    dates: QueryDates
     seq: int  # the last change
-    allowed: ScopeMask
-    space: tuple[int, EmbeddingSpace] | None  # the active one with its number; not read for words alone
+    mask: ScopeMask
+    space: tuple[int, EmbeddingSpace] | None  # the active space with its number; None in the mode lexical
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """What words and vectors have found. `vectors` is None without a vector search."""
+
+    words: WordHits
+    vectors: VectorHits | None
+    warnings: tuple[str, ...]
+    complete: bool  # whether the vectors were searched in their current state
 
 
 class HybridSearch:
@@ -72,86 +86,168 @@ class HybridSearch:
         analyzers: Analyzers = PLAIN,
     ) -> None:
         self._database = database
-        self._embedder = embedder
         self._dense = VectorFollower(folder, database.store_id, plan)
+        self._vectors = VectorSearch(self._dense, database, embedder)
         self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analyzers)
-        self._knowledge = Knowledge(embedder)
-        self._questions = Questions()
+        self._coverage = LanguageCoverage(embedder)
         self._fanout = fanout
         self._fusion = fusion or FusionOptions()
         self._scopes = ScopeCache()
-        self._beside = Beside()
+        self._helper = HelperThread()
         with database.reading() as connection:
             self._opened_at = records.last_change(connection)
 
     def search(self, query: Query) -> Hits:
-        """Best first. With no embedder at hand the words alone decide, and where the word index cannot be written the
-        vectors alone; a warning says so."""
+        """Return the hits, best first.
+
+        If the embedder is unavailable, words alone decide. If the word index cannot be written, vectors alone decide. A
+        warning reports either. Raises `SpaceMismatch`, and `StoreError` if neither side is available.
+        """
         if query.limit < 1 or not query.text.strip():
             return Hits()
-        state = self._state(query)
-        if not state.allowed.count:
+        terms = analyze_query(query.text)
+        request = self._request(query, terms, query_dates(terms, query.at))
+        if not request.mask.count:
             return Hits()
-        words, wordless = self._words_begun(query, state)
-        warnings: tuple[str, ...] = ()
-        near: VectorHits | None = None
-        whole = False  # did the dense side take part as the store is now?
-        if query.mode != "lexical":
-            try:
-                near, warnings = self._nearest(query, state)
-                whole = not warnings
-            except SpaceMismatch:
-                raise
-            except (EmbedderError, StoreDamaged) as error:
-                if wordless is not None:
-                    raise wordless from error
-                if query.mode == "dense" and isinstance(error, StoreDamaged):
-                    raise
-                warnings = (_WORDS_ALONE.format(error),)
-        if wordless is not None:
-            warnings = (f"searched by vectors alone: {wordless}", *warnings)
-        matches = words()
+        words, words_error = self._start_words(request)
+        vectors, warnings = self._search_vectors(request, words_error)
+        complete = query.mode != "lexical" and not warnings
+        if words_error is not None:
+            warnings = (_VECTORS_ALONE.format(words_error), *warnings)
+        candidates = _Candidates(words(), vectors, warnings, complete)
         try:
-            return self._answer(query, near, matches, warnings, whole)
+            return self._hits(request, candidates)
         except StoreDamaged as error:
-            if near is None or query.mode == "dense" or wordless is not None:
+            if vectors is None or query.mode == "dense" or words_error is not None:
                 raise
             warnings = (*warnings, _WORDS_ALONE.format(error))
-        return self._answer(query, None, matches, warnings, whole)  # raises for what the words find damaged
+        return self._hits(request, replace(candidates, vectors=None, warnings=warnings))
 
-    def _answer(
-        self, query: Query, near: VectorHits | None, matches: WordHits, warnings: tuple[str, ...], whole: bool
-    ) -> Hits:
+    # ------------------------------------------------------------------ candidates
+
+    def _request(self, query: Query, terms: QueryTerms, dates: QueryDates) -> _Request:
         with self._database.reading() as connection:
-            if whole:
-                warnings = (*warnings, *_waiting(connection, query.scope))
-            return Hits(self._hits(connection, query, near, matches), warnings)
+            seq = records.last_change(connection)
+            mask = self._scopes.allowed(connection, query.scope, seq)
+            space = active_space(connection) if query.mode != "lexical" else None
+            return _Request(query, terms, dates, seq, mask, space)
 
-    def _words_begun(self, query: Query, state: _State) -> tuple[Callable[[], WordHits], StoreError | None]:
-        """What waits for the words' side, and why there is none."""
+    def _start_words(self, request: _Request) -> tuple[Callable[[], WordHits], StoreError | None]:
+        """Start the lexical query. Return a function that waits for its hits, and the error if the word index is
+        unavailable."""
+        query = request.query
         if query.mode == "dense":
-            return _no_matches, None
+            return lambda: _NO_WORDS, None
         try:
-            view = self._words.followed(self._database, state.seq)
+            view = self._words.followed(self._database, request.seq)
         except StoreError as error:
             if query.mode == "lexical" or isinstance(error, StoreDamaged):
                 raise
-            return _no_matches, error
+            return lambda: _NO_WORDS, error
 
-        def ask() -> WordHits:
-            dates = asked_time(query.text, query.at).terms
-            return view.search(analyze_query(query.text), query.scope, self._candidates(query), state.allowed, dates)
+        def search() -> WordHits:
+            limit = self._candidate_count(query)
+            return view.search(request.terms, query.scope, limit, request.mask, request.dates.terms)
 
-        if query.mode != "hybrid" or state.space is None:
-            return ask, None
-        slow = len(self._dense) >= _WORTHWHILE or not self._questions.knows(state.space[0], query.text)
-        return self._beside.begin(ask) if slow else ask, None
+        if query.mode != "hybrid" or request.space is None:
+            return search, None
+        slow = len(self._dense) >= _THREAD_WINDOWS or not self._vectors.has_query(request.space[0], query.text)
+        return self._helper.start(search) if slow else search, None
 
-    def _state(self, query: Query) -> _State:
+    def _search_vectors(
+        self, request: _Request, words_error: StoreError | None
+    ) -> tuple[VectorHits | None, tuple[str, ...]]:
+        """Return the nearest windows, and warnings. Raises `words_error` if the vectors are unavailable too."""
+        if request.query.mode == "lexical":
+            return None, ()
+        try:
+            return self._nearest(request)
+        except SpaceMismatch:
+            raise
+        except (EmbedderError, StoreDamaged) as error:
+            if words_error is not None:
+                raise words_error from error
+            if request.query.mode == "dense" and isinstance(error, StoreDamaged):
+                raise
+            return None, (_WORDS_ALONE.format(error),)
+
+    def _nearest(self, request: _Request) -> tuple[VectorHits | None, tuple[str, ...]]:
+        query, limit = request.query, self._candidate_count(request.query)
+        while request.space is not None:
+            found = self._vectors.nearest(query.text, request.space, request.seq, limit, request.mask)
+            if found is not None:
+                return found
+            request = self._request(query, request.terms, request.dates)  # the store has moved to another space
+        return None, ()
+
+    def _candidate_count(self, query: Query) -> int:
+        return min(max(self._fanout, query.limit), MAX_LIMIT)
+
+    # ------------------------------------------------------------------ ranking
+
+    def _hits(self, request: _Request, candidates: _Candidates) -> Hits:
+        query, words = request.query, candidates.words
         with self._database.reading() as connection:
-            seq = records.last_change(connection)
-            allowed = self._scopes.allowed(connection, query.scope, seq)
-            return _State(seq, allowed, active_space(connection) if query.mode != "lexical" else None)
+            warnings = candidates.warnings
+            if candidates.complete:
+                warnings = (*warnings, *_pending_warning(connection, query.scope))
+            nearest = NO_ENTRIES
+            if candidates.vectors:
+                alone = query.mode == "dense" or not words.entries
+                nearest = rescore(connection, candidates.vectors, alone=alone)
+            ranking = self._rank(connection, request, nearest, words)
+            scores = _best(ranking.order, query)
+            near_at = {num: n for n, num in enumerate(nearest.entries if ranking.has(VECTORS) else ()) if num in scores}
+            words_at = {num: n for n, num in enumerate(words.entries) if num in scores}
+            vector = candidates.vectors.query if candidates.vectors else None
+            cosines = exact_scores(connection, vector, nearest, near_at.values()) if vector is not None else {}
+            parts = spans(connection, [nearest.windows[n] for n in near_at.values()])
+            hits = []
+            for num, entry in _entries(connection, scores, query.scope).items():
+                near, word = near_at.get(num), words_at.get(num)
+                hit = Hit(entry, scores[num], votes=ranking.votes(num))
+                if near is not None:
+                    span = parts.get(nearest.windows[near])
+                    hit = replace(hit, dense_score=cosines[near], dense_rank=near + 1, span=span)
+                if word is not None:
+                    hit = replace(hit, lexical_score=words.scores[word], lexical_rank=word + 1)
+                hits.append(hit)
+        return Hits(sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit], warnings)
+
+    def _rank(
+        self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
+    ) -> Ranking:
+        """Fuse both sides, and boost the result. A side without weight is left out: its ranks are no evidence."""
+        hybrid = request.query.mode == "hybrid"
+        options = self._fusion if hybrid else _SINGLE_LIST
+        coverage = self._language_coverage(connection, request, nearest, words) if hybrid else 1.0
+        weight = options.dense_weight * coverage
+        if options.kind == "adaptive" and weight and nearest.entries and words.entries:
+            weight *= vectors_weight(nearest.scores, words.scores[0], words.ideal)
+        if weight and not words.entries:
+            weight = 1.0  # the vectors decide alone
+        sides = (
+            RankedList(VECTORS, nearest.entries, weight, nearest.scores),
+            RankedList(WORDS, words.entries, 1.0, words.scores),
+        )
+        lists = [side for side in sides if side.items and side.weight]
+        if options.kind == "adaptive":
+            lists += all_boosts(connection, fuse(lists), request.dates)
+        return Ranking(lists, options)
+
+    def _language_coverage(
+        self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
+    ) -> float:
+        """Return the embedder's coverage of the languages of the query and of what was found, 0..1."""
+        if not nearest.entries or not self._coverage.varies:
+            return 1.0
+
+        def samples(nums: Sequence[int]) -> list[str]:
+            return records.beginnings(connection, nums[:_SAMPLES], _SAMPLE_LENGTH) if nums else []
+
+        return self._coverage.of_search(request.terms, samples(words.entries), lambda: samples(nearest.entries))
+
+    # ------------------------------------------------------------------ indexes
 
     def refresh(self) -> None:
         """Bring both indexes up to date now, also on disk, instead of at the next search."""
@@ -159,31 +255,31 @@ class HybridSearch:
         self._dense.refresh(self._database)
 
     def catches_up_soon(self) -> bool:
-        """Is following the newest changes a matter of moments, and has anything changed since it was opened?"""
+        """Return whether the store has changed since it was opened, and is small enough to follow in moments."""
         with self._database.reading() as connection:
             changes = records.last_change(connection)
             return changes != self._opened_at and changes <= _SMALL
 
     def save(self) -> None:
-        """Write a snapshot of the vector index where that is worth it."""
+        """Write a snapshot of the vector index if it spares a later start enough work."""
         self._dense.save()
 
     def close(self) -> None:
-        """End what is written in the background, and write what waits for it."""
+        """End background work, and write pending changes of the word index."""
         self._dense.close()
-        self._beside.close()
+        self._helper.close()
         self._words.close(self._database)
 
     def discard(self) -> None:
-        """Delete what the indexes keep on disk, for the sake of what must not be found there any more. Raises
-        `OSError`, also where another process writes meanwhile; then it is to be done again."""
+        """Delete the indexes' files, so that deleted entries are not readable in them. Raises `OSError`, also while
+        another process writes; then call it again."""
         try:
             self._words.discard()
         finally:
             self._dense.discard()
 
     def renew(self, *, words: bool = False, vectors: bool = False) -> None:
-        """Forget an index, on disk and in memory: the next search makes it anew. Raises `OSError`."""
+        """Delete an index on disk and in memory; the next search rebuilds it. Raises `OSError`."""
         if words:
             self._words.discard()
         if vectors:
@@ -191,108 +287,28 @@ class HybridSearch:
             self._dense.discard()
 
     def settle(self) -> None:
-        """Train the vector index now where that is due, and wait for it."""
+        """Train the vector index if training is due, and wait for it."""
         self._dense.settle(self._database)
 
     def status(self) -> dict[str, Any]:
-        """The state of the vector index, as JSON values."""
+        """Return the state of the vector index, as JSON values."""
         return self._dense.status()
 
-    def _candidates(self, query: Query) -> int:
-        return min(max(self._fanout, query.limit), MAX_LIMIT)
 
-    def _nearest(self, query: Query, state: _State) -> tuple[VectorHits | None, tuple[str, ...]]:
-        """The dense side, and warnings. Query and index are of one space, also while the store moves."""
-        while state.space is not None:
-            number, space = state.space
-            embedder = at_hand(self._embedder, space)
-            if embedder is None:
-                former = self._nearest_of_former(query, state.allowed)
-                if former is not None:
-                    return former, (_MOVING.format(space.spec),)
-                embedder = embedder_for(self._embedder, space)
-            vector = self._questions.embed(embedder, number, query.text)
-            self._dense.follow(self._database, state.seq, number)
-            near = self._dense.search(number, vector, self._candidates(query), state.allowed)
-            if near is not None:
-                return near, ()
-            state = self._state(query)
-        return None, ()
-
-    def _nearest_of_former(self, query: Query, allowed: ScopeMask) -> VectorHits | None:
-        """By the index and the embedder from before a move; None where they are not at hand or not of one space."""
-        embedder, number = current_embedder(self._embedder), self._dense.space
-        with self._database.reading() as connection:
-            former = space_of(connection, number)
-        if former is None or former.difference(embedder.space):
-            return None
-        vector = self._questions.embed(embedder, number, query.text)
-        return self._dense.search(number, vector, self._candidates(query), allowed)
-
-    def _known(self, connection: sqlite3.Connection, query: Query, found: Ranked, matches: WordHits) -> float:
-        """How well the embedder knows the languages at hand, 0..1: those of the query and of the passages that share
-        its words; where these are of another language, since a name is shared across languages, of the query and of
-        what the embedder holds to be near."""
-        if not found.entries or not self._knowledge.judges:
-            return float(bool(found.entries))
-        spoken = language_of_query(query.text[:MAX_QUERY])
-        alone = self._knowledge.dense_weight([query.text])
-        if not matches.entries:  # a query of a name or of a slip tells no language; the vectors may try
-            return alone if spoken else 1.0
-        said = self._said(connection, matches.entries)
-        told = self._knowledge.dense_weight([query.text, *said])
-        if told >= alone or not spoken or detect_language("\n".join(said)) in ("", spoken):
-            return told
-        near = [self._knowledge.dense_weight([each]) for each in self._said(connection, found.entries)]
-        return max(told, alone * sum(near) / len(near)) if near else told
-
-    def _said(self, connection: sqlite3.Connection, ranked: Sequence[int]) -> list[str]:
-        return records.beginnings(connection, ranked[:_WITNESSES], _EXCERPT)
-
-    def _hits(
-        self, connection: sqlite3.Connection, query: Query, near: VectorHits | None, matches: WordHits
-    ) -> list[Hit]:
-        """Both sides joined: all that tie with the last one asked for are read, since ties are settled by id."""
-        found = (
-            ranked(connection, near, alone=query.mode == "dense" or not matches.entries)
-            if near
-            else Ranked([], [], [], [], 0)
-        )
-        known = self._known(connection, query, found, matches) if query.mode == "hybrid" else float(bool(found.entries))
-        fusion = self._fusion if query.mode == "hybrid" else _ONE_SIDE
-        result = joined(connection, fusion, found, matches, known, asked_time(query.text, query.at))
-        merged = result.order
-        least = max(merged[min(query.limit, len(merged)) - 1][1] if merged else 0.0, query.min_score)
-        best = dict(itertools.takewhile(lambda item: item[1] >= least, merged))
-        entries = records.by_num(connection, list(best))
-        if any(entry.namespace != query.scope.namespace for entry in entries.values()):
-            raise damaged("an index of the entries", "it has one of another namespace")
-        near_at = {num: place for place, num in enumerate(found.entries if result.has(VECTORS) else ()) if num in best}
-        words_at = {num: place for place, num in enumerate(matches.entries) if num in best}
-        cosines = refined(connection, near.query, found, near_at.values()) if near else {}
-        at = spans(connection, [found.windows[place] for place in near_at.values()])
-        hits = []
-        for num, entry in entries.items():  # one that is not there was removed since the ranks were taken
-            place, other = near_at.get(num), words_at.get(num)
-            hits.append(
-                Hit(
-                    entry,
-                    best[num],
-                    dense_score=None if place is None else cosines[place],
-                    lexical_score=None if other is None else matches.scores[other],
-                    dense_rank=None if place is None else place + 1,
-                    lexical_rank=None if other is None else other + 1,
-                    span=None if place is None else at.get(found.windows[place]),
-                    votes=result.votes(num),
-                )
-            )
-        return sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
+def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
+    """Return the scores of the best entries, with all that tie with the last one: ties are ordered by id."""
+    least = max(order[min(query.limit, len(order)) - 1][1] if order else 0.0, query.min_score)
+    return dict(itertools.takewhile(lambda item: item[1] >= least, order))
 
 
-def _no_matches() -> WordHits:
-    return WordHits([], [])
+def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:
+    """Return the entries by number, without those deleted since they were found. Raises `StoreDamaged`."""
+    entries = records.by_num(connection, list(nums))
+    if any(entry.namespace != scope.namespace for entry in entries.values()):
+        raise damaged("an index of the entries", "it has one of another namespace")
+    return entries
 
 
-def _waiting(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:
-    waiting = pending_count(connection, scope) if any_pending(connection, refused=True) else 0
-    return (_WAITING.format(waiting),) if waiting else ()
+def _pending_warning(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:
+    pending = pending_count(connection, scope) if any_pending(connection, refused=True) else 0
+    return (_PENDING.format(pending),) if pending else ()

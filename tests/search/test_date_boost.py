@@ -14,9 +14,15 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words.fields import entry_date_terms
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.search.boosts.date import asked_time, in_periods
+from agentformer.search.boosts import QueryDates, date_boost, query_dates
 from agentformer.testing import make_entry
+from agentformer.text.analysis import analyze_query
 from agentformer.types import MemoryEntry, Query
+
+
+def dates_of(question: str, at: datetime | None = None) -> QueryDates:
+    return query_dates(analyze_query(question), at)
+
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)  # a Monday
 
@@ -34,9 +40,9 @@ def message(content: str, days_ago: int | None = None, **values: object) -> Memo
 
 
 def test_a_question_that_asks_for_a_time_names_none() -> None:
-    assert not asked_time("When did Caroline go to the support group?", NOON)
-    assert not asked_time("Milloin kokous on?", NOON)
-    assert asked_time("What did we do yesterday?", NOON).terms == ("2023-05-07", "2023-05")
+    assert not dates_of("When did Caroline go to the support group?", NOON)
+    assert not dates_of("Milloin kokous on?", NOON)
+    assert dates_of("What did we do yesterday?", NOON).terms == ("2023-05-07", "2023-05")
 
 
 def test_an_entry_has_the_terms_of_its_day_and_of_the_days_that_it_names() -> None:
@@ -58,12 +64,12 @@ def test_only_what_happened_in_the_period_or_names_a_day_of_it_is_inside(backend
         "of all of 2023": -30,
     }
     backend.store([message(content, days) for content, days in contents.items()])
-    week = asked_time("last week", NOON)
+    week = dates_of("last week", NOON)
     with backend._database.reading() as connection:
         nums = {row[1]: row[0] for row in connection.execute("SELECT num, content FROM entries")}
         asked = [nums[content] for content in reversed(contents)]
-        inside = in_periods(connection, [*asked, 999_999], week)
-        assert in_periods(connection, asked, asked_time("soup")) == in_periods(connection, [], week) == []
+        inside = date_boost(connection, [*asked, 999_999], week).items
+        assert date_boost(connection, asked, dates_of("soup")).items == date_boost(connection, [], week).items == []
     names = {num: content for content, num in nums.items()}
     assert [names[num] for num in inside] == [
         "when is not known, of 3.5.2023",
@@ -76,9 +82,9 @@ def test_only_what_happened_in_the_period_or_names_a_day_of_it_is_inside(backend
 @pytest.mark.parametrize("hours", [-11, -5, 0, 3, 14])
 def test_a_day_that_a_text_names_is_the_same_wherever_the_asker_is(backend: FaissMemoryBackend, hours: int) -> None:
     backend.store([make_entry(f"the party is on {day} May 2023") for day in (6, 7, 8)])
-    asked = asked_time("Who came on 7 May 2023?", NOON.astimezone(timezone(timedelta(hours=hours))))
+    asked = dates_of("Who came on 7 May 2023?", NOON.astimezone(timezone(timedelta(hours=hours))))
     with backend._database.reading() as connection:
-        (found,) = in_periods(connection, [1, 2, 3], asked)
+        (found,) = date_boost(connection, [1, 2, 3], asked).items
         assert (
             connection.execute("SELECT content FROM entries WHERE num = ?", [found])
             .fetchone()[0]
@@ -90,13 +96,13 @@ def test_moments_that_are_equal_ask_for_the_day_of_their_own_zone() -> None:
     midnight = datetime(2023, 5, 8, tzinfo=timezone(timedelta(hours=13)))
     elsewhere = midnight.astimezone(timezone(timedelta(hours=-11)))  # midnight there, too, of the day before
     assert midnight == elsewhere
-    assert asked_time("yesterday", midnight).terms == ("2023-05-07", "2023-05")
-    assert asked_time("yesterday", elsewhere).terms == ("2023-05-06", "2023-05")
+    assert dates_of("yesterday", midnight).terms == ("2023-05-07", "2023-05")
+    assert dates_of("yesterday", elsewhere).terms == ("2023-05-06", "2023-05")
 
 
 @pytest.mark.parametrize("zone", [ZoneInfo("Europe/Helsinki"), UTC])
 def test_days_begin_at_midnight_also_where_clocks_have_changed_since(zone: tzinfo) -> None:
-    (month,) = asked_time("in October 2023", datetime(2023, 12, 24, tzinfo=zone)).periods
+    (month,) = dates_of("in October 2023", datetime(2023, 12, 24, tzinfo=zone)).periods
     assert month.start == datetime(2023, 10, 1, tzinfo=zone)
     assert month.end == datetime(2023, 11, 1, tzinfo=zone)
 
@@ -105,7 +111,7 @@ def test_days_begin_at_midnight_also_where_clocks_have_changed_since(zone: tzinf
     "question", ["What did we do before 7 May 2023?", "Who came since May 2023?", "ennen 7.5.2023"]
 )
 def test_where_a_time_only_begins_or_ends_no_terms_are_asked_for(question: str) -> None:
-    assert asked_time(question, NOON) == ((), (), ())
+    assert dates_of(question, NOON) == QueryDates()
     assert entry_date_terms(make_entry(question), "")  # but the day is found where it is written
 
 

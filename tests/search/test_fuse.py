@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import agentformer
 from agentformer import AgentFormer
-from agentformer.search.fusion import Side, fused
+from agentformer.search.fusion import RankedList, fuse
 from agentformer.search.weights import vectors_weight
 from agentformer.types import Hit, Query
 
@@ -26,38 +26,46 @@ PEAKED = [0.9, *FLAT[1:]]
 
 
 def test_what_leads_every_list_scores_one_and_all_lie_between() -> None:
-    order = fused([Side("vectors", [7, 8, 9], 0.7, [0.9, 0.5, 0.1]), Side("words", [7, 9, 8], 1.0, [12.0, 3.0, 1.0])])
+    order = fuse(
+        [RankedList("vectors", [7, 8, 9], 0.7, [0.9, 0.5, 0.1]), RankedList("words", [7, 9, 8], 1.0, [12.0, 3.0, 1.0])]
+    )
     assert order[0] == (7, pytest.approx(1.0))
     assert all(0 < score < 1 for _, score in order[1:])
 
 
 @given(falling, falling)
 def test_scores_fall_within_0_and_1_and_a_list_alone_keeps_its_order(one: list[float], other: list[float]) -> None:
-    sides = [Side("a", range(len(one)), 1.0, one), Side("b", range(len(other))[::-1], 0.4, other)]
-    assert all(0 <= score <= 1 + 1e-9 for _, score in fused(sides))
-    assert [item for item, _ in fused(sides[:1])] == [*range(len(one))]
+    sides = [RankedList("a", range(len(one)), 1.0, one), RankedList("b", range(len(other))[::-1], 0.4, other)]
+    assert all(0 <= score <= 1 + 1e-9 for _, score in fuse(sides))
+    assert [item for item, _ in fuse(sides[:1])] == [*range(len(one))]
 
 
 def test_a_first_that_stands_out_says_more_than_one_of_many_alike() -> None:
     """Both lead their list and the other's order is the same: the list that is sure of its first decides."""
-    sure = Side("vectors", [1, 2, 3], 1.0, [0.9, 0.2, 0.1])
-    unsure = Side("words", [2, 1, 3], 1.0, [5.02, 5.01, 5.0])
-    assert next(item for item, _ in fused([sure, unsure])) == 1
-    turned = [Side("vectors", [1, 2, 3], 1.0, [0.22, 0.21, 0.1]), Side("words", [2, 1, 3], 1.0, [9.0, 5.01, 5.0])]
-    assert next(item for item, _ in fused(turned)) == 2
+    sure = RankedList("vectors", [1, 2, 3], 1.0, [0.9, 0.2, 0.1])
+    unsure = RankedList("words", [2, 1, 3], 1.0, [5.02, 5.01, 5.0])
+    assert next(item for item, _ in fuse([sure, unsure])) == 1
+    turned = [
+        RankedList("vectors", [1, 2, 3], 1.0, [0.22, 0.21, 0.1]),
+        RankedList("words", [2, 1, 3], 1.0, [9.0, 5.01, 5.0]),
+    ]
+    assert next(item for item, _ in fuse(turned)) == 2
 
 
 def test_how_many_are_asked_for_changes_nothing_within_the_first_hundred() -> None:
     scores = [1 - n / 300 for n in range(300)]
-    short = [Side("a", range(100), 1.0, scores[:100]), Side("b", range(99, -1, -1), 0.8, scores[:100])]
-    long = [Side("a", range(300), 1.0, scores), Side("b", [*range(99, -1, -1), *range(100, 300)], 0.8, scores)]
-    assert fused(short)[:50] == [(item, pytest.approx(score)) for item, score in fused(long)[:50]]
+    short = [RankedList("a", range(100), 1.0, scores[:100]), RankedList("b", range(99, -1, -1), 0.8, scores[:100])]
+    long = [
+        RankedList("a", range(300), 1.0, scores),
+        RankedList("b", [*range(99, -1, -1), *range(100, 300)], 0.8, scores),
+    ]
+    assert fuse(short)[:50] == [(item, pytest.approx(score)) for item, score in fuse(long)[:50]]
 
 
 def test_equal_scores_and_no_scores_and_no_lists() -> None:
-    assert [item for item, _ in fused([Side("a", [3, 1], 1.0, [2.0, 2.0])])] == [3, 1]
-    assert [item for item, _ in fused([Side("a", [3, 1], 1.0)])] == [3, 1]
-    assert fused([]) == fused([Side("a", [], 1.0)]) == fused([Side("a", [1], 0.0)]) == []
+    assert [item for item, _ in fuse([RankedList("a", [3, 1], 1.0, [2.0, 2.0])])] == [3, 1]
+    assert [item for item, _ in fuse([RankedList("a", [3, 1], 1.0)])] == [3, 1]
+    assert fuse([]) == fuse([RankedList("a", [], 1.0)]) == fuse([RankedList("a", [1], 0.0)]) == []
 
 
 # ------------------------------------------------------------------ what the vectors weigh
@@ -106,8 +114,8 @@ def test_an_embedder_that_does_not_know_the_language_has_no_vote(
     af: AgentFormer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     af.memory.store_many(["Sataman vartija lukitsee portin.", "Numbat sleeps in the shed.", "Portti on kiinni."])
-    monkeypatch.setattr("agentformer.search.language_coverage.Knowledge.judges", True)
-    monkeypatch.setattr("agentformer.search.language_coverage.Knowledge.dense_weight", lambda self, texts: 0.0)
+    monkeypatch.setattr("agentformer.search.weights.LanguageCoverage.varies", True)
+    monkeypatch.setattr("agentformer.search.weights.LanguageCoverage.of", lambda self, texts: 0.0)
     hits = af.backend.search(Query("kuka lukitsee sataman portin"))
     assert hits and all(set(votes(hit)) == {"words"} for hit in hits)
     assert all(hit.dense_rank is None and hit.dense_score is None for hit in hits)
@@ -116,8 +124,8 @@ def test_an_embedder_that_does_not_know_the_language_has_no_vote(
 @pytest.fixture
 def english(af: AgentFormer, monkeypatch: pytest.MonkeyPatch) -> AgentFormer:
     """A memory whose embedder knows English alone."""
-    space = dataclasses.replace(af.backend._search._embedder.space, languages="en")
-    monkeypatch.setattr(af.backend._search._knowledge, "_embedder", SimpleNamespace(space=space))
+    space = dataclasses.replace(af.embedder.space, languages="en")
+    monkeypatch.setattr(af.backend._search._coverage, "_embedder", SimpleNamespace(space=space))
     return af
 
 

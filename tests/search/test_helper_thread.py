@@ -17,46 +17,48 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search import helper_thread as module
 from agentformer.search import hybrid as search_module
-from agentformer.search.helper_thread import Beside
+from agentformer.search.helper_thread import HelperThread
 from agentformer.testing import make_entry
 from agentformer.types import Query, Vector
 
 
 @pytest.fixture
-def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+def helper(monkeypatch: pytest.MonkeyPatch) -> Iterator[HelperThread]:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    made = Beside()
+    made = HelperThread()
     yield made
     made.close()
 
 
-def test_the_result_comes_from_another_thread_and_so_does_an_error(beside: Beside) -> None:
-    assert beside.begin(threading.get_ident)() != threading.get_ident()
+def test_the_result_comes_from_another_thread_and_so_does_an_error(helper: HelperThread) -> None:
+    assert helper.start(threading.get_ident)() != threading.get_ident()
     with pytest.raises(ZeroDivisionError):
-        beside.begin(lambda: 1 / 0)()
-    assert beside.begin(lambda: 7)() == 7
+        helper.start(lambda: 1 / 0)()
+    assert helper.start(lambda: 7)() == 7
 
 
-def test_who_finds_the_helper_at_work_does_it_alone(beside: Beside) -> None:
+def test_who_finds_the_helper_at_work_does_it_alone(helper: HelperThread) -> None:
     gate = threading.Event()
-    first = beside.begin(lambda: gate.wait(10))
-    assert beside.begin(threading.get_ident)() == threading.get_ident()
+    first = helper.start(lambda: gate.wait(10))
+    assert helper.start(threading.get_ident)() == threading.get_ident()
     gate.set()
     assert first() is True
-    assert beside.begin(threading.get_ident)() != threading.get_ident()
+    assert helper.start(threading.get_ident)() != threading.get_ident()
 
 
-def test_one_processor_and_a_closed_helper_do_without_a_thread(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert beside.begin(lambda: 1)() == 1
-    beside.close()
-    beside.close()
-    assert beside.begin(threading.get_ident)() == threading.get_ident()
+def test_with_one_cpu_or_after_closing_the_caller_runs_the_task(
+    helper: HelperThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert helper.start(lambda: 1)() == 1
+    helper.close()
+    helper.close()
+    assert helper.start(threading.get_ident)() == threading.get_ident()
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    assert Beside().begin(threading.get_ident)() == threading.get_ident()
+    assert HelperThread().start(threading.get_ident)() == threading.get_ident()
 
 
 def test_a_thread_that_could_not_be_begun_costs_no_later_search(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch
+    helper: HelperThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -64,9 +66,9 @@ def test_a_thread_that_could_not_be_begun_costs_no_later_search(
     done: list[int] = []
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        beside.begin(lambda: done.append(1))()
+        helper.start(lambda: done.append(1))()
     for n in (2, 3):
-        beside.begin(lambda n=n: done.append(n))()
+        helper.start(lambda n=n: done.append(n))()
     assert done == [1, 2, 3]
 
 
@@ -76,12 +78,12 @@ def test_a_forked_process_has_a_helper_of_its_own() -> None:
     script = """
         import os, threading
         os.cpu_count = lambda: 2
-        from agentformer.search.helper_thread import Beside
-        beside = Beside()
-        assert beside.begin(lambda: 1)() == 1
+        from agentformer.search.helper_thread import HelperThread
+        helper = HelperThread()
+        assert helper.start(lambda: 1)() == 1
         child = os.fork()
         if child == 0:
-            os._exit(0 if beside.begin(threading.get_ident)() != threading.get_ident() else 3)
+            os._exit(0 if helper.start(threading.get_ident)() != threading.get_ident() else 3)
         raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=60, check=False)
@@ -109,11 +111,11 @@ def test_words_count_though_their_index_is_discarded_while_the_question_is_embed
 
 
 def test_a_search_finds_the_same_with_and_without_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "_WORTHWHILE", 1)
+    monkeypatch.setattr(search_module, "_THREAD_WINDOWS", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     asked: list[int] = []
-    begin = module.Beside.begin
-    monkeypatch.setattr(module.Beside, "begin", lambda self, task: asked.append(1) or begin(self, task))
+    start = module.HelperThread.start
+    monkeypatch.setattr(module.HelperThread, "start", lambda self, task: asked.append(1) or start(self, task))
     queries = [Query(f"numbat {n} under lantern {n + 2}", limit=8) for n in range(5)]
     with_help = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     with_help.store([make_entry(f"numbat {n % 7} under lantern {n % 11} in room {n}") for n in range(60)])
@@ -121,7 +123,7 @@ def test_a_search_finds_the_same_with_and_without_help(tmp_path: Path, monkeypat
     found = [with_help.search(query) for query in queries]
     assert len(asked) >= len(queries)
     with_help.close()
-    monkeypatch.setattr(search_module, "_WORTHWHILE", 1_000)
+    monkeypatch.setattr(search_module, "_THREAD_WINDOWS", 1_000)
     alone = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     assert [list(alone.search(query)) for query in queries] == [list(hits) for hits in found]
     alone.close()

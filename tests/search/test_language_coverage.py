@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.search.language_coverage import Knowledge
+from agentformer.search.weights import LanguageCoverage
 from agentformer.types import EmbeddingSpace
 
 FINNISH = "Sataman päällikkö säilyttää majakan avaimia työhuoneensa kaapissa, ja kalastajat hakevat ne aamulla."
@@ -38,10 +38,10 @@ class Declares(HashingEmbedder):
     ],
 )
 def test_a_model_that_declares_its_languages_judges_those(languages: str, text: str, weight: float) -> None:
-    assert Knowledge(Declares(languages)).dense_weight([text]) == weight
+    assert LanguageCoverage(Declares(languages)).of([text]) == weight
 
 
 def test_a_model_that_declares_none_is_judged_by_its_tokens() -> None:
     # The hashing embedder makes one token of most words, so to it every language is known.
-    assert Knowledge(Declares("")).dense_weight([ENGLISH]) == 1.0
-    assert Knowledge(Declares("")).fertility("12 34") == 1.0
+    assert LanguageCoverage(Declares("")).of([ENGLISH]) == 1.0
+    assert LanguageCoverage(Declares("")).fertility("12 34") == 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.search import query_cache as questions
-from agentformer.search.query_cache import Questions
+from agentformer.search import vector_search
+from agentformer.search.vector_search import QueryVectorCache
 from agentformer.types import Vector
 
 
@@ -21,7 +21,7 @@ class Counting(HashingEmbedder):
 
 
 def test_a_repeated_question_costs_nothing_within_its_space() -> None:
-    embedder, kept = Counting(), Questions()
+    embedder, kept = Counting(), QueryVectorCache()
     first = kept.embed(embedder, 1, "where is the numbat")
     assert kept.embed(embedder, 1, "where is the numbat") is first
     assert embedder.asked == ["where is the numbat"]
@@ -30,14 +30,14 @@ def test_a_repeated_question_costs_nothing_within_its_space() -> None:
 
 
 def test_the_last_questions_are_kept_and_no_pasted_pages() -> None:
-    embedder, kept = Counting(), Questions()
-    for n in range(questions._QUESTIONS + 1):
+    embedder, kept = Counting(), QueryVectorCache()
+    for n in range(vector_search._CACHED_QUERIES + 1):
         kept.embed(embedder, 1, f"question {n}")
     asked = len(embedder.asked)
-    kept.embed(embedder, 1, f"question {questions._QUESTIONS}")
+    kept.embed(embedder, 1, f"question {vector_search._CACHED_QUERIES}")
     assert len(embedder.asked) == asked
     kept.embed(embedder, 1, "question 0")
     assert len(embedder.asked) == asked + 1
     for _ in range(2):
-        kept.embed(embedder, 1, "x" * (questions._LONGEST + 1))
+        kept.embed(embedder, 1, "x" * (vector_search._CACHED_LENGTH + 1))
     assert len(embedder.asked) == asked + 3

@@ -14,8 +14,8 @@ from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.words.query import View, WordHits
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.search import rescoring as reranking
-from agentformer.search.rescoring import ranked, refined
+from agentformer.search import rescoring
+from agentformer.search.rescoring import exact_scores, rescore
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope, Vector
 
@@ -50,7 +50,7 @@ def nearby(backend: FaissMemoryBackend, query: Vector, scores: list[float], sure
 def test_each_hit_tells_its_exact_cosine_wherever_it_was_ranked(
     backend: FaissMemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reranking, "_FIRST", 1)
+    monkeypatch.setattr(rescoring, "_RESCORED", 1)
     hits = [hit for hit in backend.search(Query(ASKED, limit=60)) if hit.dense_score is not None]
     assert len(hits) > 40
     for hit in hits:
@@ -58,7 +58,7 @@ def test_each_hit_tells_its_exact_cosine_wherever_it_was_ranked(
 
 
 def test_ranks_that_decide_alone_are_all_exact(backend: FaissMemoryBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reranking, "_FIRST", 1)
+    monkeypatch.setattr(rescoring, "_RESCORED", 1)
     hits = backend.search(Query(ASKED, limit=60, mode="dense"))
     scores = [hit.dense_score or 0.0 for hit in hits]
     assert scores == sorted(scores, reverse=True)
@@ -69,7 +69,7 @@ def test_ranks_that_decide_alone_are_all_exact(backend: FaissMemoryBackend, monk
 def test_ranks_are_all_exact_where_words_find_nothing(
     backend: FaissMemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reranking, "_FIRST", 1)
+    monkeypatch.setattr(rescoring, "_RESCORED", 1)
     nothing = WordHits([], [])
     monkeypatch.setattr(View, "search", lambda *_: nothing)
     alone = backend.search(Query(ASKED, limit=60, mode="dense"))
@@ -81,14 +81,14 @@ def test_only_the_first_are_read_and_the_others_stay_behind_them(
 ) -> None:
     query = HashingEmbedder().embed_query(ASKED)
     wrong = [5.0 - n / 100 for n in range(len(TEXTS))]  # far too high, and in the order of storing
-    monkeypatch.setattr(reranking, "_FIRST", 10)
+    monkeypatch.setattr(rescoring, "_RESCORED", 10)
     with backend._database.reading() as connection:
-        found = ranked(connection, nearby(backend, query, wrong), alone=False)
+        found = rescore(connection, nearby(backend, query, wrong), alone=False)
         assert found.exact == 10
         assert found.scores[:10] == pytest.approx(sorted(map(cosine, TEXTS[:10]), reverse=True), abs=1e-6)
         assert found.scores[10:] == pytest.approx(wrong[10:], abs=1e-6)
-        assert ranked(connection, nearby(backend, query, wrong, sure=25), alone=False).exact == 25
-        told = refined(connection, query, found, [0, 30])
+        assert rescore(connection, nearby(backend, query, wrong, sure=25), alone=False).exact == 25
+        told = exact_scores(connection, query, found, [0, 30])
     assert told[0] == found.scores[0]
     assert told[30] == pytest.approx(cosine(TEXTS[30]), abs=1e-6)
 
@@ -99,7 +99,7 @@ def test_what_was_removed_meanwhile_keeps_the_score_of_the_index(backend: FaissM
     removed = next(iter(backend.list(Scope())))
     backend.remove([removed.id])
     with backend._database.reading() as connection:
-        found = ranked(connection, seen, alone=True)
+        found = rescore(connection, seen, alone=True)
     assert found.scores.count(0.25) == 1
     assert len(found.entries) == len(TEXTS)
 
@@ -109,5 +109,5 @@ def test_nothing_near_is_nothing_ranked(backend: FaissMemoryBackend) -> None:
     query = HashingEmbedder().embed_query(ASKED)
     near = VectorHits(query, 5, nothing, nothing, nothing, np.zeros(0, np.float32), 0)
     with backend._database.reading() as connection:
-        found = ranked(connection, near, alone=True)
+        found = rescore(connection, near, alone=True)
     assert found == ([], [], [], [], 0)

@@ -1,0 +1,214 @@
+"""Boosts of hits by document, by title and by date.
+
+Each boost is one more ranked list over what words and vectors have found. A boost never adds an entry and never removes
+one. The weights were chosen on development halves of the question sets (docs/BENCHMARKS.md).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+from agentformer.index.words.fields import day_of
+from agentformer.records.codec import from_micros
+from agentformer.search.fusion import RankedList
+from agentformer.text.analysis import QueryTerms
+from agentformer.text.dates.expressions import Period, find_date_ranges, period_of, query_date_ranges
+from agentformer.text.dates.phrases import DateRange
+from agentformer.text.dates.terms import range_terms
+from agentformer.text.languages import detect_language
+
+_DOCUMENT_WEIGHT = 0.5  # of the list, beside 1 of the words
+_DOCUMENT_PASSAGES = 3  # passages of a document that count, so that a long document does not win by its length
+_DOCUMENT_HEAD = 10  # hits at the head of the list, each of which must be of a long document
+_TITLE_WEIGHT = 0.8
+_TITLE_HEAD = 3  # hits that are searched for titles
+_TITLE_LENGTHS = range(4, 101)  # code points
+_TITLE_OWNERS = 2  # entries that may share a title; a title of more entries names a document or a subject
+_TITLE_WORDS = 8  # in a first line that is a title
+_TITLE_TEXT = 4_000  # code points of a hit that are searched for titles
+_DATE_WEIGHT = 0.3
+_DATE_READ = 50  # hits that are searched for dates, in addition to those that happened in the date range
+_DATE_TEXT = 2_000  # code points of a hit that are searched for dates
+_CANDIDATES = 200  # hits considered by the document boost and the title boost
+
+_TITLE_END = re.compile(r"[^\s.,;:!?]$")
+_QUALIFIER = re.compile(r"\s*\([^()]*\)$")  # "Mercury (planet)" has the title "Mercury"
+_IN_NUMS = "FROM entries WHERE num IN (SELECT value FROM json_each(?))"
+_TITLE_COLUMNS = (
+    "SELECT num, document_id, CASE WHEN document_id IS NULL THEN title ELSE '' END, "
+    "CASE WHEN document_id IS NULL OR (span_start = 0 AND coalesce(page, 1) = 1) "
+    f"THEN substr(content, 1, 102) ELSE '' END {_IN_NUMS}"
+)
+
+
+# ------------------------------------------------------------------ document
+
+
+def document_boost(connection: sqlite3.Connection, hits: Sequence[tuple[int, float]]) -> RankedList:
+    """Boost passages of long documents that have several hits.
+
+    `hits` are entry numbers with scores in 0..1, best first. A document scores the mean of its best three passages, and
+    a missing passage counts 0. The list is empty if fewer than two documents have hits, or if a hit at the head is not
+    of a long document: beside a document of one passage, the boost would only reward length (with Finnish questions
+    over short passages it cost .026 of R@5).
+    """
+    hits = hits[:_CANDIDATES]
+    rows = connection.execute(
+        f"SELECT num, document_id {_IN_NUMS} AND document_id IS NOT NULL", [json.dumps([num for num, _ in hits])]
+    )
+    documents: dict[int, str] = dict(rows.fetchall())
+    scores: dict[str, list[float]] = {}
+    for num, score in hits:
+        if num in documents:
+            scores.setdefault(documents[num], []).append(score)
+    long = all(len(scores.get(documents.get(num, ""), ())) >= _DOCUMENT_PASSAGES for num, _ in hits[:_DOCUMENT_HEAD])
+    if len(scores) < 2 or not long:
+        return RankedList("document", [], _DOCUMENT_WEIGHT)
+    means = {document: sum(best[:_DOCUMENT_PASSAGES]) / _DOCUMENT_PASSAGES for document, best in scores.items()}
+    order = sorted((num for num, _ in hits if num in documents), key=lambda num: -means[documents[num]])
+    return RankedList("document", order, _DOCUMENT_WEIGHT, [means[documents[num]] for num in order])
+
+
+# ------------------------------------------------------------------ title
+
+
+class _Title(NamedTuple):
+    text: str  # "" if the entry has no title of its own
+    document: str | None
+
+
+def title_boost(connection: sqlite3.Connection, nums: Sequence[int]) -> RankedList:
+    """Boost entries with a title that the best hits mention.
+
+    "Where was the director of X born?" finds the entry on X. That entry names the director, and the director's own
+    entry shares no word with the question. `nums` are entry numbers, best first. The list begins with the entries that
+    the best hit mentions, each group in the order of `nums`.
+    """
+    nums = nums[:_CANDIDATES]
+    titles = _titles(connection, nums)
+    mentioned: dict[int, None] = {}
+    if any(len(title.text) in _TITLE_LENGTHS for title in titles.values()):
+        texts = _contents(connection, nums[:_TITLE_HEAD], _TITLE_TEXT)
+        for head in nums[:_TITLE_HEAD]:
+            own = titles.get(head, _Title("", None))
+            for num in nums:
+                if num in titles and num != head and _mentions(texts.get(head, ""), own, titles[num]):
+                    mentioned.setdefault(num)
+    return RankedList("mentions", list(mentioned), _TITLE_WEIGHT)
+
+
+def _mentions(text: str, own: _Title, title: _Title) -> bool:
+    """Return whether a text with the title `own` mentions another entry's title, of another document if it has one."""
+    other = title.text != own.text and (title.document is None or title.document != own.document)
+    return other and len(title.text) in _TITLE_LENGTHS and _has_words(text, title.text)
+
+
+def _titles(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, _Title]:
+    """Return the title of each entry: its own, or its first line. A title of many entries is left out."""
+    rows = connection.execute(_TITLE_COLUMNS, [json.dumps(list(nums))]).fetchall()
+    titles = {num: _QUALIFIER.sub("", (title or _first_line(content)).strip()) for num, _, title, content in rows}
+    owners = Counter(titles.values())
+    return {
+        num: _Title(titles[num] if owners[titles[num]] <= _TITLE_OWNERS else "", document)
+        for num, document, _, _ in rows
+    }
+
+
+def _first_line(content: str) -> str:
+    """Return the first line of a text if it looks like a title, else ""."""
+    line, line_end, rest = content.partition("\n")
+    line = line.strip().lstrip("# ")
+    titled = line and not line[0].islower() and len(line.split()) <= _TITLE_WORDS and _TITLE_END.search(line)
+    return line if titled and line_end and rest.strip() else ""
+
+
+def _has_words(text: str, phrase: str) -> bool:
+    """Return whether `phrase` stands in `text` as whole words, in the same spelling."""
+    at = text.find(phrase)
+    while at >= 0:
+        end = at + len(phrase)
+        before, after = text[at - 1 : at] if at else "", text[end : end + 1]
+        if not (before.isalnum() and phrase[0].isascii()) and not (after.isalnum() and phrase[-1].isascii()):
+            return True
+        at = text.find(phrase, at + 1)
+    return False
+
+
+# ------------------------------------------------------------------ date
+
+
+@dataclass(frozen=True, slots=True)
+class QueryDates:
+    """The dates that a query names. Falsy if it names none."""
+
+    periods: tuple[Period, ...] = ()
+    terms: tuple[str, ...] = ()  # in the form of the word index
+    days: tuple[DateRange, ...] = ()  # the days of the periods, in any time zone
+
+    def __bool__(self) -> bool:
+        return bool(self.periods or self.terms)
+
+
+def query_dates(query: QueryTerms, at: datetime | None = None) -> QueryDates:
+    """Return the dates that a query names. "Yesterday" is relative to `at` (None: now, in the local time zone)."""
+    at = at or datetime.now().astimezone()
+    days = _days(query.text, at.date(), query.language)
+    return QueryDates(tuple(dict.fromkeys(period_of(day, at.tzinfo) for day in days)), range_terms(days), days)
+
+
+@lru_cache(maxsize=512)
+def _days(text: str, on: date, language: str) -> tuple[DateRange, ...]:
+    return tuple(query_date_ranges(text, on, language))
+
+
+def date_boost(connection: sqlite3.Connection, nums: Sequence[int], dates: QueryDates) -> RankedList:
+    """Boost entries that happened in a date range, and entries with a text that names a day of it.
+
+    Dates never filter: "last week" in a question may be off by a day. A scope filters by exact times.
+    """
+    if not dates.periods or not nums:
+        return RankedList("period", [], _DATE_WEIGHT)
+    rows = connection.execute(f"SELECT num, occurred_at {_IN_NUMS}", [json.dumps([*nums])])
+    occurred = {num: from_micros(micros) for num, micros in rows}
+    inside = {num for num, moment in occurred.items() if moment is not None and _in_periods(moment, dates)}
+    others = [num for num in nums if num in occurred and num not in inside][:_DATE_READ]
+    for num, content in _contents(connection, others, _DATE_TEXT).items():
+        named = find_date_ranges(content, day_of(occurred[num]), detect_language(content))
+        if any(_in_days(days, dates) for days in named):
+            inside.add(num)
+    return RankedList("period", [num for num in nums if num in inside], _DATE_WEIGHT)
+
+
+def _in_periods(moment: datetime, dates: QueryDates) -> bool:
+    return any(period.start <= moment < period.end for period in dates.periods)
+
+
+def _in_days(days: DateRange, dates: QueryDates) -> bool:
+    """Return whether `days` lie within the range. A whole year does not lie within one of its days."""
+    return any(asked.first <= days.first and days.last <= asked.last for asked in dates.days)
+
+
+# ------------------------------------------------------------------ all
+
+
+def all_boosts(
+    connection: sqlite3.Connection, hits: Sequence[tuple[int, float]], dates: QueryDates
+) -> list[RankedList]:
+    """Return the boosts that apply to `hits`, which are entry numbers with scores in 0..1, best first."""
+    nums = [num for num, _ in hits]
+    lists = document_boost(connection, hits), title_boost(connection, nums), date_boost(connection, nums, dates)
+    return [ranked for ranked in lists if ranked.items]
+
+
+def _contents(connection: sqlite3.Connection, nums: Sequence[int], length: int) -> Mapping[int, str]:
+    """Return the first `length` code points of each entry."""
+    query = f"SELECT num, substr(content, 1, ?) {_IN_NUMS}"
+    return dict(connection.execute(query, [length, json.dumps([*nums])]).fetchall())

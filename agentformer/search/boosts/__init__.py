@@ -1,1 +1,0 @@
-"""Ranked lists that boost hits by document, title or date."""
