@@ -1,4 +1,4 @@
-"""What a snapshot of the vector index says of itself, read without loading anything of the index."""
+"""Files of the indexes in a memory folder, used without loading an index."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ META_FILE = "rag_faiss_meta.json"
 WORDS_FOLDER = "words"
 
 
-def described(folder: Path) -> dict[str, Any]:
-    """The state of the index when its snapshot was written, unchecked, as JSON values; empty where there is none."""
+def read_index_status(folder: Path) -> dict[str, Any]:
+    """Return the vector index's state when its snapshot was written, as JSON values, unchecked; empty if there is
+    none."""
     try:
         return {**json.loads(file_bytes(folder / META_FILE))["about"], "in_memory": False}
     except (OSError, ValueError, LookupError, TypeError):
@@ -27,32 +28,36 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def check_records(records: Path) -> None:
-    """Raises `StoreDamaged` where the records are gone though what was made from them is here: a memory that is begun
-    anew beside it would look as if nothing had ever been kept."""
+    """Raise `StoreDamaged` if index files are present without the records they were made from.
+
+    A new memory beside them would look as if nothing had ever been stored.
+    """
     try:
         if records.stat().st_size:
             return
-        what = "is empty"
+        problem = "is empty"
     except FileNotFoundError:
-        what = "is missing"
+        problem = "is missing"
     except OSError:
-        return  # which opening it tells
-    made = [name for name in (INDEX_FILE, META_FILE, WORDS_FOLDER) if (records.parent / name).exists()]
-    if made:
+        return  # opening the database reports it
+    present = [name for name in (INDEX_FILE, META_FILE, WORDS_FOLDER) if (records.parent / name).exists()]
+    if present:
         raise StoreDamaged(
-            f"{records} {what}, though what was made from it is there ({', '.join(made)}); put it back from a backup, "
-            "or remove these too to begin anew"
+            f"{records} {problem}, but index files made from it are present ({', '.join(present)}); restore it from a "
+            "backup, or delete these files too to start with an empty memory"
         )
 
 
 class ScratchFolder:
-    """A temporary folder with what the indexes in `source` have written, as links. What is newer in the records, locks
-    and all else are written here alone, and are gone with it. Raises `StoreFull`."""
+    """A temporary folder with links to the index files of a store that cannot be written.
+
+    Newer changes, locks and everything else are written only here, and deleted with it. Raises `StoreFull`.
+    """
 
     def __init__(self, source: Path) -> None:
         try:
-            self._made = tempfile.TemporaryDirectory(prefix="agentformer-", ignore_cleanup_errors=True)
-            self.folder = Path(self._made.name)
+            self._temporary = tempfile.TemporaryDirectory(prefix="agentformer-", ignore_cleanup_errors=True)
+            self.folder = Path(self._temporary.name)
             for name in (INDEX_FILE, META_FILE):
                 _link(source / name, self.folder / name)
             (self.folder / WORDS_FOLDER).mkdir()
@@ -61,17 +66,21 @@ class ScratchFolder:
                     _link(path, self.folder / WORDS_FOLDER / path.name)
         except OSError as error:
             raise StoreFull(
-                f"{source} cannot be written, and there is no room for its indexes elsewhere "
+                f"{source} cannot be written, and the temporary folder has no room for its indexes "
                 f"({error.strerror or error}); free space in the folder for temporary files"
             ) from error
 
     def close(self) -> None:
-        self._made.cleanup()
+        """Delete the folder."""
+        self._temporary.cleanup()
 
 
 @contextmanager
-def indexes_of(folder: Path, *, writable: bool) -> Iterator[Path]:
-    """Where the indexes of a folder can be opened: there, or in a `ScratchFolder` of it. Raises `StoreFull`."""
+def usable_index_folder(folder: Path, *, writable: bool) -> Iterator[Path]:
+    """Yield a folder in which the indexes can be opened: the folder itself, or a `ScratchFolder` of it.
+
+    Raises `StoreFull`.
+    """
     if writable:
         yield folder
         return
@@ -83,10 +92,10 @@ def indexes_of(folder: Path, *, writable: bool) -> Iterator[Path]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A lock is not linked: it would be taken where nothing can be written."""
+    """Link or copy a file. Locks are not linked: acquiring one would write to the source."""
     if not source.is_file() or source.suffix == ".lock":
         return
     try:
         target.symlink_to(source.absolute())
-    except (OSError, NotImplementedError):  # some systems let administrators alone make links
+    except (OSError, NotImplementedError):  # some systems let only administrators make links
         shutil.copyfile(source, target)

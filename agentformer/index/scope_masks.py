@@ -1,4 +1,4 @@
-"""Which entries a search may return, as masks by entry number that follow the records."""
+"""Masks of scopes: the entries that a search may return, by entry number, kept up to date with the records."""
 
 from __future__ import annotations
 
@@ -14,88 +14,91 @@ from agentformer.records import entries as records
 from agentformer.records import scopes
 from agentformer.types import Scope
 
-_BYTES = 64_000_000  # of masks that are kept: 64 scopes of a million entries
-_CHANGES = 2_000  # changed entries looked at one by one; for more, the whole scope is read anew
+_MAX_BYTES = 64_000_000  # of cached masks: 64 scopes of a million entries
+_MAX_CHANGES = 2_000  # changed entries checked one by one; after more, the whole scope is read again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScopeMask:
-    """The entries of a scope that a search may return. One object stands for one state of the scope, so what is
-    worked out from it may be kept for as long as it is the same object."""
+    """The entries of a scope that a search may return.
+
+    One object stands for one state of the scope, so results computed from it may be cached by the object.
+    """
 
     mask: NDArray[np.bool_]  # by entry number; numbers beyond its end are outside
     count: int  # of entries inside
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    seq: int  # up to where the mask has followed the records
+class _Cached:
+    seq: int  # the change up to which the mask has followed the records
     point: str  # the history's token there
     allowed: ScopeMask
 
 
 class ScopeCache:
-    """Masks of recent scopes. What was changed since a mask was made is looked at again, and no more. Thread-safe."""
+    """Masks of recent scopes. An outdated mask is updated with the changed entries only. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._masks: OrderedDict[str, _Known] = OrderedDict()
+        self._masks: OrderedDict[str, _Cached] = OrderedDict()
         self._bytes = 0
 
     def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask:
-        """What a search in this scope may return now; the same object as long as that stays the same. `seq` is the
-        last change that the connection sees."""
-        if scope.min_salience > 0:  # what decay leaves changes with time and use, of which the feed knows nothing
-            return _fresh(connection, scope)
+        """Return the mask of a scope; the same object as long as it does not change.
+
+        `seq` is the last change that the connection sees.
+        """
+        if scope.min_salience > 0:  # salience changes with time and use, which the change feed does not list
+            return _read_mask(connection, scope)
         key = repr(scope)
         with self._lock:
-            known = self._masks.get(key)
-            if known:
+            cached = self._masks.get(key)
+            if cached:
                 self._masks.move_to_end(key)
-        if known and known.seq == seq:
-            return known.allowed
-        allowed = _followed(connection, scope, known) if known else None
-        current = _Known(seq, records.point(connection, seq), allowed or _fresh(connection, scope))
-        self._keep(key, current)
-        return current.allowed
+        if cached and cached.seq == seq:
+            return cached.allowed
+        allowed = (_updated(connection, scope, cached) if cached else None) or _read_mask(connection, scope)
+        self._store(key, _Cached(seq, records.point(connection, seq), allowed))
+        return allowed
 
-    def _keep(self, key: str, current: _Known) -> None:
+    def _store(self, key: str, current: _Cached) -> None:
         with self._lock:
             former = self._masks.pop(key, None)
             self._bytes += current.allowed.mask.nbytes - (former.allowed.mask.nbytes if former else 0)
             self._masks[key] = current
-            while self._bytes > _BYTES and len(self._masks) > 1:
+            while self._bytes > _MAX_BYTES and len(self._masks) > 1:
                 _, oldest = self._masks.popitem(last=False)
                 self._bytes -= oldest.allowed.mask.nbytes
 
 
-def _followed(connection: sqlite3.Connection, scope: Scope, known: _Known) -> ScopeMask | None:
-    """The mask with what has changed since; None where that is much, or the records are another copy now."""
-    if records.point(connection, known.seq) != known.point:
+def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached) -> ScopeMask | None:
+    """Return the mask with all changes; None if they are many, or if a backup of the records was restored."""
+    if records.point(connection, cached.seq) != cached.point:
         return None
-    changes = records.changes_since(connection, known.seq, _CHANGES + 1)
-    if len(changes) > _CHANGES:
+    changes = records.changes_since(connection, cached.seq, _MAX_CHANGES + 1)
+    if len(changes) > _MAX_CHANGES:
         return None
     changed = np.fromiter((num for _, num in changes), np.int64, len(changes))
     inside = scopes.searchable(connection, scope, changed.tolist())
-    return _changed(known.allowed, changed, inside)
+    return _with_changes(cached.allowed, changed, inside)
 
 
-def _changed(former: ScopeMask, changed: NDArray[np.int64], inside: NDArray[np.int64]) -> ScopeMask:
-    """`former`, where of the `changed` entries those `inside` are in the scope; itself where that is no change."""
+def _with_changes(former: ScopeMask, changed: NDArray[np.int64], inside: NDArray[np.int64]) -> ScopeMask:
+    """Return the mask in which those of the `changed` entries that are `inside` are set; `former` if it is equal."""
     mask = former.mask
-    then = changed[changed < len(mask)]
-    then = np.sort(then[mask[then]])
-    if np.array_equal(then, inside):
+    before = changed[changed < len(mask)]
+    before = np.sort(before[mask[before]])
+    if np.array_equal(before, inside):
         return former
-    grown = np.zeros(max(len(mask), int(inside.max(initial=-1)) + 1), np.bool_)
-    grown[: len(mask)] = mask
-    grown[then] = False
-    grown[inside] = True
-    return ScopeMask(grown, former.count - len(then) + len(inside))
+    updated = np.zeros(max(len(mask), int(inside.max(initial=-1)) + 1), np.bool_)
+    updated[: len(mask)] = mask
+    updated[before] = False
+    updated[inside] = True
+    return ScopeMask(updated, former.count - len(before) + len(inside))
 
 
-def _fresh(connection: sqlite3.Connection, scope: Scope) -> ScopeMask:
+def _read_mask(connection: sqlite3.Connection, scope: Scope) -> ScopeMask:
     nums = scopes.searchable(connection, scope)
     mask = np.zeros(int(nums[-1]) + 1 if len(nums) else 0, np.bool_)
     mask[nums] = True

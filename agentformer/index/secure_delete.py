@@ -1,7 +1,8 @@
-"""Sees to it that no file beside the records keeps what was removed from them.
+"""Secure deletion: no index file keeps what was removed from the records.
 
-A removal is committed with a note of what is due. It is done at once, and where that was interrupted or failed, by
-whoever opens the store next, removes something, or goes on using it. The removal itself is never turned into an error.
+The transaction of a removal also notes that the index files are to be deleted. They are deleted at once. If that is
+interrupted or fails, the next process that opens the store, removes something or goes on using it tries again. The
+removal itself never fails for this reason.
 """
 
 from __future__ import annotations
@@ -13,57 +14,57 @@ import time
 from collections.abc import Callable
 
 from agentformer.errors import AgentFormerError
-from agentformer.records import secure_delete as erasure
+from agentformer.records import secure_delete as notes
 from agentformer.records.database import Database
 
 log = logging.getLogger("agentformer")
 
-_AGAIN_SECONDS = 60.0  # until what could not be done is tried again
+_RETRY_SECONDS = 60.0
 
 
 class SecureDelete:
-    """Thread-safe; done twice, by threads or by processes, it is done as well."""
+    """Deletes index files after removals. Thread-safe; doing it twice does no harm."""
 
     def __init__(self, database: Database, discard: Callable[[], None]) -> None:
-        """`discard` deletes what the indexes keep on disk; raises `OSError` or `AgentFormerError` if it cannot."""
+        """`discard` deletes the index files. It raises `OSError` or `AgentFormerError` if it cannot."""
         self._database = database
         self._discard = discard
-        self._not_before = math.inf  # by the monotonic clock; infinite while this process knows of nothing due
+        self._retry_at = math.inf  # by the monotonic clock; infinite while no deletion has failed
 
     def note(self, connection: sqlite3.Connection) -> None:
-        """For the transaction of a removal."""
-        erasure.note(connection)
+        """Note in the transaction of a removal that index files are to be deleted."""
+        notes.note(connection)
 
-    def settle(self) -> None:
-        """Do what is due."""
+    def run(self) -> None:
+        """Delete the index files if a removal asks for it. Failures are logged and tried again later."""
         try:
             with self._database.reading() as connection:
-                token = erasure.noted(connection)
+                token = notes.noted(connection)
             if token:
                 self._discard()
                 with self._database.writing() as connection:
-                    erasure.done(connection, token)
-            self._not_before = math.inf
+                    notes.done(connection, token)
+            self._retry_at = math.inf
         except (OSError, ValueError, AgentFormerError) as error:
-            self._not_before = time.monotonic() + _AGAIN_SECONDS
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
             log.warning(
-                "what was removed is out of the records, but not yet out of all index files, which is tried again: %s",
+                "Removed entries are deleted from the records but not yet from all index files; trying again later: %s",
                 error,
             )
 
-    def settle_late(self) -> None:
-        """Do what is due and could not be done before, once some time has passed."""
-        if time.monotonic() >= self._not_before:
-            self.settle()
+    def retry(self) -> None:
+        """Try a failed deletion again once some time has passed."""
+        if time.monotonic() >= self._retry_at:
+            self.run()
 
-    def finish(self) -> None:
-        """Try what could not be done a last time."""
-        if self._not_before < math.inf:
-            self.settle()
+    def close(self) -> None:
+        """Try a failed deletion one last time."""
+        if self._retry_at < math.inf:
+            self.run()
 
-    def clear_log(self) -> None:
-        """Empty the write-ahead log; where that fails, a later removal or the last one to close the store does it."""
+    def truncate_wal(self) -> None:
+        """Empty the write-ahead log. If that fails, a later removal or the last process to close the store does it."""
         try:
             self._database.clear_log()
         except AgentFormerError as error:
-            log.warning("what was removed stays readable in the write-ahead log until it is emptied: %s", error)
+            log.warning("Removed entries stay readable in the write-ahead log until it is emptied: %s", error)

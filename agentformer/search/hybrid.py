@@ -139,7 +139,7 @@ class HybridSearch:
         if query.mode == "dense":
             return lambda: _NO_WORDS, None
         try:
-            view = self._words.followed(self._database, request.seq)
+            view = self._words.view(self._database, request.seq)
         except StoreError as error:
             if query.mode == "lexical" or isinstance(error, StoreDamaged):
                 raise
@@ -283,12 +283,12 @@ class HybridSearch:
         if words:
             self._words.discard()
         if vectors:
-            self._dense.forget()
+            self._dense.unload()
             self._dense.discard()
 
     def settle(self) -> None:
         """Train the vector index if training is due, and wait for it."""
-        self._dense.settle(self._database)
+        self._dense.train_now(self._database)
 
     def status(self) -> dict[str, Any]:
         """Return the state of the vector index, as JSON values."""

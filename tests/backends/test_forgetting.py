@@ -17,7 +17,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreFull
 from agentformer.index import secure_delete as erasing
 from agentformer.index.files import INDEX_FILE
-from agentformer.index.vectors import follower as growth
+from agentformer.index.vectors import training as growth
 from agentformer.index.words.fields import schema
 from agentformer.index.words.index import WordIndex
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
@@ -133,7 +133,7 @@ def test_a_removal_that_is_done_is_no_error_and_what_it_owes_is_done_later(
         raise StoreFull("no room at all")
 
     backend = with_a_secret(tmp_path)
-    monkeypatch.setattr(erasing, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(erasing, "_RETRY_SECONDS", 0.0)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "agentformer"):
         patch.setattr(Database, "clear_log", fail)
         patch.setattr(WordIndex, "discard", fail)
@@ -171,7 +171,7 @@ def test_removing_by_id_is_no_error_when_the_log_cannot_be_emptied(
 def test_a_snapshot_that_another_process_was_writing_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = with_a_secret(tmp_path)
     late = (tmp_path / INDEX_FILE).read_bytes()
-    monkeypatch.setattr("agentformer.index.vectors.follower._PATIENCE", 0.0)
+    monkeypatch.setattr("agentformer.index.vectors.follower._DISCARD_SECONDS", 0.0)
     with FileLock(tmp_path / growth.LOCK_FILE):
         assert backend.remove(Scope(user_id="x")) == 1
         (tmp_path / INDEX_FILE).write_bytes(late)  # its last step, after the removal

@@ -73,8 +73,8 @@ class Points:
         for module, name in ((os, "replace"), (os, "rename"), (os, "unlink"), (os, "fsync"), (shutil, "rmtree")):
             self._around(module, name, f"{name} of a file")
         self._around(filelock.BaseFileLock, "acquire", "file lock")
-        self._around(snapshots._Hashed, "write", "piece of a vector snapshot")
-        self._around(training, "_gather", "slice of a training")
+        self._around(snapshots._HashingWriter, "write", "piece of a vector snapshot")
+        self._around(training, "_add_to_lists", "slice of a training")
         self._statements()
         self._words()
 
@@ -104,7 +104,7 @@ class Points:
             self.reach("statement of a transaction")
 
     def _words(self) -> None:
-        points, opened = self, word_writing._opened
+        points, opened = self, word_writing._open_writer
 
         class Writer:
             def __init__(self, writer: Any) -> None:
@@ -122,7 +122,7 @@ class Points:
             def __getattr__(self, name: str) -> Any:
                 return getattr(self._writer, name)
 
-        word_writing._opened = lambda *rest: Writer(opened(*rest))
+        word_writing._open_writer = lambda *rest: Writer(opened(*rest))
 
 
 def _pointed(kind: type[sqlite3.Connection], points: Points) -> type[sqlite3.Connection]:

@@ -17,8 +17,8 @@ from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors import follower as dense
-from agentformer.index.vectors import follower as growth
 from agentformer.index.vectors import snapshot as snapshots
+from agentformer.index.vectors import training as growth
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.training import Interrupted
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
@@ -197,7 +197,7 @@ def test_the_next_start_finds_the_trained_index(tmp_path: Path, monkeypatch: pyt
     other = FaissMemoryBackend(
         tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN)
     )  # the first one is still open
-    monkeypatch.setattr(dense.VectorIndex, "build", None)
+    monkeypatch.setattr(dense.VectorIndex, "train", None)
     reference.check_dense(QUERY, other.search(QUERY))
     assert other.status()["index"]["trained_at"] == trained
     one.close()
@@ -229,14 +229,14 @@ def test_what_comes_between_the_rows_and_the_training_of_them_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    build = dense.VectorIndex.build
+    build = dense.VectorIndex.train
 
     def late(*rest: Any) -> None:
         begun.set()
         assert go_on.wait(PATIENCE)
         build(*rest)
 
-    monkeypatch.setattr(dense.VectorIndex, "build", late)
+    monkeypatch.setattr(dense.VectorIndex, "train", late)
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     kept = backend.store(entries(30))
     backend.search(QUERY)
@@ -310,12 +310,12 @@ def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 if moment == "train":
     import agentformer.index.vectors.training as training
-    gather, left = training._gather, iter(range(3))
-    training._gather = lambda *rest: gather(*rest) if next(left, None) is not None else kill()
+    gather, left = training._add_to_lists, iter(range(3))
+    training._add_to_lists = lambda *rest: gather(*rest) if next(left, None) is not None else kill()
 elif moment == "index":
     import agentformer.index.vectors.snapshot as snapshots
-    write = snapshots._Hashed.write
-    snapshots._Hashed.write = lambda self, data: kill() if self.size else write(self, data)
+    write = snapshots._HashingWriter.write
+    snapshots._HashingWriter.write = lambda self, data: kill() if self.size else write(self, data)
 elif moment == "description":
     import agentformer.index.vectors.snapshot as snapshots
     snapshots.write_atomically = kill

@@ -95,7 +95,7 @@ def test_a_scope_that_stays_the_same_stays_the_same_object(tmp_path: Path) -> No
 
 
 def test_more_changes_than_are_followed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoping, "_CHANGES", 10)
+    monkeypatch.setattr(scoping, "_MAX_CHANGES", 10)
     database = Database(tmp_path / "records.sqlite3")
     cache = ScopeCache()
     for count in (10, 11, 9, 40):
@@ -124,7 +124,7 @@ def test_records_put_back_are_read_anew(tmp_path: Path) -> None:
 
 
 def test_masks_are_kept_up_to_a_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoping, "_BYTES", 250)
+    monkeypatch.setattr(scoping, "_MAX_BYTES", 250)
     database = Database(tmp_path / "records.sqlite3")
     stored(database, 100, session_id="a")
     cache = ScopeCache()

@@ -47,14 +47,14 @@ def check(folder: Path, reference: Reference) -> None:
 def restored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of the snapshots that were believed."""
     sizes: list[int] = []
-    original = VectorIndex.restored.__func__  # type: ignore[attr-defined]
+    original = VectorIndex.from_image.__func__  # type: ignore[attr-defined]
 
     def spy(cls: type[VectorIndex], saved: Image, plan: IndexOptions | None = None) -> VectorIndex:
         index: VectorIndex = original(cls, saved, plan)
         sizes.append(len(index))
         return index
 
-    monkeypatch.setattr(VectorIndex, "restored", classmethod(spy))
+    monkeypatch.setattr(VectorIndex, "from_image", classmethod(spy))
     return sizes
 
 

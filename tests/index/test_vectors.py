@@ -68,7 +68,7 @@ class Model:
         return there, np.array(rows, np.float32).reshape(-1, DIMENSION)
 
     def train(self, index: VectorIndex) -> None:
-        index.build(index.base(), self.stored, lambda: False, lambda: NONE, lambda image: None)
+        index.train(index.training_rows(), self.stored, lambda: False, lambda: NONE, lambda image: None)
 
     def check(self, index: VectorIndex, query: Vector, limit: int, mask: NDArray[np.bool_]) -> None:
         best: dict[int, float] = {}
@@ -103,8 +103,8 @@ def test_the_index_agrees_with_numpy_after_any_changes(
     rng = np.random.default_rng(seed)
     index, model = VectorIndex(DIMENSION, SMALL), Model()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(growing, "_SWEEP_LEAST", 4)
-        patch.setattr(growing, "_HOLES", 3)
+        patch.setattr(growing, "_SWEEP_MIN", 4)
+        patch.setattr(growing, "_MAX_HOLES", 3)
         for name, number, count in steps:
             if name == "add":
                 model.add(index, number, unit(rng, count))
@@ -127,11 +127,11 @@ def restored(index: VectorIndex, folder: Path) -> VectorIndex:
 
 
 def through_a_file(index: VectorIndex, folder: Path, plan: IndexOptions) -> VectorIndex:
-    with index.still() as image:
+    with index.image() as image:
         snapshots.save(folder, image, store_id="s", space=1, seq=1, point="")
     saved = snapshots.load(folder, store_id="s", space=1, dimension=index.dimension)
     assert saved is not None
-    return VectorIndex.restored(saved.image, plan)
+    return VectorIndex.from_image(saved.image, plan)
 
 
 def grown(rows: int, seed: int = 1, plan: IndexOptions = SMALL) -> tuple[VectorIndex, Model, np.random.Generator]:
@@ -190,7 +190,7 @@ def test_dropped_rows_do_not_stay_in_memory_or_in_the_snapshot(tmp_path: Path, t
     assert len(index) == 1000
     assert index._stage.index.ntotal < 4000
     assert len(restored(index, tmp_path)) == 1000
-    with index.still() as image:
+    with index.image() as image:
         assert image.index.ntotal == 1000
 
 
@@ -224,12 +224,12 @@ def test_recall_is_told_as_it_is() -> None:
 
 def test_the_latest_queries_decide_the_probes() -> None:
     index, model, rng = grown(4000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.9))
-    assert index.status()["queries"] == 0 and not index.retune_due()
+    assert index.status()["queries"] == 0 and not index.needs_tuning()
     for query in unit(rng, 200):
         index.search(query, 3, allowed(ALL))
-    assert index.retune_due()
-    index.retune(model.stored, lambda: False)
-    assert index.status()["queries"] == 200 and not index.retune_due()
+    assert index.needs_tuning()
+    index.tune(model.stored, lambda: False)
+    assert index.status()["queries"] == 200 and not index.needs_tuning()
 
 
 def test_more_than_the_tuned_lists_hold_is_found_too() -> None:
@@ -254,7 +254,7 @@ def test_what_changes_during_a_training_is_in_the_trained_index() -> None:
         model.add(index, 300, unit(rng, 2), gone=np.array([300]))
         done.append(image)
 
-    index.build(index.base(), model.stored, lambda: False, lambda: NONE, keep)
+    index.train(index.training_rows(), model.stored, lambda: False, lambda: NONE, keep)
     assert done and index.status()["stage"] == "inverted" and len(index) == len(model.windows)
     for query in unit(rng, 20):
         model.check(index, query, 12, ALL)
@@ -263,8 +263,8 @@ def test_what_changes_during_a_training_is_in_the_trained_index() -> None:
 def test_what_was_changed_before_the_snapshot_of_a_training_is_not_in_it() -> None:
     index, model, _ = grown(100)
     images: list[Any] = []
-    index.build(
-        index.base(),
+    index.train(
+        index.training_rows(),
         model.stored,
         lambda: False,
         lambda: np.array([5, 7]),
@@ -281,7 +281,9 @@ def test_a_training_that_is_to_end_changes_nothing() -> None:
     for patience in (0, 1, 5, 20):
         looks = iter([False] * patience)
         with pytest.raises(Interrupted):
-            index.build(index.base(), model.stored, partial(next, looks, True), lambda: NONE, lambda image: None)
+            index.train(
+                index.training_rows(), model.stored, partial(next, looks, True), lambda: NONE, lambda image: None
+            )
         assert index.status()["stage"] == "exact"
         model.check(index, unit(rng, 1)[0], 10, ALL)
 
@@ -290,14 +292,14 @@ def test_it_is_due_at_its_size_and_at_twice_that() -> None:
     rng = np.random.default_rng(8)
     index, model = VectorIndex(DIMENSION, SMALL), Model()
     for entry in range(8):
-        assert not index.due()
+        assert not index.needs_training()
         model.add(index, entry, unit(rng, 1))
-    assert index.due()
+    assert index.needs_training()
     model.train(index)
     for entry in range(8, 16):
-        assert not index.due()
+        assert not index.needs_training()
         model.add(index, entry, unit(rng, 1))
-    assert index.due()
+    assert index.needs_training()
 
 
 def peaked(rng: np.random.Generator, rows: int, dimension: int) -> NDArray[np.float32]:
@@ -332,21 +334,21 @@ def test_rows_beyond_the_range_of_the_codes_are_found_as_well_until_a_training_w
 
     index = VectorIndex(dimension, plan)
     index.change(NONE, numbers[:first], numbers[:first], numbers[:first], rows[:first])
-    index.build(index.base(), stored, lambda: False, lambda: NONE, lambda image: None)
+    index.train(index.training_rows(), stored, lambda: False, lambda: NONE, lambda image: None)
     index.change(NONE, numbers[first:], numbers[first:], numbers[first:], rows[first:])
     small, large = np.zeros(len(rows), np.bool_), rng.random(len(rows)) < 0.7
     small[first - 40 : first + 40] = True
     for each in (index, through_a_file(index, tmp_path, plan)):
         for mask in (np.ones(len(rows), np.bool_), small, large):
             assert recall(each, mask) > 0.97
-    assert not index.due()
-    monkeypatch.setattr(growing, "_APART_LEAST", 300)
-    assert index.due()
+    assert not index.needs_training()
+    monkeypatch.setattr(growing, "_MIN_OUTLIERS", 300)
+    assert index.needs_training()
     index.change(numbers[first : first + 5], NONE, NONE, NONE, rows[:0])
     left = np.ones(len(rows), np.bool_)
     left[first : first + 5] = False
-    index.build(index.base(), stored, lambda: False, lambda: NONE, lambda image: None)
-    assert not index.due() and len(index) == len(rows) - 5
+    index.train(index.training_rows(), stored, lambda: False, lambda: NONE, lambda image: None)
+    assert not index.needs_training() and len(index) == len(rows) - 5
     assert recall(index, left) > 0.97
 
 

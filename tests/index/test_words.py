@@ -13,7 +13,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError, StoreFull
 from agentformer.index.words.fields import schema
 from agentformer.index.words.index import WordIndex
-from agentformer.index.words.writer import told
+from agentformer.index.words.writer import store_error
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import scopes
@@ -223,6 +223,6 @@ def test_a_lock_that_a_forked_child_keeps_stops_no_search(tmp_path: Path) -> Non
     ],
 )
 def test_failures_of_the_word_index_say_what_to_do(tmp_path: Path, error: Exception, kind: type[StoreError]) -> None:
-    made = told(error, tmp_path)
+    made = store_error(error, tmp_path)
     assert type(made) is kind and str(tmp_path) in str(made)
     assert ("forked" in str(made)) == ("LockBusy" in str(error)) and ("free space" in str(made)) == (kind is StoreFull)

@@ -15,7 +15,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words import fields as word_fields
 from agentformer.index.words import query as word_search
 from agentformer.index.words.memtable import Change, Memtable
-from agentformer.index.words.query import Stored, telling
+from agentformer.index.words.query import CommittedIndex, without_common_terms
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.fields import MAX_LIMIT
@@ -58,11 +58,11 @@ def test_what_waits_in_memory_scores_as_the_index_would_score_it() -> None:
     writer.commit()
     writer.wait_merging_threads()
     index.reload()
-    stored = Stored(index.searcher(), schema)
+    stored = CommittedIndex(index.searcher(), schema)
     recent = Memtable().with_changes([Change(n, n) for n in range(200)], {entry.num: entry for entry in entries})
     for text in ("numbat 7", "the old rangers sleep", "Wälder", "kakapo quokka again"):
-        asked = word_fields.asked_terms(query_terms(text, stored.languages))
-        held = {(field, term): stored.holders(field, term) for field, term, _ in asked}
+        asked = word_fields.weighted_terms(query_terms(text, stored.languages))
+        held = {(field, term): stored.frequency(field, term) for field, term, _ in asked}
         query: Any = tantivy.Query.boolean_query(
             [
                 (
@@ -234,9 +234,14 @@ def test_a_common_term_is_left_out_where_rarer_ones_tell_more(tmp_path: Path, mo
 def test_only_terms_that_a_large_share_has_are_left_out() -> None:
     holders = {("stems", "en~common"): 9_000, ("stems", "et~common"): 5, ("stems", "en~rare"): 100}
     holders |= {("stems", "rarer"): 10, ("stems", "en~missing"): 0}
-    asked = [word_fields.Asked(field, term, 1.0) for field, term in holders]
+    asked = [word_fields.WeightedTerm(field, term, 1.0) for field, term in holders]
     common, elsewhere, rare, rarer, missing = asked
-    assert telling(asked, holders, 20_000, "en") == [elsewhere, rare, rarer, missing]
-    assert telling([common, elsewhere, rare, missing], holders, 20_000, "en") == [common, elsewhere, rare, missing]
-    assert telling(asked, holders, 20_000, "fi") == asked
-    assert telling(asked, holders, 9_500, "en") == asked
+    assert without_common_terms(asked, holders, 20_000, "en") == [elsewhere, rare, rarer, missing]
+    assert without_common_terms([common, elsewhere, rare, missing], holders, 20_000, "en") == [
+        common,
+        elsewhere,
+        rare,
+        missing,
+    ]
+    assert without_common_terms(asked, holders, 20_000, "fi") == asked
+    assert without_common_terms(asked, holders, 9_500, "en") == asked

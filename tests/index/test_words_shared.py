@@ -87,8 +87,8 @@ def noted(folder: Path) -> dict[str, int]:
     index.reload()
     searcher = index.searcher()
     found = {"": int(searcher.num_docs)}
-    for name, _ in searcher.terms_with_prefix("analyzers", ""):
-        found[name] = searcher.search(tantivy.Query.term_query(index.schema, "analyzers", name, "basic"), 100).count
+    for name, _ in searcher.terms_with_prefix("analysers", ""):
+        found[name] = searcher.search(tantivy.Query.term_query(index.schema, "analysers", name, "basic"), 100).count
     return found
 
 

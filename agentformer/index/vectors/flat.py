@@ -1,21 +1,84 @@
-"""The first stage: every row in half precision, every search exact."""
+"""The first stage of the vector index: every row in half precision, every search exact. Also row selections."""
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.vectors.base import Nearest, nearest, one_thread, parameters
+from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.rows import IntArray, Mask, Rows
-from agentformer.index.vectors.selection import Selection, selector
 from agentformer.types import Matrix, Vector
+
+_MAX_SELECTIONS = 16  # one of a million rows takes 125 kB here and 1 MB for its `ScopeMask`
+_MAX_COPIED_ROWS = 131_072  # of all copies together: 50 MB at 384 dimensions
+
+_thread = threading.local()
+
+
+class Nearest(NamedTuple):
+    """Rows by position, best first, with their approximate cosines."""
+
+    positions: IntArray
+    scores: NDArray[np.float32]
+
+
+class CodeCopy(NamedTuple):
+    """The codes of some rows side by side. Scanning a copy takes a tenth of finding its rows in all lists."""
+
+    index: Any  # of FAISS; its ids are indices into `positions`
+    positions: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The live rows of a scope."""
+
+    count: int
+    selector: Any = None  # a FAISS selector of these rows; None if they are all rows of the index
+    lists: NDArray[np.int64] | None = None  # rows per list of a trained index; None for all live rows
+    copy: CodeCopy | None = None  # of the rows of a small scope of a trained index
+    outliers: Selection | None = None  # the outliers of a trained index among them; None for none
+
+
+class SelectionCache:
+    """Recent selections, each valid for one generation of the index. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._selections: OrderedDict[int, tuple[ScopeMask, int, Selection]] = OrderedDict()
+
+    def get(self, mask: ScopeMask, generation: int, make: Callable[[], Selection]) -> Selection:
+        """Return the selection of a scope mask. Call `make` if it is not cached for this generation."""
+        key = id(mask)  # the mask is kept with its selection, so its id is not reused
+        with self._lock:
+            cached = self._selections.get(key)
+            if cached is not None and cached[1] == generation:
+                self._selections.move_to_end(key)
+                return cached[2]
+        selection = make()
+        with self._lock:
+            self._selections[key] = (mask, generation, selection)
+            self._selections.move_to_end(key)
+            while len(self._selections) > 1 and self._too_large():
+                self._selections.popitem(last=False)
+        return selection
+
+    def _too_large(self) -> bool:
+        copied = sum(selection.count for _, _, selection in self._selections.values() if selection.copy)
+        return len(self._selections) > _MAX_SELECTIONS or copied > _MAX_COPIED_ROWS
 
 
 class Flat:
-    """A scan of all rows, or of those inside a scope alone. Half precision halves memory and costs about 1e-4 in a
-    score; callers re-rank exactly."""
+    """A scan of all rows, or of the rows of a scope.
+
+    Half precision halves memory and changes a score by about 1e-4; callers re-rank with exact vectors.
+    """
 
     name = "exact"
 
@@ -29,31 +92,80 @@ class Flat:
     def bytes(self) -> int:
         return int(self.index.ntotal * self.index.code_size)
 
-    def place(self, rows: Matrix) -> NDArray[np.uint8]:
-        """The rows as they are kept; needs no lock."""
+    def encode(self, rows: Matrix) -> NDArray[np.uint8]:
+        """Return the codes of rows. Needs no lock."""
         return np.ascontiguousarray(rows, "<f2").view(np.uint8)
 
-    def add(self, placed: NDArray[np.uint8], start: int) -> None:
-        """Keep rows at the positions from `start` on, which is the number of those that there are."""
-        self.index.add_sa_codes(placed)
+    def add(self, codes: NDArray[np.uint8], start: int) -> None:
+        """Add rows at the end, which is the position `start`."""
+        self.index.add_sa_codes(codes)
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
-        """The `count` nearest rows of the selection. `probes` mean nothing here."""
-        one_thread()
-        how = parameters(0, selection.selector) if selection.selector is not None else None
-        return nearest(*self.index.search(query.reshape(1, -1), min(count, selection.count), params=how))
+        """Return the `count` nearest rows of the selection. `probes` is ignored."""
+        use_one_thread()
+        parameters = search_parameters(0, selection.selector) if selection.selector is not None else None
+        return nearest(*self.index.search(query.reshape(1, -1), min(count, selection.count), params=parameters))
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
-        """The selection of the rows of a mask by position; `holes` dead rows are still in the index."""
+        """Return the selection of a mask by position. The index still holds `holes` dead rows."""
         count = int(np.count_nonzero(inside))
-        return Selection(count, None if count == rows.live and not holes else selector(inside))
+        return Selection(count, None if count == rows.live and not holes else bitmap_selector(inside))
 
-    def kept(self, positions: IntArray) -> Flat:
-        """These rows alone, in this order."""
+    def take(self, positions: IntArray) -> Flat:
+        """Return a copy with these rows, in this order."""
         import faiss
 
         codes = faiss.vector_to_array(self.index.codes).reshape(-1, self.index.code_size)
-        fresh = Flat(self.index.d)
+        copy = Flat(self.index.d)
         if len(positions):
-            fresh.index.add_sa_codes(np.ascontiguousarray(codes[positions]))
-        return fresh
+            copy.index.add_sa_codes(np.ascontiguousarray(codes[positions]))
+        return copy
+
+
+def nearest(scores: NDArray[np.float32], positions: IntArray) -> Nearest:
+    """Return FAISS's answer to one query without its empty places (-1)."""
+    used = positions[0] >= 0
+    return Nearest(positions[0][used], scores[0][used])
+
+
+def search_parameters(lists: int, selector: Any) -> Any:
+    """Return FAISS's parameters of a search in so many lists, or of a flat search if 0."""
+    import faiss
+
+    kind: Any = faiss.SearchParametersIVF if lists else faiss.SearchParameters
+    return kind(sel=selector, nprobe=lists) if lists else kind(sel=selector)
+
+
+def bitmap_selector(inside: Mask) -> Any:
+    """Return a FAISS selector of the positions in a mask."""
+    import faiss
+
+    bits: Any = np.packbits(inside, bitorder="little")
+    return faiss.IDSelectorBitmap(bits)  # type: ignore[call-arg]
+
+
+def use_one_thread() -> None:
+    """Let FAISS use one core for the searches of this thread.
+
+    A single query gains nothing from more cores, and waiting threads take cores from other searches. FAISS keeps the
+    number for each calling thread.
+    """
+    _set_threads(1)
+
+
+def use_half_the_cores() -> None:
+    """Let FAISS use half of the cores in this thread, which trains while others search.
+
+    `OMP_NUM_THREADS` bounds the number.
+    """
+    import faiss
+
+    _set_threads(max(1, faiss.omp_get_max_threads() // 2))
+
+
+def _set_threads(count: int) -> None:
+    import faiss
+
+    if not getattr(_thread, "set", False):
+        faiss.omp_set_num_threads(count)
+        _thread.set = True

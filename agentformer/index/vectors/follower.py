@@ -1,8 +1,7 @@
-"""The dense side of search: a `VectorIndex` that follows the records, grows in the background, and has a snapshot."""
+"""The vector index of a store: follows the records, trains in the background, and saves snapshots."""
 
 from __future__ import annotations
 
-import atexit
 import logging
 import sqlite3
 import threading
@@ -13,16 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
-from agentformer.index.files import described
+from agentformer.index.files import read_index_status
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import rows as stored
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.index import Image, VectorHits, VectorIndex
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.rows import IntArray
-from agentformer.index.vectors.training import Interrupted
+from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space
@@ -30,104 +29,16 @@ from agentformer.types import Matrix, Vector
 
 log = logging.getLogger("agentformer")
 
-LOCK_FILE = "vectors.lock"
-_BUSY_SECONDS = 60.0  # until somebody who found another process training looks again
-_FAILED_SECONDS = 600.0  # until a training that failed is tried again, then twice as long
-_ENDING_SECONDS = 10.0  # a thread looks at whether it is to end between slices of far less
-
-Stopped = Callable[[], bool]
-
-
-class BackgroundTrainer:
-    """Does one piece of work at a time, in a thread that lives only as long as there is some. Thread-safe."""
-
-    def __init__(self, folder: Path) -> None:
-        self._lock_file = folder / LOCK_FILE
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._not_before = 0.0
-        self._wait = _FAILED_SECONDS
-        self.problem = ""  # what the last training failed of
-
-    @property
-    def at_work(self) -> bool:
-        return self._thread is not None
-
-    def begin(self, work: Callable[[Stopped], None]) -> None:
-        """Do `work` in the background, unless some is being done, or was tried a short time ago."""
-        if self._thread is not None or time.monotonic() < self._not_before:
-            return
-        with self._lock:
-            if self._thread is None and not self._stopped.is_set():
-                self._thread = threading.Thread(target=self._run, args=[work], name="agentformer-index", daemon=True)
-                atexit.register(self.close)  # a daemon thread must not compute while the interpreter goes
-                try:
-                    self._thread.start()
-                except RuntimeError as error:  # the system has no thread to give; the search that asked goes on
-                    self._thread = None
-                    self._failed(error)
-
-    def wait(self) -> None:
-        """Until nothing is being done."""
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join()
-
-    def close(self) -> None:
-        """End the thread, between two slices of its work. Idempotent."""
-        self._stopped.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_ENDING_SECONDS)
-
-    def alone(self, seconds: float = 0.0) -> FileLock:
-        """Held by who trains or writes a snapshot; raises `Timeout` where another one is at it for so long."""
-        return FileLock(self._lock_file, timeout=seconds)
-
-    def _run(self, work: Callable[[Stopped], None]) -> None:
-        try:
-            with self.alone():
-                work(self._stopped.is_set)
-            self.problem, self._wait = "", _FAILED_SECONDS
-        except Interrupted:
-            pass
-        except Timeout:
-            self._not_before = time.monotonic() + _BUSY_SECONDS
-        except Exception as error:  # noqa: BLE001 - the index goes on as it is, whatever went wrong
-            self._failed(error)
-        finally:
-            self._thread = None
-            atexit.unregister(self.close)
-
-    def _failed(self, error: Exception) -> None:
-        if self._stopped.is_set():
-            return
-        if not self.problem:
-            log.warning("training the vector index failed, searches go on as before: %s", _told(error))
-        self.problem = _told(error)
-        self._not_before = time.monotonic() + self._wait
-        self._wait *= 2
-
-
-def _told(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-log = logging.getLogger("agentformer")
-
-_GROUP = 512  # changed entries that are applied in one step
-_PATIENCE = 3.0  # seconds for another process's snapshot to be written before this one deletes it
+_BATCH = 512  # changed entries applied in one step
+_DISCARD_SECONDS = 3.0  # to wait for another process that writes a snapshot, before it is deleted
 # A snapshot is written when this share has changed since the last one, or always while the store is small:
 # a single addition to a large store must not write gigabytes.
 _SNAPSHOT_SHARE = 0.1
 _SMALL = 20_000
 
 
-class _Held(NamedTuple):
-    """The index in memory, and the space of its vectors."""
+class _Loaded(NamedTuple):
+    """The index in memory, and the number of its space."""
 
     vectors: VectorIndex
     space: int
@@ -136,174 +47,168 @@ class _Held(NamedTuple):
 class VectorFollower:
     """Cosine search that sees every acknowledged change. Thread-safe."""
 
-    def __init__(self, folder: Path, store_id: str, plan: IndexOptions | None = None) -> None:
+    def __init__(self, folder: Path, store_id: str, options: IndexOptions | None = None) -> None:
         self._folder = folder
         self._store_id = store_id
-        self._plan = plan or IndexOptions()
-        self._growth = BackgroundTrainer(folder)
-        self._following = threading.Lock()  # one thread follows the records; searches need it for nothing else
-        self._held: _Held | None = None
+        self._options = options or IndexOptions()
+        self._trainer = BackgroundTrainer(folder)
+        self._following = threading.Lock()  # held by the thread that applies changes; searches do not need it
+        self._loaded: _Loaded | None = None
         self._applied = 0
         self._point = ""  # the history's token at `_applied`
         self._saved_seq = -1
         self._unsaved = 0  # entries changed since the last snapshot
-        self._trains_from = 0.0  # by the monotonic clock
+        self._train_not_before = 0.0  # by the monotonic clock
 
     def __len__(self) -> int:
-        return len(self._held.vectors) if self._held else 0
+        return len(self._loaded.vectors) if self._loaded else 0
 
     @property
     def space(self) -> int:
-        """The number of the space that it holds; 0 before the first refresh."""
-        return self._held.space if self._held else 0
+        """The number of the space in memory; 0 before the first refresh."""
+        return self._loaded.space if self._loaded else 0
 
     def refresh(self, database: Database) -> None:
-        """Follow the records up to the newest acknowledged change, in the space that is active now."""
+        """Apply all acknowledged changes, in the space that is active now."""
         with database.reading() as connection:
             newest, space = records.last_change(connection), active_space(connection)
         if space is not None:
             self.follow(database, newest, space[0])
 
     def follow(self, database: Database, newest: int, space: int) -> None:
-        """As `refresh`, for who has read the newest change and the active space already."""
+        """Apply changes up to `newest` at least. The caller has just read `newest` and the active space."""
         if self.space != space or self._applied < newest:
             with self._following, database.reading() as connection:
                 newest, active = records.last_change(connection), active_space(connection)
                 if active is not None:
-                    self._follow(connection, newest, active[0], active[1].dimension)
-        self._grow(database)
+                    self._apply(connection, newest, active[0], active[1].dimension)
+        self._train_soon(database)
 
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
-        """What may be nearest to `query`, for `ranked`. None when the index is not of the `space` that the query was
-        embedded for."""
-        held = self._held
-        if held is None or held.space != space:
+        """Return the nearest windows, for rescoring. Return None if the index is not of the query's `space`."""
+        loaded = self._loaded
+        if loaded is None or loaded.space != space:
             return None
-        return held.vectors.search(query, limit, allowed)
+        return loaded.vectors.search(query, limit, allowed)
 
     def save(self) -> None:
-        """Write a snapshot if it would spare a later start enough work, and nobody else is writing one. Raises
-        `OSError`."""
+        """Write a snapshot if it spares a later start enough work and no other process writes one. Raises `OSError`."""
         with self._following:
-            held = self._held
-            if held is None or self._applied == self._saved_seq:
+            loaded = self._loaded
+            if loaded is None or self._applied == self._saved_seq:
                 return
-            few = self._unsaved < len(held.vectors) * _SNAPSHOT_SHARE
-            if few and len(held.vectors) > _SMALL and self._saved_seq >= 0:
+            few = self._unsaved < len(loaded.vectors) * _SNAPSHOT_SHARE
+            if few and len(loaded.vectors) > _SMALL and self._saved_seq >= 0:
                 return
-            with suppress(Timeout), self._growth.alone(), held.vectors.still() as image:
-                self._write(image, held.space, self._applied, self._point)
+            with suppress(Timeout), self._trainer.lock(), loaded.vectors.image() as image:
+                self._write(image, loaded.space, self._applied, self._point)
                 self._saved_seq, self._unsaved = self._applied, 0
 
     def discard(self) -> None:
-        """Delete the snapshot: it holds what was in the index once. Raises `OSError`; it is a `Timeout` where another
-        one trains or writes a snapshot, who may put a file there that was begun before."""
+        """Delete the snapshot, which may hold removed entries.
+
+        Raises `OSError`. It is a `Timeout` if another process trains or writes a snapshot that it began before.
+        """
         with self._following:
             self._saved_seq = -1
             snapshots.discard(self._folder)
-            with self._growth.alone(0.0 if self._growth.at_work else _PATIENCE):
+            with self._trainer.lock(0.0 if self._trainer.running else _DISCARD_SECONDS):
                 snapshots.discard(self._folder)
 
-    def forget(self) -> None:
-        """Let go of what is in memory; the next search reads it anew."""
+    def unload(self) -> None:
+        """Drop the index in memory; the next search loads or builds it."""
         with self._following:
-            self._held, self._applied, self._point = None, 0, ""
+            self._loaded, self._applied, self._point = None, 0, ""
 
     def status(self) -> dict[str, Any]:
-        """For a person or a monitor, as JSON values: the index in memory, or what its snapshot says of itself."""
-        held = self._held
-        about = {**held.vectors.status(), "in_memory": True} if held else described(self._folder)
-        return {
-            **about,
-            "training": self._growth.at_work,
-            "problem": self._growth.problem or None,
-        }
+        """Return JSON values for a person or a monitor: of the index in memory, else of its snapshot."""
+        loaded = self._loaded
+        about = {**loaded.vectors.status(), "in_memory": True} if loaded else read_index_status(self._folder)
+        return {**about, "training": self._trainer.running, "problem": self._trainer.problem or None}
 
-    def settle(self, database: Database) -> None:
-        """Train now what is due, and wait for it."""
+    def train_now(self, database: Database) -> None:
+        """Run a due training, and wait for it."""
         self.refresh(database)
-        self._trains_from = 0.0
-        self._grow(database)
-        self._growth.wait()
+        self._train_not_before = 0.0
+        self._train_soon(database)
+        self._trainer.wait()
 
     def close(self) -> None:
-        """End what goes on in the background. Idempotent."""
-        self._growth.close()
+        """Stop the background training. Idempotent."""
+        self._trainer.close()
 
-    def _follow(self, connection: sqlite3.Connection, newest: int, space: int, dimension: int) -> None:
-        held = self._held
-        if held is None or held.space != space:
-            held = self._begin(connection, space, dimension)
-            late = stored.entries_above(connection, space, held.vectors.newest_window) if self._applied else []
+    def _apply(self, connection: sqlite3.Connection, newest: int, space: int, dimension: int) -> None:
+        loaded, late = self._loaded, []
+        if loaded is None or loaded.space != space:
+            loaded = self._load(connection, space, dimension)
+            if self._applied:  # entries that got windows without a change: the store has returned to a former space
+                late = stored.entries_above(connection, space, loaded.vectors.newest_window)
         elif self._applied >= newest:
             return
+        if self._applied == 0 and len(loaded.vectors) == 0:
+            for windows in stored.read_space(connection, space, dimension):
+                loaded.vectors.change(np.zeros(0, np.int64), *windows)
+            self._unsaved += len(loaded.vectors)
         else:
-            late = []
-        if self._applied == 0 and len(held.vectors) == 0:
-            for part in stored.read_space(connection, space, dimension):
-                held.vectors.change(np.zeros(0, np.int64), *part)
-            self._unsaved += len(held.vectors)
-        else:
-            # Entries that got windows without being changed: the store has come back to a space that it had left.
             changed = list(dict.fromkeys([*late, *records.changed_since(connection, self._applied)]))
-            for start in range(0, len(changed), _GROUP):
-                group = changed[start : start + _GROUP]
-                fresh = stored.read_entries(connection, space, group, dimension)
-                held.vectors.change(np.array(group, np.int64), *fresh)
+            for start in range(0, len(changed), _BATCH):
+                batch = changed[start : start + _BATCH]
+                windows = stored.read_entries(connection, space, batch, dimension)
+                loaded.vectors.change(np.array(batch, np.int64), *windows)
             self._unsaved += len(changed)
-        self._held = held
+        self._loaded = loaded
         self._applied, self._point = newest, records.point(connection, newest)
 
-    def _begin(self, connection: sqlite3.Connection, space: int, dimension: int) -> _Held:
-        """The snapshot where there is one to be believed, else nothing."""
-        saved = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
+    def _load(self, connection: sqlite3.Connection, space: int, dimension: int) -> _Loaded:
+        """Return the index of a valid snapshot, else an empty one."""
+        snapshot = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
         self._applied, self._saved_seq, self._unsaved = 0, -1, 0
-        self._trains_from = time.monotonic() + self._plan.train_after
-        if saved is None or saved.point != records.point(connection, saved.seq):
-            return _Held(VectorIndex(dimension, self._plan), space)
-        self._applied = self._saved_seq = saved.seq
-        return _Held(VectorIndex.restored(saved.image, self._plan), space)
+        self._train_not_before = time.monotonic() + self._options.train_after
+        if snapshot is None or snapshot.point != records.point(connection, snapshot.seq):
+            return _Loaded(VectorIndex(dimension, self._options), space)
+        self._applied = self._saved_seq = snapshot.seq
+        return _Loaded(VectorIndex.from_image(snapshot.image, self._options), space)
 
-    def _grow(self, database: Database) -> None:
-        held = self._held
-        if held is None or time.monotonic() < self._trains_from:
+    def _train_soon(self, database: Database) -> None:
+        loaded = self._loaded
+        if loaded is None or time.monotonic() < self._train_not_before:
             return
-        if held.vectors.due() or held.vectors.retune_due():
-            self._growth.begin(lambda stopped: self._train(database, held, stopped))
+        if loaded.vectors.needs_training() or loaded.vectors.needs_tuning():
+            self._trainer.start(lambda stopped: self._train(database, loaded, stopped))
 
-    def _train(self, database: Database, held: _Held, stopped: Stopped) -> None:
-        """What is due; each training ends with a snapshot, which the next start finds."""
-        index = held.vectors
+    def _train(self, database: Database, loaded: _Loaded, stopped: Stopped) -> None:
+        """Train and tune as far as needed. Each training ends with a snapshot."""
+        index = loaded.vectors
 
-        def exact(vectors: IntArray) -> tuple[IntArray, Matrix]:
+        def read_vectors(vectors: IntArray) -> tuple[IntArray, Matrix]:
             with database.reading() as connection:
                 return stored.read_vectors(connection, vectors, index.dimension)
 
-        while self._held is held and index.due() and not stopped():
-            with self._following:  # no change may come between what is trained and up to where it has followed
-                seq, point, base = self._applied, self._point, index.base()
+        while self._loaded is loaded and index.needs_training() and not stopped():
+            with self._following:  # no change may come between reading the rows and the change that they are of
+                seq, point, start = self._applied, self._point, index.training_rows()
 
             def changed(seq: int = seq) -> IntArray:
                 with database.reading() as connection:
                     return np.array(records.changed_since(connection, seq), np.int64)
 
-            def keep(image: Image, seq: int = seq, point: str = point) -> None:
-                self._keep(image, held.space, seq, point, changed)
+            def save(image: Image, seq: int = seq, point: str = point) -> None:
+                self._save_trained(image, loaded.space, seq, point, changed)
 
-            index.build(base, exact, stopped, changed, keep)
-        if self._held is held and index.retune_due():
-            index.retune(exact, stopped)
+            index.train(start, read_vectors, stopped, changed, save)
+        if self._loaded is loaded and index.needs_tuning():
+            index.tune(read_vectors, stopped)
 
-    def _keep(self, image: Image, space: int, seq: int, point: str, changed: Any) -> None:
-        """The snapshot of an index that was just trained; not having it is no reason to do without the index."""
+    def _save_trained(self, image: Image, space: int, seq: int, point: str, changed: Callable[[], IntArray]) -> None:
+        """Write the snapshot of a new index. The index is used even if that fails."""
         try:
             self._write(image, space, seq, point)
         except OSError as error:
-            log.warning("the trained index was not saved, and is trained again at the next start: %s", error)
+            log.warning("The trained index was not saved; the next start trains it again: %s", error)
             return
-        gone = changed()
-        if np.isin(gone[gone <= image.rows.newest_entry], image.rows.entries).any():
-            snapshots.discard(self._folder)  # what was removed while it was written must not stay in a file
+        entries = changed()
+        if np.isin(entries[entries <= image.rows.newest_entry], image.rows.entries).any():
+            snapshots.discard(self._folder)  # an entry removed during the writing must not stay in a file
         else:
             self._saved_seq, self._unsaved = seq, 0
 

@@ -1,7 +1,7 @@
-"""The vector index that grows itself: exact while it is small, trained and re-ranked when it is large.
+"""The vector index in memory: an exact scan while it is small, trained and re-ranked when it is large.
 
-Rows are addressed by position. Both stages show an added or dropped row at once; going from one stage to the next, and
-from a trained index to a larger one, happens beside the searches (`build`) and in one step at its end.
+Rows are addressed by position. An added or dropped row is visible to the next search. Training runs beside the
+searches, and the trained index replaces the former one in one step.
 """
 
 from __future__ import annotations
@@ -15,34 +15,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.index.vectors.flat import Flat
-from agentformer.index.vectors.ivf import Inverted, Tuning
-from agentformer.index.vectors.lock import Gate
+from agentformer.index.vectors.flat import Flat, Selection, SelectionCache
+from agentformer.index.vectors.ivf import Ivf, OutlierCodes, Outliers, Tuning
+from agentformer.index.vectors.lock import ReadWriteLock
 from agentformer.index.vectors.options import IndexOptions
-from agentformer.index.vectors.outliers import Apart, Codes
 from agentformer.index.vectors.rows import IntArray, Rows
-from agentformer.index.vectors.selection import Selection, Selections
-from agentformer.index.vectors.training import Interrupted, Stored, positions_of, trained
-from agentformer.index.vectors.tuning import Asked, tuned
+from agentformer.index.vectors.training import Interrupted, ReadVectors, Stopped, positions_of, train_ivf
+from agentformer.index.vectors.tuning import QueryLog, Tuner
 from agentformer.types import Matrix, Vector
 
-_SWEEP_SHARE = 0.25  # sweep when this share of the rows is dead: a sweep costs a copy, a dead row costs each search
-_SWEEP_LEAST = 1024
-_HOLES = 1024  # dropped rows that wait in a trained index to be taken out together
-_FEW = 256  # rows added during a training that the last step may take over while nothing else happens
-_GROUP = 4_096  # rows taken over at a time before that
-_SPARE = 16  # rows beyond those asked for, among which re-ranking finds what rounding moved over the end of the list
-_RETUNE = 200  # queries of users after which the probes are measured with them
-
-_APART_LEAST = 1_024  # rows that the codes cannot hold, and each search scans, before a training widens their range:
-_APART_SHARE = 0.01  # so many, or this share of all
+_SWEEP_SHARE = 0.25  # sweep a flat index when so many rows are dead: a sweep costs a copy, a dead row each search
+_SWEEP_MIN = 1024
+_MAX_HOLES = 1024  # dead rows that wait in a trained index to be removed together
+_SWITCH_ROWS = 256  # rows added during a training that the last step may add while everything else waits
+_CATCH_UP_BATCH = 4_096
+_SPARE = 16  # rows beyond `limit`, among which re-ranking finds those that rounding moved over the end
+_TUNE_EVERY = 200  # queries of users after which the search effort is tuned again
+_MIN_OUTLIERS = 1_024  # more than so many outliers, and more than this share of the rows, call for a training
+_OUTLIER_SHARE = 0.01
 
 _NONE = np.zeros(0, np.int64)
-EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # stands for all live rows
+EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # a marker for all live rows
 
 
 class VectorHits(NamedTuple):
-    """The windows nearest to a query, best first, of at least `limit` entries where there are as many."""
+    """The windows nearest to a query, best first by approximate cosines, of at least `limit` entries if present."""
 
     query: Vector
     limit: int
@@ -50,42 +47,42 @@ class VectorHits(NamedTuple):
     entries: IntArray
     vectors: IntArray
     scores: NDArray[np.float32]
-    sure: int  # the first so many hold the ten nearest as surely as the index was asked to
+    sure: int  # the first so many contain the ten nearest with the target recall
 
 
 class Image(NamedTuple):
-    """What a snapshot holds."""
+    """The content of a snapshot."""
 
     index: Any  # of FAISS
     rows: Rows
     lists: NDArray[np.int32] | None  # by position
     about: dict[str, Any]  # JSON values
-    apart: Codes | None = None  # rows of a trained index that its codes cannot hold
+    outliers: OutlierCodes | None = None
 
 
-class Base(NamedTuple):
-    """The rows that a training begins with."""
+class TrainingRows(NamedTuple):
+    """The rows at the start of a training."""
 
-    former: Rows  # of the index, which go on growing
-    size: int  # that they had
-    kept: IntArray  # positions of the live ones among them
-    rows: Rows  # these
+    index_rows: Rows  # those of the index, which go on growing
+    size: int  # of `index_rows` at the start
+    live: IntArray  # positions of the live ones
+    rows: Rows  # a copy of the live ones
 
 
 class VectorIndex:
-    """Cosine search over windows. Thread-safe; one thread at a time calls `change`, and one `build` and `retune`."""
+    """Cosine search over windows. Thread-safe; one thread at a time calls `change`, and one `train` and `tune`."""
 
-    def __init__(self, dimension: int, plan: IndexOptions | None = None) -> None:
+    def __init__(self, dimension: int, options: IndexOptions | None = None) -> None:
         self.dimension = dimension
-        self._plan = plan or IndexOptions()
-        self._gate = Gate()
-        self._stage: Flat | Inverted = Flat(dimension)
-        self._rows = Rows.none()
-        self._holes = 0  # dead rows that the stage still has
+        self._options = options or IndexOptions()
+        self._lock = ReadWriteLock()
+        self._stage: Flat | Ivf = Flat(dimension)
+        self._rows = Rows.empty()
+        self._holes = 0  # dead rows that the stage still holds
         self._generation = 0
-        self._selections = Selections()
-        self._asked = Asked()
-        self._tuned_at = 0  # queries noted before the last tuning
+        self._selections = SelectionCache()
+        self._queries = QueryLog()
+        self._tuned_at = 0  # queries logged before the last tuning
 
     def __len__(self) -> int:
         return self._rows.live
@@ -98,221 +95,216 @@ class VectorIndex:
     def newest_window(self) -> int:
         return self._rows.newest_window
 
-    def change(self, gone: IntArray, windows: IntArray, entries: IntArray, vectors: IntArray, rows: Matrix) -> None:
-        """Take the windows of the entries `gone` out and put others in, in one step. `vectors` are the numbers that
-        `Stored` knows the rows by; rows are unit vectors, (len(windows), dimension)."""
-        stage: Any = self._stage  # places and adds rows of its own kind
-        placed = stage.place(rows) if len(windows) else None
-        with self._gate.alone():
-            self._holes += len(self._rows.drop(gone))
-            if placed is not None:
-                if stage is not self._stage:  # a trained one has taken its place meanwhile
+    def change(self, dropped: IntArray, windows: IntArray, entries: IntArray, vectors: IntArray, rows: Matrix) -> None:
+        """Drop the windows of the entries `dropped` and add others, in one step.
+
+        `vectors` are the numbers of the stored vectors; `rows` are unit vectors of shape (windows, dimension).
+        """
+        stage: Any = self._stage  # encodes and adds codes of its own kind
+        codes = stage.encode(rows) if len(windows) else None
+        with self._lock.write():
+            self._holes += len(self._rows.drop(dropped))
+            if codes is not None:
+                if stage is not self._stage:  # a training has ended meanwhile
                     stage = self._stage
-                    placed = stage.place(rows)
-                stage.add(placed, self._rows.size)
+                    codes = stage.encode(rows)
+                stage.add(codes, self._rows.size)
                 self._rows.append(windows, entries, vectors)
             self._generation += 1
-            if self._holes > self._bearable():
+            if self._holes > self._max_holes():
                 self._sweep()
 
     def search(self, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits:
-        """Windows of the `limit` best entries among `allowed`, or of as many as there are, by approximate cosines. They
-        are more than that where re-ranking needs more."""
-        self._asked.note(query)
-        with self._gate.shared():
+        """Return windows of the `limit` best allowed entries, or of all if fewer, and more for re-ranking."""
+        self._queries.add(query)
+        with self._lock.read():
             return self._nearest(query, limit, self._selection(allowed))
 
-    def due(self) -> bool:
-        """Is it time for `build`: the first training, one for twice the rows, one that leaves dead places out, or one
-        for rows unlike those of the last?"""
+    def needs_training(self) -> bool:
+        """Return whether it is time for the first training, or for one with twice the rows, many dead positions, or
+        many outliers."""
         rows, stage = self._rows, self._stage
         if isinstance(stage, Flat):
-            return rows.live >= self._plan.train_at
-        unlike = stage.apart.size > max(_APART_LEAST, rows.live * _APART_SHARE)
-        return unlike or rows.live >= 2 * stage.trained_rows or rows.dead > max(rows.live, _SWEEP_LEAST)
+            return rows.live >= self._options.train_at
+        outliers = stage.outliers.size > max(_MIN_OUTLIERS, rows.live * _OUTLIER_SHARE)
+        return outliers or rows.live >= 2 * stage.trained_rows or rows.dead > max(rows.live, _SWEEP_MIN)
 
-    def base(self) -> Base:
-        """The rows of this moment, for `build`."""
-        with self._gate.shared():
-            kept = np.flatnonzero(self._rows.entries >= 0)
-            return Base(self._rows, self._rows.size, kept, self._rows.taken(kept))
+    def training_rows(self) -> TrainingRows:
+        """Return the present rows, for `train`."""
+        with self._lock.read():
+            live = np.flatnonzero(self._rows.entries >= 0)
+            return TrainingRows(self._rows, self._rows.size, live, self._rows.take(live))
 
-    def build(
+    def train(
         self,
-        base: Base,
-        stored: Stored,
-        stopped: Callable[[], bool],
+        start: TrainingRows,
+        read_vectors: ReadVectors,
+        stopped: Stopped,
         changed: Callable[[], IntArray],
-        keep: Callable[[Image], None],
+        save: Callable[[Image], None],
     ) -> None:
-        """Train an index beside the searches and put it, with all that came and went since `base`, in the place of the
-        present one. Before that `keep` is given its image, without the entries that `changed` since `base`. Raises
-        `Interrupted`."""
-        rows = base.rows
-        made = trained(rows.vectors, stored, self.dimension, self._plan.exact_rows, stopped)
-        live, asked = made.select(rows, rows.entries >= 0, 0), self._asked.count
+        """Train an index beside the searches and replace the present one, with all changes since `start`.
 
-        def look(query: Vector, count: int, probes: int) -> IntArray:
-            return made.search(query, count, live, probes).positions
+        `save` gets the trained index before that, without the entries that `changed` since `start`. Raises
+        `Interrupted`.
+        """
+        rows = start.rows
+        trained = train_ivf(rows.vectors, read_vectors, self.dimension, self._options.exact_rows, stopped)
+        live, query_count = trained.select(rows, rows.entries >= 0, 0), self._queries.count
 
-        queries, target = self._asked.queries(), self._plan.target_recall
-        made.tuning = tuned(look, made.lists, rows.vectors, queries, stored, target, stopped)
-        made.forget(rows.drop(changed()))
-        keep(image(made, rows))
-        self._catch_up(made, base, stored)
-        self._tuned_at = asked
+        def search_lists(query: Vector, count: int, probes: int) -> IntArray:
+            return trained.search(query, count, live, probes).positions
 
-    def retune_due(self) -> bool:
-        """Have so many queries been asked since the last tuning that it should be made with them?"""
-        return isinstance(self._stage, Inverted) and self._asked.count - self._tuned_at >= _RETUNE
+        tuner = Tuner(search_lists, trained.lists, rows.vectors, read_vectors, stopped)
+        trained.tuning = tuner.tune(self._queries.latest(), self._options.target_recall)
+        trained.remove(rows.drop(changed()))
+        save(image_of(trained, rows))
+        self._catch_up(trained, start, read_vectors)
+        self._tuned_at = query_count
 
-    def retune(self, stored: Stored, stopped: Callable[[], bool]) -> None:
-        """Measure recall with the latest queries and choose the probes by it. Raises `Interrupted`."""
-        stage, asked = self._stage, self._asked.count
-        if not isinstance(stage, Inverted):
+    def needs_tuning(self) -> bool:
+        """Return whether enough queries came since the last tuning."""
+        return isinstance(self._stage, Ivf) and self._queries.count - self._tuned_at >= _TUNE_EVERY
+
+    def tune(self, read_vectors: ReadVectors, stopped: Stopped) -> None:
+        """Choose the search effort by the recall of the latest queries. Raises `Interrupted`."""
+        stage, query_count = self._stage, self._queries.count
+        if not isinstance(stage, Ivf):
             return
-        with self._gate.shared():
+        with self._lock.read():
             vectors = self._rows.vectors.copy()
 
-        def look(query: Vector, count: int, probes: int) -> IntArray:
-            with self._gate.shared():
-                found = stage.search(query, count, self._selection(EVERYTHING), probes).positions
-            return found[found < len(vectors)]
+        def search_lists(query: Vector, count: int, probes: int) -> IntArray:
+            with self._lock.read():
+                positions = stage.search(query, count, self._selection(EVERYTHING), probes).positions
+            return positions[positions < len(vectors)]
 
-        self._tuned_at = asked
-        stage.tuning = tuned(
-            look, stage.lists, vectors, self._asked.queries(), stored, self._plan.target_recall, stopped
-        )
+        self._tuned_at = query_count
+        tuner = Tuner(search_lists, stage.lists, vectors, read_vectors, stopped)
+        stage.tuning = tuner.tune(self._queries.latest(), self._options.target_recall)
 
     def status(self) -> dict[str, Any]:
-        """For a person or a monitor, as JSON values. Recall is of the ten best; null where every search is exact."""
+        """Return JSON values for a person or a monitor. Recall is of the ten best; null if every search is exact."""
         return {**_about(self._stage, self._rows), "memory_bytes": self._stage.bytes + self._rows.bytes}
 
     @contextmanager
-    def still(self) -> Iterator[Image]:
-        """What a snapshot is written of; no row comes or goes meanwhile, and searches go on. Nothing of what was
-        dropped is in it."""
-        with self._gate.alone():
+    def image(self) -> Iterator[Image]:
+        """Yield the content of a snapshot, without dropped rows. Changes wait meanwhile; searches go on."""
+        with self._lock.write():
             self._sweep()
-        with self._gate.shared():
-            yield image(self._stage, self._rows)
+        with self._lock.read():
+            yield image_of(self._stage, self._rows)
 
     @classmethod
-    def restored(cls, saved: Image, plan: IndexOptions | None = None) -> VectorIndex:
-        """The inverse of `still`."""
-        index = cls(int(saved.index.d), plan)
-        index._rows = saved.rows
-        if saved.lists is None:
-            index._stage = Flat(index.dimension, saved.index)
+    def from_image(cls, image: Image, options: IndexOptions | None = None) -> VectorIndex:
+        """Return the index of a snapshot."""
+        index = cls(int(image.index.d), options)
+        index._rows = image.rows
+        if image.lists is None:
+            index._stage = Flat(index.dimension, image.index)
         else:
-            about = saved.about
-            tuning = Tuning(about["probes"], about["candidates"], about["recall"], about["queries"])
-            index._stage = Inverted(
-                saved.index,
+            about = image.about
+            index._stage = Ivf(
+                image.index,
                 about["trained_rows"],
                 about["trained_at"],
-                index._plan.exact_rows,
-                tuning,
-                Apart(index.dimension, saved.apart),
-                saved.lists,
-                len(saved.lists),
+                index._options.exact_rows,
+                Tuning(about["probes"], about["candidates"], about["recall"], about["queries"]),
+                Outliers(index.dimension, image.outliers),
+                image.lists,
+                len(image.lists),
             )
         return index
 
     def _nearest(self, query: Vector, limit: int, selection: Selection) -> VectorHits:
-        stage, probes = self._stage, 0
+        stage, rows, probes = self._stage, self._rows, 0
         if not selection.count or limit < 1:
             return VectorHits(query, limit, _NONE, _NONE, _NONE, np.zeros(0, np.float32), 0)
-        sure = stage.tuning.candidates if isinstance(stage, Inverted) else 0
-        wanted = max(limit + _SPARE, sure)
+        sure = stage.tuning.candidates if isinstance(stage, Ivf) else 0
+        count = max(limit + _SPARE, sure)
         while True:
-            found = stage.search(query, wanted, selection, probes)
-            entries = self._rows.entries[found.positions]
-            if len(found.positions) >= selection.count or len(np.unique(entries)) >= limit:
+            positions, scores = stage.search(query, count, selection, probes)
+            entries = rows.entries[positions]
+            if len(positions) >= selection.count or len(np.unique(entries)) >= limit:
                 break
-            if len(found.positions) >= wanted:
-                wanted *= 4  # entries with many windows filled the list
+            if len(positions) >= count:
+                count *= 4  # entries with many windows filled the list
             elif probes or isinstance(stage, Flat):
                 break
             else:
-                probes = stage.lists  # so many are asked for that the tuned ones do not hold them
-        rows = self._rows
-        positions = found.positions
-        return VectorHits(query, limit, rows.windows[positions], entries, rows.vectors[positions], found.scores, sure)
+                probes = stage.lists  # the tuned number of lists holds fewer rows than asked for
+        return VectorHits(query, limit, rows.windows[positions], entries, rows.vectors[positions], scores, sure)
 
     def _selection(self, allowed: ScopeMask) -> Selection:
-        """Of the present generation; for who holds the gate."""
+        """Return the selection of a scope in the present generation. The caller holds the lock."""
 
         def make() -> Selection:
             rows = self._rows
             inside = rows.entries >= 0 if allowed is EVERYTHING else rows.inside(allowed.mask)
             return self._stage.select(rows, inside, self._holes)
 
-        return self._selections.of(allowed, self._generation, make)
+        return self._selections.get(allowed, self._generation, make)
 
-    def _bearable(self) -> int:
-        """Dead rows that the stage may hold: taking them out costs a pass over a trained index, and a copy of a flat
-        one."""
-        return _HOLES if isinstance(self._stage, Inverted) else max(_SWEEP_LEAST, int(self._rows.size * _SWEEP_SHARE))
+    def _max_holes(self) -> int:
+        """Return how many dead rows may stay: removing them costs a pass over a trained index, a copy of a flat one."""
+        return _MAX_HOLES if isinstance(self._stage, Ivf) else max(_SWEEP_MIN, int(self._rows.size * _SWEEP_SHARE))
 
     def _sweep(self) -> None:
-        """Take dead rows out of the stage."""
+        """Remove dead rows from the stage."""
         if not self._holes:
             return
-        if isinstance(self._stage, Inverted):
-            self._stage.forget(np.flatnonzero(self._rows.entries < 0))
+        if isinstance(self._stage, Ivf):
+            self._stage.remove(np.flatnonzero(self._rows.entries < 0))
         else:
-            kept = np.flatnonzero(self._rows.entries >= 0)
-            self._stage, self._rows = self._stage.kept(kept), self._rows.taken(kept)
+            live = np.flatnonzero(self._rows.entries >= 0)
+            self._stage, self._rows = self._stage.take(live), self._rows.take(live)
         self._holes = 0
         self._generation += 1
 
-    def _catch_up(self, made: Inverted, base: Base, stored: Stored) -> None:
-        """Take over what came and went since `base`, and put `made` in the index's place. Raises `Interrupted` where a
-        sweep gave the rows other positions meanwhile: the training begins again."""
-        former, start, kept, rows = base
-        done = start
+    def _catch_up(self, trained: Ivf, start: TrainingRows, read_vectors: ReadVectors) -> None:
+        """Apply the changes since `start` to the trained index and make it the stage.
+
+        Raises `Interrupted` if a sweep moved the rows meanwhile; then the training begins again.
+        """
+        former, first, live, rows = start
+        done = first
         while True:
-            with self._gate.shared():
+            with self._lock.read():
                 tail = self._rows.vectors[done:].copy()
-            if len(tail) <= _FEW:
+            if len(tail) <= _SWITCH_ROWS:
                 break
-            _put(made, tail[:_GROUP], rows.size + done - start, stored)
-            done += len(tail[:_GROUP])
-        with self._gate.alone():
+            _put_vectors(trained, tail[:_CATCH_UP_BATCH], rows.size + done - first, read_vectors)
+            done += len(tail[:_CATCH_UP_BATCH])
+        with self._lock.write():
             if self._rows is not former:
                 raise Interrupted
-            _put(made, former.vectors[done:], rows.size + done - start, stored)
-            rows.die(np.flatnonzero(former.entries[kept] < 0))
-            rows.append(former.windows[start:], former.entries[start:], former.vectors[start:])
-            self._stage, self._rows, self._holes = made, rows, rows.dead
+            _put_vectors(trained, former.vectors[done:], rows.size + done - first, read_vectors)
+            rows.drop_positions(np.flatnonzero(former.entries[live] < 0))
+            rows.append(former.windows[first:], former.entries[first:], former.vectors[first:])
+            self._stage, self._rows, self._holes = trained, rows, rows.dead
             self._generation += 1
 
 
-def image(stage: Flat | Inverted, rows: Rows) -> Image:
-    """What a snapshot of them holds."""
-    if isinstance(stage, Inverted):
-        return Image(stage.index, rows, stage.list_of[: rows.size], _about(stage, rows), stage.apart.codes())
+def image_of(stage: Flat | Ivf, rows: Rows) -> Image:
+    """Return the content of a snapshot."""
+    if isinstance(stage, Ivf):
+        return Image(stage.index, rows, stage.list_of[: rows.size], _about(stage, rows), stage.outliers.codes())
     return Image(stage.index, rows, None, _about(stage, rows))
 
 
-def _about(stage: Flat | Inverted, rows: Rows) -> dict[str, Any]:
+def _about(stage: Flat | Ivf, rows: Rows) -> dict[str, Any]:
     about: dict[str, Any] = {"stage": stage.name, "rows": rows.live, "dead": rows.dead, "recall": None}
-    if isinstance(stage, Inverted):
-        about |= {
-            "lists": stage.lists,
-            **dataclasses.asdict(stage.tuning),
-            "trained_rows": stage.trained_rows,
-            "trained_at": stage.trained_at,
-        }
+    if isinstance(stage, Ivf):
+        trained = {"trained_rows": stage.trained_rows, "trained_at": stage.trained_at}
+        about |= {"lists": stage.lists, **dataclasses.asdict(stage.tuning), **trained}
     return about
 
 
-def _put(index: Inverted, vectors: IntArray, start: int, stored: Stored) -> None:
-    """Add the stored vectors of these numbers at the positions from `start` on; those that are gone stay out."""
+def _put_vectors(ivf: Ivf, vectors: IntArray, start: int, read_vectors: ReadVectors) -> None:
+    """Add the stored vectors with these numbers at the positions from `start` on; removed ones stay out."""
     if len(vectors) == 0:
         return
-    found, rows = stored(np.unique(vectors))
-    places, which = positions_of(vectors, np.argsort(vectors, kind="stable"), found)
-    index.reserve(start + len(vectors))
-    index.put(index.place(rows[which]), places + start)
+    numbers, rows = read_vectors(np.unique(vectors))
+    positions, which = positions_of(vectors, np.argsort(vectors, kind="stable"), numbers)
+    ivf.reserve(start + len(vectors))
+    ivf.put(ivf.encode(rows[which]), positions + start)

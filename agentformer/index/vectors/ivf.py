@@ -1,4 +1,4 @@
-"""The second stage: an inverted file of rows in 8 bits a dimension; the caller re-ranks what it finds."""
+"""The second stage of the vector index: an inverted file of rows in 8 bits per dimension; the caller re-ranks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,89 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.vectors.base import Nearest, nearest, one_thread, parameters
-from agentformer.index.vectors.outliers import Apart
+from agentformer.index.vectors.flat import (
+    CodeCopy,
+    Flat,
+    Nearest,
+    Selection,
+    bitmap_selector,
+    nearest,
+    search_parameters,
+    use_one_thread,
+)
 from agentformer.index.vectors.rows import IntArray, Mask, Rows, grown
-from agentformer.index.vectors.selection import Copy, Selection, selector
 from agentformer.types import Matrix, Vector
 
-_NOWHERE = -1  # the place of a position whose row is not in the index
+_NO_OFFSET = -1  # of a position with no row in the index
 
 
-class Placed(NamedTuple):
-    """Rows with the lists that they belong to."""
+class OutlierCodes(NamedTuple):
+    """Outliers as a snapshot stores them. Arrays of one length."""
+
+    positions: IntArray
+    halves: NDArray[np.uint8]  # (rows, 2 x dimension)
+
+
+class Outliers:
+    """Rows with numbers beyond the range of the 8-bit codes, in half precision by position; each search scans them.
+
+    The lists hold these rows too, with the nearest codes.
+    """
+
+    def __init__(self, dimension: int, codes: OutlierCodes | None = None) -> None:
+        self._flat = Flat(dimension)
+        self._positions = np.zeros(0, np.int64)
+        if codes is not None and len(codes.positions):
+            self._positions = codes.positions
+            self._flat.index.add_sa_codes(np.ascontiguousarray(codes.halves))
+
+    @property
+    def size(self) -> int:
+        return len(self._positions)
+
+    @property
+    def bytes(self) -> int:
+        return self._flat.bytes + self._positions.nbytes
+
+    def add(self, rows: Matrix, positions: IntArray) -> None:
+        """Add rows at these positions."""
+        self._flat.add(self._flat.encode(rows), self.size)
+        self._positions = np.concatenate([self._positions, positions])
+
+    def remove(self, dropped: Mask) -> None:
+        """Remove the rows of a mask by position."""
+        kept = np.flatnonzero(~dropped[self._positions])
+        if len(kept) < self.size:
+            self._flat, self._positions = self._flat.take(kept), self._positions[kept]
+
+    def select(self, inside: Mask) -> Selection | None:
+        """Return the selection of a mask by position, for `merge`; None if it holds no outlier."""
+        if not self.size:
+            return None
+        selected = inside[self._positions]
+        count = int(np.count_nonzero(selected))
+        return Selection(count, bitmap_selector(selected)) if count else None
+
+    def merge(self, found: Nearest, query: Vector, count: int, selection: Selection) -> Nearest:
+        """Return the `count` best of the rows found in the lists and the selected outliers, with the outliers' scores
+        from here."""
+        near = self._flat.search(query, count, selection)
+        others = ~np.isin(found.positions, self._positions)
+        positions = np.concatenate([self._positions[near.positions], found.positions[others]])
+        scores = np.concatenate([near.scores, found.scores[others]])
+        best = np.argsort(-scores, kind="stable")[:count]
+        return Nearest(positions[best], scores[best])
+
+    def codes(self) -> OutlierCodes:
+        """Return the outliers for a snapshot."""
+        import faiss
+
+        index: Any = self._flat.index
+        return OutlierCodes(self._positions, faiss.vector_to_array(index.codes).reshape(-1, index.code_size))
+
+
+class AssignedRows(NamedTuple):
+    """Rows with the number of the list of each."""
 
     rows: Matrix
     lists: IntArray
@@ -27,39 +99,42 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was measured after training. `recall` is of the ten best, on queries that the tuning did not see."""
+    """Search effort, measured after training. `recall` is that of the ten best, on queries not used for tuning."""
 
-    probes: int  # lists that a search looks into
+    probes: int  # lists that a search reads
     candidates: int  # rows that are re-ranked at least
     recall: float
-    queries: int = 0  # of users among those it was measured with; the others are made from stored vectors
+    queries: int = 0  # queries of users among those measured; the others are made from stored vectors
 
 
 @dataclass(slots=True)
-class Inverted:
-    """Lists of rows around centroids. A search looks into the nearest ones; one in a scope of at most `exact_rows` rows
-    into every list that holds any of them, which makes it exact but for the 8 bits."""
+class Ivf:
+    """Lists of rows around centroids.
+
+    A search reads the nearest lists. In a scope of at most `exact_rows` rows it reads every row of the scope, which is
+    exact but for the 8 bits.
+    """
 
     index: Any  # faiss.IndexIVFScalarQuantizer; its ids are positions
     trained_rows: int
     trained_at: str  # ISO 8601, UTC
     exact_rows: int
     tuning: Tuning
-    apart: Apart
-    list_of: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))  # by position, with room
+    outliers: Outliers
+    list_of: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))  # by position, with capacity
     size: int = 0
-    _reach: float = field(init=False)  # the largest number that the codes hold
-    _place_of: NDArray[np.int32] = field(init=False)  # in its list, by position, with room
-    _sizes: NDArray[np.int64] = field(init=False)  # of the lists
+    _max_code: float = field(init=False)  # the largest number that the codes can hold
+    _offset_of: NDArray[np.int32] = field(init=False)  # in its list, by position, with capacity
+    _list_sizes: NDArray[np.int64] = field(init=False)
     name = "inverted"
 
     def __post_init__(self) -> None:
         import faiss
 
-        self._place_of = np.full(len(self.list_of), _NOWHERE, np.int32)
-        self._sizes = np.zeros(self.lists, np.int64)
-        self._reach = -float(faiss.vector_to_array(self.index.sq.trained)[0])
-        self._locate()
+        self._offset_of = np.full(len(self.list_of), _NO_OFFSET, np.int32)
+        self._list_sizes = np.zeros(self.lists, np.int64)
+        self._max_code = -float(faiss.vector_to_array(self.index.sq.trained)[0])
+        self._read_offsets()
 
     @property
     def lists(self) -> int:
@@ -69,85 +144,88 @@ class Inverted:
     def bytes(self) -> int:
         codes = int(self.index.ntotal) * (int(self.index.code_size) + 8)
         centroids = self.lists * int(self.index.d) * 4
-        return codes + centroids + self.list_of.nbytes + self._place_of.nbytes + self.apart.bytes
+        return codes + centroids + self.list_of.nbytes + self._offset_of.nbytes + self.outliers.bytes
 
-    def place(self, rows: Matrix) -> Placed:
-        """The nearest list of each row; needs no lock, since centroids never change."""
+    def encode(self, rows: Matrix) -> AssignedRows:
+        """Return rows with their nearest lists. Needs no lock, since centroids never change."""
         rows = np.ascontiguousarray(rows, np.float32)
-        one_thread()
-        return Placed(rows, self.index.quantizer.assign(rows, 1).reshape(-1))
+        use_one_thread()
+        return AssignedRows(rows, self.index.quantizer.assign(rows, 1).reshape(-1))
 
-    def add(self, placed: Placed, start: int) -> None:
-        """Keep rows at the positions from `start` on."""
-        self.put(placed, np.arange(start, start + len(placed.rows)))
+    def add(self, assigned: AssignedRows, start: int) -> None:
+        """Add rows at the positions from `start` on."""
+        self.put(assigned, np.arange(start, start + len(assigned.rows)))
 
-    def put(self, placed: Placed, positions: IntArray) -> None:
-        """Keep rows at these positions."""
+    def put(self, assigned: AssignedRows, positions: IntArray) -> None:
+        """Add rows at these positions."""
         import faiss
 
         if len(positions) == 0:
             return
         self.reserve(int(positions.max()) + 1)
-        self.list_of[positions] = placed.lists
-        self._place_of[positions] = self._sizes[placed.lists] + _ranks(placed.lists)
-        self._sizes += np.bincount(placed.lists, minlength=self.lists)
-        lists, at = np.ascontiguousarray(placed.lists, np.int64), np.ascontiguousarray(positions, np.int64)
-        pointers = [faiss.swig_ptr(array) for array in (placed.rows, at, lists)]
-        self.index.add_core(len(at), *pointers)
-        beyond = np.maximum(placed.rows.max(axis=1), -placed.rows.min(axis=1)) > self._reach
+        self.list_of[positions] = assigned.lists
+        self._offset_of[positions] = self._list_sizes[assigned.lists] + _occurrences(assigned.lists)
+        self._list_sizes += np.bincount(assigned.lists, minlength=self.lists)
+        lists, ids = np.ascontiguousarray(assigned.lists, np.int64), np.ascontiguousarray(positions, np.int64)
+        pointers = [faiss.swig_ptr(array) for array in (assigned.rows, ids, lists)]
+        self.index.add_core(len(ids), *pointers)
+        beyond = np.maximum(assigned.rows.max(axis=1), -assigned.rows.min(axis=1)) > self._max_code
         if beyond.any():
-            self.apart.add(placed.rows[beyond], at[beyond])
+            self.outliers.add(assigned.rows[beyond], ids[beyond])
 
     def reserve(self, size: int) -> None:
-        """Have so many positions, of which some may hold no row."""
+        """Make room for positions below `size`; some may hold no row."""
         if size > len(self.list_of):
-            room = max(size, self.size + self.size // 2)
-            self.list_of, self._place_of = grown(self.list_of, room), grown(self._place_of, room, _NOWHERE)
+            capacity = max(size, self.size + self.size // 2)
+            self.list_of = grown(self.list_of, capacity)
+            self._offset_of = grown(self._offset_of, capacity, _NO_OFFSET)
         self.size = max(self.size, size)
 
-    def forget(self, positions: IntArray) -> None:
-        """Take the codes of these positions out of their lists."""
+    def remove(self, positions: IntArray) -> None:
+        """Remove the codes of these positions from their lists."""
         if len(positions):
-            gone = np.zeros(self.size, np.bool_)
-            gone[positions] = True
-            self.index.remove_ids(selector(gone))
-            self.apart.forget(gone)
-            self._locate()
+            dropped = np.zeros(self.size, np.bool_)
+            dropped[positions] = True
+            self.index.remove_ids(bitmap_selector(dropped))
+            self.outliers.remove(dropped)
+            self._read_offsets()
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
-        """The selection of the rows of a mask by position; `holes` dead rows are still in the index."""
-        count, apart = int(np.count_nonzero(inside)), self.apart.select(inside)
+        """Return the selection of a mask by position. The index still holds `holes` dead rows."""
+        count, outliers = int(np.count_nonzero(inside)), self.outliers.select(inside)
         if count == rows.live:
-            return Selection(count, selector(inside) if holes else None, apart=apart)
+            return Selection(count, bitmap_selector(inside) if holes else None, outliers=outliers)
         if count <= self.exact_rows:
-            return Selection(count, copy=self._copied(np.flatnonzero(inside)), apart=apart)
+            return Selection(count, copy=self._copy_codes(np.flatnonzero(inside)), outliers=outliers)
         lists = np.bincount(self.list_of[: rows.size][inside], minlength=self.lists)
-        return Selection(count, selector(inside), lists, apart=apart)
+        return Selection(count, bitmap_selector(inside), lists, outliers=outliers)
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
-        """The `count` nearest rows of the selection, in `probes` lists, as tuned if 0."""
-        found = self._coded(query, count, selection, probes)
-        return self.apart.merged(found, query, count, selection.apart) if selection.apart else found
+        """Return the `count` nearest rows of the selection in `probes` lists, or in as many as tuned if 0."""
+        found = self._search_codes(query, count, selection, probes)
+        return self.outliers.merge(found, query, count, selection.outliers) if selection.outliers else found
 
-    def _coded(self, query: Vector, count: int, selection: Selection, probes: int) -> Nearest:
-        """What their codes say, which for rows that are kept apart is too little."""
-        one_thread()
+    def _search_codes(self, query: Vector, count: int, selection: Selection, probes: int) -> Nearest:
+        """Search by the 8-bit codes, which score outliers too low."""
+        use_one_thread()
         if selection.copy is not None:
             found = nearest(*selection.copy.index.search(query.reshape(1, -1), min(count, selection.count)))
             return Nearest(selection.copy.positions[found.positions], found.scores)
         row, count = np.ascontiguousarray(query.reshape(1, -1), np.float32), min(count, selection.count)
-        lists = self._lists(row, selection, probes or self.tuning.probes)
-        if lists is None:
-            # Probes that were tuned with many rows say nothing once nearly all are gone.
-            shrunk = selection.count <= self.exact_rows < self.trained_rows and not probes
-            wanted = self.lists if shrunk else probes or self.tuning.probes
-            how = parameters(min(wanted, self.lists), selection.selector)
-            return nearest(*self.index.search(row, count, params=how))
-        return self._within(row, count, selection, lists)
+        lists = self._lists_of_scope(row, selection, probes or self.tuning.probes)
+        if lists is not None:
+            return self._search_lists(row, count, selection, lists)
+        # Probes tuned with many rows mean nothing once nearly all of these are removed.
+        shrunk = selection.count <= self.exact_rows < self.trained_rows and not probes
+        probes = self.lists if shrunk else probes or self.tuning.probes
+        parameters = search_parameters(min(probes, self.lists), selection.selector)
+        return nearest(*self.index.search(row, count, params=parameters))
 
-    def _lists(self, row: Matrix, selection: Selection, probes: int) -> IntArray | None:
-        """The lists to look into; None for the nearest ones, whatever they hold. In a scope these are so many that as
-        many rows inside it are seen as an unscoped search would see."""
+    def _lists_of_scope(self, row: Matrix, selection: Selection, probes: int) -> IntArray | None:
+        """Return the lists to read for a scope; None for the nearest lists, whatever they hold.
+
+        They hold as many rows of the scope as an unscoped search would read.
+        """
         if selection.lists is None:
             return None
         if probes >= self.lists:
@@ -156,61 +234,63 @@ class Inverted:
         share = selection.count / max(self.size, 1)
         ask = min(self.lists, int(2 * probes / share) + 1)
         order = self.index.quantizer.assign(row, ask)[0]
-        seen = np.cumsum(selection.lists[order])
-        if seen[-1] < wanted:
+        rows_read = np.cumsum(selection.lists[order])
+        if rows_read[-1] < wanted:
             order = self.index.quantizer.assign(row, self.lists)[0] if ask < self.lists else order
-            seen = np.cumsum(selection.lists[order])
-        near = order[: int(np.searchsorted(seen, wanted)) + 1]
+            rows_read = np.cumsum(selection.lists[order])
+        near = order[: int(np.searchsorted(rows_read, wanted)) + 1]
         return np.asarray(near[selection.lists[near] > 0], np.int64)
 
-    def _within(self, row: Matrix, count: int, selection: Selection, lists: IntArray) -> Nearest:
+    def _search_lists(self, row: Matrix, count: int, selection: Selection, lists: IntArray) -> Nearest:
         import faiss
 
         lists = np.ascontiguousarray(lists, np.int64)
         centroids = np.zeros(len(lists), np.float32)  # unused: the codes are of the rows, not of residuals
         scores, positions = np.empty((1, count), np.float32), np.empty((1, count), np.int64)
-        how = parameters(len(lists), selection.selector)
+        parameters = search_parameters(len(lists), selection.selector)
         pointers = [faiss.swig_ptr(array) for array in (lists, centroids, scores, positions)]
-        self.index.search_preassigned_c(1, faiss.swig_ptr(row), count, *pointers, False, how)
+        self.index.search_preassigned_c(1, faiss.swig_ptr(row), count, *pointers, False, parameters)
         return nearest(scores, positions)
 
-    def _copied(self, positions: IntArray) -> Copy:
-        """The codes of these positions. Rows that are known by position but not in the index, as they were removed from
-        the records before they could be put there, are left out."""
+    def _copy_codes(self, positions: IntArray) -> CodeCopy:
+        """Copy the codes of these positions.
+
+        A row removed from the records before it was added here has no code and is left out.
+        """
         import faiss
 
-        lists, places = self.list_of[positions], self._place_of[positions]
-        there = places != _NOWHERE
-        lists, places, positions = lists[there], places[there], positions[there]
-        size, held = int(self.index.code_size), self.index.invlists
+        lists, offsets = self.list_of[positions], self._offset_of[positions]
+        present = offsets != _NO_OFFSET
+        lists, offsets, positions = lists[present], offsets[present], positions[present]
+        size, inverted = int(self.index.code_size), self.index.invlists
         starts = np.zeros(self.lists, np.int64)
         for number in np.unique(lists).tolist():
-            starts[number] = int(held.get_codes(number))
+            starts[number] = int(inverted.get_codes(number))
         codes = np.empty((len(positions), size), np.uint8)
-        to = codes.ctypes.data
-        # Rows of one scope are few in each list: copying them one by one is five times as fast as by NumPy's views.
-        for n, address in enumerate((starts[lists] + places.astype(np.int64) * size).tolist()):
-            ctypes.memmove(to + n * size, address, size)
+        target = codes.ctypes.data
+        # A scope has few rows in each list: copying these one by one is five times as fast as with NumPy's views.
+        for n, address in enumerate((starts[lists] + offsets.astype(np.int64) * size).tolist()):
+            ctypes.memmove(target + n * size, address, size)
         index = faiss.IndexScalarQuantizer(self.index.d, self.index.sq.qtype, faiss.METRIC_INNER_PRODUCT)
         faiss.copy_array_to_vector(faiss.vector_to_array(self.index.sq.trained), index.sq.trained)
         index.is_trained = True
         if len(codes):
             index.add_sa_codes(codes)
-        return Copy(index, positions)
+        return CodeCopy(index, positions)
 
-    def _locate(self) -> None:
-        """Read from the lists where each position is."""
+    def _read_offsets(self) -> None:
+        """Read the offset of each position from the lists."""
         import faiss
 
-        held = self.index.invlists
+        inverted = self.index.invlists
         for number in range(self.lists):
-            self._sizes[number] = size = held.list_size(number)
+            self._list_sizes[number] = size = inverted.list_size(number)
             if size:
-                self._place_of[faiss.rev_swig_ptr(held.get_ids(number), size)] = np.arange(size)
+                self._offset_of[faiss.rev_swig_ptr(inverted.get_ids(number), size)] = np.arange(size)
 
 
-def _ranks(lists: IntArray) -> IntArray:
-    """How many equal numbers stand before each."""
+def _occurrences(lists: IntArray) -> IntArray:
+    """Return for each number how many equal ones stand before it."""
     order = np.argsort(lists, kind="stable")
     _, first, counts = np.unique(lists[order], return_index=True, return_counts=True)
     ranks = np.empty(len(lists), np.int64)

@@ -1,4 +1,4 @@
-"""Many searches at once, one change at a time."""
+"""A lock for many concurrent searches and one change at a time."""
 
 from __future__ import annotations
 
@@ -7,44 +7,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Gate:
-    """A lock that any number of readers share and a writer has alone. A waiting writer goes before new readers, so
-    that a stream of searches holds up no change. Not reentrant."""
+class ReadWriteLock:
+    """A lock that many readers share and a writer holds alone.
+
+    A waiting writer goes before new readers, so that a stream of searches does not delay a change. Not reentrant.
+    """
 
     def __init__(self) -> None:
-        self._turn = threading.Condition()
-        self._reading = 0
-        self._waiting = 0
+        self._condition = threading.Condition()
+        self._readers = 0
+        self._waiting_writers = 0
         self._writing = False
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
-        with self._turn:
-            while self._writing or self._waiting:
-                self._turn.wait()
-            self._reading += 1
+    def read(self) -> Iterator[None]:
+        """Hold the lock together with other readers."""
+        with self._condition:
+            while self._writing or self._waiting_writers:
+                self._condition.wait()
+            self._readers += 1
         try:
             yield
         finally:
-            with self._turn:
-                self._reading -= 1
-                if not self._reading:
-                    self._turn.notify_all()
+            with self._condition:
+                self._readers -= 1
+                if not self._readers:
+                    self._condition.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        with self._turn:
-            self._waiting += 1
+    def write(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._condition:
+            self._waiting_writers += 1
             try:
-                while self._writing or self._reading:
-                    self._turn.wait()
+                while self._writing or self._readers:
+                    self._condition.wait()
                 self._writing = True
             finally:
-                self._waiting -= 1
-                self._turn.notify_all()
+                self._waiting_writers -= 1
+                self._condition.notify_all()
         try:
             yield
         finally:
-            with self._turn:
+            with self._condition:
                 self._writing = False
-                self._turn.notify_all()
+                self._condition.notify_all()

@@ -1,4 +1,4 @@
-"""What stands beside the codes of an index, by position: window, entry, vector, and whether the row is alive."""
+"""Rows of the vector index: their ids in memory by position, and their vectors as SQLite stores them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from agentformer.types import Matrix
 
 IntArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-_LEAST_ROOM = 256
+_MIN_CAPACITY = 256
+_BATCH = 4_096  # rows read at a time
+_VARIABLES = 500  # numbers per statement; well below every SQLite's limit of bound variables
+_SELECT = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
 
 
 class Rows:
-    """Arrays of one length that grow together. Not thread-safe. A dead row keeps its position, with the entry -1."""
+    """Window, entry and vector number of each position, in arrays that grow together.
+
+    A dead row keeps its position and has the entry -1. Not thread-safe.
+    """
 
     def __init__(self, windows: IntArray, entries: IntArray, vectors: IntArray) -> None:
         self._windows, self._entries, self._vectors = windows, entries, vectors
@@ -29,9 +35,9 @@ class Rows:
         self.newest_window = int(windows.max(initial=-1))
 
     @classmethod
-    def none(cls) -> Rows:
-        empty = np.zeros(0, np.int64)
-        return cls(empty, empty, empty)
+    def empty(cls) -> Rows:
+        """Return no rows."""
+        return cls(*(np.zeros(0, np.int64) for _ in range(3)))
 
     @property
     def live(self) -> int:
@@ -54,12 +60,13 @@ class Rows:
         return self._windows.nbytes + self._entries.nbytes + self._vectors.nbytes
 
     def append(self, windows: IntArray, entries: IntArray, vectors: IntArray) -> None:
+        """Add rows at the end."""
         end = self.size + len(windows)
         if end > len(self._entries):
-            room = max(end, self.size + self.size // 2, _LEAST_ROOM)
-            self._windows = grown(self._windows, room)
-            self._entries = grown(self._entries, room)
-            self._vectors = grown(self._vectors, room)
+            capacity = max(end, self.size + self.size // 2, _MIN_CAPACITY)
+            self._windows = grown(self._windows, capacity)
+            self._entries = grown(self._entries, capacity)
+            self._vectors = grown(self._vectors, capacity)
         self._windows[self.size : end] = windows
         self._entries[self.size : end] = entries
         self._vectors[self.size : end] = vectors
@@ -68,52 +75,48 @@ class Rows:
         self.newest_entry = max(self.newest_entry, int(entries.max(initial=-1)))
         self.newest_window = max(self.newest_window, int(windows.max(initial=-1)))
 
-    def drop(self, gone: IntArray) -> IntArray:
-        """Positions of the rows of these entries, which are dead from now on."""
-        gone = gone[(gone >= 0) & (gone <= self.newest_entry)]
-        if len(gone) == 0:
-            return gone
-        if len(gone) == 1:  # one comparison of all rows: half a millisecond for a million
-            positions = np.flatnonzero(self.entries == gone[0])
+    def drop(self, entries: IntArray) -> IntArray:
+        """Mark the rows of these entries as dead. Return their positions."""
+        entries = entries[(entries >= 0) & (entries <= self.newest_entry)]
+        if len(entries) == 0:
+            return entries
+        if len(entries) == 1:  # one comparison of all rows: half a millisecond for a million
+            positions = np.flatnonzero(self.entries == entries[0])
         else:
-            table = np.zeros(self.newest_entry + 2, np.bool_)  # its last place is that of the entry -1
-            table[gone] = True
+            table = np.zeros(self.newest_entry + 2, np.bool_)  # the last element belongs to the entry -1
+            table[entries] = True
             positions = np.flatnonzero(table[self.entries])
-        return self.die(positions)
+        return self.drop_positions(positions)
 
-    def die(self, positions: IntArray) -> IntArray:
-        """These rows are dead from now on. Returns those that were not."""
+    def drop_positions(self, positions: IntArray) -> IntArray:
+        """Mark these rows as dead. Return those that were alive."""
         positions = positions[self._entries[positions] >= 0]
         self._entries[positions] = -1
         self.dead += len(positions)
         return positions
 
     def inside(self, allowed: Mask) -> Mask:
-        """The live rows of the entries that `allowed`, a mask by entry number, holds."""
+        """Return the live rows, by position, of the entries that the mask by entry number allows."""
         table = np.zeros(self.newest_entry + 2, np.bool_)
-        known = min(len(allowed), self.newest_entry + 1)
-        table[:known] = allowed[:known]
+        end = min(len(allowed), self.newest_entry + 1)
+        table[:end] = allowed[:end]
         inside: Mask = table[self.entries]
         return inside
 
-    def taken(self, positions: IntArray) -> Rows:
-        """These rows alone, in this order."""
+    def take(self, positions: IntArray) -> Rows:
+        """Return a copy of these rows, in this order."""
         return Rows(self._windows[positions], self._entries[positions], self._vectors[positions])
 
 
-def grown(array: NDArray[Any], size: int, filling: int = 0) -> NDArray[Any]:
-    out = np.full(size, filling, array.dtype)
-    out[: len(array)] = array
-    return out
+def grown(array: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:
+    """Return a longer copy of an array, with `fill` at the end."""
+    longer = np.full(size, fill, array.dtype)
+    longer[: len(array)] = array
+    return longer
 
 
-_GROUP = 4_096  # read at a time
-_VARIABLES = 500  # numbers per statement; well below every SQLite's limit of bound variables
-_COLUMNS = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
-
-
-class Windows(NamedTuple):
-    """Arrays of one length, and unit rows."""
+class StoredWindows(NamedTuple):
+    """Windows read from SQLite: arrays of one length, and unit rows of shape (windows, dimension)."""
 
     windows: IntArray
     entries: IntArray
@@ -121,49 +124,52 @@ class Windows(NamedTuple):
     rows: Matrix
 
 
-def read_space(connection: sqlite3.Connection, space: int, dimension: int) -> Iterator[Windows]:
-    """All windows of a space, a group at a time."""
-    cursor = _plain(connection).execute(_COLUMNS + "WHERE w.space = ? ORDER BY w.id", [space])
-    while group := cursor.fetchmany(_GROUP):
-        yield _arrays(group, dimension)
+def read_space(connection: sqlite3.Connection, space: int, dimension: int) -> Iterator[StoredWindows]:
+    """Read all windows of a space in batches. Raises `StoreDamaged` for a vector with a wrong checksum."""
+    cursor = _tuple_cursor(connection).execute(_SELECT + "WHERE w.space = ? ORDER BY w.id", [space])
+    while batch := cursor.fetchmany(_BATCH):
+        yield _stored_windows(batch, dimension)
 
 
-def read_entries(connection: sqlite3.Connection, space: int, nums: Sequence[int], dimension: int) -> Windows:
-    """The windows of these entries."""
-    rows = _plain(connection).execute(
-        _COLUMNS + "WHERE w.space = ? AND w.entry IN (SELECT value FROM json_each(?)) ORDER BY w.id",
-        [space, json.dumps(list(nums))],
+def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[int], dimension: int) -> StoredWindows:
+    """Read the windows of these entries. Raises `StoreDamaged` for a vector with a wrong checksum."""
+    rows = _tuple_cursor(connection).execute(
+        _SELECT + "WHERE w.space = ? AND w.entry IN (SELECT value FROM json_each(?)) ORDER BY w.id",
+        [space, json.dumps(list(entries))],
     )
-    return _arrays(rows.fetchall(), dimension)
+    return _stored_windows(rows.fetchall(), dimension)
 
 
 def entries_above(connection: sqlite3.Connection, space: int, window: int) -> list[int]:
-    """Entries with windows that are younger than this one."""
+    """Return the entries with windows that are newer than this one."""
     rows = connection.execute("SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?", [window, space])
     return [row[0] for row in rows]
 
 
 def read_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
-    """The vectors of these numbers, ascending, that are still stored: their numbers and unit rows."""
+    """Read full-precision vectors by number, in ascending order. Return the numbers still stored, and unit rows.
+
+    Raises `StoreDamaged` for a vector with a wrong checksum.
+    """
     rows: list[tuple[int, bytes, int | None]] = []
-    cursor = _plain(connection)
+    cursor = _tuple_cursor(connection)
     for start in range(0, len(vectors), _VARIABLES):
-        group = vectors[start : start + _VARIABLES].tolist()
-        marks = ",".join("?" * len(group))
+        batch = vectors[start : start + _VARIABLES].tolist()
+        marks = ",".join("?" * len(batch))
         query = f"SELECT id, data, checksum FROM vectors WHERE id IN ({marks}) ORDER BY id"
-        rows += cursor.execute(query, group).fetchall()
+        rows += cursor.execute(query, batch).fetchall()
     numbers, blobs, checksums = zip(*rows, strict=True) if rows else ((), (), ())
     return np.array(numbers, np.int64), matrix(numbers, blobs, checksums, dimension)
 
 
-def _plain(connection: sqlite3.Connection) -> sqlite3.Cursor:
-    """A cursor that gives tuples: many rows are read, and all of each."""
+def _tuple_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    """Return a cursor of plain tuples, which are faster than named rows."""
     cursor = connection.cursor()
     cursor.row_factory = None
     return cursor
 
 
-def _arrays(group: Sequence[tuple[Any, ...]], dimension: int) -> Windows:
-    windows, entries, vectors, blobs, checksums = zip(*group, strict=True) if group else ((),) * 5
+def _stored_windows(batch: Sequence[tuple[Any, ...]], dimension: int) -> StoredWindows:
+    windows, entries, vectors, blobs, checksums = zip(*batch, strict=True) if batch else ((),) * 5
     numbers = [np.array(column, np.int64) for column in (windows, entries, vectors)]
-    return Windows(numbers[0], numbers[1], numbers[2], matrix(vectors, blobs, checksums, dimension))
+    return StoredWindows(numbers[0], numbers[1], numbers[2], matrix(vectors, blobs, checksums, dimension))

@@ -1,10 +1,10 @@
-"""A vector index on disk: `rag_faiss_index.bin` with its description `rag_faiss_meta.json`.
+"""Snapshots of the vector index: `rag_faiss_index.bin` and its description `rag_faiss_meta.json`.
 
-A snapshot only saves time. It is written to a temporary file, synced and renamed, and believed only when
-store, space, size and checksum agree; anything else is set aside and the index is built from the records.
+A snapshot only saves time. It is written to a temporary file, synced and renamed. It is valid only if store, space,
+dimension and checksum agree; any other is set aside, and the index is built from the records.
 
-The index file is FAISS's own format, so FAISS's tools read it; behind it stand the arrays of window, entry and vector
-numbers by position (and for a trained index the list of each). Nothing is ever held in memory twice.
+The index file is in FAISS's own format, so FAISS's tools read it. Behind it follow the arrays of window, entry and
+vector numbers by position, the list of each position of a trained index, and the outliers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from agentformer.index.files import INDEX_FILE, META_FILE
 from agentformer.index.vectors.index import Image
-from agentformer.index.vectors.outliers import Codes
+from agentformer.index.vectors.ivf import OutlierCodes
 from agentformer.index.vectors.rows import Rows
 from agentformer.records.files import (
     clear_unfinished,
@@ -33,13 +33,13 @@ from agentformer.records.files import (
 )
 
 _ASIDE = ".damaged"
-_FORMAT = 2  # of the description; another one is of another version of this library, and replaced by the next snapshot
-_HASH = "blake2b"  # 400 MB in .6 s, half of what sha256 takes where the processor has no instructions for it
+_FORMAT = 2  # of the description; a snapshot of another format is replaced by the next one
+_HASH = "blake2b"  # 400 MB in .6 s, half of sha256's time on processors without instructions for it
 _BLOCK = 1 << 20
 
 
 class Snapshot(NamedTuple):
-    """An index, and the `seq` of the change feed that it has followed, with its token."""
+    """An index, the `seq` of the change feed that it has applied, and the history's token there."""
 
     image: Image
     seq: int
@@ -47,21 +47,21 @@ class Snapshot(NamedTuple):
 
 
 def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, point: str) -> None:
-    """Write a snapshot; the description goes last, so a torn pair is noticed. Raises `OSError`."""
+    """Write a snapshot. The description goes last, so that a torn pair is noticed. Raises `OSError`."""
     with written_atomically(folder / INDEX_FILE) as file:
-        hashed = _Hashed(file)
-        hashed.write_index(image.index)
-        size = hashed.size
+        writer = _HashingWriter(file)
+        writer.write_index(image.index)
+        index_bytes = writer.size
         for array in (image.rows.windows, image.rows.entries, image.rows.vectors):
-            hashed.write(np.ascontiguousarray(array, "<i8").data)
+            writer.write(np.ascontiguousarray(array, "<i8").data)
         if image.lists is not None:
-            hashed.write(np.ascontiguousarray(image.lists, "<i4").data)
-        if image.apart is not None:
-            hashed.write(np.ascontiguousarray(image.apart.positions, "<i8").data)
-            hashed.write(image.apart.halves.reshape(-1).data)
+            writer.write(np.ascontiguousarray(image.lists, "<i4").data)
+        if image.outliers is not None:
+            writer.write(np.ascontiguousarray(image.outliers.positions, "<i8").data)
+            writer.write(image.outliers.halves.reshape(-1).data)
         file.flush()
         os.fsync(file.fileno())
-        delete(folder / META_FILE)  # a description without its file is no snapshot; another one's is taken for damage
+        delete(folder / META_FILE)  # a missing description means no snapshot; a wrong one would count as damage
     meta = {
         "format": _FORMAT,
         "store": store_id,
@@ -70,62 +70,63 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
         "point": point,
         "count": image.rows.live,
         "dimension": int(image.index.d),
-        "index_bytes": size,
+        "index_bytes": index_bytes,
         "slots": image.rows.size,
-        "apart": len(image.apart.positions) if image.apart is not None else 0,
-        _HASH: hashed.digest,
+        "apart": len(image.outliers.positions) if image.outliers is not None else 0,
+        _HASH: writer.digest,
         "about": image.about,
     }
     write_atomically(folder / META_FILE, json.dumps({**meta, "checksum": _checksum(meta)}, indent=1).encode())
 
 
 def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot | None:
-    """The snapshot of this store and space, or None when there is none to be believed."""
+    """Return the snapshot of this store and space. Set an invalid one aside and return None."""
     try:
         with opened_file(folder / INDEX_FILE) as file:
             meta = json.loads(file_bytes(folder / META_FILE))
-            given = meta.pop("checksum")
-            believed = given == _checksum(meta)
-            if believed and meta.get("format") != _FORMAT:
+            intact = meta.pop("checksum") == _checksum(meta)
+            if intact and meta.get("format") != _FORMAT:
                 return None
-            ours = (meta["store"], meta["space"], meta["dimension"]) == (store_id, space, dimension)
-            if believed and ours and meta[_HASH] == hashlib.file_digest(file, _HASH).hexdigest():
+            expected = (meta["store"], meta["space"], meta["dimension"]) == (store_id, space, dimension)
+            if intact and expected and meta[_HASH] == hashlib.file_digest(file, _HASH).hexdigest():
                 return Snapshot(_read(file, meta), int(meta["seq"]), str(meta["point"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError):
-        pass  # set aside like any other that is not believed
+        pass  # set aside like any other invalid one
     _set_aside(folder)
     return None
 
 
-def described_pair(folder: Path) -> tuple[dict[str, Any], Image | None] | None:
-    """The description and the index of the two files, without an index where they are of another version; None where
-    there is none. Raises `ValueError` and other errors of what cannot be read. Nothing is set aside."""
+def read_unchecked(folder: Path) -> tuple[dict[str, Any], Image | None] | None:
+    """Return the description and the index of a snapshot of any store; the index is None for another format.
+
+    Return None if there is no snapshot. Raises `ValueError` or another error if the files are damaged.
+    """
     try:
         with opened_file(folder / INDEX_FILE) as file:
             meta = json.loads(file_bytes(folder / META_FILE))
             if meta.pop("checksum") != _checksum(meta):
-                raise ValueError("its description is not what was written")
+                raise ValueError("its description does not match its checksum")
             if meta.get("format") != _FORMAT:
                 return meta, None
             if meta[_HASH] != hashlib.file_digest(file, _HASH).hexdigest():
-                raise ValueError("its file is not what its description says")
+                raise ValueError("its file does not match its description")
             return meta, _read(file, meta)
     except FileNotFoundError:
         return None
 
 
 def discard(folder: Path) -> None:
-    """Delete the snapshot, what was set aside, and what killed writers left of one. Raises `OSError`."""
+    """Delete the snapshot, what was set aside, and the temporary files of killed writers. Raises `OSError`."""
     for name in (META_FILE, INDEX_FILE):
         delete(folder / name)
         delete(folder / (name + _ASIDE))
         clear_unfinished(folder / name)
 
 
-class _Hashed:
-    """Writes to a file and keeps the checksum of what it wrote."""
+class _HashingWriter:
+    """Writes to a file and hashes what it writes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -143,26 +144,27 @@ class _Hashed:
         self.size += len(data)
 
     def write_index(self, index: Any) -> None:
-        faiss: Any = importlib.import_module("faiss")
+        """Write a FAISS index. Raises `OSError` where FAISS would raise `RuntimeError`."""
+        faiss: Any = importlib.import_module("faiss")  # its stubs lack the callbacks
         try:
-            faiss.write_index(index, faiss.PyCallbackIOWriter(self._piece, _BLOCK))
+            faiss.write_index(index, faiss.PyCallbackIOWriter(self._write_block, _BLOCK))
         except Exception:
             if self._error is None:
                 raise
         if self._error is not None:
             raise self._error
 
-    def _piece(self, data: bytes) -> None:
+    def _write_block(self, data: bytes) -> None:
         try:
             self.write(data)
-        except OSError as error:  # FAISS would make a RuntimeError of it
+        except OSError as error:
             self._error = self._error or error
             raise
 
 
 def _read(file: BinaryIO, meta: dict[str, Any]) -> Image:
-    """The index of a file whose checksum is right."""
-    faiss: Any = importlib.import_module("faiss")  # its stubs lack the callbacks
+    """Read the index of a file with a correct checksum."""
+    faiss: Any = importlib.import_module("faiss")
     file.seek(0)
     index: Any = faiss.read_index(faiss.PyCallbackIOReader(file.read, _BLOCK))
     file.seek(meta["index_bytes"])
@@ -171,7 +173,7 @@ def _read(file: BinaryIO, meta: dict[str, Any]) -> Image:
     lists = _array(file, "<i4", slots) if about["stage"] != "exact" else None
     positions = _array(file, "<i8", int(meta.get("apart", 0)))
     halves = _array(file, "u1", len(positions) * 2 * int(index.d)).reshape(len(positions), 2 * int(index.d))
-    return Image(index, Rows(windows, entries, vectors), lists, about, Codes(positions, halves))
+    return Image(index, Rows(windows, entries, vectors), lists, about, OutlierCodes(positions, halves))
 
 
 def _array(file: BinaryIO, kind: str, size: int) -> NDArray[Any]:
@@ -181,7 +183,7 @@ def _array(file: BinaryIO, kind: str, size: int) -> NDArray[Any]:
 
 
 def _checksum(meta: dict[str, Any]) -> str:
-    """Of the description itself: a flipped digit in `seq` would hide changes for ever."""
+    """Return the checksum of the description: a flipped digit in `seq` would hide changes forever."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
@@ -190,5 +192,5 @@ def _set_aside(folder: Path) -> None:
         path = folder / name
         if os.path.lexists(path):
             aside = path.with_name(name + _ASIDE)
-            delete(aside)  # nothing takes the place of a folder, or of a file if it is one
+            delete(aside)  # `os.replace` does not replace a folder
             os.replace(path, aside)

@@ -1,106 +1,114 @@
-"""Building a trained index from the stored vectors, in slices short enough to be ended between them."""
+"""Training of an inverted file from the stored vectors, and the background thread that runs it.
+
+The work is done in slices, so that it can be stopped between two of them.
+"""
 
 from __future__ import annotations
 
+import atexit
+import logging
 import math
+import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from agentformer.index.vectors.base import half_the_cores
-from agentformer.index.vectors.ivf import Inverted, Placed, Tuning
-from agentformer.index.vectors.outliers import Apart
+from agentformer.index.vectors.flat import use_half_the_cores
+from agentformer.index.vectors.ivf import AssignedRows, Ivf, Outliers, Tuning
 from agentformer.index.vectors.rows import IntArray
 from agentformer.types import Matrix
 
-_SLICE = 4_096  # rows between two looks at whether it is to end: a third of a second at a million rows
-_PER_LIST = 40  # sampled rows for each centroid; FAISS warns below 39
-_MARGIN = 1.25  # by which rows to come may exceed the sample's largest number
-_ROUNDS = 8  # of k-means; more gained nothing that could be measured
+log = logging.getLogger("agentformer")
+
+LOCK_FILE = "vectors.lock"
+_BUSY_SECONDS = 60.0  # before looking again after another process was found training
+_FAILED_SECONDS = 600.0  # before a failed training is tried again; doubled each time
+_CLOSE_SECONDS = 10.0  # to wait for the thread at most; a slice takes far less
+
+_SLICE = 4_096  # rows between two checks of `stopped`: a third of a second at a million rows
+_PER_LIST = 40  # sampled rows per centroid; FAISS warns below 39
+_MARGIN = 1.25  # by which later rows may exceed the sample's largest number
+_ROUNDS = 8  # of k-means; more gained nothing measurable
+
+# Returns the numbers that are still stored, ascending, and their unit rows.
+ReadVectors = Callable[[IntArray], tuple[IntArray, Matrix]]
+Stopped = Callable[[], bool]
 
 
 class Interrupted(Exception):
-    """The training is to end; nobody outside the training sees this."""
+    """Raised inside a training that was told to stop."""
 
 
-class Stored(Protocol):
-    """The exact vectors."""
-
-    def __call__(self, vectors: IntArray) -> tuple[IntArray, Matrix]:
-        """The vectors of these numbers that are still stored: their numbers, ascending, and unit rows."""
-        ...
-
-
-def lists_for(rows: int) -> int:
-    """How many lists an index of so many rows has: 4 x sqrt(rows), as FAISS's guidelines have it, in steps of 16."""
-    return max(1, min(int(4 * math.sqrt(rows)) // 16 * 16 or 4, rows // _PER_LIST or 1))
-
-
-def trained(
-    vectors: IntArray, stored: Stored, dimension: int, exact_rows: int, stopped: Callable[[], bool]
-) -> Inverted:
-    """An index of the vectors of these numbers, each under its place in `vectors`. Raises `Interrupted` once
-    `stopped` says so."""
+def train_ivf(vectors: IntArray, read_vectors: ReadVectors, dimension: int, exact_rows: int, stopped: Stopped) -> Ivf:
+    """Return an index of the vectors with these numbers, each at its place in `vectors`. Raises `Interrupted`."""
     import faiss
 
-    half_the_cores()
+    use_half_the_cores()
     rng = np.random.default_rng(len(vectors))
-    lists = lists_for(len(vectors))
+    lists = list_count(len(vectors))
     chosen = rng.choice(vectors, min(len(vectors), lists * _PER_LIST), replace=False)
-    sample = np.concatenate([rows for _, rows in _slices(chosen, stored, stopped)])
+    sample = np.concatenate([rows for _, rows in _slices(chosen, read_vectors, stopped)])
     quantizer = faiss.IndexFlatIP(dimension)
     quantizer.add(_centroids(sample, min(lists, len(sample)), rng, stopped))
-    kind = faiss.ScalarQuantizer.QT_8bit_uniform  # one range for all dimensions, so that new texts seldom leave it
+    kind = faiss.ScalarQuantizer.QT_8bit_uniform  # one range for all dimensions, which new texts seldom leave
     index = faiss.IndexIVFScalarQuantizer(
         quantizer, dimension, quantizer.ntotal, kind, faiss.METRIC_INNER_PRODUCT, False
     )
     index.train(sample)
-    reach = _MARGIN * float(np.abs(sample).max())
-    faiss.copy_array_to_vector(np.array([-reach, 2 * reach], np.float32), index.sq.trained)
+    largest = _MARGIN * float(np.abs(sample).max())
+    faiss.copy_array_to_vector(np.array([-largest, 2 * largest], np.float32), index.sq.trained)
     del sample
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    made = Inverted(index, len(vectors), at, exact_rows, Tuning(1, 1, 0.0), Apart(dimension))
-    _fill(made, vectors, stored, stopped)
-    return made
+    trained_at = datetime.now(UTC).isoformat(timespec="seconds")
+    ivf = Ivf(index, len(vectors), trained_at, exact_rows, Tuning(1, 1, 0.0), Outliers(dimension))
+    _fill(ivf, vectors, read_vectors, stopped)
+    return ivf
 
 
-def positions_of(vectors: IntArray, order: IntArray, found: IntArray) -> tuple[IntArray, IntArray]:
-    """Places in `vectors` that hold a number of `found`, and for each which one. `order` sorts `vectors`. Equal texts
-    share a vector, so one number may have several places."""
-    ranked = vectors[order]
-    first, last = np.searchsorted(ranked, found, "left"), np.searchsorted(ranked, found, "right")
+def list_count(rows: int) -> int:
+    """Return the number of lists for so many rows: 4 x sqrt(rows), as FAISS recommends, in steps of 16."""
+    return max(1, min(int(4 * math.sqrt(rows)) // 16 * 16 or 4, rows // _PER_LIST or 1))
+
+
+def positions_of(vectors: IntArray, order: IntArray, numbers: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the positions in `vectors` that hold one of `numbers`, and for each the index into `numbers`.
+
+    `order` sorts `vectors`. Equal texts share a vector, so a number may have several positions.
+    """
+    ordered = vectors[order]
+    first, last = np.searchsorted(ordered, numbers, "left"), np.searchsorted(ordered, numbers, "right")
     counts = last - first
-    which = np.repeat(np.arange(len(found)), counts)
+    which = np.repeat(np.arange(len(numbers)), counts)
     within = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
     return order[np.repeat(first, counts) + within], which
 
 
-def _fill(index: Inverted, vectors: IntArray, stored: Stored, stopped: Callable[[], bool]) -> None:
+def _fill(ivf: Ivf, vectors: IntArray, read_vectors: ReadVectors, stopped: Stopped) -> None:
     order = np.argsort(vectors, kind="stable")
-    index.reserve(len(vectors))
-    for found, rows in _slices(vectors, stored, stopped):
-        positions, which = positions_of(vectors, order, found)
-        placed = _placed(index.index.quantizer, rows)
-        index.put(Placed(rows[which], placed[which]), positions)
+    ivf.reserve(len(vectors))
+    for numbers, rows in _slices(vectors, read_vectors, stopped):
+        positions, which = positions_of(vectors, order, numbers)
+        lists = _nearest_lists(ivf.index.quantizer, rows)
+        ivf.put(AssignedRows(rows[which], lists[which]), positions)
 
 
-def _slices(vectors: IntArray, stored: Stored, stopped: Callable[[], bool]) -> Iterator[tuple[IntArray, Matrix]]:
+def _slices(vectors: IntArray, read_vectors: ReadVectors, stopped: Stopped) -> Iterator[tuple[IntArray, Matrix]]:
     ordered = np.unique(vectors)
     for start in range(0, len(ordered), _SLICE):
         if stopped():
             raise Interrupted
-        found, rows = stored(ordered[start : start + _SLICE])
-        if len(found):
-            yield found, np.ascontiguousarray(rows, np.float32)
+        numbers, rows = read_vectors(ordered[start : start + _SLICE])
+        if len(numbers):
+            yield numbers, np.ascontiguousarray(rows, np.float32)
 
 
-def _centroids(
-    sample: Matrix, lists: int, rng: np.random.Generator, stopped: Callable[[], bool]
-) -> NDArray[np.float32]:
-    """Spherical k-means. Not FAISS's own, which cannot be ended and holds a second sample."""
+def _centroids(sample: Matrix, lists: int, rng: np.random.Generator, stopped: Stopped) -> NDArray[np.float32]:
+    """Run spherical k-means. FAISS's own cannot be interrupted and holds a second sample."""
     import faiss
 
     centroids = np.ascontiguousarray(sample[rng.choice(len(sample), lists, replace=False)])
@@ -111,8 +119,8 @@ def _centroids(
         for start in range(0, len(sample), _SLICE):
             if stopped():
                 raise Interrupted
-            part = sample[start : start + _SLICE]
-            _gather(part, _placed(quantizer, part), sums, counts)
+            rows = sample[start : start + _SLICE]
+            _add_to_lists(rows, _nearest_lists(quantizer, rows), sums, counts)
         empty = np.flatnonzero(counts == 0)
         sums[empty] = sample[rng.choice(len(sample), len(empty), replace=False)]
         lengths = np.linalg.norm(sums, axis=1, keepdims=True)
@@ -120,14 +128,89 @@ def _centroids(
     return centroids
 
 
-def _gather(rows: Matrix, lists: IntArray, sums: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
-    """Add each row to the sum of its list."""
+def _add_to_lists(rows: Matrix, lists: IntArray, sums: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
+    """Add each row to the sum and the count of its list."""
     order = np.argsort(lists, kind="stable")
     present, starts = np.unique(lists[order], return_index=True)
     sums[present] += np.add.reduceat(rows[order], starts, axis=0)
     counts += np.bincount(lists, minlength=len(counts))
 
 
-def _placed(quantizer: Any, rows: Matrix) -> IntArray:
+def _nearest_lists(quantizer: Any, rows: Matrix) -> IntArray:
     lists: IntArray = quantizer.assign(rows, 1).reshape(-1)
     return lists
+
+
+class BackgroundTrainer:
+    """Runs one training at a time in a thread that ends with it, and in one process at a time. Thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lock_file = folder / LOCK_FILE
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._not_before = 0.0
+        self._retry_seconds = _FAILED_SECONDS
+        self.problem = ""  # why the last training failed
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
+
+    def start(self, train: Callable[[Stopped], None]) -> None:
+        """Call `train` in the background, unless a training runs or ran a short time ago without success."""
+        if self._thread is not None or time.monotonic() < self._not_before:
+            return
+        with self._lock:
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, args=[train], name="agentformer-index", daemon=True)
+                atexit.register(self.close)  # a daemon thread must not compute while the interpreter exits
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # the system has no thread left; the search goes on
+                    self._thread = None
+                    self._failed(error)
+
+    def wait(self) -> None:
+        """Wait until no training runs."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def close(self) -> None:
+        """Stop the thread between two slices of its work. Idempotent."""
+        self._stopped.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSE_SECONDS)
+
+    def lock(self, seconds: float = 0.0) -> FileLock:
+        """Return the lock for training or writing a snapshot. Acquiring it raises `Timeout` after so many seconds."""
+        return FileLock(self._lock_file, timeout=seconds)
+
+    def _run(self, train: Callable[[Stopped], None]) -> None:
+        try:
+            with self.lock():
+                train(self._stopped.is_set)
+            self.problem, self._retry_seconds = "", _FAILED_SECONDS
+        except Interrupted:
+            pass
+        except Timeout:
+            self._not_before = time.monotonic() + _BUSY_SECONDS
+        except Exception as error:  # noqa: BLE001 - the present index goes on, whatever went wrong
+            self._failed(error)
+        finally:
+            self._thread = None
+            atexit.unregister(self.close)
+
+    def _failed(self, error: Exception) -> None:
+        if self._stopped.is_set():
+            return
+        problem = " ".join(str(error).split())[:200] or type(error).__name__
+        if not self.problem:
+            log.warning("Training the vector index failed; searches use the present index: %s", problem)
+        self.problem = problem
+        self._not_before = time.monotonic() + self._retry_seconds
+        self._retry_seconds *= 2

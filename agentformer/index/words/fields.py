@@ -1,11 +1,12 @@
-"""What the word index keeps of an entry, and how a query asks for it.
+"""Fields of the word index: the terms of an entry, the terms of a query, and the analyzers that made them.
 
-Terms come analysed from `text.analysis`; tantivy only splits at spaces and scores. What places an entry (its
-namespace, session, user and so on) is kept as terms too, so that a search in a small scope reads the small scope.
+Terms come analyzed from `text.analysis`; tantivy only splits at spaces and scores. The namespace, session, user and
+so on of an entry are terms of the field `places`, so that a search in a small scope reads only the small scope.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,79 +16,82 @@ from typing import Any, NamedTuple
 import tantivy
 
 from agentformer.text.analysis import Terms, language_of, text_terms
-from agentformer.text.analyzers import PLAIN, Analyzers
+from agentformer.text.analyzers import ANALYZED_LANGUAGES, PLAIN, Analyzer, Analyzers
 from agentformer.text.dates.terms import date_terms, day_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import MemoryEntry, Scope
 
-ANALYSIS = 3  # raised whenever the terms change: an index of other terms is rebuilt
-UNKNOWN_LANGUAGE = "und"  # ISO 639's code for a language not known
-# How much a match counts in each field; chosen on development halves, see docs/BENCHMARKS.md.
+log = logging.getLogger("agentformer")
+
+ANALYSIS = 3  # raised whenever the terms change: an index with other terms is rebuilt
+ANALYZERS_FIELD = "analysers"  # the spelling on disk
+UNKNOWN_LANGUAGE = "und"  # ISO 639's code for an unknown language
+# Weight of a match in each field; chosen on development halves, see docs/BENCHMARKS.md.
 BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
 _PLACES = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
 _KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))  # of an entry, and of a scope
 _OWNERS = ("user_id", "project")
-_OWN = 2  # times that a message's own words count beside those around it
-_AROUND = 2_000  # code points of each of the texts around
-_TAG = 64  # code points of a metadata string that is kept as a term: names and ids, not texts
-_EXACT = 2**53  # integers below it equal their float, as SQLite compares them
+_OWN_WEIGHT = 2  # times that a message's own words count against those of its neighbours
+_MAX_NEIGHBOUR = 2_000  # code points of each neighbouring text
+_MAX_TAG = 64  # code points of a metadata string that becomes a term: names and ids, not texts
+_MAX_EXACT = 2**53  # integers below it equal their float, as SQLite compares them
 
 
-class Asked(NamedTuple):
-    """A term of a query, in its field."""
+class WeightedTerm(NamedTuple):
+    """A term of a query in its field."""
 
     field: str
     term: str
-    weight: float  # the field's boost, times how often the query has the term
+    weight: float  # the field's boost, times the occurrences in the query
 
 
 @dataclass(frozen=True, slots=True)
 class AnalyzedEntry:
-    """An entry as the word index sees it."""
+    """The content of one document of the word index."""
 
     num: int
     language: str  # "" when unknown
     places: tuple[str, ...]
     terms: Mapping[str, tuple[str, ...]]  # by field, repeated as in the text
-    analyzers: tuple[str, ...] = ()  # by name, that took part beside what is always there
+    analyzers: tuple[str, ...] = ()  # names of the optional analyzers used
 
     @classmethod
     def of(
         cls, num: int, entry: MemoryEntry, analyzers: Analyzers = PLAIN, around: Sequence[str] = ()
     ) -> AnalyzedEntry:
-        """An entry with the texts `around` it, whose words count beside its own."""
+        """Analyze an entry together with the texts `around` it, which count less."""
         prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
         language = language_of(entry.content, prior, analyzers)
         terms = text_terms(entry.content, language, analyzers)
         context = text_terms(f"{entry.title} {entry.context}", language).stems if entry.title or entry.context else ()
         stems = (*terms.stems, *dict.fromkeys((*context, *entry_date_terms(entry, language))))
-        beside = [term for text in around for term in text_terms(text[:_AROUND], language, analyzers).stems]
+        nearby = [term for text in around for term in text_terms(text[:_MAX_NEIGHBOUR], language, analyzers).stems]
         fields = {
-            "stems": (*stems * _OWN, *beside) if beside else stems,
+            "stems": (*stems * _OWN_WEIGHT, *nearby) if nearby else stems,
             "surface": terms.surface,
             "parts": terms.parts,
         }
         return cls(num, language, tuple(_places(entry)), fields, analyzers.names(language))
 
     def document(self) -> Any:
-        """As tantivy takes it."""
+        """Return the tantivy document."""
         document = tantivy.Document()
         document.add_unsigned("num", self.num)
         for place in self.places:
             document.add_text("places", place)
         document.add_text("language", self.language or UNKNOWN_LANGUAGE)
         for name in self.analyzers:
-            document.add_text("analyzers", name)
+            document.add_text(ANALYZERS_FIELD, name)
         for name, terms in self.terms.items():
             document.add_text(name, " ".join(terms))
         return document
 
 
 def schema() -> Any:
-    """The fields of a tantivy index."""
+    """Return the schema of the tantivy index."""
     builder = tantivy.SchemaBuilder()
     builder.add_unsigned_field("num", indexed=True, fast=True)
-    for name in ("places", "language", "analyzers"):
+    for name in ("places", "language", ANALYZERS_FIELD):
         builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
     for name in BOOSTS:
         builder.add_text_field(name, tokenizer_name="whitespace", index_option="freq")
@@ -95,19 +99,19 @@ def schema() -> Any:
 
 
 def languages_of(searcher: Any) -> dict[str, int]:
-    """How many of an index's texts are in each language, "" where it is not known."""
+    """Return the number of texts per language, "" for unknown."""
     names = [name for name, _ in searcher.terms_with_prefix("language", "")]
     return {"" if name == UNKNOWN_LANGUAGE else name: int(searcher.doc_freq("language", name)) for name in names}
 
 
 def in_language(term: str, language: str) -> bool:
-    """Is it a stem of this language, or a term that no language changes?"""
+    """Return whether a term is a stem of this language, or the same in every language."""
     head, mark, _ = term.partition("~")
     return not mark or head == language
 
 
-def asked_terms(terms: Terms, dates: Sequence[str] = ()) -> list[Asked]:
-    """Return the terms of a query, each once with its weight, and the terms of the dates that the query names."""
+def weighted_terms(terms: Terms, dates: Sequence[str] = ()) -> list[WeightedTerm]:
+    """Return the distinct terms of a query with their weights, and the date terms `dates`."""
     counts = Counter(
         [
             *(("stems", term) for term in terms.stems),
@@ -116,11 +120,11 @@ def asked_terms(terms: Terms, dates: Sequence[str] = ()) -> list[Asked]:
             *(("stems", term) for term in dates if term not in terms.stems),
         ]
     )
-    return [Asked(field, term, BOOSTS[field] * times) for (field, term), times in counts.items()]
+    return [WeightedTerm(field, term, BOOSTS[field] * times) for (field, term), times in counts.items()]
 
 
 def required_places(scope: Scope) -> list[str]:
-    """Terms that every entry of the scope has. The scope may ask for more than terms can tell."""
+    """Return place terms that every entry of the scope has. The scope may exclude more than terms can express."""
     terms = [_place("namespace", scope.namespace)]
     for name in (*_PLACES, "document_id"):
         value = getattr(scope, name)
@@ -133,6 +137,76 @@ def required_places(scope: Scope) -> list[str]:
     return [*terms, *_tags(scope.metadata)]
 
 
+def entry_date_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
+    """Return the terms of the day of an entry, and of the days that its title and text name.
+
+    "Yesterday" is the day before the entry's day; if that is unknown, only complete dates count.
+    """
+    day = day_of(entry.occurred_at)
+    own = day_terms(day) if day else ()
+    return tuple(dict.fromkeys((*own, *date_terms(f"{entry.title}\n{entry.content}", day, language))))
+
+
+def day_of(moment: datetime | None) -> date | None:
+    """Return the day of a moment in UTC."""
+    return moment.astimezone(UTC).date() if moment else None
+
+
+class SharedAnalyzers:
+    """Finds entries to analyze again when processes with different analyzers share one index. For one thread.
+
+    Each document names the analyzers used for it. A process updates the documents that lack one of its analyzers,
+    unless they name one that it does not have. So a new document always has more than the former one, and no two
+    processes write a document back and forth. A process with fewer analyzers searches what is there, and warns once.
+    """
+
+    def __init__(self, analyzers: Analyzers) -> None:
+        self._analyzers = analyzers
+        self._warned: set[str] = set()
+
+    def outdated(self, searcher: Any, schema: Any) -> list[int]:
+        """Return the numbers of the entries to analyze again.
+
+        Raises `MissingExtra` for a required analyzer that cannot be loaded.
+        """
+        used = {name for name, _ in searcher.terms_with_prefix(ANALYZERS_FIELD, "")}
+        by_language = [(language, each) for language in ANALYZED_LANGUAGES for each in self._analyzers.of(language)]
+        own = [*self._analyzers.of_any, *(analyzer for _, analyzer in by_language)]
+        foreign = used - {analyzer.name for analyzer in own}
+        self._warn(foreign)
+        excluded = [_raw_term(schema, ANALYZERS_FIELD, name) for name in foreign]
+        entries: set[int] = set()
+        for analyzer in self._analyzers.of_any:
+            entries |= self._without(searcher, schema, analyzer, tantivy.Query.all_query(), excluded)
+        for language, analyzer in by_language:
+            texts = _raw_term(schema, "language", language)
+            entries |= self._without(searcher, schema, analyzer, texts, excluded)
+        return sorted(entries)
+
+    def _without(self, searcher: Any, schema: Any, analyzer: Analyzer, texts: Any, excluded: list[Any]) -> set[int]:
+        """Return the entries of a query that this analyzer was not used for."""
+        must_not = [_raw_term(schema, ANALYZERS_FIELD, analyzer.name), *excluded]
+        clauses = [(tantivy.Occur.Must, texts), *((tantivy.Occur.MustNot, term) for term in must_not)]
+        query = tantivy.Query.boolean_query(clauses)
+        count = searcher.search(query, limit=1).count
+        if not count or not analyzer.ready():
+            return set()
+        hits = searcher.search(query, limit=count, count=False).hits
+        return {int(num) for num in searcher.fast_field_values("num", [address for _, address in hits])}
+
+    def _warn(self, foreign: set[str]) -> None:
+        if new := foreign - self._warned:
+            self._warned |= new
+            log.warning(
+                "The word index was made with %s, which this process lacks; some words may not be found",
+                ", ".join(sorted(new)),
+            )
+
+
+def _raw_term(schema: Any, field: str, value: str) -> Any:
+    return tantivy.Query.term_query(schema, field, value, "basic")
+
+
 def _places(entry: MemoryEntry) -> list[str]:
     values = {name: getattr(entry, name) for name in ("namespace", *_PLACES, *(name for name, _ in _KINDS))}
     values["document_id"] = entry.source.document_id if entry.source else None
@@ -140,27 +214,15 @@ def _places(entry: MemoryEntry) -> list[str]:
 
 
 def _tags(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """Terms of the values that are equal in SQL only where these terms are equal."""
+    """Yield terms of metadata values. Values that are equal in SQL have equal terms, and no others have."""
     for key, value in metadata.items():
-        if not isinstance(key, str) or len(key) > _TAG:
+        if not isinstance(key, str) or len(key) > _MAX_TAG:
             continue
-        if isinstance(value, str) and len(value) <= _TAG:
+        if isinstance(value, str) and len(value) <= _MAX_TAG:
             yield _place(f"metadata.{key}", value)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _EXACT:
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MAX_EXACT:
             yield _place(f"metadata.{key}", repr(float(value) + 0.0))  # -0.0 equals 0.0
 
 
 def _place(name: str, value: str) -> str:
     return f"{name}={value}"
-
-
-def entry_date_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
-    """The terms of the day of an entry, and of the days that its title and text name. "Yesterday" is the day before it
-    happened; in a text of which it is not known when, only whole dates count."""
-    on = day_of(entry.occurred_at)
-    own = day_terms(on) if on else ()
-    return tuple(dict.fromkeys((*own, *date_terms(f"{entry.title}\n{entry.content}", on, language))))
-
-
-def day_of(moment: datetime | None) -> date | None:
-    return moment.astimezone(UTC).date() if moment else None

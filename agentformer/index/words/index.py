@@ -1,9 +1,9 @@
-"""The word index: tantivy (BM25) over our own terms, a follower of the change feed on disk.
+"""The word index: BM25 by tantivy over our own terms, a follower of the change feed on disk.
 
-A manifest beside the index says up to which `seq` it has followed. Any process brings the index up to date under one
-lock; an index that cannot be read, does not fit its manifest, or is of another store or another analysis, is set aside
-and rebuilt from the records. A few changes of a large store wait in memory for the next commit (`recent`): every
-process reads them from the records for itself, and whoever has gathered enough writes them, in the background.
+A manifest says up to which `seq` the index has followed. Any process updates the index under one lock. An index that
+cannot be read, does not match its manifest, or is of another store or analysis, is set aside and rebuilt from the
+records. In a large store a few changes wait in memory for the next commit (`memtable`): each process reads them from
+the records, and a process that has enough of them writes them in the background.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ import tantivy
 from filelock import FileLock, Timeout
 
 from agentformer.errors import AgentFormerError, StoreFull
-from agentformer.index.words.analyzers import Sharing
-from agentformer.index.words.fields import ANALYSIS, BOOSTS, AnalyzedEntry, schema
+from agentformer.index.words.fields import ANALYSIS, BOOSTS, AnalyzedEntry, SharedAnalyzers, schema
 from agentformer.index.words.memtable import Change, Memtable
-from agentformer.index.words.query import Stored, View, WordHits
+from agentformer.index.words.query import CommittedIndex, View, WordHits
 from agentformer.index.words.writer import (
-    Unfinished,
-    broken,
+    UncommittedManifest,
     delete_unlisted,
+    index_writer,
+    is_index_failure,
     read_manifest,
-    told,
+    store_error,
     write_manifest,
-    writer_of,
 )
 from agentformer.records import entries as records
 from agentformer.records.database import Database
@@ -45,11 +44,11 @@ __all__ = ["BOOSTS", "WordHits", "WordIndex"]
 log = logging.getLogger("agentformer")
 
 _HEAP = 64_000_000  # bytes that a writer gathers before it writes a segment
-_GROUP = 2_000  # entries read from the records at a time
-_RECENT_SHARE = 0.02  # of an index's entries that may wait in memory: so few do not change how rare a word is
-_RECENT = 1_000  # and at most so many, since each of them is looked at by each search
-_GATHERED = 250  # so many are worth a commit in the background
-_UNCHANGED = -1  # in place of the change that an entry is of, where it has not changed and is analysed again
+_BATCH = 2_000  # entries read from the records at a time
+_MEMTABLE_SHARE = 0.02  # of the entries that may wait in memory: so few do not change the rarity of words
+_MAX_MEMTABLE = 1_000  # and at most so many, since each search looks at each of them
+_COMMIT_AT = 250  # changes that are worth a commit in the background
+_UNCHANGED = -1  # the seq of an entry that is analyzed again without a change
 
 
 class WordIndex:
@@ -57,31 +56,35 @@ class WordIndex:
 
     def __init__(self, folder: Path, store_id: str, analyzers: Analyzers = PLAIN) -> None:
         self._folder = folder
+        self._aside = folder.with_name(folder.name + ".damaged")
+        self._lock_file = str(folder) + ".lock"
         self._identity = {"store": store_id, "analysis": ANALYSIS}
-        self._analysers = analyzers
-        self._sharing = Sharing(analyzers)
-        self._writing = threading.RLock()  # of the index on disk within this process; held while it is written
-        self._lock = threading.RLock()  # of what searches see, held for moments
+        self._analyzers = analyzers
+        self._shared_analyzers = SharedAnalyzers(analyzers)
+        self._writing = threading.RLock()  # of the index on disk within this process; held during a commit
+        self._lock = threading.RLock()  # of what searches see; never held for long
         self._index: Any = None
         self._applied = -1
         self._point = ""  # the history's token at `_applied`
-        self._stored: Stored  # the index as it was at `_applied`
+        self._committed: CommittedIndex  # the index as it was at `_applied`
         self._view: View | None = None
-        self._seen = -1  # up to where `_view` has followed, and the token there
+        self._seen = -1  # the change up to which `_view` has followed, and the token there
         self._seen_point = ""
         self._writer: threading.Thread | None = None
         self._closed = False
 
     def refresh(self, database: Database, newest: int = -1) -> None:
-        """Follow the records up to the newest acknowledged change, which `newest` is where that was just read. Raises
-        `StoreFull` or another `StoreError`."""
+        """Follow the records up to `newest`, or up to the newest acknowledged change if that was not just read.
+
+        Raises `StoreFull` or another `StoreError`.
+        """
         with self._lock:
             if (self._view is not None and self._seen == newest) or self._up_to_date(database):
                 return
-        self._catch_up(database, wait=True)
+        self._update(database, wait=True)
 
-    def followed(self, database: Database, newest: int = -1) -> View:
-        """What a search sees after `refresh`. It stays as it is, also where another thread discards the index."""
+    def view(self, database: Database, newest: int = -1) -> View:
+        """Return the state after `refresh`. It does not change, even if another thread discards the index."""
         while True:
             self.refresh(database, newest)
             with self._lock:
@@ -90,103 +93,100 @@ class WordIndex:
 
     def flush(self, database: Database) -> None:
         """Follow the records on disk too, and wait for it."""
-        self._catch_up(database, wait=True)
+        self._update(database, wait=True)
 
     def discard(self) -> None:
-        """Delete the index: what was removed from it stays readable in its segments until they are merged. The
-        next search builds it anew from the records. Raises `OSError`."""
-        with self._writing, FileLock(self._lock_file()):
+        """Delete the index: removed entries stay readable in its segments until they are merged.
+
+        The next search rebuilds it from the records. Raises `OSError`.
+        """
+        with self._writing, FileLock(self._lock_file):
             with self._lock:
                 self._index, self._applied, self._point = None, -1, ""
                 self._view, self._seen = None, -1
-            for folder in (self._folder, self._aside()):
+            for folder in (self._folder, self._aside):
                 delete(folder)
 
     def close(self, database: Database) -> None:
-        """Wait for what is being written, begin nothing more in the background, and write what waits in memory."""
+        """Wait for the background commit, start no other, and commit what waits in memory."""
         with self._lock:
             self._closed = True
             writer = self._writer
         if writer is not None:
             writer.join()
-        if self._view is not None and len(self._view.recent):
-            self._catch_up(database, wait=False)
+        if self._view is not None and len(self._view.memtable):
+            self._update(database, wait=False)
 
     def _up_to_date(self, database: Database) -> bool:
-        """Is the view, with what has changed in the records taken into memory? Where that is too much, it is not."""
+        """Add the newest changes to the view. Return False if they are too many, or if there is no view."""
         with database.reading() as connection:
             newest = records.last_change(connection)
             if self._view is None or self._seen == newest:
                 return self._view is not None
             if newest < self._seen or records.point(connection, self._seen) != self._seen_point:
-                return False  # the records are another copy, put back in place
-            room = min(_RECENT, int(self._view.stored.entries * _RECENT_SHARE))
+                return False  # a backup of the records was restored in place
+            room = min(_MAX_MEMTABLE, int(self._view.committed.entries * _MEMTABLE_SHARE))
             changes = [Change(*row) for row in records.changes_since(connection, self._seen, room + 1)]
-            if len(changes) + len(self._view.recent) > room:
+            if len(changes) + len(self._view.memtable) > room:
                 return False
-            found = _analysed(connection, [change.num for change in changes], self._analysers)
-            self._view = View(self._view.stored, self._view.recent.with_changes(changes, found))
+            analyzed = _analyze(connection, [change.num for change in changes], self._analyzers)
+            self._view = View(self._view.committed, self._view.memtable.with_changes(changes, analyzed))
             self._seen, self._seen_point = newest, records.point(connection, newest)
-        if len(self._view.recent) >= min(_GATHERED, room // 2 + 1):
-            self._write_soon(database)
+        if len(self._view.memtable) >= min(_COMMIT_AT, room // 2 + 1):
+            self._start_commit(database)
         return True
 
-    def _write_soon(self, database: Database) -> None:
+    def _start_commit(self, database: Database) -> None:
         if self._closed or (self._writer is not None and self._writer.is_alive()):
             return
-        self._writer = threading.Thread(target=self._write_now, args=(database,), name="agentformer-words", daemon=True)
+        self._writer = threading.Thread(target=self._commit, args=(database,), name="agentformer-words", daemon=True)
         self._writer.start()
 
-    def _write_now(self, database: Database) -> None:
+    def _commit(self, database: Database) -> None:
         try:
-            self._catch_up(database, wait=False)
+            self._update(database, wait=False)
         except (AgentFormerError, OSError, ValueError) as error:
-            log.warning("the word index was not written, and is at the next change: %s", error)
+            log.warning("The word index was not written; the next change writes it: %s", error)
 
-    def _catch_up(self, database: Database, *, wait: bool) -> None:
+    def _update(self, database: Database, *, wait: bool) -> None:
         """Follow the records on disk. Without `wait`, not while another process does. Raises `StoreError`."""
         try:
-            self._catch_up_alone(database, wait)
+            self._update_locked(database, wait)
         except AgentFormerError:
             raise
         except BaseException as error:
-            if not broken(error):
+            if not is_index_failure(error):
                 raise
             with self._writing:
-                self._index = None  # opened anew, and looked at closely, by the next one
-            raise told(error, self._folder) from error
+                self._index = None  # the next update opens it again and verifies all files
+            raise store_error(error, self._folder) from error
 
-    def _catch_up_alone(self, database: Database, wait: bool) -> None:
+    def _update_locked(self, database: Database, wait: bool) -> None:
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         with self._writing:
             try:
-                lock = FileLock(self._lock_file()).acquire(timeout=-1 if wait else 0)
+                lock = FileLock(self._lock_file).acquire(timeout=-1 if wait else 0)
             except Timeout:
                 return
             with lock:
                 self._open()
                 with database.reading() as connection:
                     newest = records.last_change(connection)
-                    known = records.point(connection, self._applied)
-                    self._forget_another_history(connection)
-                if self._applied and known != self._point:  # the records are another copy, put back in place
-                    self._begin_anew()
-                lacking = [] if database.read_only else self._lacking()
-                if self._applied < newest or lacking:
-                    self._follow(database, lacking)
-                self._show()
-
-    def _lacking(self) -> list[int]:
-        return self._sharing.lacking(self._index.searcher(), self._index.schema)
-
-    def _forget_another_history(self, connection: sqlite3.Connection) -> None:
-        """Let go of what is in memory where the records are another copy now."""
-        with self._lock:
-            if self._view and records.point(connection, self._seen) != self._seen_point:
-                self._view, self._seen = None, -1
+                    same_history = not self._applied or records.point(connection, self._applied) == self._point
+                    with self._lock:
+                        if self._view and records.point(connection, self._seen) != self._seen_point:
+                            self._view, self._seen = None, -1
+                if not same_history:  # a backup of the records was restored in place
+                    self._create()
+                outdated: list[int] = []
+                if not database.read_only:
+                    outdated = self._shared_analyzers.outdated(self._index.searcher(), self._index.schema)
+                if self._applied < newest or outdated:
+                    self._write_changes(database, outdated)
+                self._publish()
 
     def _open(self) -> None:
-        """Open or reload what is on disk, or begin anew when it is not ours or cannot be read."""
+        """Open or reload the index on disk, or create a new one if it is foreign or cannot be read."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             state = read_manifest(self._folder, verify=self._index is None)
@@ -194,18 +194,21 @@ class WordIndex:
                 self._index = tantivy.Index(schema(), path=str(self._folder))
             self._index.reload()
             self._adopt(state or {**self._identity, "seq": 0, "point": ""})
-        except Unfinished:
+        except UncommittedManifest:
             delete(self._folder)
-            self._begin_anew()
+            self._create()
         except BaseException as error:
-            if not broken(error) or isinstance(told(error, self._folder), StoreFull):
-                raise  # no room is no damage, and must not cost the index
-            log.warning("the word index is rebuilt from the records: %s", error)
-            self._begin_anew()
+            if not is_index_failure(error) or isinstance(store_error(error, self._folder), StoreFull):
+                raise  # a full disk is no damage and must not cost the index
+            log.warning("The word index is rebuilt from the records: %s", error)
+            self._create()
 
-    def _begin_anew(self) -> None:
+    def _create(self) -> None:
+        """Set the folder aside and create an empty index."""
         self._index = None
-        self._set_aside()
+        if os.path.lexists(self._folder):
+            delete(self._aside)
+            self._folder.rename(self._aside)
         self._folder.mkdir(parents=True)
         self._index = tantivy.Index(schema(), path=str(self._folder))
         self._adopt({**self._identity, "seq": 0, "point": ""})
@@ -214,57 +217,47 @@ class WordIndex:
         if {key: state.get(key) for key in self._identity} != self._identity:
             raise ValueError("the word index is of another store or of another analysis")
         self._applied, self._point = int(state["seq"]), str(state["point"])
-        self._stored = Stored(self._index.searcher(), self._index.schema, self._analysers)
+        self._committed = CommittedIndex(self._index.searcher(), self._index.schema, self._analyzers)
 
-    def _show(self) -> None:
-        """Let searches see the index as it is on disk, with what is newer in memory."""
+    def _publish(self) -> None:
+        """Let searches see the index on disk, with newer changes in memory."""
         with self._lock:
             if self._view is None or self._seen <= self._applied:
-                self._view, self._seen, self._seen_point = View(self._stored, Memtable()), self._applied, self._point
+                self._view = View(self._committed, Memtable())
+                self._seen, self._seen_point = self._applied, self._point
             else:
-                self._view = View(self._stored, self._view.recent.after(self._applied))
+                self._view = View(self._committed, self._view.memtable.after(self._applied))
 
-    def _set_aside(self) -> None:
-        if os.path.lexists(self._folder):
-            aside = self._aside()
-            delete(aside)
-            self._folder.rename(aside)
-
-    def _aside(self) -> Path:
-        return self._folder.with_name(self._folder.name + ".damaged")
-
-    def _lock_file(self) -> str:
-        return str(self._folder) + ".lock"
-
-    def _follow(self, database: Database, lacking: Sequence[int] = ()) -> None:
-        """Write what has changed, and anew the entries that are `lacking` what an analyzer of this process tells."""
+    def _write_changes(self, database: Database, outdated: Sequence[int] = ()) -> None:
+        """Write all changes, and the `outdated` entries that another analyzer of this process adds to."""
         delete_unlisted(self._folder)
-        with writer_of(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
+        with index_writer(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
             newest = records.last_change(connection)
             state = {**self._identity, "seq": newest, "point": records.point(connection, newest)}
             changes = [Change(*row) for row in records.changes_since(connection, self._applied)]
             changed = {change.num for change in changes}
-            changes += (Change(_UNCHANGED, num) for num in lacking if num not in changed)
-            for i in range(0, len(changes), _GROUP):
-                self._write(connection, writer, changes[i : i + _GROUP])
+            changes += (Change(_UNCHANGED, num) for num in outdated if num not in changed)
+            for start in range(0, len(changes), _BATCH):
+                self._write_batch(connection, writer, changes[start : start + _BATCH])
         write_manifest(self._folder, state)
         self._index.reload()
         self._adopt(state)
 
-    def _write(self, connection: sqlite3.Connection, writer: Any, changes: Sequence[Change]) -> None:
+    def _write_batch(self, connection: sqlite3.Connection, writer: Any, changes: Sequence[Change]) -> None:
         view = self._view
-        known = {change.num: view.recent.analysed(change) if view else None for change in changes}
-        found = _analysed(connection, [num for num, analysed in known.items() if analysed is None], self._analysers)
+        entries = {change.num: view.memtable.analyzed(change) if view else None for change in changes}
+        missing = [num for num, analyzed in entries.items() if analyzed is None]
+        read = _analyze(connection, missing, self._analyzers)
         for _, num in changes:
             if self._applied:
                 writer.delete_documents_by_query(tantivy.Query.term_query(self._index.schema, "num", num))
-            analysed = known[num] or found.get(num)
-            if analysed is not None:
-                writer.add_document(analysed.document())
+            analyzed = entries[num] or read.get(num)
+            if analyzed is not None:
+                writer.add_document(analyzed.document())
 
 
-def _analysed(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> dict[int, AnalyzedEntry]:
-    """Those of these entries that are there and searched."""
+def _analyze(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> dict[int, AnalyzedEntry]:
+    """Read and analyze those of these entries that exist and are searched."""
     return {
         num: AnalyzedEntry.of(num, entry, analyzers, said_around(connection, entry))
         for num, entry in records.by_num(connection, nums).items()

@@ -1,4 +1,9 @@
-"""Tantivy's writer, and what its failures mean: it tells nearly all of them as a `ValueError`."""
+"""Writing of the word index: tantivy's writer, the manifest of each commit, and the meaning of failures.
+
+The manifest says up to which change the index has followed the records, and lists the checksums of its files. It is
+written after each commit. If it does not fit the files (a commit killed before its manifest, a flipped bit, a foreign
+file), the index is not used. The state is not a document of the index, where it would count in BM25's statistics.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +20,15 @@ from typing import Any
 from agentformer.errors import StoreError, StoreFull
 from agentformer.records.files import file_bytes, opened_file, write_atomically
 
-_LOCK = ".tantivy-writer.lock"
+MANIFEST_FILE = "manifest.json"
+_SEGMENTS_FILE = "meta.json"  # tantivy's list of segments, new at each commit
+_BLOCK = 1 << 20
+
+_LOCK_FILE = ".tantivy-writer.lock"
 _BUSY = "LockBusy"
 _TRIES = 5
 _PAUSE_SECONDS = 0.05
-# "Writer was killed" says that a thread of it has failed, "io::Error most likely": the segment could not be written.
+# "Writer was killed" means that one of its threads failed, mostly with an io::Error while writing a segment.
 _NO_ROOM = (
     "No space left",
     "Read-only file system",
@@ -29,45 +38,55 @@ _NO_ROOM = (
     "writer was killed",
 )
 _NO_ROOM_NUMBERS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EDQUOT)
-_QUOTED = 200  # characters of a library's text
+_MAX_QUOTED = 200  # characters of a library's message
 
 
-def broken(error: BaseException) -> bool:
-    """Is it of tantivy or of the disk? Tantivy answers some damage with a Rust panic, which is no `Exception`."""
+class UncommittedManifest(ValueError):
+    """The index has a commit without a manifest: it is not damaged, but it cannot be trusted."""
+
+
+def is_index_failure(error: BaseException) -> bool:
+    """Return whether an error is of tantivy or the disk. Tantivy answers some damage with a Rust panic, which is no
+    `Exception`."""
     return isinstance(error, (ValueError, OSError, KeyError)) or type(error).__name__ == "PanicException"
 
 
-def told(error: BaseException, folder: Path) -> StoreError:
-    """What is wrong, and what to do."""
-    text = " ".join(str(error).split())[:_QUOTED]
+def store_error(error: BaseException, folder: Path) -> StoreError:
+    """Return the error for the caller, with what to do. Tantivy raises nearly everything as a `ValueError`."""
+    text = " ".join(str(error).split())[:_MAX_QUOTED]
     if getattr(error, "errno", None) in _NO_ROOM_NUMBERS or any(part in str(error) for part in _NO_ROOM):
         return StoreFull(f"the word index {folder} cannot be written ({text}); free space or check permissions")
     if _BUSY in str(error):
         return StoreError(
-            f"the word index {folder} is held by another process, such as one that was forked while it was written; "
+            f"the word index {folder} is locked by another process, such as one forked while it was written; "
             "end that process, and open a memory after a fork"
         )
-    return StoreError(f"the word index {folder} cannot be brought up to date ({text}); delete that folder if it stays")
+    return StoreError(f"the word index {folder} cannot be updated ({text}); if this persists, delete that folder")
 
 
 @contextmanager
-def writer_of(index: Any, folder: Path, heap: int) -> Iterator[Any]:
-    """A writer whose work is committed and merged when it is left without an error, and dropped otherwise. For who has
-    the lock of the folder."""
-    writer = _opened(index, folder, heap)
+def index_writer(index: Any, folder: Path, heap: int) -> Iterator[Any]:
+    """Yield a tantivy writer. Commit and merge its work at the end, or drop it after an error.
+
+    The caller holds the lock of the folder.
+    """
+    writer = _open_writer(index, folder, heap)
     try:
         yield writer
         writer.commit()
     except BaseException:
-        with suppress(ValueError):  # it has failed already; this lets go of its lock
+        with suppress(ValueError):  # it has failed already; this releases its lock
             writer.wait_merging_threads()
         raise
     writer.wait_merging_threads()
 
 
-def _opened(index: Any, folder: Path, heap: int) -> Any:
-    """A child that was forked while a writer was open has inherited its lock, and keeps it for its whole life though
-    it never writes. Our own lock says that nobody else does either, so that one is put away."""
+def _open_writer(index: Any, folder: Path, heap: int) -> Any:
+    """Open tantivy's writer.
+
+    A child forked while a writer was open inherits tantivy's lock and keeps it for its whole life without writing. Our
+    own lock guarantees that no process writes, so tantivy's lock file is deleted.
+    """
     for _ in range(_TRIES):
         try:
             return index.writer(heap_size=heap, num_threads=1)
@@ -75,59 +94,54 @@ def _opened(index: Any, folder: Path, heap: int) -> Any:
             if _BUSY not in str(error):
                 raise
             time.sleep(_PAUSE_SECONDS)
-    with suppress(OSError):  # of a system that keeps open files from being deleted
-        (folder / _LOCK).unlink(missing_ok=True)
+    with suppress(OSError):  # some systems do not delete open files
+        (folder / _LOCK_FILE).unlink(missing_ok=True)
     return index.writer(heap_size=heap, num_threads=1)
 
 
-FILE = "manifest.json"
-_LIST = "meta.json"  # tantivy's own list of segments, new at each commit
-_BLOCK = 1 << 20
-
-
-class Unfinished(ValueError):
-    """The index has a commit that its manifest does not know: nothing is damaged, and nothing can be trusted."""
-
-
 def write_manifest(folder: Path, state: Mapping[str, Any]) -> None:
-    """Note `state` and the checksums of all files. A segment never changes, so a known one is not read again."""
-    known = _load(folder).get("files", {})
-    names = [path.name for path in _files(folder)]
-    files = {name: known[name] if name in known and name != _LIST else _crc(folder / name) for name in names}
-    write_atomically(folder / FILE, json.dumps({"state": dict(state), "files": files}).encode())
+    """Write `state` and the checksums of all files. Segments never change, so only new files are read."""
+    listed = _load_manifest(folder).get("files", {})
+    names = [path.name for path in _index_files(folder)]
+    files = {name: listed[name] if name in listed and name != _SEGMENTS_FILE else _crc(folder / name) for name in names}
+    write_atomically(folder / MANIFEST_FILE, json.dumps({"state": dict(state), "files": files}).encode())
 
 
 def delete_unlisted(folder: Path) -> None:
-    """Delete files that the manifest does not list: a writer that was killed before its commit left them, and the
-    next commit would stumble over their names. Only for who has the lock, and after `read`."""
-    listed = _load(folder).get("files", {})
-    for path in _files(folder) if listed else ():
+    """Delete files that the manifest does not list: a writer killed before its commit left them, and the next commit
+    would fail on their names. The caller holds the lock and has called `read_manifest`."""
+    listed = _load_manifest(folder).get("files", {})
+    for path in _index_files(folder) if listed else ():
         if path.name not in listed:
             path.unlink(missing_ok=True)
 
 
 def read_manifest(folder: Path, *, verify: bool) -> dict[str, Any]:
-    """The state; empty for an empty folder. Raises `ValueError` where it does not fit the files, of which all
-    are read if `verify`, and otherwise only tantivy's list."""
-    for path in folder.iterdir():  # tantivy would wait for a pipe without end, also in the place of what is its own
+    """Return the state; empty for an empty folder.
+
+    Raises `ValueError` if the manifest does not fit the files. With `verify` all files are read, else only tantivy's
+    list of segments.
+    """
+    for path in folder.iterdir():  # tantivy would wait forever for a pipe in the place of one of its files
         if not path.is_file() and os.path.lexists(path):
-            raise ValueError(f"{path.name} in the word index is no file")
-    manifest = _load(folder)
+            raise ValueError(f"{path.name} in the word index is not a file")
+    manifest = _load_manifest(folder)
     files = manifest.get("files", {})
-    present = {path.name for path in _files(folder)}
+    present = {path.name for path in _index_files(folder)}
     if not present and not files:
         return {}
-    if _LIST not in files or _LIST not in present or files[_LIST] != _crc(folder / _LIST):
-        raise Unfinished("a commit of the word index was cut off before its manifest")
+    segments = files.get(_SEGMENTS_FILE)
+    if segments is None or _SEGMENTS_FILE not in present or segments != _crc(folder / _SEGMENTS_FILE):
+        raise UncommittedManifest("a commit of the word index was interrupted before its manifest")
     if not files.keys() <= present or (verify and any(_crc(folder / name) != crc for name, crc in files.items())):
-        raise ValueError("the files of the word index do not fit its manifest")
+        raise ValueError("the files of the word index do not match its manifest")
     state: dict[str, Any] = manifest["state"]
     return state
 
 
-def _load(folder: Path) -> dict[str, Any]:
+def _load_manifest(folder: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(file_bytes(folder / FILE))
+        manifest = json.loads(file_bytes(folder / MANIFEST_FILE))
     except FileNotFoundError:
         return {}
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
@@ -135,9 +149,9 @@ def _load(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _files(folder: Path) -> list[Path]:
-    """Segments and their list; not locks, what tantivy keeps for itself, or temporary files."""
-    return [p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".") and p.name != FILE]
+def _index_files(folder: Path) -> list[Path]:
+    """Return segments and their list, without locks, hidden and temporary files."""
+    return [p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".") and p.name != MANIFEST_FILE]
 
 
 def _crc(path: Path) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import Conflict, EmbedderError, NotFound, SpaceMismatch, StoreError
-from agentformer.index.files import check_records, described
+from agentformer.index.files import check_records, read_index_status
 from agentformer.index.secure_delete import SecureDelete
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE
@@ -101,9 +101,9 @@ class FaissMemoryBackend:
         self._open_indexes = partial(open_indexes, folder, self._database, embedder, ranking, options.window_tokens)
         self._opening = threading.RLock()
         self._opened: Indexes | None = None
-        self._erasing = SecureDelete(self._database, lambda: self._search.discard())
+        self._secure_delete = SecureDelete(self._database, lambda: self._search.discard())
         if not self._database.read_only:
-            self._erasing.settle()
+            self._secure_delete.run()
 
     @property
     def _indexes(self) -> Indexes:
@@ -199,10 +199,10 @@ class FaissMemoryBackend:
             doomed = records.with_parts(connection, records.numbers(connection, what))
             gone = consolidation.remove(connection, doomed)
             if gone and isinstance(what, Scope):  # somebody is to be forgotten: nothing may stay in a file
-                self._erasing.note(connection)
-        self._erasing.settle()
+                self._secure_delete.note(connection)
+        self._secure_delete.run()
         if gone:
-            self._erasing.clear_log()
+            self._secure_delete.truncate_wal()
         return gone
 
     def consolidate(
@@ -273,7 +273,7 @@ class FaissMemoryBackend:
         write_copy(self._database, folder / DATABASE_FILE)
 
     def search(self, query: Query) -> Hits:
-        self._erasing.settle_late()
+        self._secure_delete.retry()
         reranking = self._options.reranking
         return reranking.search(self._search.search, query) if reranking else self._search.search(query)
 
@@ -317,7 +317,7 @@ class FaissMemoryBackend:
                 "kinds": records.kinds(connection),
                 "changes": records.last_change(connection),
                 "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
-                "index": self._search.status() if self._searching() else described(self._folder),
+                "index": self._search.status() if self._searching() else read_index_status(self._folder),
             }
 
     def close(self) -> None:
@@ -325,7 +325,7 @@ class FaissMemoryBackend:
             return
         self._closed = True
         try:
-            self._erasing.finish()
+            self._secure_delete.close()
             if self._opened is not None:
                 self._opened.close()
         except (OSError, StoreError) as error:  # a snapshot only spares time: the records have everything

@@ -15,7 +15,7 @@ from typing import Any
 from agentformer.index.embedding.migration import SpaceMigration, alone
 from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
 from agentformer.index.embedding.windows import Progress
-from agentformer.index.files import ScratchFolder, indexes_of
+from agentformer.index.files import ScratchFolder, usable_index_folder
 from agentformer.memory.backends.faiss.verify import StoreVerifier
 from agentformer.records.database import Database
 from agentformer.search.hybrid import HybridSearch
@@ -84,7 +84,7 @@ class Indexes:
 
     def verify(self, *, repair: bool) -> Sequence[Check]:
         """Compare records and indexes; see `MemoryBackend.verify`."""
-        with indexes_of(self._folder, writable=not self._database.read_only) as folder:
+        with usable_index_folder(self._folder, writable=not self._database.read_only) as folder:
             where = (folder, self._database, self._embedder)
             return StoreVerifier(*where, lambda: self.search, lambda: self.embedding).run(repair=repair)
 

@@ -15,11 +15,9 @@ from pathlib import Path
 from agentformer.errors import AgentFormerError, EmbedderError, SpaceMismatch, StoreError, StoreFull
 from agentformer.index.embedding.active import embedder_for
 from agentformer.index.embedding.queue import EmbeddingQueue
-from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.integrity import repair as repairing
 from agentformer.index.integrity import verify as verifying
-from agentformer.index.integrity import verify_snapshot as verifying_snapshot
-from agentformer.index.integrity import verify_words as verifying_words
+from agentformer.index.verify import verify_snapshot, verify_words
 from agentformer.records.database import Database
 from agentformer.records.integrity import repair as mending
 from agentformer.records.integrity import verify as records
@@ -141,18 +139,9 @@ class StoreVerifier:
             return None, str(error)
 
     def _followers(self, damaged: Collection[int], vectors: Collection[int]) -> list[Findings]:
-        """What is on disk beside the records, but for entries and vectors that are damaged there. It is opened before
-        the records are read, so it is never ahead of them."""
-        words, snapshot = verifying_words.begin(), verifying_snapshot.begin()
-        store = self._database.store_id
-        opened_words = verifying_words.opened_words(self._folder / WORDS_FOLDER, store, words)
-        if opened_words is not None:
-            with self._database.reading() as connection, words.reading(sqlite3.DatabaseError):
-                verifying_words.compare_words(connection, opened_words, words, damaged)
-        saved = verifying_snapshot.opened_snapshot(self._folder, store, snapshot)
-        if saved is not None:
-            with self._database.reading() as connection, snapshot.reading(sqlite3.DatabaseError):
-                verifying_snapshot.compare_snapshot(connection, saved, snapshot, damaged, vectors)
+        """Verify the index files, without entries and vectors that are damaged in the records."""
+        words = verify_words(self._folder, self._database, damaged)
+        snapshot = verify_snapshot(self._folder, self._database, damaged, vectors)
         if self._repair:
             for each, which in ((words, {"words": True}), (snapshot, {"vectors": True})):
                 if each.found:

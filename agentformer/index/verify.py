@@ -1,0 +1,348 @@
+"""Verification of the index files: compare the word index and the saved vector index with the records.
+
+The files are opened before the records are read, so the records are never behind them. Entries changed since the files
+were written are left out: the next search updates them. A finding is repaired by deleting the files; the next search
+rebuilds them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tantivy
+from filelock import FileLock, Timeout
+
+from agentformer.errors import StoreDamaged
+from agentformer.index.files import INDEX_FILE, META_FILE, WORDS_FOLDER
+from agentformer.index.vectors import rows as stored
+from agentformer.index.vectors.index import Image
+from agentformer.index.vectors.rows import IntArray, Mask
+from agentformer.index.vectors.snapshot import read_unchecked
+from agentformer.index.words.fields import ANALYSIS, UNKNOWN_LANGUAGE, AnalyzedEntry, schema
+from agentformer.index.words.writer import UncommittedManifest, is_index_failure, read_manifest
+from agentformer.records import entries as records
+from agentformer.records.database import Database
+from agentformer.records.integrity.findings import Findings
+from agentformer.records.neighbours import said_around
+from agentformer.records.spaces import active_space
+from agentformer.types import UNSEARCHED_KINDS, Matrix
+
+_BUSY_SECONDS = 120.0  # a commit takes seconds; an index that is being rebuilt is verified another time
+_SAMPLE = 1_000  # entries of which each term is looked up
+_NUM_RANGE = 50_000  # entry numbers requested from the word index at a time
+_ENTRIES = 100  # entries read at a time
+_ROWS = 4_096  # vectors compared at a time
+_MIN_COSINE = 0.99  # of a vector and its code: 8 bits per dimension stay well above it
+_TRIES = 3  # to read the snapshot while another process replaces it
+
+
+def verify_words(folder: Path, database: Database, damaged: Collection[int]) -> Findings:
+    """Compare the word index in a memory folder with the records, without the `damaged` entries."""
+    found = Findings("words", "the word index holds the terms of all entries", "it is made anew from the records")
+    words = _open_words(folder / WORDS_FOLDER, database.store_id, found)
+    if words is not None:
+        with database.reading() as connection, found.reading(sqlite3.DatabaseError):
+            _compare_words(connection, words, found, damaged)
+    return found
+
+
+def verify_snapshot(
+    folder: Path, database: Database, damaged: Collection[int], damaged_vectors: Collection[int]
+) -> Findings:
+    """Compare the saved vector index with the records, without damaged entries and vectors."""
+    found = Findings("snapshot", "the saved vector index holds the vectors of all entries", "it is made anew")
+    snapshot = _open_snapshot(folder, database.store_id, found)
+    if snapshot is not None:
+        with database.reading() as connection, found.reading(sqlite3.DatabaseError):
+            _compare_snapshot(connection, snapshot, found, damaged, damaged_vectors)
+    return found
+
+
+class _Words(NamedTuple):
+    """One commit of the word index."""
+
+    searcher: Any
+    schema: Any
+    seq: int
+    point: str
+
+
+class _Snapshot(NamedTuple):
+    """The vector index and the description of a snapshot."""
+
+    image: Image
+    space: int
+    dimension: int
+    seq: int
+    point: str
+
+
+def _open_words(folder: Path, store_id: str, found: Findings) -> _Words | None:
+    """Open the word index under its lock. Return None, mostly with a finding, if there is nothing to compare."""
+    if not folder.exists():
+        return None
+    try:
+        with _words_lock(folder):
+            state = read_manifest(folder, verify=True)
+            if not state:
+                return None
+            if state.get("store") != store_id:
+                found.add("the word index is of another store")
+                return None
+            if state.get("analysis") != ANALYSIS:
+                found.note("the word index is of another version: it is made anew by the next search")
+                return None
+            index = tantivy.Index(schema(), path=str(folder))
+            index.reload()
+            return _Words(index.searcher(), index.schema, int(state["seq"]), str(state["point"]))
+    except Timeout:
+        found.note("the word index is being written and was not verified")
+    except UncommittedManifest:
+        found.note("the last commit of the word index was interrupted: it is made anew by the next search")
+    except BaseException as error:
+        if not is_index_failure(error):
+            raise
+        if folder.exists():  # else another process has just deleted it after a removal
+            found.add(f"the word index is damaged: {_one_line(error)}")
+    return None
+
+
+def _words_lock(folder: Path) -> AbstractContextManager[object]:
+    try:
+        return FileLock(str(folder) + ".lock", timeout=_BUSY_SECONDS).acquire()
+    except Timeout:
+        raise
+    except OSError:
+        return nullcontext()  # no process writes where no lock can be written
+
+
+def _compare_words(connection: sqlite3.Connection, words: _Words, found: Findings, damaged: Collection[int]) -> None:
+    if records.point(connection, words.seq) != words.point:
+        found.note("the word index is of another history of the records: it is made anew by the next search")
+        return
+    changed = np.array([*records.changed_since(connection, words.seq), *damaged], np.int64)
+    expected = np.setdiff1d(_searched_entries(connection), changed)
+    try:
+        indexed = _indexed_entries(words)
+        found.looked_at = len(indexed)
+        entries = np.setdiff1d(indexed, changed)
+        if len(entries) != int(np.count_nonzero(~np.isin(indexed, changed))):
+            found.add("the word index holds some entries twice")
+        if len(missing := np.setdiff1d(expected, entries)):
+            found.add(f"the word index lacks {len(missing)} entries, such as number {missing[0]}")
+        if len(unknown := np.setdiff1d(entries, expected)):
+            found.add(f"the word index holds {len(unknown)} entries that do not exist, such as number {unknown[0]}")
+        common = np.intersect1d(expected, entries)
+        for entry_id in _entries_without_terms(connection, words, common[:: max(1, len(common) // _SAMPLE)]):
+            found.add(f"the word index lacks terms of entry {entry_id}")
+    except BaseException as error:
+        if not is_index_failure(error):
+            raise
+        found.add(f"the word index cannot be read: {_one_line(error)}")
+
+
+def _searched_entries(connection: sqlite3.Connection) -> IntArray:
+    """Return the numbers of all entries that are searched, read as one text: no object for each."""
+    marks = ", ".join("?" * len(UNSEARCHED_KINDS))
+    query = f"SELECT group_concat(num) FROM entries WHERE kind NOT IN ({marks})"
+    numbers = connection.execute(query, sorted(UNSEARCHED_KINDS)).fetchone()[0]
+    return np.fromstring(numbers or "", dtype=np.int64, sep=",")
+
+
+def _indexed_entries(words: _Words) -> IntArray:
+    """Return the entry numbers of all documents, with repetitions."""
+    parts = [np.zeros(0, np.int64)]
+    first, left = 0, int(words.searcher.num_docs)
+    while left > 0:
+        numbers = tantivy.Query.range_query(
+            words.schema, "num", tantivy.FieldType.Unsigned, first, first + _NUM_RANGE, include_upper=False
+        )
+        hits = words.searcher.search(numbers, limit=2 * _NUM_RANGE, order_by_field="num").hits
+        parts.append(np.array([number for number, _ in hits], np.int64))
+        left -= len(hits)
+        first += _NUM_RANGE
+        if not hits:
+            first = _next_number(words, first)
+    return np.concatenate(parts)
+
+
+def _next_number(words: _Words, first: int) -> int:
+    """Return the first entry number from `first` on. Raises `ValueError` if the index counts documents wrongly."""
+    numbers = tantivy.Query.range_query(words.schema, "num", tantivy.FieldType.Unsigned, first, None)
+    hits = words.searcher.search(numbers, limit=1, order_by_field="num", order=tantivy.Order.Asc).hits
+    if not hits:
+        raise ValueError("the number of its entries is wrong")
+    return int(hits[0][0])
+
+
+def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: IntArray) -> Iterator[str]:
+    """Yield the ids of entries that the index does not find by all of their terms."""
+    for num in nums.tolist():
+        try:
+            entry = records.by_num(connection, [num])[num]
+        except (StoreDamaged, sqlite3.DatabaseError):
+            continue  # reported by the check of the entries
+        if not _has_terms(words, AnalyzedEntry.of(num, entry, around=said_around(connection, entry))):
+            yield entry.id
+
+
+def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
+    """Return whether the index has the entry's terms, apart from those that optional analyzers add.
+
+    If such an analyzer detected the language, only terms that are equal in all languages are looked up.
+    """
+    if words.searcher.search(_all_terms(words, entry), limit=1).count == 1:
+        return True
+    if entry.language:
+        return False
+    same = tuple(term for term in entry.terms["stems"] if "~" not in term)
+    unknown = tantivy.Query.term_query(words.schema, "language", UNKNOWN_LANGUAGE, "basic")
+    terms = _all_terms(words, replace(entry, terms={"stems": same}))
+    query = tantivy.Query.boolean_query([(tantivy.Occur.Must, terms), (tantivy.Occur.MustNot, unknown)])
+    return int(words.searcher.search(query, limit=1).count) == 1
+
+
+def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
+    """Return a query for the document with this number, these places and all of these terms."""
+    terms = [("num", entry.num), *(("places", place) for place in entry.places)]
+    terms += [(name, term) for name, all_terms in entry.terms.items() for term in dict.fromkeys(all_terms)]
+    queries = (tantivy.Query.term_query(words.schema, name, value, "basic") for name, value in terms)
+    return tantivy.Query.boolean_query([(tantivy.Occur.Must, query) for query in queries])
+
+
+def _open_snapshot(folder: Path, store_id: str, found: Findings) -> _Snapshot | None:
+    """Open the saved vector index. Return None, mostly with a finding, if there is nothing to compare."""
+    for tries in range(1, _TRIES + 1):
+        before = _file_states(folder)
+        try:
+            files = read_unchecked(folder)
+            break
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            if _file_states(folder) != before and tries < _TRIES:
+                continue  # another process has written a new one meanwhile
+            found.add(f"the saved vector index is damaged: {_one_line(error)}")
+            return None
+    if files is None:
+        return None
+    meta, image = files
+    if meta.get("store") != store_id:
+        found.add("the saved vector index is of another store")
+        return None
+    if image is None:
+        found.note("the saved vector index is of another version: it is made anew by the next search")
+        return None
+    return _Snapshot(image, int(meta["space"]), int(meta["dimension"]), int(meta["seq"]), str(meta["point"]))
+
+
+def _file_states(folder: Path) -> list[tuple[int, int, int] | None]:
+    """Return inode, time and size of the snapshot's files; None for a missing one."""
+    states: list[tuple[int, int, int] | None] = []
+    for name in (INDEX_FILE, META_FILE):
+        try:
+            state = (folder / name).stat()
+            states.append((state.st_ino, state.st_mtime_ns, state.st_size))
+        except OSError:
+            states.append(None)
+    return states
+
+
+def _compare_snapshot(
+    connection: sqlite3.Connection,
+    snapshot: _Snapshot,
+    found: Findings,
+    damaged: Collection[int],
+    damaged_vectors: Collection[int],
+) -> None:
+    active = active_space(connection)
+    same_history = records.point(connection, snapshot.seq) == snapshot.point
+    if active is None or active[0] != snapshot.space or not same_history:
+        found.note("the saved vector index is of a former state of the records: it is made anew by the next search")
+        return
+    dimension, rows = active[1].dimension, snapshot.image.rows
+    if dimension != snapshot.dimension or int(snapshot.image.index.d) != dimension:
+        found.add(f"the saved vector index has {snapshot.dimension} dimensions, and its space {dimension}")
+        return
+    changed = np.array([*records.changed_since(connection, snapshot.seq), *damaged], np.int64)
+    live = np.flatnonzero((rows.entries >= 0) & ~np.isin(rows.entries, changed))
+    found.looked_at = len(live)
+    saved = _sorted_windows(np.stack([rows.windows[live], rows.entries[live], rows.vectors[live]], axis=1))
+    expected = _read_windows(connection, snapshot.space, changed)
+    if not np.array_equal(saved, expected):
+        common = len(np.intersect1d(saved[:, 0], expected[:, 0]))
+        found.add(
+            f"the saved vector index holds {len(saved)} windows and the records {len(expected)}, of which {common} are "
+            "in both, and not all with the same entries and vectors"
+        )
+        return
+    compared = np.zeros(rows.size, np.bool_)
+    compared[live] = ~np.isin(rows.vectors[live], np.array([*damaged_vectors], np.int64))
+    for positions, decoded in _decoded_rows(snapshot.image, compared):
+        if wrong := _count_different(connection, rows.vectors[positions], decoded, dimension):
+            found.add(f"the saved vector index holds {wrong} vectors that differ from those of the records")
+            return
+
+
+def _read_windows(connection: sqlite3.Connection, space: int, changed: IntArray) -> IntArray:
+    """Return window, entry and vector number of a space's windows, without those of changed entries."""
+    cursor = connection.execute("SELECT id, entry, vector FROM windows WHERE space = ?", [space])
+    parts = [np.zeros((0, 3), np.int64)]
+    while batch := cursor.fetchmany(_ROWS):
+        parts.append(np.array([tuple(row) for row in batch], np.int64))
+    windows = np.concatenate(parts)
+    return _sorted_windows(windows[~np.isin(windows[:, 1], changed)])
+
+
+def _sorted_windows(windows: IntArray) -> IntArray:
+    return windows[np.argsort(windows[:, 0], kind="stable")]
+
+
+def _count_different(connection: sqlite3.Connection, vectors: IntArray, decoded: Matrix, dimension: int) -> int:
+    """Return how many decoded rows differ from the stored vectors with these numbers."""
+    numbers, rows = stored.read_vectors(connection, np.unique(vectors), dimension)
+    present = np.isin(vectors, numbers)
+    expected, actual = rows[np.searchsorted(numbers, vectors[present])], decoded[present]
+    lengths = np.maximum(np.linalg.norm(expected, axis=1) * np.linalg.norm(actual, axis=1), 1e-12)
+    return int(np.count_nonzero(np.einsum("ij,ij->i", expected, actual) < _MIN_COSINE * lengths))
+
+
+def _decoded_rows(image: Image, positions: Mask) -> Iterator[tuple[IntArray, Matrix]]:
+    """Yield batches of positions and of the rows that their codes decode to."""
+    if image.lists is None:
+        selected = np.flatnonzero(positions)
+        for start in range(0, len(selected), _ROWS):
+            batch = selected[start : start + _ROWS]
+            yield batch, image.index.reconstruct_batch(batch)
+        return
+    outliers = image.outliers.positions if image.outliers is not None else np.zeros(0, np.int64)
+    if image.outliers is not None and len(outliers):
+        kept = positions[outliers]
+        yield outliers[kept], image.outliers.halves[kept].view("<f2").astype(np.float32)
+    inside = positions.copy()
+    inside[outliers] = False
+    for number in range(int(image.index.nlist)):
+        in_list, rows = _decoded_list(image.index, number)
+        kept = inside[in_list]
+        if kept.any():
+            yield in_list[kept], rows[kept]
+
+
+def _decoded_list(index: Any, number: int) -> tuple[IntArray, Matrix]:
+    """Return the positions of a list and their decoded rows."""
+    import faiss
+
+    inverted = index.invlists
+    size, width = int(inverted.list_size(number)), int(index.code_size)
+    if not size:
+        return np.zeros(0, np.int64), np.zeros((0, int(index.d)), np.float32)
+    codes = faiss.rev_swig_ptr(inverted.get_codes(number), size * width).reshape(size, width)
+    return faiss.rev_swig_ptr(inverted.get_ids(number), size).copy(), index.sq.decode(codes)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
