@@ -63,7 +63,7 @@ def test_vectors_of_other_texts_in_the_snapshot(tmp_path: Path, plan: str) -> No
     with closing(
         FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes, FaissOptions(index=PLANS[plan]))
     ) as backend:
-        assert "holds 1 vectors that are not those" in found(backend)["snapshot"].findings[0]
+        assert "holds 1 vectors that differ from those" in found(backend)["snapshot"].findings[0]
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -112,7 +112,7 @@ def test_a_word_index_that_lacks_an_entry(tmp_path: Path) -> None:
 def test_a_word_index_with_an_entry_that_is_not_there(tmp_path: Path) -> None:
     filled(tmp_path, PLANS["exact"])
     rewritten(tmp_path, 999, AnalyzedEntry.of(999, make_entry("of nobody")))
-    mended(tmp_path, PLANS["exact"], "words", "1 entries that are not there, such as number 999")
+    mended(tmp_path, PLANS["exact"], "words", "1 entries that do not exist, such as number 999")
 
 
 def test_a_word_index_with_terms_of_another_text(tmp_path: Path) -> None:

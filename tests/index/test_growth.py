@@ -153,7 +153,7 @@ def test_a_training_that_fails_leaves_exact_search_and_is_told_once(
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("std::bad_alloc")
 
-    monkeypatch.setattr("agentformer.index.vectors.index.trained", fail)
+    monkeypatch.setattr("agentformer.index.vectors.index.train_ivf", fail)
     monkeypatch.setattr(growth, "_FAILED_SECONDS", 0.0)
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(30)))
@@ -162,7 +162,7 @@ def test_a_training_that_fails_leaves_exact_search_and_is_told_once(
             reference.check_dense(QUERY, backend.search(QUERY))
             told = settle(backend)
     assert (told["stage"], told["problem"]) == ("exact", "std::bad_alloc")
-    assert caplog.text.count("training the vector index failed") == 1
+    assert caplog.text.count("Training the vector index failed") == 1
     backend.close()
 
 
@@ -282,7 +282,7 @@ def test_closing_ends_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             time.sleep(0.005)
         raise Interrupted
 
-    monkeypatch.setattr("agentformer.index.vectors.index.trained", slow)
+    monkeypatch.setattr("agentformer.index.vectors.index.train_ivf", slow)
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(30)))
     backend.search(QUERY)
