@@ -22,7 +22,9 @@ Parser = Callable[[str, Any], Any]  # name and value to the value that is stored
 MAX_TITLE = 300  # code points; a longer title from a caller is cut
 _SHOWN = 80  # characters of a wrong value in a message
 
-_text = partial(fields.text, most=None)
+
+def _text(name: str, value: Any) -> str:
+    return fields.text(name, value, None)
 
 
 def _filled_text(name: str, value: Any) -> str:
@@ -156,11 +158,28 @@ COUNTS = ("access_count", "match_count", "read_count", "repeat_count")
 # A field that `update` of a backend refuses: the backend sets it.
 _SET_BY_BACKEND = frozenset({"id", "created_at", "updated_at", "version", "archived_by", *COUNTS})
 _PARSERS = {field.name: field.parse for field in ENTRY_FIELDS}
+
+
+def _encode_time(moment: datetime) -> str:
+    """Return ISO 8601 in UTC. A time without a zone keeps none, and `parse_entry` refuses it."""
+    return (moment.astimezone(UTC) if moment.tzinfo else moment).isoformat()
+
+
+_ENCODERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(TIMES, _encode_time),
+    "metadata": dict,
+    "source": dataclasses.asdict,
+    "derived_from": lambda links: [{"id": link.id, "type": link.type} for link in links],
+}
 _DEFAULTS: dict[str, Any] = {
     field.name: {} if field.name == "metadata" else field.default
     for field in dataclasses.fields(MemoryEntry)
     if field.name not in {"id", "content"}
 }
+
+
+# Of a source and of a link: values that the short form leaves out.
+_PART_DEFAULTS: dict[str, Any] = {"page": None, "label": "", "start": 0, "end": 0, "type": Link("").type}
 
 
 def check_settable(names: Iterable[str]) -> None:
@@ -172,13 +191,10 @@ def check_settable(names: Iterable[str]) -> None:
 
 def entry_to_json(entry: MemoryEntry) -> dict[str, Any]:
     """Return every field under its name, as JSON values; times as ISO 8601 in UTC."""
-    values: dict[str, Any] = {field.name: getattr(entry, field.name) for field in ENTRY_FIELDS}
-    for name in TIMES:
+    values: dict[str, Any] = {name: getattr(entry, name) for name in _PARSERS}
+    for name, encode in _ENCODERS.items():
         if values[name] is not None:
-            values[name] = _encode_time(values[name])
-    values["metadata"] = dict(entry.metadata)
-    values["source"] = dataclasses.asdict(entry.source) if entry.source else None
-    values["derived_from"] = [{"id": link.id, "type": link.type} for link in entry.derived_from]
+            values[name] = encode(values[name])
     return values
 
 
@@ -187,18 +203,15 @@ def entry_to_short_json(entry: MemoryEntry, *, namespace: str = DEFAULT_NAMESPAC
 
     `namespace` is the default of the field of that name.
     """
-    whole = entry_to_json(entry)
     values: dict[str, Any] = {"content": entry.content}
     for name, default in _DEFAULTS.items():
-        if getattr(entry, name) != (namespace if name == "namespace" else default):
-            values[name] = whole[name]
-    if entry.source:
-        values["source"] = {key: part for key, part in whole["source"].items() if part != _SOURCE_DEFAULTS[key]}
-    if entry.derived_from:
-        values["derived_from"] = [
-            {"id": link.id} if link.type == Link("").type else {"id": link.id, "type": link.type}
-            for link in entry.derived_from
-        ]
+        value = getattr(entry, name)
+        if value != (namespace if name == "namespace" else default):
+            values[name] = _ENCODERS[name](value) if name in _ENCODERS else value
+    for part in (values.get("source"), *values.get("derived_from", ())):
+        for key in (_PART_DEFAULTS.keys() & part.keys()) if part else ():
+            if part[key] == _PART_DEFAULTS[key]:
+                del part[key]
     return values
 
 
@@ -219,19 +232,12 @@ def parse_entry(values: Any, *, namespace: str = DEFAULT_NAMESPACE) -> MemoryEnt
     """
     if not isinstance(values, dict):
         raise InvalidInput("entry", f"must be a JSON object, got {values!r:.{_SHOWN}}")
-    for name in values:
+    parsed: dict[str, Any] = {"namespace": namespace}
+    for name, value in values.items():
         if name not in _PARSERS:
             raise InvalidInput(name[:_SHOWN], f"is no field of an entry; fields are {', '.join(sorted(_PARSERS))}")
+        parsed[name] = _PARSERS[name](name, value)
     for name in ("id", "content"):
-        if name not in values:
+        if name not in parsed:
             raise InvalidInput(name, "is missing")
-    parsed = {name: _PARSERS[name](name, value) for name, value in values.items()}
-    return MemoryEntry(**{"namespace": namespace, **parsed})
-
-
-def _encode_time(moment: datetime) -> str:
-    """Return ISO 8601 in UTC. A time without a zone keeps none, and `parse_entry` refuses it."""
-    return (moment.astimezone(UTC) if moment.tzinfo else moment).isoformat()
-
-
-_SOURCE_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Source)}
+    return MemoryEntry(**parsed)

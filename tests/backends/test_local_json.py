@@ -415,8 +415,8 @@ def test_only_files_that_changed_are_read_again(
     backend.store([make_entry("a", namespace="a"), make_entry("b", namespace="b")])
     assert other.count(Scope("a")) == 1
     read: list[bytes] = []
-    real = folder.layout.parse
-    monkeypatch.setattr(folder.layout, "parse", lambda data: (read.append(data), real(data))[1])
+    real = folder.parse_file
+    monkeypatch.setattr(folder, "parse_file", lambda data: (read.append(data), real(data))[1])
     backend.store([make_entry("c", namespace="b")])
     assert backend.count(Scope("b")) == 2 and read == []  # a writer knows what it has written
     assert other.count(Scope("b")) == 2 and len(read) == 1

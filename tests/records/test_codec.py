@@ -23,7 +23,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.memory.backends.local_json.layout import file_text, parse, record_text
+from agentformer.memory.backends.local_json.file_format import Record, file_text, parse_file
 from agentformer.memory.validation import CHANGED, STORED
 from agentformer.records import entries as records
 from agentformer.records.codec import from_micros, from_row, to_micros, to_row
@@ -126,8 +126,8 @@ def test_an_entry_is_the_same_in_every_format(entry: MemoryEntry) -> None:
     values = json.loads(json.dumps(entry_to_json(entry)))
     assert Entry.model_validate(values).model_dump() == values
     assert values.items() <= memory_hit_json(Hit(entry, 1.0)).items()
-    text = file_text(entry.namespace, [record_text(entry, [entry])])
-    assert parse(text.encode()) == (entry.namespace, [(entry, (entry,))])
+    namespace, records = parse_file(file_text(entry.namespace, [Record(entry, (entry,))]).encode())
+    assert (namespace, records[entry.id].entry, records[entry.id].former) == (entry.namespace, entry, (entry,))
     kept = dataclasses.replace(entry, kind="fact", namespace="n", content=entry.content.strip() or "x")
     kept = dataclasses.replace(kept, **dict.fromkeys(("session_id", "parent_id", "pair_id", "superseded_by"), "x"))
     kept = dataclasses.replace(kept, source=None)

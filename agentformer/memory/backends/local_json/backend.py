@@ -1,27 +1,27 @@
-"""The backend over a folder of JSON files: what callers see of `folder`, `changes`, `words` and `leases`."""
+"""The backend over a folder of JSON files."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.memory.backends.local_json import changes as changing
-from agentformer.memory.backends.local_json.folder import Folder
-from agentformer.memory.backends.local_json.layout import checked
+from agentformer.errors import Conflict, InvalidInput, NotFound, StoreFull
+from agentformer.memory.backends.local_json import operations
+from agentformer.memory.backends.local_json.file_format import checked, file_name, file_text
+from agentformer.memory.backends.local_json.folder import Contents, Folder
 from agentformer.memory.backends.local_json.leases import Leases
-from agentformer.memory.backends.local_json.moment import FolderSnapshot, write_copy
-from agentformer.memory.backends.local_json.record import handed_out
-from agentformer.memory.backends.local_json.scope import filter_of
-from agentformer.memory.backends.local_json.verifying import verify
-from agentformer.memory.backends.local_json.words import ranked
-from agentformer.records.codec import from_micros, now
+from agentformer.memory.backends.local_json.search import bm25_scores, is_searched, scope_filter
+from agentformer.records.codec import happened_at, now
 from agentformer.records.entry_json import check_settable
+from agentformer.records.files import write_atomically
 from agentformer.records.history import Past, checked_past
+from agentformer.records.integrity.findings import Findings
 from agentformer.search.fusion import merge
 from agentformer.settings import Settings
 from agentformer.types import (
@@ -43,16 +43,41 @@ from agentformer.types import (
 _NO_VECTORS = "local_json keeps no vectors: search in the mode lexical or hybrid"
 
 
+class FolderSnapshot:
+    """A `MemorySnapshot` of contents, which never change. Raises `StoreDamaged` for a file that cannot be read."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+
+    def namespaces(self) -> Sequence[str]:
+        """Return every namespace, sorted."""
+        self._contents.check_whole()
+        return [name for name, file in self._contents.files.items() if file.records]
+
+    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
+        """Return entries of the scope with an id above `after`, in order of id."""
+        entries = (entry for entry in _in_scope(self._contents, scope) if entry.id > after)
+        return [_copied(entry) for entry in itertools.islice(entries, max(0, limit))]
+
+    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
+        """Return former versions, oldest first."""
+        record = self._contents.records.get(entry_id)
+        return [_copied(state) for state in record.former] if record else []
+
+    def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
+        """Return nothing: there are no vectors."""
+        return iter(())
+
+
 class LocalJsonMemoryBackend:
     """`MemoryBackend` over one JSON file per namespace, for people who want to read and edit their memory.
 
-    For small memories: each write replaces the files of its namespaces, and each search looks at every entry of
-    its namespace; some thousand entries stay comfortable. Search is by words alone, so `pending` is always 0 and
-    `progress`, which counts windows, is never called.
+    For small memories of some thousand entries: each write replaces the files of its namespaces, and each search looks
+    at every entry of its namespace. Only words are searched, so `pending` is always 0 and `progress` is never called.
 
-    A file may be edited by hand while nobody writes; the next call sees it. One that cannot be read is left as it
-    is, a copy of it is kept beside it, and every call that needs it raises `StoreDamaged`, which says what is wrong
-    and where; other namespaces work on, and `namespaces` and `status` count what can be read.
+    A file may be edited by hand while no process writes; the next call sees it. A file that cannot be read stays as it
+    is, with a copy next to it. Every call that needs it raises `StoreDamaged` with the place and the reason; other
+    namespaces work, and `namespaces` and `status` count the readable files.
     """
 
     def __init__(self, folder: Path, *, rrf_k: int = 60) -> None:
@@ -62,7 +87,7 @@ class LocalJsonMemoryBackend:
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> LocalJsonMemoryBackend:
-        """`embedder` means nothing here: search is by words alone."""
+        """Open the backend of the settings. `embedder` is not used."""
         return cls(settings.index_dir, rrf_k=settings.rrf_k)
 
     def store(
@@ -74,89 +99,101 @@ class LocalJsonMemoryBackend:
         former: Past | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[MemoryEntry]:
-        entries = [_completed(entry) for entry in entries]
+        """Store entries and remove what is in the scopes of `replacing`, in one transaction."""
+        entries = [_with_times(entry) for entry in entries]
         past = checked_past(entries, former, unique=unique)
-        with self._folder.writing() as draft:
-            doomed = changing.doomed_with(draft, {i for scope in replacing for i in changing.inside(draft, scope)})
+        with self._folder.writing() as (contents, records):
+            replaced = {entry_id for scope in replacing for entry_id in _ids(contents, scope)}
+            to_delete = operations.with_dependents(records, replaced)
             if unique:
-                standing = changing.insert_unique(draft, entries, doomed)
+                stored = operations.insert_unique(records, entries, to_delete)
             else:
-                standing = [entry.id for entry in entries]
+                stored = [entry.id for entry in entries]
                 for entry in entries:
-                    changing.insert(draft, entry, tuple(map(checked, past.get(entry.id, ()))))
-            changing.remove(draft, doomed)
-            return [draft.records[entry_id].handed_out() for entry_id in standing]
+                    operations.insert(records, entry, tuple(map(checked, past.get(entry.id, ()))))
+            operations.delete(records, to_delete)
+        return [_copied(records[entry_id].entry) for entry_id in stored]
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
-        snapshot = self._folder.reading()
-        if any(entry_id not in snapshot.records for entry_id in ids):
-            snapshot.check_whole()
-        return [snapshot.records[entry_id].handed_out() for entry_id in ids if entry_id in snapshot.records]
+        """Return the entries of these ids, in this order."""
+        contents = self._folder.read()
+        if any(entry_id not in contents.records for entry_id in ids):
+            contents.check_whole()
+        return [_copied(contents.records[entry_id].entry) for entry_id in ids if entry_id in contents.records]
 
     def search(self, query: Query) -> Hits:
-        records = self._folder.reading().of(query.scope.namespace)
+        """Return the entries of the scope that hold a word of the query, best first."""
+        records = self._folder.read().of(query.scope.namespace)
         if query.limit < 1 or not query.text.strip():
             return Hits()
         if query.mode == "dense":
             return Hits((), (_NO_VECTORS,))
-        best = ranked(records.values(), query.text, filter_of(query.scope))[: query.limit]
-        scores = merge([range(len(best))], k=self._rrf_k)
+        searched = [record for record in records.values() if is_searched(record.entry)]
+        # Word frequencies come from all entries, so that a score does not depend on the scope.
+        scores = bm25_scores([record.terms for record in searched], query.text)
+        admits = scope_filter(query.scope)
+        ranked = [(searched[n].entry, score) for n, score in scores.items() if admits(searched[n].entry)]
+        ranked.sort(key=lambda item: (-item[1], item[0].id))
+        best = ranked[: query.limit]
+        fused = merge([range(len(best))], k=self._rrf_k)
         return Hits(
-            Hit(record.handed_out(), score, lexical_score=bm25, lexical_rank=n + 1, votes=(Vote("words", n + 1, 1.0),))
-            for (record, bm25), (n, score) in zip(best, scores, strict=True)
+            Hit(_copied(entry), score, lexical_score=bm25, lexical_rank=n + 1, votes=(Vote("words", n + 1, 1.0),))
+            for (entry, bm25), (n, score) in zip(best, fused, strict=True)
             if score >= query.min_score
         )
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
+        """Change fields and add the former state to the history."""
         check_settable(changes)
-        with self._folder.writing() as draft:
-            record = draft.records.get(entry_id)
+        with self._folder.writing() as (contents, records):
+            record = records.get(entry_id)
             if record is None:
-                draft.check_whole()
+                contents.check_whole()
                 raise NotFound(f"there is no entry {entry_id}")
             former = record.entry
             _check_version(former, expected_version)
             if "archived_at" in changes:
-                changing.check_free(draft, former)
+                operations.check_archivable(records, former)
             changed = checked(dataclasses.replace(former, **changes, version=former.version + 1, updated_at=now()))
-            draft.put(record.replaced(changed, former=(*record.former, former)))
-            return handed_out(changed)
+            records[entry_id] = record.replaced(changed, (*record.former, former))
+        return _copied(changed)
 
     def touch(self, uses: Sequence[Use]) -> None:
+        """Count uses of entries."""
         if self._folder.read_only:
-            return  # counting is no reason to fail what was asked for, nor to warn of it each time
-        with self._folder.writing() as draft:
-            changing.touch(draft, uses)
+            return  # a search in a read-only folder succeeds without counting
+        with self._folder.writing() as (_, records):
+            operations.count_uses(records, uses)
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        with self._folder.writing() as draft:
+        """Delete entries with their parts and summaries. Returns the number of deleted entries."""
+        with self._folder.writing() as (contents, records):
             if isinstance(what, Scope):
-                ids = changing.inside(draft, dataclasses.replace(what, include_archived=True))
+                ids = _ids(contents, dataclasses.replace(what, include_archived=True))
             else:
                 ids = set(what)
-                if not ids <= draft.records.keys():
-                    draft.check_whole()
-                for entry_id in ids & draft.records.keys():
-                    _check_version(draft.records[entry_id].entry, expected_version)
-            doomed = changing.doomed_with(draft, ids)
-            changing.remove(draft, doomed)
-        if isinstance(what, Scope):  # somebody is to be forgotten: what was kept of a damaged file tells of them, too
+                if not ids <= records.keys():
+                    contents.check_whole()
+                for entry_id in ids & records.keys():
+                    _check_version(records[entry_id].entry, expected_version)
+            to_delete = operations.with_dependents(records, ids)
+            operations.delete(records, to_delete)
+        if isinstance(what, Scope):  # the right to be forgotten covers copies of a damaged file
             self._folder.drop_copies(what.namespace)
-        return len(doomed)
+        return len(to_delete)
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        found = [entry for entry in self._in_scope(scope) if entry.id > after]
-        return [handed_out(entry) for entry in found[: max(0, limit)]]
+        return FolderSnapshot(self._folder.read()).list(scope, after=after, limit=limit)
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
-        found = sorted(self._in_scope(scope), key=lambda entry: (_happened(entry), entry.id), reverse=True)
-        return [handed_out(entry) for entry in found[: max(0, limit)]]
+        entries = sorted(self._entries(scope), key=lambda entry: (happened_at(entry), entry.id), reverse=True)
+        return [_copied(entry) for entry in entries[: max(0, limit)]]
 
     def count(self, scope: Scope) -> int:
-        return len(self._in_scope(scope))
+        return sum(1 for _ in self._entries(scope))
 
     def namespaces(self) -> Sequence[str]:
-        return [name for name, shelf in self._folder.reading().shelves.items() if shelf.records]
+        return [name for name, file in self._folder.read().files.items() if file.records]
 
     def pending(self, scope: Scope) -> int:
         return 0
@@ -164,22 +201,29 @@ class LocalJsonMemoryBackend:
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        summary = _completed(summary)
-        with self._folder.writing() as draft:
-            changing.consolidate(draft, summary, archive_ids, versions or {}, now())
-        return handed_out(summary)
+        """Store a summary and archive its originals, or do neither."""
+        summary = _with_times(summary)
+        ids = dict.fromkeys(archive_ids)
+        with self._folder.writing() as (contents, records):
+            if not ids.keys() <= records.keys():
+                contents.check_whole()
+            operations.consolidate(records, summary, ids, versions or {}, now())
+        return _copied(summary)
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
-        with self._folder.writing() as draft:
-            originals = changing.restore(draft, summary_id, now())
-            return [draft.records[entry_id].handed_out() for entry_id in originals]
+        """Undo `consolidate`."""
+        with self._folder.writing() as (contents, records):
+            if summary_id not in records:
+                contents.check_whole()
+            originals = operations.restore(records, summary_id, now())
+        return [_copied(records[entry_id].entry) for entry_id in originals]
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        snapshot = self._folder.reading()
-        if entry_id not in snapshot.records:
-            snapshot.check_whole()
-            return []
-        return [handed_out(state) for state in snapshot.records[entry_id].former]
+        """Return former versions, oldest first."""
+        contents = self._folder.read()
+        if entry_id not in contents.records:
+            contents.check_whole()
+        return FolderSnapshot(contents).history(entry_id)
 
     def embed_pending(self, *, refused: bool = True) -> int:
         return 0
@@ -209,42 +253,68 @@ class LocalJsonMemoryBackend:
         return self._leases.take(name, holder, seconds)
 
     def release(self, name: str, holder: str) -> None:
-        self._leases.give_up(name, holder)
+        self._leases.release(name, holder)
 
     def snapshot(self) -> AbstractContextManager[FolderSnapshot]:
-        return nullcontext(FolderSnapshot(self._folder.reading()))
+        return nullcontext(FolderSnapshot(self._folder.read()))
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
         return 0
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        return verify(self._folder, self._leases, repair=repair)
+        """Check the files, histories, links and leases. `repair` gives up invalid leases only."""
+        files = Findings("files", "the files can be read", "")
+        contents = Contents()
+        with files.reading():
+            contents = self._folder.read()
+            files.looked_at = len(contents.files) + len(contents.damaged)
+            for name, reason in contents.damaged.items():
+                files.add(reason, name)
+        history, links = operations.check_history(contents.records), operations.check_links(contents.records)
+        return [findings.check() for findings in (files, history, links, self._leases.check(repair=repair))]
 
     def backup(self, folder: Path) -> None:
-        write_copy(self._folder.reading(), folder)
+        """Write a copy of all files into an empty folder."""
+        contents = self._folder.read()
+        contents.check_whole()
+        try:
+            for namespace, file in contents.files.items():
+                text = file_text(namespace, file.records.values())
+                write_atomically(folder / file_name(namespace), text.encode("utf-8"))
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreFull(f"{folder} cannot be written ({reason}); free space or choose another") from error
 
     def status(self) -> dict[str, Any]:
-        snapshot = self._folder.reading()
-        kinds = Counter(record.entry.kind for record in snapshot.records.values())
+        """Return counts, and the reasons of damaged files."""
+        contents = self._folder.read()
+        kinds = Counter(record.entry.kind for record in contents.records.values())
         return {
-            "entries": len(snapshot.records),
+            "entries": len(contents.records),
             "windows": 0,
             "vectors": 0,
             "pending": 0,
             "kinds": dict(sorted(kinds.items())),
-            "namespaces": {name: len(shelf.records) for name, shelf in snapshot.shelves.items()},
-            "damaged": list(snapshot.damaged.values()),
+            "namespaces": {name: len(file.records) for name, file in contents.files.items()},
+            "damaged": list(contents.damaged.values()),
             "space": None,
         }
 
     def close(self) -> None:
         self._folder.close()
 
-    def _in_scope(self, scope: Scope) -> Sequence[MemoryEntry]:
-        """In order of id."""
-        records = self._folder.reading().of(scope.namespace)
-        admits = filter_of(scope)
-        return [record.entry for record in records.values() if admits(record.entry)]
+    def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
+        return _in_scope(self._folder.read(), scope)
+
+
+def _in_scope(contents: Contents, scope: Scope) -> Iterator[MemoryEntry]:
+    """Return the entries of a scope, in order of id. Raises `StoreDamaged`."""
+    records = contents.of(scope.namespace).values()
+    return filter(scope_filter(scope), (record.entry for record in records))
+
+
+def _ids(contents: Contents, scope: Scope) -> set[str]:
+    return {entry.id for entry in _in_scope(contents, scope)}
 
 
 def _check_version(entry: MemoryEntry, expected: int | None) -> None:
@@ -252,14 +322,13 @@ def _check_version(entry: MemoryEntry, expected: int | None) -> None:
         raise Conflict(f"entry {entry.id} is at version {entry.version}, not {expected}; read it again")
 
 
-def _completed(entry: MemoryEntry) -> MemoryEntry:
-    """With the times of its storing, where the caller gave none. Raises `InvalidInput` for what cannot be kept."""
+def _with_times(entry: MemoryEntry) -> MemoryEntry:
+    """Return the entry with its times of storing. Raises `InvalidInput` for a value that a file cannot hold."""
     moment = now()
-    return checked(
-        dataclasses.replace(entry, created_at=entry.created_at or moment, updated_at=entry.updated_at or moment)
-    )
+    created_at, updated_at = entry.created_at or moment, entry.updated_at or moment
+    return checked(dataclasses.replace(entry, created_at=created_at, updated_at=updated_at))
 
 
-def _happened(entry: MemoryEntry) -> Any:
-    """When an entry happened; one written by hand without any time is the oldest."""
-    return entry.occurred_at or entry.created_at or from_micros(0)
+def _copied(entry: MemoryEntry) -> MemoryEntry:
+    """Return an entry for a caller, who may change its metadata without changing the stored entry."""
+    return dataclasses.replace(entry, metadata=copy.deepcopy(entry.metadata)) if entry.metadata else entry

@@ -1,8 +1,8 @@
-"""The folder of files: one lock for all processes, a cache that knows when a file was replaced, and atomic commits.
+"""A folder with one JSON file per namespace, behind one lock for all threads and processes.
 
-A change of one namespace replaces its file. A change of several writes each new file beside the old one, then a
-journal that names them, which is the moment of truth, and then renames; whoever takes the lock next finishes what
-a killed writer has begun. Nothing is written twice, so a full disk shows before anything has happened.
+Each call takes the lock and reads the files that changed, each as a whole. A change of one namespace replaces its file.
+A change of several namespaces writes the new files next to the old ones, then a journal with their names, and then
+renames them: the next call finishes the journal of a killed process.
 """
 
 from __future__ import annotations
@@ -17,98 +17,56 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
-from agentformer.memory.backends.local_json import layout
-from agentformer.memory.backends.local_json.record import Record
-from agentformer.memory.backends.local_json.versions import UNKNOWN, Version, identity, stamp, version_of
+from agentformer.memory.backends.local_json.file_format import SHOWN, Record, file_name, file_text, parse_file
 from agentformer.records.files import file_bytes, opened_file, sync_folder, write_atomically
 
 LOCK_FILE = "memory.lock"
 JOURNAL_FILE = "memory.journal"
-_NEW = ".new"  # behind the name of a file that waits for the others of its change
-_BUSY_SECONDS = 60.0  # a caller waits this long for another one; nobody computes while holding the lock
+_NEW = ".new"  # suffix of a file that waits for its journal
+_LOCK_SECONDS = 60.0
 _POLL_SECONDS = 0.002
-_LOOKS = 500  # at a folder that others may be writing, until one finds it still
+_READ_ATTEMPTS = 500  # at a folder without its lock, until nothing changes meanwhile
+Version = tuple[int, int, int]  # inode, time of change in nanoseconds, size
+_UNREADABLE: Version = (0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """One namespace's file as it was read, or why it cannot be."""
+class NamespaceFile:
+    """A file as it was read: its records in order of id, or the reason why it cannot be read."""
 
     version: Version
     namespace: str = ""
-    records: Mapping[str, Record] = field(default_factory=dict)  # in order of id
+    records: Mapping[str, Record] = field(default_factory=dict)
     damage: str = ""
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """All namespaces at one moment. Never changed; `damaged` tells by file name what cannot be read."""
+class Contents:
+    """The content of all files at one moment; never changed."""
 
-    shelves: Mapping[str, Shelf] = field(default_factory=dict)  # by namespace, sorted
+    files: Mapping[str, NamespaceFile] = field(default_factory=dict)  # by namespace, sorted
     records: Mapping[str, Record] = field(default_factory=dict)  # by id
-    damaged: Mapping[str, str] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)  # file name to reason
 
     def of(self, namespace: str) -> Mapping[str, Record]:
-        """The records of a namespace, in order of id. Raises `StoreDamaged`."""
-        if reason := self.damaged.get(layout.file_name(namespace)):
+        """Return the records of a namespace, in order of id. Raises `StoreDamaged`."""
+        if reason := self.damaged.get(file_name(namespace)):
             raise StoreDamaged(reason)
-        shelf = self.shelves.get(namespace)
-        return shelf.records if shelf else {}
+        file = self.files.get(namespace)
+        return file.records if file else {}
 
     def check_whole(self) -> None:
-        """Raises `StoreDamaged` when something looked for may be in a file that cannot be read."""
+        """Raise `StoreDamaged` if any file cannot be read: it may hold the entry that was not found."""
         for reason in self.damaged.values():
             raise StoreDamaged(reason)
 
 
-class Draft:
-    """What a writing call is about to commit: a snapshot that may be changed."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._records = dict(snapshot.records)
-        self._before = snapshot.records
-
-    @property
-    def records(self) -> Mapping[str, Record]:
-        return MappingProxyType(self._records)
-
-    def of(self, namespace: str) -> Mapping[str, Record]:
-        """The records of a namespace as they were before this change."""
-        return self._snapshot.of(namespace)
-
-    def check_whole(self) -> None:
-        self._snapshot.check_whole()
-
-    def put(self, record: Record) -> None:
-        self._snapshot.of(record.entry.namespace)  # what cannot be read must not be replaced
-        self._records[record.entry.id] = record
-
-    def drop(self, entry_id: str) -> None:
-        del self._records[entry_id]
-
-    def changed(self) -> dict[str, dict[str, Record]]:
-        """The records of each namespace that is not as it was, in order of id."""
-        touched: set[str] = set()
-        for entry_id in self._before.keys() | self._records.keys():
-            old, new = self._before.get(entry_id), self._records.get(entry_id)
-            if old is not new:
-                touched.update(record.entry.namespace for record in (old, new) if record)
-        found: dict[str, dict[str, Record]] = {namespace: {} for namespace in touched}
-        for entry_id in sorted(self._records):
-            record = self._records[entry_id]
-            if record.entry.namespace in touched:
-                found[record.entry.namespace][entry_id] = record
-        return found
-
-
 class Folder:
-    """Thread-safe, and safe with other processes on the same folder."""
+    """All files of a store; safe for threads and processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,54 +74,52 @@ class Folder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreFull(f"the folder {path} cannot be made: {error.strerror or error}") from error
-        self._place = identity(path)
+        self._identity = _identity(path)
         self._thread_lock = threading.Lock()
         self._file_lock = FileLock(str(path / LOCK_FILE))
         self._closed = False
-        self._shelves: dict[str, Shelf] = {}  # by file name
-        self._snapshot = Snapshot()
-        self.reading()
+        self._files: dict[str, NamespaceFile] = {}  # by file name
+        self._contents = Contents()
+        self.read()
 
     def close(self) -> None:
+        """Refuse every later call."""
         with self._thread_lock:
             self._closed = True
 
-    def reading(self) -> Snapshot:
-        """All that has been acknowledged. A folder that cannot be written is read without its lock."""
+    @property
+    def read_only(self) -> bool:
+        """True if the folder exists and this process cannot write to it."""
+        return self.path.is_dir() and not os.access(self.path, os.W_OK)
+
+    def read(self) -> Contents:
+        """Return everything that was acknowledged. A read-only folder is read without the lock."""
         if self.read_only:
             with self._thread_lock:
                 self._check_open()
-                return self._looked_at()
+                return self._read_without_lock()
         with self.locked():
-            return self._refreshed()
-
-    @property
-    def read_only(self) -> bool:
-        """Is there a folder that this process cannot write?"""
-        return self.path.is_dir() and not os.access(self.path, os.W_OK)
+            return self._refresh()
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Draft]:
-        """One transaction: what the draft holds at the end is on disk when this is left, unless by an error."""
-        with self.locked():
-            draft = Draft(self._refreshed())
-            yield draft
-            if changed := draft.changed():
-                self._commit(changed)
+    def writing(self) -> Iterator[tuple[Contents, dict[str, Record]]]:
+        """Run one transaction: yield the contents and a copy of all records to change.
 
-    def drop_copies(self, namespace: str) -> None:
-        """Delete what was kept of a namespace's file when it was damaged."""
+        Without an error the changed records are on disk when the block ends; after an error nothing has changed.
+        """
         with self.locked():
-            for copy in self.path.glob(f"{glob.escape(layout.file_name(namespace))}.damaged-*"):
-                copy.unlink(missing_ok=True)
+            contents = self._refresh()
+            records = dict(contents.records)
+            yield contents, records
+            self._commit(contents, records)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone in this folder, among all threads and processes."""
+        """Hold the lock of the folder against all threads and processes."""
         with self._thread_lock:
             self._check_open()
             try:
-                self._file_lock.acquire(timeout=_BUSY_SECONDS, poll_interval=_POLL_SECONDS)
+                self._file_lock.acquire(timeout=_LOCK_SECONDS, poll_interval=_POLL_SECONDS)
             except Timeout:
                 raise StoreError(f"{self.path / LOCK_FILE} is held by another process for too long") from None
             except OSError as error:
@@ -173,32 +129,37 @@ class Folder:
             finally:
                 self._file_lock.release()
 
-    def _refreshed(self) -> Snapshot:
-        """The newest snapshot; only files that were replaced are read again."""
+    def drop_copies(self, namespace: str) -> None:
+        """Delete the copies that were kept of a damaged file of the namespace."""
+        with self.locked():
+            for copy in self.path.glob(f"{glob.escape(file_name(namespace))}.damaged-*"):
+                copy.unlink(missing_ok=True)
+
+    def _refresh(self) -> Contents:
         try:
-            self._finish_begun()
+            self._finish_journal()
         except OSError as error:
             raise self._unusable(error) from error
-        return self._adopted(self._versions())
+        return self._load_changed(self._versions())
 
-    def _looked_at(self) -> Snapshot:
-        """The newest snapshot, without the lock: what is read is of one moment when nothing was replaced meanwhile."""
-        for _ in range(_LOOKS):
+    def _read_without_lock(self) -> Contents:
+        """Read until nothing is replaced meanwhile, so that the result is of one moment."""
+        for _ in range(_READ_ATTEMPTS):
             versions = self._versions()
-            if (self.path / JOURNAL_FILE).exists():
-                time.sleep(_POLL_SECONDS)  # of somebody who can write here, and is at it
+            if (self.path / JOURNAL_FILE).exists():  # another process is writing
+                time.sleep(_POLL_SECONDS)
                 continue
-            snapshot = self._adopted(versions)
+            contents = self._load_changed(versions)
             if self._versions() == versions:
-                return snapshot
+                return contents
         raise StoreError(
-            f"{self.path} has a change that is not finished, and cannot be written here; copy it to where it can be"
+            f"{self.path} has an unfinished change and cannot be written here; copy it to a folder that can be written"
         )
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError("this memory is closed; open it again with agentformer.connect()")
-        if identity(self.path) != self._place:
+        if _identity(self.path) != self._identity:
             raise StoreError(
                 f"{self.path} was removed, replaced or moved while it was open; put it back, or open the memory again"
             )
@@ -209,108 +170,115 @@ class Folder:
     def _versions(self) -> dict[str, Version]:
         try:
             with os.scandir(self.path) as listing:
-                return {entry.name: version_of(entry) for entry in listing if _is_ours(entry.name)}
+                return {entry.name: _version(entry) for entry in listing if _is_namespace_file(entry.name)}
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _adopted(self, versions: Mapping[str, Version]) -> Snapshot:
-        if versions != {name: shelf.version for name, shelf in self._shelves.items()}:
-            self._adopt({name: self._shelf(name, version) for name, version in versions.items()})
-        return self._snapshot
+    def _load_changed(self, versions: Mapping[str, Version]) -> Contents:
+        if versions != {name: file.version for name, file in self._files.items()}:
+            self._adopt({name: self._load(name, version) for name, version in versions.items()})
+        return self._contents
 
-    def _shelf(self, name: str, version: Version) -> Shelf:
-        known = self._shelves.get(name)
-        if known and known.version == version:
-            return known
+    def _load(self, name: str, version: Version) -> NamespaceFile:
+        former = self._files.get(name)
+        if former and former.version == version:
+            return former
         path = self.path / name
         try:
             with opened_file(path) as file:
-                version = Version.of(os.fstat(file.fileno()))
+                version = _version_of(os.fstat(file.fileno()))
                 data = file.read()
         except OSError as error:
-            # Permissions can be given without a trace in the file's state, so this is tried each time.
-            return Shelf(UNKNOWN, damage=f"{path} cannot be read: {error.strerror or error}")
+            # Permissions may change without a new version, so this file is read again by each call.
+            return NamespaceFile(_UNREADABLE, damage=f"{path} cannot be read: {error.strerror or error}")
         try:
-            namespace, found = layout.parse(data)
-            if layout.file_name(namespace) != name:
-                raise StoreDamaged(f"it is of the namespace {namespace!r:.80}, whose file is {_short(namespace)}")
+            namespace, records = parse_file(data)
+            if file_name(namespace) != name:
+                place = file_name(namespace) if len(namespace) <= SHOWN else "another one"
+                raise StoreDamaged(f"it is of the namespace {namespace!r:.{SHOWN}}, whose file is {place}")
         except StoreDamaged as error:
-            return Shelf(version, damage=f"{path} is damaged: {error}; {_keep_copy(path, data)}")
-        records = {entry.id: Record(entry, former) for entry, former in found}
-        for entry_id in records.keys() & (known.records.keys() if known else ()):
-            records[entry_id].take_terms(known.records[entry_id])  # type: ignore[union-attr]
-        return Shelf(version, namespace, records)
+            return NamespaceFile(version, damage=f"{path} is damaged: {error}; {_keep_copy(path, data)}")
+        for entry_id, record in (former.records if former else {}).items():
+            if entry_id in records:  # keeps the terms of an unchanged text
+                records[entry_id] = record.replaced(records[entry_id].entry, records[entry_id].former)
+        return NamespaceFile(version, namespace, records)
 
-    def _adopt(self, shelves: dict[str, Shelf]) -> None:
-        """Make these the newest snapshot. Of two files with one id the second is taken for damaged."""
-        damaged = {name: shelf.damage for name, shelf in shelves.items() if shelf.damage}
-        sound: dict[str, Shelf] = {}
+    def _adopt(self, files: dict[str, NamespaceFile]) -> None:
+        """Take these as the newest files. Of two files with one id the second counts as damaged."""
+        damaged = {name: file.damage for name, file in files.items() if file.damage}
+        sound: dict[str, NamespaceFile] = {}
         records: dict[str, Record] = {}
-        for name, shelf in sorted(shelves.items()):
-            if shelf.damage:
+        for name, file in sorted(files.items()):
+            if file.damage:
                 continue
-            if twice := sorted(records.keys() & shelf.records.keys()):
-                other = layout.file_name(records[twice[0]].entry.namespace)
+            if twice := sorted(records.keys() & file.records.keys()):
+                other = file_name(records[twice[0]].entry.namespace)
                 damaged[name] = (
                     f"{self.path / name} is damaged: its entry {twice[0]} is in {other} too; "
-                    "remove one of them in an editor, or give it an id of its own"
+                    "remove one of them in an editor, or give it another id"
                 )
                 continue
-            sound[shelf.namespace] = shelf
-            records.update(shelf.records)
-        self._shelves = shelves
-        self._snapshot = Snapshot(dict(sorted(sound.items())), records, damaged)
+            sound[file.namespace] = file
+            records.update(file.records)
+        self._files = files
+        self._contents = Contents(dict(sorted(sound.items())), records, damaged)
 
-    def _commit(self, changed: Mapping[str, Mapping[str, Record]]) -> None:
-        """Bring these namespaces to disk, all or none. Raises `StoreFull`."""
-        texts = {
-            layout.file_name(namespace): layout.file_text(namespace, (record.text for record in records.values()))
-            if records
-            else None
-            for namespace, records in changed.items()
+    def _commit(self, contents: Contents, records: Mapping[str, Record]) -> None:
+        """Write the namespaces with changed records, all or none. Raises `StoreFull`."""
+        before = contents.records
+        changed = {
+            record.entry.namespace
+            for entry_id in before.keys() | records.keys()
+            if before.get(entry_id) is not records.get(entry_id)
+            for record in (before.get(entry_id), records.get(entry_id))
+            if record
         }
+        if not changed:
+            return
+        new: dict[str, dict[str, Record]] = {namespace: {} for namespace in changed}
+        for namespace in changed:
+            contents.of(namespace)  # a damaged file is not replaced
+        for entry_id in sorted(records):
+            if (namespace := records[entry_id].entry.namespace) in changed:
+                new[namespace][entry_id] = records[entry_id]
+        texts = {file_name(name): file_text(name, kept.values()) if kept else None for name, kept in new.items()}
         try:
-            self._sweep()
-            if len(texts) == 1:
-                ((name, text),) = texts.items()
-                self._put(self.path / name, text)
-            else:
-                self._put_together(texts)
+            self._write(texts)
         except OSError as error:
             raise _full(self.path, error) from error
-        shelves = dict(self._shelves)
-        for namespace, records in changed.items():
-            name = layout.file_name(namespace)
-            shelves.pop(name, None)
-            if records:
-                shelves[name] = Shelf(Version.of((self.path / name).stat()), namespace, records)
-        self._adopt(shelves)
+        files = {name: file for name, file in self._files.items() if name not in texts}
+        for namespace, kept in new.items():
+            if kept:
+                version = _version_of((self.path / file_name(namespace)).stat())
+                files[file_name(namespace)] = NamespaceFile(version, namespace, kept)
+        self._adopt(files)
 
-    def _put(self, path: Path, text: str | None) -> None:
-        """Replace a file, or remove it when there is no text."""
-        if text is None:
-            path.unlink(missing_ok=True)
-            sync_folder(self.path)
+    def _write(self, texts: Mapping[str, str | None]) -> None:
+        """Replace files by these texts, and remove those without a text."""
+        self._remove_unfinished()
+        if len(texts) == 1:
+            ((name, text),) = texts.items()
+            if text is None:
+                (self.path / name).unlink(missing_ok=True)
+                sync_folder(self.path)
+            else:
+                write_atomically(self.path / name, text.encode("utf-8"))
+                _set_unique_time(self.path / name)
             return
-        write_atomically(path, text.encode("utf-8"))
-        stamp(path)
-
-    def _put_together(self, texts: Mapping[str, str | None]) -> None:
         journal = self.path / JOURNAL_FILE
         try:
             for name, text in texts.items():
                 if text is not None:
                     write_atomically(self.path / (name + _NEW), text.encode("utf-8"))
-            names = {name: text is not None for name, text in texts.items()}
-            write_atomically(journal, json.dumps(names).encode("utf-8"))
+            write_atomically(journal, json.dumps({name: text is not None for name, text in texts.items()}).encode())
         except BaseException:
             if not journal.exists():
-                self._sweep()
+                self._remove_unfinished()
             raise
-        self._finish_begun()
+        self._finish_journal()
 
-    def _finish_begun(self) -> None:
-        """Do what the journal says, if there is one: its change has been decided."""
+    def _finish_journal(self) -> None:
+        """Finish the change of a journal, if there is one."""
         journal = self.path / JOURNAL_FILE
         try:
             data = file_bytes(journal)
@@ -318,49 +286,71 @@ class Folder:
             return
         try:
             names = json.loads(data)
-            if not isinstance(names, dict) or not all(_is_ours(name) for name in names):
+            if not isinstance(names, dict) or not all(_is_namespace_file(name) for name in names):
                 raise ValueError("it must name memory files")
         except ValueError as error:
             raise StoreDamaged(
-                f"{journal} is damaged ({error}); what it was to finish is in the files *{_NEW} beside it: "
+                f"{journal} is damaged ({error}); the files *{_NEW} next to it hold its change: "
                 "rename or remove them, and then the journal"
             ) from None
-        for name, stays in names.items():
-            path = self.path / name
-            fresh = self.path / (name + _NEW)
-            if not stays:
+        for name, has_text in names.items():
+            path, new = self.path / name, self.path / (name + _NEW)
+            if not has_text:
                 path.unlink(missing_ok=True)
-            elif fresh.exists():
-                os.replace(fresh, path)
-                stamp(path)
+            elif new.exists():
+                os.replace(new, path)
+                _set_unique_time(path)
         sync_folder(self.path)
         journal.unlink()
         sync_folder(self.path)
 
-    def _sweep(self) -> None:
-        """Remove what killed writers have left. The lock is ours, so nobody is writing now."""
+    def _remove_unfinished(self) -> None:
+        """Remove the temporary files of killed writers. The lock is held, so no process is writing."""
         for pattern in (".memory[-.]*", f"memory-*{_NEW}"):
-            for left in self.path.glob(pattern):
-                left.unlink(missing_ok=True)
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
 
 
-def _is_ours(name: str) -> bool:
+def _version_of(status: os.stat_result) -> Version:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _version(entry: os.DirEntry[str]) -> Version:
+    try:
+        return _version_of(entry.stat())
+    except OSError:  # a broken or circular link
+        return _UNREADABLE
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return the device and inode of a folder; None if there is none."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _set_unique_time(path: Path) -> None:
+    """Set the time of a new file by the clock: the file system's own times may be milliseconds apart."""
+    moment = time.time_ns()
+    with contextlib.suppress(OSError):
+        os.utime(path, ns=(moment, moment))
+
+
+def _is_namespace_file(name: str) -> bool:
     return name.startswith("memory-") and name.endswith(".json") and Path(name).name == name
 
 
-def _short(namespace: str) -> str:
-    return layout.file_name(namespace) if len(namespace) <= 80 else "another one"
-
-
 def _keep_copy(path: Path, data: bytes) -> str:
-    """Keep what was found beside it, once for each content, and tell what to do."""
+    """Copy a damaged file next to it, once for each content. Return what a person can do."""
     copy = path.with_name(f"{path.name}.damaged-{hashlib.sha256(data).hexdigest()[:12]}")
     try:
         if not copy.exists():
             write_atomically(copy, data)
     except OSError:
-        return "mend it in an editor, or move it away to begin anew"
-    return f"mend it in an editor, or remove it to begin anew; a copy is kept as {copy.name}"
+        return "correct it in an editor, or move it away to start with an empty namespace"
+    return f"correct it in an editor, or remove it to start with an empty namespace; a copy is kept as {copy.name}"
 
 
 def _full(path: Path, error: OSError) -> StoreFull:

@@ -1,4 +1,4 @@
-"""Leases in a small file of their own, written under the folder's lock."""
+"""Leases in a small JSON file, written under the folder's lock."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import NamedTuple
 from agentformer.errors import StoreFull
 from agentformer.memory.backends.local_json.folder import Folder
 from agentformer.records.files import file_bytes, write_atomically
+from agentformer.records.integrity.findings import Findings
 
 log = logging.getLogger("agentformer")
 
-LEASES_FILE = "memory.leases"
+_CLOCK_TOLERANCE = 1.0  # seconds
 _UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
-_CLOCK = 1.0  # seconds that two readings of the clock may differ by
 
 
 class _Lease(NamedTuple):
     holder: str
     ends_at: float  # seconds since 1970
-    seconds: float  # how long it was taken for
+    seconds: float  # its whole length
 
-    def runs(self, moment: float) -> bool:
-        """One with more time left than it was ever given is of a clock that has since been set back."""
-        return 0 < self.ends_at - moment <= self.seconds
+    def is_running(self, at: float) -> bool:
+        """Return False also if more time is left than the whole length: the clock was set back since."""
+        return 0 < self.ends_at - at <= self.seconds
 
 
 class Leases:
-    """Who may do a thing now, among all processes that have the folder open."""
+    """Leases of all processes that use the folder."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._path = folder.path / LEASES_FILE
+        self._path = folder.path / "memory.leases"
 
     def take(self, name: str, holder: str, seconds: float) -> bool:
-        """Take or prolong a lease; False when another holder has it."""
+        """Take or prolong a lease. Returns False if another holder has it."""
         with self._folder.locked():
             running = self._running()
             if name in running and running[name].holder != holder:
@@ -44,37 +44,44 @@ class Leases:
             self._write({**running, name: _Lease(holder, time.time() + seconds, seconds)})
             return True
 
-    def give_up(self, name: str, holder: str) -> None:
+    def release(self, name: str, holder: str) -> None:
+        """Give a lease up, if `holder` has it."""
         with self._folder.locked():
             running = self._running()
             if name in running and running[name].holder == holder:
-                self._write({key: lease for key, lease in running.items() if key != name})
+                del running[name]
+                self._write(running)
 
-    def strange(self, *, drop: bool) -> tuple[int, list[str]]:
-        """How many leases there are, and what is wrong with some of them; with `drop`, those go."""
-        with self._folder.locked():
+    def check(self, *, repair: bool) -> Findings:
+        """Check that the file can be read and no lease ends later than its own length from now."""
+        findings = Findings("leases", "leases can be read, and none ends later than its own length from now")
+        with findings.reading(), self._folder.locked():
             try:
-                kept, moment = self._kept(), time.time()
+                leases = self._read()
             except _UNREADABLE as error:
-                problems, kept = [f"{self._path.name} cannot be read: {error}"], {}
-            else:
-                later = [name for name, lease in kept.items() if lease.ends_at - moment > lease.seconds + _CLOCK]
-                problems = [f"the lease {name} was taken by a clock that was ahead of this one" for name in later]
-            if drop and problems:
+                leases = {}
+                findings.add(f"{self._path.name} cannot be read: {error}")
+            now = time.time()
+            findings.looked_at = len(leases)
+            for name, lease in leases.items():
+                if lease.ends_at - now > lease.seconds + _CLOCK_TOLERANCE:
+                    findings.add(f"the lease {name} was taken by a clock that was ahead of this one")
+            if repair and findings.found:
                 self._write(self._running())
-            return len(kept), problems
+                findings.mend(findings.found, "they are given up")
+        return findings
 
     def _running(self) -> dict[str, _Lease]:
-        """Leases whose time is not over. A file that makes no sense holds none: they are short, and no memory."""
+        """Return the leases whose time is not over. An unreadable file holds none: leases are short."""
         try:
-            kept = self._kept()
+            leases = self._read()
         except _UNREADABLE as error:
-            log.warning("%s cannot be read and is begun anew: %s", self._path, error)
+            log.warning("%s cannot be read and is replaced: %s", self._path, error)
             return {}
-        moment = time.time()
-        return {name: lease for name, lease in kept.items() if lease.runs(moment)}
+        now = time.time()
+        return {name: lease for name, lease in leases.items() if lease.is_running(now)}
 
-    def _kept(self) -> dict[str, _Lease]:
+    def _read(self) -> dict[str, _Lease]:
         try:
             return {
                 str(name): _Lease(str(holder), float(ends_at), float(seconds))

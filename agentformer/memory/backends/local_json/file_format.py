@@ -1,0 +1,158 @@
+"""The file of a namespace: JSON that people can read and edit. Every value is checked when a file is read.
+
+    {
+      "format": 1,
+      "namespace": "default",
+      "entries": [
+        {
+          "id": "0193...",
+          "content": "The keys hang in the blue cupboard.",
+          "created_at": "2026-11-20T09:30:00+00:00",
+          "history": [{"content": "The keys hang in the hall.", ...}]
+        }
+      ]
+    }
+
+Fields with their default value are left out; `history` holds former states, oldest first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, NoReturn
+
+from agentformer.errors import InvalidInput, StoreDamaged
+from agentformer.memory.backends.local_json.search import EntryTerms, analyze, indexed_text
+from agentformer.records import fields
+from agentformer.records.entry_json import entry_to_short_json, parse_entry
+from agentformer.types import MemoryEntry
+
+FORMAT = 1
+SHOWN = 80  # characters of a wrong value in a message
+_LONGEST_NAME = 120  # characters of an encoded namespace; file systems allow 255 for the whole name
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")  # no capitals: some file systems ignore case
+
+
+class Record:
+    """An entry with its former states, oldest first. Never changed: a changed entry is a new record."""
+
+    def __init__(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
+        self.entry = entry
+        self.former = former
+
+    def replaced(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] | None = None) -> Record:
+        """Return a record of another state, by default with the same history. Terms of an unchanged text are reused."""
+        record = Record(entry, self.former if former is None else former)
+        if "terms" in self.__dict__ and indexed_text(self.entry) == indexed_text(entry):
+            record.__dict__["terms"] = self.terms
+        return record
+
+    @cached_property
+    def terms(self) -> EntryTerms:
+        """The terms of the entry for the word search."""
+        return analyze(self.entry)
+
+    @cached_property
+    def text(self) -> str:
+        """The JSON text of the record in its namespace's file."""
+        namespace = self.entry.namespace
+        values = {"id": self.entry.id, **entry_to_short_json(self.entry, namespace=namespace)}
+        if self.former:
+            values["history"] = [entry_to_short_json(state, namespace=namespace) for state in self.former]
+        # Line breaks inside strings are escaped, so each one here stands between two values.
+        return json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False).replace("\n", "\n    ")
+
+
+def checked(entry: MemoryEntry) -> MemoryEntry:
+    """Return the entry as it is read back from a file. Raises `InvalidInput` for a value that a file cannot hold."""
+    fields.encodable("namespace", entry.namespace)
+    try:
+        values = json.loads(json.dumps(entry_to_short_json(entry, namespace=entry.namespace), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput("metadata", f"must be JSON values: {str(error)[:SHOWN]}") from None
+    return parse_entry({"id": entry.id, **values}, namespace=entry.namespace)
+
+
+def file_name(namespace: str) -> str:
+    """Return the file name of a namespace: plain letters as they are, others as in a URL, a long name by its digest."""
+    data = namespace.encode("utf-8", "surrogatepass")
+    name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in data)
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME // 2]}~{hashlib.sha256(data).hexdigest()[:32]}"
+    return f"memory-{name}.json"
+
+
+def file_text(namespace: str, records: Iterable[Record]) -> str:
+    """Return the text of a namespace's file."""
+    head = (
+        f'{{\n  "format": {FORMAT},\n  "namespace": {json.dumps(namespace, ensure_ascii=False)},\n  "entries": [\n    '
+    )
+    return head + ",\n    ".join(record.text for record in records) + "\n  ]\n}\n"
+
+
+def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
+    """Return the namespace and the records of a file, in order of id. Raises `StoreDamaged` with the place."""
+    content = _load_json(data)
+    if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
+        raise StoreDamaged('it must be an object with a list "entries"')
+    if content.get("format", FORMAT) != FORMAT:
+        raise StoreDamaged(f'its "format" is {content["format"]!r:.{SHOWN}}, and this version reads {FORMAT}')
+    if unknown := sorted(content.keys() - {"format", "namespace", "entries"}):
+        raise StoreDamaged(f'{unknown[0]!r:.{SHOWN}} does not belong next to "entries"')
+    namespace = content.get("namespace")
+    if not isinstance(namespace, str):
+        raise StoreDamaged('"namespace" must be a string')
+    records: dict[str, Record] = {}
+    for number, values in enumerate(content["entries"], 1):
+        where = f"entry {number}"
+        try:
+            record = _parse_record(values, namespace)
+        except InvalidInput as error:
+            where += f" (id {values['id']!r:.{SHOWN}})" if isinstance(values, dict) and "id" in values else ""
+            raise StoreDamaged(f"{where}, {error}") from None
+        if record.entry.id in records:
+            raise StoreDamaged(f"{where} has the id {record.entry.id} of an entry before it; give it another id")
+        records[record.entry.id] = record
+    return namespace, dict(sorted(records.items()))
+
+
+def _parse_record(values: Any, namespace: str) -> Record:
+    states = values.get("history", []) if isinstance(values, dict) else []
+    if not isinstance(states, list) or not all(isinstance(state, dict) for state in states):
+        raise InvalidInput("history", "must be a list of former states")
+    if isinstance(values, dict):
+        values = {name: value for name, value in values.items() if name != "history"}
+    entry = parse_entry(values, namespace=namespace)
+    if entry.namespace != namespace:
+        name = f"{entry.namespace!r:.{SHOWN}}"
+        raise InvalidInput("namespace", f"is {name}, which belongs into another file; leave it out")
+    return Record(entry, tuple(parse_entry({"id": entry.id, **state}, namespace=namespace) for state in states))
+
+
+def _load_json(data: bytes) -> Any:
+    try:
+        text = data.decode("utf-8-sig")  # some editors write a byte order mark
+        return json.loads(text, object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise StoreDamaged(f"line {line} is not UTF-8; save the file with that encoding") from None
+    except json.JSONDecodeError as error:
+        raise StoreDamaged(f"line {error.lineno} column {error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise StoreDamaged(f"it is no JSON: {str(error)[:200]}") from None
+
+
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):  # the next write would lose a value
+        names = [name for name, _ in pairs]
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has the key {duplicate!r:.{SHOWN}} twice")
+    return values
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")

@@ -1,0 +1,185 @@
+"""Changes and checks of the records of a store, as functions over a dict from id to `Record`.
+
+A change works on a copy of all records. After an error the copy is dropped, so no function undoes anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.memory.backends.local_json.file_format import Record
+from agentformer.records.duplicates import same
+from agentformer.records.history import wrong_past
+from agentformer.records.integrity.findings import Findings
+from agentformer.types import MemoryEntry, Use
+
+Records = dict[str, Record]
+
+
+def insert(records: Records, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
+    """Add an entry with its history. Raises `Conflict` for an id that exists."""
+    if entry.id in records:
+        raise Conflict(f"there is an entry {entry.id} already; update it or store under a new id")
+    records[entry.id] = Record(entry, former)
+
+
+def insert_unique(records: Records, entries: Sequence[MemoryEntry], ignored: Collection[str]) -> list[str]:
+    """Insert the entries that no stored entry repeats, and count a repetition for the others.
+
+    Returns for each entry the id of the entry that is stored now. Ids in `ignored` are about to be deleted.
+    """
+    by_content: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for record in records.values():
+        if record.entry.id not in ignored:
+            by_content[record.entry.namespace, record.entry.content].append(record.entry.id)
+    stored = []
+    for entry in entries:
+        candidates = by_content[entry.namespace, entry.content]
+        oldest = min((i for i in candidates if same(entry, records[i].entry)), default=None)
+        if oldest is None:
+            insert(records, entry)
+            candidates.append(entry.id)
+        else:
+            _add_counts(records, oldest, entry.created_at, access_count=1, repeat_count=1)
+        stored.append(oldest or entry.id)
+    return stored
+
+
+def count_uses(records: Records, uses: Iterable[Use]) -> None:
+    """Add to the counts of entries. Missing ids are ignored."""
+    for use in uses:
+        if use.id in records:
+            total = use.matches + use.reads + use.others
+            _add_counts(records, use.id, use.at, match_count=use.matches, read_count=use.reads, access_count=total)
+
+
+def _add_counts(records: Records, entry_id: str, at: datetime | None, **counts: int) -> None:
+    entry = records[entry_id].entry
+    totals = {name: getattr(entry, name) + count for name, count in counts.items()}
+    last = max((moment for moment in (entry.last_accessed, at) if moment), default=None)
+    records[entry_id] = records[entry_id].replaced(dataclasses.replace(entry, last_accessed=last, **totals))
+
+
+def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
+    """Return all ids that are deleted with these: their parts, summaries of any of them, and the parts of those."""
+    to_delete = _with_parts(records, ids)
+    while summaries := _summaries_of(records, to_delete) - to_delete:
+        to_delete |= _with_parts(records, summaries)
+    return to_delete
+
+
+def _with_parts(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
+    """Return the existing ones of these ids, and all entries below them by `parent_id` in the same namespace."""
+    parts: dict[tuple[str, str | None], list[str]] = defaultdict(list)
+    for entry_id, record in records.items():
+        parts[record.entry.namespace, record.entry.parent_id].append(entry_id)
+    visited: set[str] = set()
+    queue = [entry_id for entry_id in ids if entry_id in records]
+    while queue:
+        entry_id = queue.pop()
+        if entry_id not in visited:
+            visited.add(entry_id)
+            queue += parts[records[entry_id].entry.namespace, entry_id]
+    return visited
+
+
+def _summaries_of(records: Mapping[str, Record], ids: Collection[str]) -> set[str]:
+    """Return the live summaries of these entries, and the restored ones, which still quote them."""
+    summaries = {by for i in ids if (by := records[i].entry.archived_by) and by in records}
+    for entry_id, record in records.items():
+        entry = record.entry
+        if entry.kind == "summary" and entry.archived_at and any(link.id in ids for link in entry.derived_from):
+            summaries.add(entry_id)
+    return summaries
+
+
+def delete(records: Records, ids: Collection[str]) -> None:
+    """Delete entries as `with_dependents` gives them. Originals that stay become live again."""
+    for entry_id, record in list(records.items()):
+        if entry_id in ids:
+            del records[entry_id]
+        elif record.entry.archived_by in ids:
+            _revive(records, record)
+
+
+def consolidate(
+    records: Records, summary: MemoryEntry, ids: Iterable[str], versions: Mapping[str, int], at: datetime
+) -> None:
+    """Store a summary and archive its originals. Raises `Conflict`."""
+    summaries = {record.entry.archived_by for record in records.values()}
+    for entry_id in ids:
+        record = records.get(entry_id)
+        if record is None or not _is_live(record.entry, versions.get(entry_id)):
+            raise Conflict("some of the entries to archive are gone, changed, archived or superseded; select again")
+        if entry_id in summaries:
+            raise Conflict(f"{entry_id} is a summary of other entries and cannot be summarized; restore it first")
+        records[entry_id] = record.replaced(dataclasses.replace(record.entry, archived_at=at, archived_by=summary.id))
+    insert(records, summary)
+
+
+def _is_live(entry: MemoryEntry, version: int | None) -> bool:
+    return entry.archived_at is None and entry.superseded_by is None and version in (None, entry.version)
+
+
+def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
+    """Make a summary's originals live again and archive the summary. Returns the ids of the originals, sorted."""
+    summary = records.get(summary_id)
+    if summary is None:
+        raise NotFound(f"there is no entry {summary_id}")
+    originals = [record for record in records.values() if record.entry.archived_by == summary_id]
+    if not originals and summary.entry.archived_at is None:
+        raise InvalidInput("summary_id", f"{summary_id} is a {summary.entry.kind} without archived originals")
+    if not originals:
+        raise Conflict(f"{summary_id} was restored already; its originals are live")
+    for record in originals:
+        _revive(records, record)
+    records[summary_id] = summary.replaced(dataclasses.replace(summary.entry, archived_at=at))
+    return sorted(record.entry.id for record in originals)
+
+
+def _revive(records: Records, record: Record) -> None:
+    entry = dataclasses.replace(record.entry, archived_at=None, archived_by=None)
+    records[entry.id] = record.replaced(entry)
+
+
+def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
+    """Raise `InvalidInput` if a change of `archived_at` would separate a summary from its originals."""
+    if entry.archived_by is not None:
+        raise InvalidInput("archived_at", f"{entry.id} is replaced by a summary; restore {entry.archived_by} instead")
+    if any(record.entry.archived_by == entry.id for record in records.values()):
+        raise InvalidInput("archived_at", f"{entry.id} is a summary of other entries; restore it instead")
+
+
+def check_history(records: Mapping[str, Record]) -> Findings:
+    """Check that former versions belong to their entries and are older."""
+    findings = Findings("history", "former versions belong to their entries and are older", _EDIT, len(records))
+    for record in records.values():
+        if problem := wrong_past(record.entry.id, record.entry.version, record.former):
+            findings.add(problem, record.entry.id)
+    return findings
+
+
+def check_links(records: Mapping[str, Record]) -> Findings:
+    """Check that either a summary or its originals are live."""
+    findings = Findings("links", "originals of a summary are archived, and the summary is live", _EDIT)
+    for record in records.values():
+        entry = record.entry
+        if entry.archived_by is None:
+            continue
+        findings.looked_at += 1
+        summary = records.get(entry.archived_by)
+        prefix = f"entry {entry.id} was archived for the summary {entry.archived_by}, which is"
+        if summary is None or summary.entry.namespace != entry.namespace:
+            findings.add(f"{prefix} not there")
+        elif summary.entry.archived_at is not None:
+            findings.add(f"{prefix} archived too")
+        elif entry.archived_at is None:
+            findings.add(f"entry {entry.id} is live, and so is its summary {entry.archived_by}")
+    return findings
+
+
+_EDIT = "correct it in an editor"

@@ -1,0 +1,130 @@
+"""Scopes and word search over entries in memory.
+
+BM25 (Robertson and Zaragoza 2009) with the formula, terms and weights of the embedded backend's word index, so that
+both backends give the same scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from agentformer.index.words.index import BOOSTS
+from agentformer.records.salience import effective_salience
+from agentformer.records.scopes import OWNERS
+from agentformer.text.analysis import query_terms, text_terms
+from agentformer.text.languages import detect_language, language_code
+from agentformer.types import UNSEARCHED_KINDS, Decay, MemoryEntry, Scope
+
+_K1 = 1.2  # saturation of repeated words
+_B = 0.75  # penalty of long texts
+_EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTerms:
+    """Terms of an entry by field of the word index, with their frequencies, and its language."""
+
+    language: str
+    counts: dict[str, Counter[str]]
+    lengths: dict[str, int]
+
+
+def indexed_text(entry: MemoryEntry) -> tuple[str, str, str, str]:
+    """Return all values that decide an entry's terms."""
+    return entry.content, entry.title, entry.context, language_code(entry.metadata.get("language"))
+
+
+def analyze(entry: MemoryEntry) -> EntryTerms:
+    """Return the terms as the embedded backend indexes them: title and context count once a term."""
+    content, title, context, known_language = indexed_text(entry)
+    language = detect_language(content, known_language)
+    terms = text_terms(content, language)
+    around = text_terms(f"{title} {context}", language)
+    counts = {
+        "stems": Counter((*terms.stems, *dict.fromkeys(around.stems))),
+        "surface": Counter(terms.surface),
+        "parts": Counter(terms.parts),
+    }
+    return EntryTerms(language, counts, {name: count.total() for name, count in counts.items()})
+
+
+def bm25_scores(terms: Sequence[EntryTerms], text: str) -> dict[int, float]:
+    """Return the score of each entry that holds a word of `text`, by its position in `terms`."""
+    query = query_terms(text, sorted({entry.language for entry in terms}))
+    scores: dict[int, float] = defaultdict(float)
+    for field, boost in BOOSTS.items():
+        _add_field(scores, terms, field, Counter(getattr(query, field)), boost)
+    return scores
+
+
+def _add_field(
+    scores: dict[int, float], terms: Sequence[EntryTerms], field: str, query: Counter[str], boost: float
+) -> None:
+    """Add the scores of one field, term by term, so that equal texts get equal sums."""
+    average = sum(entry.lengths[field] for entry in terms) / max(1, len(terms))
+    postings: dict[str, list[tuple[int, int]]] = {term: [] for term in query}
+    for number, entry in enumerate(terms):
+        counts = entry.counts[field]
+        for term in query.keys() & counts.keys():
+            postings[term].append((number, counts[term]))
+    for term, posting in postings.items():
+        rarity = math.log(1 + (len(terms) - len(posting) + 0.5) / (len(posting) + 0.5))
+        for number, count in posting:
+            length = _K1 * (1 - _B + _B * terms[number].lengths[field] / average)
+            scores[number] += boost * query[term] * rarity * count * (_K1 + 1) / (count + length)
+
+
+def is_searched(entry: MemoryEntry) -> bool:
+    """Return False for documents and pages: only their chunks are searched."""
+    return entry.kind not in UNSEARCHED_KINDS
+
+
+def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
+    """Return a test of entries. Salience is computed for one moment, so that all entries are judged alike."""
+    optional = OWNERS if scope.or_nobody else ()
+    equal = {
+        name: (value, None) if name in optional else (value,)
+        for name in _EQUAL
+        if (value := getattr(scope, name)) is not None
+    }
+    decay = Decay(scope.decay.rates, scope.decay.at or datetime.now(UTC))
+
+    def admits(entry: MemoryEntry) -> bool:
+        return (
+            entry.namespace == scope.namespace
+            and (scope.include_archived or (entry.archived_at is None and entry.superseded_by is None))
+            and (not scope.tiers or entry.tier in scope.tiers)
+            and (not scope.kinds or entry.kind in scope.kinds)
+            and (not scope.categories or entry.category in scope.categories)
+            and all(getattr(entry, name) in values for name, values in equal.items())
+            and (scope.document_id is None or (entry.source and entry.source.document_id) == scope.document_id)
+            and _in_time(scope, entry.occurred_at)
+            and all(
+                key in entry.metadata and _equal(entry.metadata[key], value) for key, value in scope.metadata.items()
+            )
+            and (scope.min_salience <= 0 or effective_salience(entry, decay) >= scope.min_salience)
+        )
+
+    return admits
+
+
+def _in_time(scope: Scope, at: datetime | None) -> bool:
+    return (scope.occurred_from is None or (at is not None and at >= scope.occurred_from)) and (
+        scope.occurred_to is None or (at is not None and at < scope.occurred_to)
+    )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Compare JSON values: numbers by value, but true is not 1; lists in order, objects in any."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other)
