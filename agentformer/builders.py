@@ -135,8 +135,7 @@ def build_cleaner(
     settings: Settings, backend: MemoryBackend, embedder: Embedder, model: Callable[[], LanguageModel | None]
 ) -> MemoryCleaner:
     """Return the cleaner. Without a language model its summaries are extractive."""
-    from agentformer.memory.memory_cleaner import MemoryCleaner
-    from agentformer.memory.summaries.on_demand import OnDemandSummarizer
+    from agentformer.memory.memory_cleaner import MemoryCleaner, OnDemandSummarizer
 
     def summarizer(model: LanguageModel | None) -> Summarizer:
         from agentformer.memory.summaries.summarizer import Summarizer

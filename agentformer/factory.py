@@ -29,7 +29,7 @@ from agentformer.builders import (
 )
 from agentformer.errors import EmbedderUnavailable
 from agentformer.http.guarded import Usage
-from agentformer.memory.embed_retry import EmbedRetry
+from agentformer.memory.background import EmbedRetry
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import Originals
 from agentformer.settings import Settings, load_settings

@@ -1,8 +1,7 @@
-"""`MemoryCleaner`: old episodic entries of a session become summaries, which keep the way back to them.
+"""`MemoryCleaner`: replaces old episodic entries of a session by summaries that link back to them.
 
-Choosing is a pure function, summarising is the injected `Summarizer`, and the commit is `consolidate`: a crash
-anywhere leaves the originals live, or the summary with the originals archived. While a model writes, nothing is
-locked; what changed meanwhile makes the commit fail, and the group is left for the next time.
+A crash at any moment leaves either the originals live, or the summary stored and the originals archived. Nothing is
+locked while a model writes; if an original changes meanwhile, the commit fails and the group waits for the next run.
 """
 
 from __future__ import annotations
@@ -19,28 +18,29 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentformer.errors import AgentFormerError, Conflict, StoreError
-from agentformer.memory.summaries.background import Background, Clock
-from agentformer.memory.summaries.counting import MessageCounts
-from agentformer.memory.summaries.lines import in_order
-from agentformer.memory.summaries.outcomes import KIND, OUTCOMES
+from agentformer.memory.background import JobQueue, PeriodicThread
+from agentformer.memory.summaries.entries import OUTCOMES, SUMMARY_KIND, sort_by_time
 from agentformer.records.ids import new_id
-from agentformer.types import MemoryBackend, MemoryEntry, Scope
+from agentformer.types import LanguageModel, MemoryBackend, MemoryEntry, Scope
 
 if TYPE_CHECKING:
-    from agentformer.memory.summaries.summarizer import Summary
+    from agentformer.memory.summaries.summarizer import Summarizer, Summary
 
 log = logging.getLogger("agentformer")
 
-_PAGE = 1000  # entries read at once
-_AT_ONCE = 4  # groups cleaned while somebody waits, some milliseconds each; a long backlog is left to the background
+_PAGE = 1000  # entries read at a time
+_MAX_IMMEDIATE = 4  # groups cleaned while a caller waits, a few milliseconds each; the rest goes to the background
+_MAX_SESSIONS = 4096  # message counts kept in memory
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningReport:
-    """What one run did. `sessions` had something to clean, `summaries` are the ids of the new ones, `outcomes` say
-    how many came about in which way; `busy` are the sessions that somebody else was cleaning, `conflicts` the groups of
-    which an entry was changed meanwhile, or whose summary failed (`status` has the last error): both are for the next
-    run."""
+    """The result of one run.
+
+    `sessions` counts the sessions that had entries to summarize, `summaries` holds the new ids, `outcomes` counts how
+    they were made. `busy` names sessions that another caller was cleaning. `conflicts` counts groups in which an entry
+    changed meanwhile or whose summary failed (`status` has the last error); the next run takes both.
+    """
 
     sessions: int = 0
     summaries: tuple[str, ...] = ()
@@ -49,17 +49,26 @@ class CleaningReport:
     conflicts: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
 
+    def __add__(self, other: CleaningReport) -> CleaningReport:
+        return CleaningReport(
+            self.sessions + other.sessions,
+            self.summaries + other.summaries,
+            self.archived + other.archived,
+            self.busy + other.busy,
+            self.conflicts + other.conflicts,
+            dict(Counter(self.outcomes) + Counter(other.outcomes)),
+        )
+
 
 def select_groups(
     entries: Iterable[MemoryEntry], *, keep_recent: int, batch: int, leave: Collection[str] = ()
 ) -> list[list[str]]:
-    """Which of one session's live episodic entries become summaries together: groups of `batch` ids, in order of
-    time, the oldest group first.
+    """Group the ids of one session's live episodic entries for summaries: `batch` ids each, in order of time.
 
-    The newest `keep_recent` stay, and so does what does not fill a group. Entries of different agents, users or
-    projects share no group. What is a summary, or derived from something, never enters, nor what is to be left.
+    The newest `keep_recent` entries stay, and so do entries that do not fill a group. Entries of different agents,
+    users or projects are not mixed. Summaries, derived entries and the ids in `leave` are skipped.
     """
-    ordered = in_order(entry for entry in entries if entry.kind != KIND and not entry.derived_from)
+    ordered = sort_by_time(entry for entry in entries if entry.kind != SUMMARY_KIND and not entry.derived_from)
     groups: list[list[str]] = []
     open_groups: dict[tuple[str | None, ...], list[str]] = defaultdict(list)
     for entry in ordered[: max(0, len(ordered) - keep_recent)]:
@@ -72,8 +81,35 @@ def select_groups(
     return groups
 
 
-class Summarizes(Protocol):
-    """What makes one text of many entries, as `Summarizer` does."""
+class MessageCounter:
+    """Counts the messages of each session without asking the store each time. Thread-safe.
+
+    The store is asked for a new session and whenever the count reaches a multiple of `every`. Messages of other
+    processes count from then on; removed messages delay a cleaning by fewer than `every` messages.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._counts: dict[tuple[str, str], int] = {}  # by namespace and session
+        self._lock = threading.Lock()
+
+    def reached(self, session: tuple[str, str], count_stored: Callable[[], int]) -> bool:
+        """Return True if the message just stored completes a multiple of `every`."""
+        with self._lock:
+            count = self._counts.pop(session, None)
+            if count is not None and (count + 1) % self._every:
+                self._counts[session] = count + 1  # moves to the end: the first session is the least recently used
+                return False
+        stored = count_stored()  # if it raises, the session is counted in the store again next time
+        with self._lock:
+            self._counts[session] = stored
+            if len(self._counts) > _MAX_SESSIONS:
+                del self._counts[next(iter(self._counts))]
+        return stored % self._every == 0 if count is None else stored > count
+
+
+class SummaryWriter(Protocol):
+    """Makes one summary of several entries. `instant`: within milliseconds, without a model."""
 
     @property
     def instant(self) -> bool: ...
@@ -81,16 +117,49 @@ class Summarizes(Protocol):
     def summarize(self, originals: Sequence[MemoryEntry]) -> Summary: ...
 
 
-class MemoryCleaner:
-    """Cleans sessions of a backend. Thread-safe, and safe beside other processes: a lease lets one clean a session.
+class OnDemandSummarizer:
+    """Builds a `Summarizer` for each summary, and works without the language model if that cannot be built.
 
-    Entries without a session are no conversation, and stay.
+    A caller that adds a message cannot repair the model's settings, so its messages are summarized all the same.
+    `instant` is true if no language model is configured.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[LanguageModel | None], Summarizer],
+        model: Callable[[], LanguageModel | None],
+        *,
+        instant: bool,
+    ) -> None:
+        self._build = build
+        self._model = model
+        self._logged = ""
+        self.instant = instant
+
+    def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
+        """Return a summary; see `Summarizer.summarize`."""
+        try:
+            model = self._model()
+        except Exception as error:  # noqa: BLE001 - a plugin's model can raise anything
+            problem = str(error) if isinstance(error, AgentFormerError) else f"{type(error).__name__}: {error}"[:200]
+            if problem != self._logged:
+                self._logged = problem
+                log.warning("summaries are made without the language model: %s", problem)
+            summary = self._build(None).summarize(originals)
+            return dataclasses.replace(summary, outcome="extractive_unavailable", problems=(problem,))
+        return self._build(model).summarize(originals)
+
+
+class MemoryCleaner:
+    """Cleans the sessions of a backend. Thread-safe; a lease lets one thread of one process clean a session.
+
+    Entries without a session are not a conversation, and stay.
     """
 
     def __init__(
         self,
         backend: MemoryBackend,
-        summarizer: Summarizes,
+        summarizer: SummaryWriter,
         *,
         every: int = 10,
         keep_recent: int = 5,
@@ -99,8 +168,7 @@ class MemoryCleaner:
         lease_seconds: float = 300.0,
         ready: Callable[[], object] = lambda: None,
     ) -> None:
-        """`ready` makes what the summarizer needs, and raises what is wrong with it, before somebody who asks is
-        served; the triggers work without it."""
+        """`ready` loads what the summarizer needs, and raises its errors, before `run`; the triggers work without."""
         self._backend = backend
         self._ready = ready
         self._summarizer = summarizer
@@ -108,76 +176,82 @@ class MemoryCleaner:
         self._keep_recent = keep_recent
         self._batch = batch
         self._lease_seconds = lease_seconds
-        self._counts = MessageCounts(every)
-        self._background = Background(self._clean_quietly)
-        self._clock = Clock(interval, lambda: self._background.add((None, None)))
+        self._counter = MessageCounter(every)
+        self._queue = JobQueue(self._clean_quietly)
+        self._clock = PeriodicThread(interval, lambda: self._queue.add((None, None)))
         self._stopped = threading.Event()
         self._last_run: datetime | None = None
         self._last_error: str | None = None
 
     def run(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:
-        """Clean one session, one namespace, or everything; a session id alone is looked for in every namespace.
+        """Clean one session, one namespace, or everything, and return when done. Without a namespace, a session id is
+        looked for in every namespace.
 
-        Returns when all is done. A session that another process is cleaning is left to it. Originals that were
-        restored are summarised again, since somebody asks; the triggers leave them alone. Raises what `ready` raises,
-        such as `InvalidInput` for a language model that does not exist; then nothing was changed.
+        Sessions that another process is cleaning are skipped. Restored originals are summarized again, unlike by the
+        triggers. Raises what `ready` raises, such as `InvalidInput` for an unknown language model; nothing has changed
+        then.
         """
-        return self._run(namespace, session_id, again=True)
+        return self._run(namespace, session_id, on_request=True)
 
     def message_added(self, entry: MemoryEntry) -> None:
-        """The trigger: after each `every` messages of a session it is cleaned, at once without a model, else in the
-        background. What goes wrong in cleaning is logged, and never raised."""
+        """Clean the session after each `every` messages: at once without a model, else in the background. Errors of
+        the cleaning are logged, not raised."""
         if self._every <= 0 or entry.session_id is None:
             return
         scope = Scope(entry.namespace, kinds=("message",), session_id=entry.session_id, include_archived=True)
-        with self._quietly():
-            if not self._counts.reached((entry.namespace, entry.session_id), lambda: self._backend.count(scope)):
+        with self._logging_errors():
+            if not self._counter.reached((entry.namespace, entry.session_id), lambda: self._backend.count(scope)):
                 return
             if self._summarizer.instant:
-                self._run(entry.namespace, entry.session_id, most=_AT_ONCE)
+                self._run(entry.namespace, entry.session_id, max_groups=_MAX_IMMEDIATE)
             else:
-                self._background.add((entry.namespace, entry.session_id))
+                self._queue.add((entry.namespace, entry.session_id))
 
     def start(self) -> None:
-        """Begin to clean everything every `interval` seconds, where that is above 0."""
+        """Clean everything every `interval` seconds from now on, if `interval` is above 0."""
         self._clock.start()
 
     def close(self, seconds: float = 10.0) -> None:
-        """Stop the clock and finish what waits, for at most so many seconds. Idempotent."""
-        self._clock.stop()
-        if not self._background.close(seconds):
+        """Stop the clock and finish the queued jobs within `seconds`. Idempotent."""
+        self._clock.close()
+        if not self._queue.close(seconds):
             self._stopped.set()
-            log.warning("cleaning did not finish within %g s; the next run takes it up", seconds)
+            log.warning("cleaning did not finish within %g s; the next run continues it", seconds)
 
     def restore(self, summary_id: str) -> list[MemoryEntry]:
-        """Bring a summary's originals back, exactly as they were; the summary is archived. Errors are those of
-        `MemoryBackend.restore`."""
+        """Restore the originals of a summary unchanged and archive the summary. Raises what `MemoryBackend.restore`
+        raises."""
         return list(self._backend.restore(summary_id))
 
     def status(self) -> dict[str, Any]:
-        """How the stored summaries came about, over all namespaces, and how cleaning goes, as JSON values."""
+        """Return the outcomes of the stored summaries of all namespaces and the state of cleaning, as JSON values."""
         outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         for namespace in self._backend.namespaces():
             for outcome in OUTCOMES:
-                scope = Scope(namespace, kinds=(KIND,), metadata={"outcome": outcome}, include_archived=True)
+                scope = Scope(namespace, kinds=(SUMMARY_KIND,), metadata={"outcome": outcome}, include_archived=True)
                 outcomes[outcome] += self._backend.count(scope)
         return {
             "outcomes": dict(outcomes),
             "last_run": self._last_run.isoformat() if self._last_run else None,
             "last_error": self._last_error,
-            "queued": len(self._background),
+            "queued": len(self._queue),
         }
 
     def _run(
-        self, namespace: str | None, session_id: str | None, *, most: int | None = None, again: bool = False
+        self,
+        namespace: str | None,
+        session_id: str | None,
+        *,
+        max_groups: int | None = None,
+        on_request: bool = False,
     ) -> CleaningReport:
         report = CleaningReport()
         try:
-            if again:
+            if on_request:
                 self._ready()
             for name in self._backend.namespaces() if namespace is None else [namespace]:
                 for session in self._sessions(name) if session_id is None else [session_id]:
-                    report = _sum(report, self._clean(name, session, most, again))
+                    report += self._clean(name, session, max_groups, on_request)
         except Exception as error:
             self._last_error = str(error)
             raise
@@ -185,12 +259,12 @@ class MemoryCleaner:
         return report
 
     def _clean_quietly(self, job: tuple[str | None, str | None]) -> None:
-        with self._quietly():
+        with self._logging_errors():
             self._run(*job)
 
     @contextmanager
-    def _quietly(self) -> Iterator[None]:
-        """Whoever adds a message has stored it, and is told nothing of cleaning."""
+    def _logging_errors(self) -> Iterator[None]:
+        """Log errors instead of raising them: a caller that adds a message has stored it."""
         try:
             yield
         except AgentFormerError as error:
@@ -201,73 +275,71 @@ class MemoryCleaner:
             log.exception("cleaning failed")
 
     def _sessions(self, namespace: str) -> list[str]:
-        """Sessions with enough live entries to clean, sorted."""
+        """Return the sessions with enough live entries to clean, sorted."""
         counts = Counter(entry.session_id for entry in self._entries(Scope(namespace, tiers=("episodic",))))
         least = self._keep_recent + self._batch
         return sorted(session for session, count in counts.items() if session is not None and count >= least)
 
     def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
-        """The scope's entries in order of id, read a page at a time."""
+        """Yield the entries of the scope in order of id, read a page at a time."""
         after = ""
         while page := self._backend.list(scope, after=after, limit=_PAGE):
             yield from page
             after = page[-1].id
 
-    def _clean(self, namespace: str, session_id: str, most: int | None, again: bool) -> CleaningReport:
-        """Clean one session, if nobody else does; what is beyond `most` groups is left to the background."""
+    def _clean(self, namespace: str, session_id: str, max_groups: int | None, on_request: bool) -> CleaningReport:
+        """Clean one session under its lease; groups beyond `max_groups` are queued."""
         name = f"clean/{namespace}/{session_id}"
         holder = f"{os.getpid()}/{new_id()}"  # of this run: two threads must not share a lease either
         if not self._backend.lease(name, holder, self._lease_seconds):
             return CleaningReport(busy=(session_id,))
-        report = CleaningReport()
         try:
-            groups = self._groups(namespace, session_id, again)
+            groups = self._groups(namespace, session_id, on_request)
             report = CleaningReport(sessions=min(1, len(groups)))
-            for number, ids in enumerate(groups[:most]):
+            for number, ids in enumerate(groups[:max_groups]):
                 if number and not self._backend.lease(name, holder, self._lease_seconds):
-                    return _sum(report, CleaningReport(busy=(session_id,)))
+                    return report + CleaningReport(busy=(session_id,))
                 if self._stopped.is_set():
                     return report
-                report = _sum(report, self._attempt(session_id, ids))
+                report += self._summarize_group(session_id, ids)
         finally:
             self._backend.release(name, holder)
-        if most is not None and len(groups) > most:
-            self._background.add((namespace, session_id))
+        if max_groups is not None and len(groups) > max_groups:
+            self._queue.add((namespace, session_id))
         return report
 
-    def _groups(self, namespace: str, session_id: str, again: bool) -> list[list[str]]:
-        """What to summarise of a session. Texts are not kept: a long session is read through, and not held."""
+    def _groups(self, namespace: str, session_id: str, on_request: bool) -> list[list[str]]:
+        """Return the groups of a session to summarize. Texts are dropped at once, since a session can be long."""
         scope = Scope(namespace, tiers=("episodic",), session_id=session_id)
         entries = [dataclasses.replace(entry, content="", raw=None, metadata={}) for entry in self._entries(scope)]
-        restored = frozenset() if again else self._restored(namespace, session_id)
+        restored = frozenset() if on_request else self._restored(namespace, session_id)
         return select_groups(entries, keep_recent=self._keep_recent, batch=self._batch, leave=restored)
 
     def _restored(self, namespace: str, session_id: str) -> frozenset[str]:
-        """Originals of summaries that somebody did not want."""
-        live = Scope(namespace, kinds=(KIND,), session_id=session_id)
+        """Return the originals of archived summaries, which callers restored."""
+        live = Scope(namespace, kinds=(SUMMARY_KIND,), session_id=session_id)
         scope = dataclasses.replace(live, include_archived=True)
         if self._backend.count(scope) == self._backend.count(live):
-            return frozenset()  # as nearly always, and summaries need not be read
-        unwanted = (entry for entry in self._entries(scope) if entry.archived_at is not None)
-        return frozenset(link.id for summary in unwanted for link in summary.derived_from)
+            return frozenset()  # the usual case, in which no summary needs to be read
+        archived = (entry for entry in self._entries(scope) if entry.archived_at is not None)
+        return frozenset(link.id for summary in archived for link in summary.derived_from)
 
-    def _attempt(self, session_id: str, ids: Sequence[str]) -> CleaningReport:
-        """Summarise a group; what goes wrong with it alone keeps no other from being cleaned.
-
-        Raises `StoreError`: a store that fails does so for all of them.
-        """
+    def _summarize_group(self, session_id: str, ids: Sequence[str]) -> CleaningReport:
+        """Summarize a group; an error in one group does not stop the others. Raises `StoreError`."""
         try:
-            return self._summarise(ids)
+            return self._replace_by_summary(ids)
         except StoreError:
             raise
         except Exception as error:
             self._last_error = str(error)
-            log.exception("%d entries of session %r could not be summarised, and stay", len(ids), session_id)
+            log.exception("%d entries of session %r could not be summarized, and stay", len(ids), session_id)
             return CleaningReport(conflicts=1)
 
-    def _summarise(self, ids: Sequence[str]) -> CleaningReport:
-        """Summarise a group and commit; a conflict changes nothing."""
-        originals = [entry for entry in self._backend.get(ids) if _is_live(entry)]
+    def _replace_by_summary(self, ids: Sequence[str]) -> CleaningReport:
+        """Summarize a group and commit; a conflict changes nothing."""
+        originals = [
+            entry for entry in self._backend.get(ids) if entry.archived_at is None and entry.superseded_by is None
+        ]
         if len(originals) != len(ids):
             return CleaningReport(conflicts=1)
         summary = self._summarizer.summarize(originals)
@@ -281,18 +353,3 @@ class MemoryCleaner:
         except Conflict:
             return CleaningReport(conflicts=1)
         return CleaningReport(summaries=(stored.id,), archived=len(ids), outcomes={summary.outcome: 1})
-
-
-def _is_live(entry: MemoryEntry) -> bool:
-    return entry.archived_at is None and entry.superseded_by is None
-
-
-def _sum(one: CleaningReport, other: CleaningReport) -> CleaningReport:
-    return CleaningReport(
-        one.sessions + other.sessions,
-        one.summaries + other.summaries,
-        one.archived + other.archived,
-        one.busy + other.busy,
-        one.conflicts + other.conflicts,
-        dict(Counter(one.outcomes) + Counter(other.outcomes)),
-    )

@@ -17,7 +17,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.memory.embed_retry import EmbedRetry
+from agentformer.memory.background import EmbedRetry
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Matrix, Scope
 

@@ -16,10 +16,10 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, LanguageModelUnavailable, StoreError
+from agentformer.memory import memory_cleaner
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.memory_cleaner import MemoryCleaner, select_groups
-from agentformer.memory.summaries import counting
 from agentformer.memory.summaries.prompts import PROMPT_VERSION
 from agentformer.memory.summaries.summarizer import Summarizer
 from agentformer.records.entry_json import entry_to_json
@@ -616,8 +616,8 @@ class TestTriggers:
         assert len(live(backend)) <= 5 + 4 + 9
 
     def test_only_so_many_sessions_are_held(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(counting, "_SESSIONS", 2)
-        counts = counting.MessageCounts(10)
+        monkeypatch.setattr(memory_cleaner, "_MAX_SESSIONS", 2)
+        counts = memory_cleaner.MessageCounter(10)
         asked: list[str] = []
         for session in ("a", "b", "a", "c", "a", "b"):
             counts.reached(("n", session), lambda session=session: asked.append(session) or 1)

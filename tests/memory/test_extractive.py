@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.memory.summaries.entries import flatten
 from agentformer.memory.summaries.extractive import extract
-from agentformer.memory.summaries.lines import flat
 from agentformer.memory.summaries.verification import unsupported_claims
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
@@ -37,9 +37,9 @@ def sentences_of(entries: list[MemoryEntry]) -> dict[str, list[str]]:
     """Speaker -> all that may be quoted of them, flattened: runs of neighbouring sentences."""
     found: dict[str, list[str]] = {}
     for entry in entries:
-        own = [flat(entry.content[a:b]) for a, b in sentence_spans(entry.content)]
+        own = [flatten(entry.content[a:b]) for a, b in sentence_spans(entry.content)]
         runs = [" ".join(own[i:j]) for i in range(len(own)) for j in range(i + 1, len(own) + 1)]
-        found.setdefault(flat(entry.speaker or entry.role), []).extend(runs)
+        found.setdefault(flatten(entry.speaker or entry.role), []).extend(runs)
     return found
 
 

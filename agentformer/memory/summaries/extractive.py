@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.memory.facts import MAX_NUMBER_LENGTH
-from agentformer.memory.summaries.lines import flat, in_order, label, line
+from agentformer.memory.summaries.entries import flatten, line_of, sort_by_time, speaker_of
 from agentformer.memory.summaries.sentences import says_something, weight
 from agentformer.text.analysis import text_terms
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
@@ -75,7 +75,7 @@ def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: Count
     Never more than `max_tokens`. What is foremost has all the room there is. One line for each run of neighbouring
     sentences, led by its speaker. Empty only when not even a word of them fits.
     """
-    entries = in_order(entries)
+    entries = sort_by_time(entries)
     sentences = _sentences(entries, max_tokens)
     if not sentences:
         return ""
@@ -182,9 +182,9 @@ def _sentences(entries: Sequence[MemoryEntry], max_tokens: int) -> list[_Sentenc
     found = found[:: max(1, math.ceil(len(found) / _READ))]
     longest = max_tokens * _CHARACTERS + 1
     first = [entry.kind in _FOREMOST for entry in entries]
-    who = [label(entry) for entry in entries]
+    who = [speaker_of(entry) for entry in entries]
     flattened = [
-        _Sentence(number, place, flat(text[: 2 * longest])[:longest], who[number], first[number])
+        _Sentence(number, place, flatten(text[: 2 * longest])[:longest], who[number], first[number])
         for number, place, text in found
     ]
     return [each for each in flattened if each.text]
@@ -275,7 +275,7 @@ def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str
             runs[-1].append(each)
         else:
             runs.append([each])
-    return "\n".join(line(entries[run[0].entry], " ".join(each.text for each in run)) for run in runs)
+    return "\n".join(line_of(entries[run[0].entry], " ".join(each.text for each in run)) for run in runs)
 
 
 def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountTokens, *, labelled: bool = True) -> str:
@@ -283,7 +283,7 @@ def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountToke
     led by its speaker, if it is to be and that fits."""
 
     def fits(end: int, labelled: bool) -> bool:
-        return count_tokens(line(entry, text[:end]) if labelled else text[:end]) <= max_tokens
+        return count_tokens(line_of(entry, text[:end]) if labelled else text[:end]) <= max_tokens
 
     labelled = labelled and fits(1, True)
     low, high = 0, len(text) + 1  # a beginning of `low` fits, one of `high` does not
@@ -291,7 +291,7 @@ def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountToke
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle, labelled) else (low, middle)
     end = _border(text, low)
-    return line(entry, text[:end]) if labelled and end else text[:end].strip()
+    return line_of(entry, text[:end]) if labelled and end else text[:end].strip()
 
 
 def _border(text: str, limit: int) -> int:

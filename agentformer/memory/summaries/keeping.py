@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agentformer.memory.facts import Number, ascii_digits, find_numbers
-from agentformer.memory.summaries.lines import flat, label
+from agentformer.memory.summaries.entries import flatten, speaker_of
 from agentformer.memory.summaries.names import Vocabulary, inner_names
 from agentformer.text.dates.calendar import months, weekdays
 from agentformer.text.dates.dates import Day, find_dates, is_given
@@ -34,7 +34,7 @@ class _Figures:
     days: dict[tuple[Day, ...], str] = field(default_factory=dict)
 
     def add(self, text: str) -> None:
-        plain = ascii_digits(flat(text))
+        plain = ascii_digits(flatten(text))
         dates = find_dates(plain, loose=True)
         for mention in dates:
             self.days.setdefault(mention.readings, plain[mention.start : mention.end].strip())
@@ -57,14 +57,14 @@ def missing_facts(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
     if len(written) >= _ENOUGH_FIGURES and not _keeps_figures(summary, figures):
         found.append(f"numbers and dates ({_examples(written)})")
     language = detect_language(" ".join(text[:1000] for text in texts))
-    names = _names(texts, {label(entry) for entry in originals}, language)
+    names = _names(texts, {speaker_of(entry) for entry in originals}, language)
     if len(names) >= _ENOUGH_NAMES and not _keeps_names(summary, names, language):
         found.append(f"names ({_examples(names)})")
     return found
 
 
 def _keeps_figures(summary: str, figures: _Figures) -> bool:
-    plain = ascii_digits(flat(summary))
+    plain = ascii_digits(flatten(summary))
     values = {value for number in find_numbers(plain) for reading in number.readings for value in reading}
     if any(number.within(values) for number in figures.numbers):
         return True
@@ -80,7 +80,7 @@ def _keeps_figures(summary: str, figures: _Figures) -> bool:
 def _keeps_names(summary: str, names: Iterable[str], language: str) -> bool:
     words = [word for name in names for word in name.split() if len(word) > 1]
     # "": the summary may be in another language, so any ending will do
-    return any(any(map(Vocabulary([flat(summary)], each).has, words)) for each in (language, ""))
+    return any(any(map(Vocabulary([flatten(summary)], each).has, words)) for each in (language, ""))
 
 
 def _names(texts: Sequence[str], speakers: Collection[str], language: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentformer.memory.summaries.lines import label
+from agentformer.memory.summaries.entries import speaker_of
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, MemoryEntry
 
@@ -50,6 +50,6 @@ def again(asked: Sequence[ChatMessage], summary: str, problems: Sequence[str]) -
 
 def _message(number: int, entry: MemoryEntry, text: str) -> str:
     when = entry.occurred_at.strftime("%Y-%m-%d %H:%M") if entry.occurred_at else ""
-    who = f' speaker="{escape_line(label(entry))}"' if label(entry) else ""
+    who = f' speaker="{escape_line(speaker_of(entry))}"' if speaker_of(entry) else ""
     date = f' date="{when}"' if when else ""
     return f'<message number="{number}"{who}{date}>\n{escape_text(text)}\n</message>'

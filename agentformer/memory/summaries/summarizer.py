@@ -9,10 +9,17 @@ from dataclasses import dataclass
 from agentformer.errors import LanguageModelError
 from agentformer.llms.reasoning import strip_reasoning
 from agentformer.memory.summaries import prompts
+from agentformer.memory.summaries.entries import (
+    SUMMARY_CATEGORY,
+    SUMMARY_KIND,
+    Outcome,
+    flatten,
+    sort_by_time,
+    speaker_of,
+    time_of,
+)
 from agentformer.memory.summaries.extractive import CountTokens, extract
 from agentformer.memory.summaries.keeping import missing_facts
-from agentformer.memory.summaries.lines import flat, in_order, label, moment_of
-from agentformer.memory.summaries.outcomes import CATEGORY, KIND, Outcome
 from agentformer.memory.summaries.verification import unsupported_claims
 from agentformer.records.ids import new_id
 from agentformer.text.dates.calendar import format_range
@@ -43,11 +50,11 @@ class Summary:
 
         Speakers and time range go into title and context, which are searched and shown but are not part of the text.
         """
-        originals = in_order(originals)
-        first, last = moment_of(originals[0]), moment_of(originals[-1])
+        originals = sort_by_time(originals)
+        first, last = time_of(originals[0]), time_of(originals[-1])
         language = detect_language(self.text, detect_language(" ".join(entry.content[:1000] for entry in originals)))
-        speakers = list(dict.fromkeys(flat(entry.speaker) for entry in originals if entry.speaker.strip()))
-        named = ", ".join(list(dict.fromkeys(filter(None, map(label, originals))))[:_MOST_NAMES])
+        speakers = list(dict.fromkeys(flatten(entry.speaker) for entry in originals if entry.speaker.strip()))
+        named = ", ".join(list(dict.fromkeys(filter(None, map(speaker_of, originals))))[:_MOST_NAMES])
         when = format_range(first, last, language) if first and last else ""
         known = {"language": language} if language else {}
         place = originals[0]
@@ -55,7 +62,7 @@ class Summary:
             id=new_id(),
             content=self.text,
             tier="semantic",
-            kind=KIND,
+            kind=SUMMARY_KIND,
             namespace=place.namespace,
             session_id=place.session_id,
             agent_id=place.agent_id,
@@ -63,7 +70,7 @@ class Summary:
             project=place.project,
             title=": ".join(filter(None, (named, when)))[:300],
             context=", ".join(filter(None, (named, when))),
-            category=CATEGORY,
+            category=SUMMARY_CATEGORY,
             derived_from=tuple(Link(entry.id) for entry in originals),
             occurred_at=last,
             metadata={
@@ -109,7 +116,7 @@ class Summarizer:
         be reached, or its adapter takes an answer without any text for no answer. Marks such as [1] that cite the
         messages are taken out. The text is empty only when `max_tokens` leave room for nothing.
         """
-        originals = in_order(originals)
+        originals = sort_by_time(originals)
         if self._model is None:
             return self._extractive(originals, "extractive")
         asked = prompts.messages(originals, self._shown(originals), self._max_tokens)

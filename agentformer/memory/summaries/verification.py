@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentformer.memory.facts import ascii_digits, find_numbers
-from agentformer.memory.summaries.lines import flat, line
+from agentformer.memory.summaries.entries import flatten, line_of
 from agentformer.memory.summaries.names import Vocabulary, unknown_names
 from agentformer.text.dates.calendar import months
 from agentformer.text.dates.dates import Day, Mention, day_of_moment, find_dates, is_given
@@ -38,7 +38,7 @@ def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[s
     """What of the summary's numbers, dates and names is in no original's content, speaker or time, in order:
     "number 7", "date 8 June 2023", "name Robert". Empty for a faithful summary."""
     language = detect_language(summary, detect_language(" ".join(entry.content[:1000] for entry in originals)))
-    text = _without_list_numbers("\n".join(map(flat, summary.splitlines())))
+    text = _without_list_numbers("\n".join(map(flatten, summary.splitlines())))
     known = _known(originals, language)
     found = sorted([*_wrong_dates(text, known), *_wrong_names(text, known, language)])
     return list(dict.fromkeys(problem for _, problem in found))[:_MOST]
@@ -62,11 +62,11 @@ def _known(originals: Sequence[MemoryEntry], language: str) -> _Known:
 
 def _texts(entry: MemoryEntry) -> Iterator[str]:
     """All that the entry says, as a whole and as the lines that a summary may take from it."""
-    yield flat(entry.content)
-    yield flat(entry.speaker)
+    yield flatten(entry.content)
+    yield flatten(entry.speaker)
     yield entry.role
     for span in sentence_spans(entry.content):
-        yield line(entry, entry.content[span.start : span.end])
+        yield line_of(entry, entry.content[span.start : span.end])
 
 
 def _wrong_dates(text: str, known: _Known) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,138 @@
+"""Background threads of a memory: a queue of jobs, a periodic call, and the retry of failed embedding."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from agentformer.types import MemoryBackend
+
+log = logging.getLogger("agentformer")
+
+_MAX_WAIT = 300.0  # seconds between two tries; an embedder that was away for hours is noticed within minutes
+_JITTER = 0.2  # so that many processes do not call one server at the same moment
+Job = TypeVar("Job", bound=Hashable)
+
+
+class JobQueue(Generic[Job]):
+    """Runs jobs one after another in a daemon thread; equal jobs wait only once. Thread-safe.
+
+    `run` must not raise. The thread ends when the queue is empty, so that it does not keep its owner alive.
+    """
+
+    def __init__(self, run: Callable[[Job], object]) -> None:
+        self._run = run
+        self._waiting: dict[Job, None] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, job: Job) -> None:
+        """Queue a job. Does nothing if an equal job waits already or the queue is closed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._waiting[job] = None
+            if self._thread is None or not self._thread.is_alive():  # a fork does not copy threads
+                self._thread = threading.Thread(target=self._work, name="agentformer-cleaner", daemon=True)
+                self._thread.start()
+
+    def close(self, seconds: float) -> bool:
+        """Accept no more jobs and wait up to `seconds` for the queued ones; return False on timeout. Idempotent."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(max(0.0, seconds))
+        with self._lock:
+            self._waiting.clear()  # after a timeout only the running job finishes
+        return not thread.is_alive()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                job = next(iter(self._waiting))
+                del self._waiting[job]
+            self._run(job)
+
+
+class PeriodicThread:
+    """Calls `tick` every `seconds` on a daemon thread, first after that time; 0 starts no thread.
+
+    After a `tick` that returns True the next wait is twice as long as the last. The thread holds this object only while
+    `tick` runs, and ends when the object is dropped.
+    """
+
+    name = "agentformer-clock"
+    jitter = 0.0  # by which fraction a wait varies at random
+
+    def __init__(self, seconds: float, tick: Callable[[], object] | None = None) -> None:
+        self._seconds = min(seconds, threading.TIMEOUT_MAX / 2)  # half: jitter adds to it
+        self._tick = tick
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. Idempotent."""
+        if self._thread is None and self._seconds > 0 and not self._stopped.is_set():
+            arguments = (weakref.ref(self), self._stopped, self._seconds, self.jitter)
+            self._thread = threading.Thread(target=_run_periodically, args=arguments, name=self.name, daemon=True)
+            self._thread.start()
+            weakref.finalize(self, self._stopped.set).atexit = False
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Stop the thread and wait up to `seconds` for a running `tick`. Idempotent."""
+        self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+
+    def tick(self) -> bool:
+        """Call the function; return True to wait longer before the next call."""
+        if self._tick is not None:
+            self._tick()
+        return False
+
+
+class EmbedRetry(PeriodicThread):
+    """Embeds the entries that wait for their vectors, every `seconds`; waits longer after a failure."""
+
+    name = "agentformer-embedding"
+    jitter = _JITTER
+
+    def __init__(self, backend: MemoryBackend, seconds: float) -> None:
+        super().__init__(seconds)
+        self._backend = backend
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Stop the thread and wait up to `seconds` for a running batch. Idempotent."""
+        super().close(seconds)
+
+    def tick(self) -> bool:
+        """Embed the queue; return True if entries still wait."""
+        try:
+            return self._backend.embed_pending(refused=False) > 0
+        except Exception as error:  # noqa: BLE001 - the thread goes on after any error
+            if not self._stopped.is_set():
+                log.warning("pending entries could not be embedded: %s", error)
+            return True
+
+
+def _run_periodically(
+    reference: weakref.ref[PeriodicThread], stopped: threading.Event, seconds: float, jitter: float
+) -> None:
+    wait = seconds
+    while not stopped.wait(wait * (1 + random.uniform(-jitter, jitter))):  # noqa: S311
+        owner = reference()
+        wait = min(wait * 2, _MAX_WAIT) if owner and owner.tick() else seconds
+        del owner
