@@ -161,9 +161,10 @@ def build_memory(
     embedder: Embedder,
     cleaner: MemoryCleaner,
     usage: UsageCounter,
-    released: Callable[[Iterable[str]], None],
+    discard_originals: Callable[[Iterable[str]], None],
 ) -> MemoryManager:
-    """Return the memory over a backend. `released` gets the digests of files whose documents were deleted."""
+    """Return the memory over a backend. `discard_originals` gets the digests of files whose documents
+    were deleted."""
     from agentformer.memory.core import CoreMemory
     from agentformer.memory.hierarchical import HierarchicalMemory
     from agentformer.memory.memory_manager import MemoryManager, PartBuilders
@@ -180,22 +181,21 @@ def build_memory(
 
         return Recall(backend, noise_floor=settings.noise_floor)
 
-    def audit(*arguments: Any, **options: Any) -> AuditReport:
+    def audit_report(**scope: Any) -> AuditReport:
         from agentformer.memory.audit.audit import audit
 
-        return audit(*arguments, **options)
+        return audit(backend, count_tokens=count_tokens, block_tokens=settings.core_block_tokens, **scope)
 
     core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
     return MemoryManager(
         backend,
         HierarchicalMemory(backend, core, working_messages=settings.working_messages),
         cleaner,
-        PartBuilders(context_builder, recall, audit),
+        PartBuilders(context_builder, recall, audit_report),
         usage,
         decay_rates=settings.decay_rates,
         context_tokens=settings.context_tokens,
-        count_tokens=count_tokens,
-        released=released,
+        discard_originals=discard_originals,
     )
 
 

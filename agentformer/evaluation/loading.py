@@ -27,7 +27,7 @@ from typing import Any
 from agentformer.errors import DocumentError, EmbedderUnavailable, InvalidInput
 from agentformer.evaluation.dataset import Dataset, Passage, Question
 from agentformer.evaluation.moments import moment_of, stated
-from agentformer.memory import validation as arguments
+from agentformer.memory import validation
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.documents import Document
 from agentformer.rag.ingest import document_entries
@@ -94,7 +94,7 @@ class Loader:
                 self._memory.add_messages([self._moment(_message(each)) for each in said_ones])
             except InvalidInput:
                 for each in said_ones:  # one of them is to be named
-                    _named(each, lambda passage: [arguments.new_message(_message(passage))])
+                    _named(each, lambda passage: [validation.new_message(_message(passage))])
                 raise
         if others:
             self._backend.store(others)
@@ -118,7 +118,7 @@ class Loader:
             "occurred_at": moment_of(stated(meta)),
             "namespace": namespace_of(meta),
         }
-        return [arguments.new_entry(values)]
+        return [validation.new_entry(values)]
 
     def _document(self, passage: Passage) -> list[MemoryEntry]:
         title = said(passage.meta, TITLE)[:_MOST_TITLE]
@@ -200,7 +200,7 @@ def _message(passage: Passage) -> dict[str, Any]:
     """`add_message`'s arguments."""
     meta = passage.meta
     role = said(meta, ROLE)
-    known = role.lower() in arguments.ROLES
+    known = role.lower() in validation.ROLES
     language = said(meta, LANGUAGE)
     return {
         "session_id": said(meta, SESSION) or said(meta, CONVERSATION),

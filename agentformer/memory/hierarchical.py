@@ -1,65 +1,85 @@
-"""The four tiers and their rules, over any backend.
+"""`HierarchicalMemory`: the four tiers and their rules, over any backend.
 
-*Core*: named blocks of bounded size, always in context (`core.py`). *Working*: the last messages of a session,
-and notes stored in this tier. *Episodic*: all that happened, with time, speaker, session and project; what a
-summary stands for is kept and found here. *Semantic*: facts, summaries, chunks, searched like everything.
+*Core*: named blocks of limited size, always in context (`core.py`). *Working*: the last messages of a session, and
+notes stored in this tier. *Episodic*: everything that happened, with time, speaker, session and project, including what
+a summary covers. *Semantic*: facts, summaries and chunks of documents.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
-from agentformer.memory.core import CoreMemory
+from agentformer.errors import InvalidInput
+from agentformer.memory.core import BLOCK_KIND, CoreMemory, block_id
 from agentformer.records.codec import happened_at
 from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
-_SPARE = 20  # hits asked for beyond the limit, for superseded ones to be left out
+_EXTRA = 20  # entries read beyond the limit, because superseded ones are left out
+_PAGE = 1000
 
 
 class HierarchicalMemory:
-    """The tiers of a backend. `working_messages` is how many messages of a session are at hand."""
+    """The tiers of a backend. The working tier of a session is its last `working_messages` messages."""
 
     def __init__(self, backend: MemoryBackend, core: CoreMemory, *, working_messages: int) -> None:
         self._backend = backend
         self.core = core
         self.working_messages = working_messages
 
-    def working(self, scope: Scope) -> list[MemoryEntry]:
-        """The last messages and notes of the scope's session, oldest first, whether or not a summary stands for
-        them."""
-        wide = dataclasses.replace(scope, tiers=(), include_archived=True)
-        messages = self._latest(dataclasses.replace(wide, kinds=wide.kinds or ("message",)))
-        notes = self._latest(dataclasses.replace(wide, tiers=("working",)))
-        found = {e.id: e for e in (*messages, *notes) if e.kind == "message" or e.tier == "working"}
-        return sorted(found.values(), key=_by_time)[-self.working_messages :]
+    def check_tier(self, entry: MemoryEntry) -> MemoryEntry:
+        """Return the entry as its tier stores it. Raises `InvalidInput` if the entry breaks a rule of its tier."""
+        if entry.tier == "working" and entry.session_id is None:
+            raise InvalidInput("session_id", "is missing; an entry of working memory belongs to a session")
+        if entry.tier != "core":
+            return entry
+        self.core.check(entry.title or "(untitled)", entry.content)
+        if not entry.title:
+            return entry
+        own_id = block_id(entry.title, entry.namespace, entry.agent_id, entry.user_id)
+        return dataclasses.replace(entry, id=own_id, kind=BLOCK_KIND if entry.kind == "fact" else entry.kind)
 
-    def _latest(self, scope: Scope) -> list[MemoryEntry]:
-        found = self._backend.latest(scope, limit=self.working_messages + _SPARE)
-        return [entry for entry in found if entry.superseded_by is None][: self.working_messages]
+    def check_update(self, former: MemoryEntry, changes: Mapping[str, Any]) -> None:
+        """Raise `InvalidInput` if changes break a rule of the entry's tier."""
+        if former.tier != "core":
+            return
+        if changes.get("title", former.title) != former.title:
+            raise InvalidInput("title", "of a core block is its name and cannot change; create another block")
+        self.core.check(former.title or former.id, changes.get("content", former.content))
+
+    def working(self, scope: Scope) -> list[MemoryEntry]:
+        """Return the last messages and notes of the scope's session, oldest first, summarized or not."""
+        wide = dataclasses.replace(scope, tiers=(), include_archived=True)
+        messages = self._latest(dataclasses.replace(wide, kinds=wide.kinds or ("message",)), self.working_messages)
+        notes = self._latest(dataclasses.replace(wide, tiers=("working",)), self.working_messages)
+        entries = {e.id: e for e in (*messages, *notes) if e.kind == "message" or e.tier == "working"}
+        return sorted(entries.values(), key=_by_time)[-self.working_messages :]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[MemoryEntry]:
-        """Every message of a session in the order in which it was said, with `content` word for word as it came,
-        summarised or not."""
+        """Return every message of a session in order of time, its `content` as it was received, summarized or not."""
         scope = Scope(namespace, kinds=("message",), session_id=session_id, include_archived=True)
         messages: list[MemoryEntry] = []
-        while page := self._backend.list(scope, after=messages[-1].id if messages else "", limit=1000):
+        while page := self._backend.list(scope, after=messages[-1].id if messages else "", limit=_PAGE):
             messages += page
-        said = [m if m.raw is None else dataclasses.replace(m, content=m.raw) for m in messages]
-        return sorted(said, key=_by_time)
+        originals = [m if m.raw is None else dataclasses.replace(m, content=m.raw) for m in messages]
+        return sorted(originals, key=_by_time)
 
     def recent(self, scope: Scope, limit: int) -> list[MemoryEntry]:
-        """The newest episodic entries of the scope, newest first."""
-        wide = _episodic(scope)
-        return [e for e in self._backend.latest(wide, limit=limit + _SPARE) if e.superseded_by is None][:limit]
+        """Return the newest episodic entries of the scope, newest first, summarized or not."""
+        return self._latest(_episodic(scope), limit)
 
     def relevant(self, query: str, scope: Scope, limit: int) -> Hits:
-        """The episodic entries of the scope that bear most on `query`, of all that ever happened."""
-        hits = self._backend.search(Query(query, _episodic(scope), limit + _SPARE))
+        """Search the episodic entries of the scope, summarized or not."""
+        hits = self._backend.search(Query(query, _episodic(scope), limit + _EXTRA))
         return Hits([hit for hit in hits if hit.entry.superseded_by is None][:limit], hits.warnings)
+
+    def _latest(self, scope: Scope, limit: int) -> list[MemoryEntry]:
+        entries = self._backend.latest(scope, limit=limit + _EXTRA)
+        return [entry for entry in entries if entry.superseded_by is None][:limit]
 
 
 def _episodic(scope: Scope) -> Scope:
-    """What a summary stands for still happened."""
     return dataclasses.replace(scope, tiers=("episodic",), include_archived=True)
 
 

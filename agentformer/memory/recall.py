@@ -1,4 +1,4 @@
-"""The ranking of a memory search, and the reason why a search found nothing."""
+"""`Recall`: a memory search with its ranking, and the reason why a search found nothing."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ class Recall:
         elif query.mode == "hybrid":
             ranked = above_noise(ranked, self._noise_floor)
         best = latest_first([hit for hit in ranked if hit.score >= min_score])[: query.limit]
-        return Hits(best, hits.warnings) if best else Hits((), (*hits.warnings, *why_nothing(self._backend, wider)))
+        return Hits(best, hits.warnings) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 
-
-def why_nothing(backend: MemoryBackend, query: Query) -> tuple[str, ...]:
-    """Return reasons in plain words. Other namespaces are not named: the caller may have no right to know them."""
-    scope = query.scope
-    everything = dataclasses.replace(scope, include_archived=True)
-    if not query.text.strip() or backend.count(everything) == 0:
-        place = f"namespace {scope.namespace!r}"
-        return (f"{place} holds nothing in this scope",) if scope.namespace not in backend.namespaces() else ()
-    if scope.include_archived:
-        return ()
-    hits = backend.search(dataclasses.replace(query, scope=everything, limit=_ARCHIVED, min_score=0.0))
-    behind = sum(hit.entry.archived_by is not None for hit in relevant_hits(query.text, hits))
-    return (f"summaries stand for entries that bear on it ({behind}); include_archived finds them",) if behind else ()
+    def _why_nothing(self, query: Query) -> tuple[str, ...]:
+        """Return the reason for an empty result. Other namespaces are not named: the caller may lack the right."""
+        scope = query.scope
+        everything = dataclasses.replace(scope, include_archived=True)
+        if not query.text.strip() or self._backend.count(everything) == 0:
+            exists = scope.namespace in self._backend.namespaces()
+            return () if exists else (f"namespace {scope.namespace!r} has no entries in this scope",)
+        if scope.include_archived:
+            return ()
+        hits = self._backend.search(dataclasses.replace(query, scope=everything, limit=_ARCHIVED, min_score=0.0))
+        summarized = sum(hit.entry.archived_by is not None for hit in relevant_hits(query.text, hits))
+        if not summarized:
+            return ()
+        return (f"archived originals of summaries match ({summarized}); include_archived finds them",)

@@ -354,7 +354,7 @@ def test_a_document_goes_whole_with_a_scope_that_holds_a_part_of_it(af: AgentFor
 def test_a_search_that_finds_nothing_says_why(memory: MemoryManager) -> None:
     memory.store("something", namespace="full")
     (warning,) = memory.search("something", namespace="empty").warnings
-    assert "'empty' holds nothing" in warning and "full" not in warning
+    assert "'empty' has no entries" in warning and "full" not in warning
     assert memory.search("unheard of", namespace="full").warnings == ()
 
 
@@ -364,7 +364,7 @@ def test_a_search_tells_of_what_only_originals_of_summaries_hold(memory: MemoryM
     memory.clean()
     memory.update(memory.list(kinds=["summary"])[0].id, content="Nothing of note.")
     hits = memory.search("zirconium ledger", relevant_only=True)
-    assert hits == [] and "entries that bear on it (1)" in hits.warnings[0]
+    assert hits == [] and "originals of summaries match (1)" in hits.warnings[0]
     assert len(memory.search("zirconium ledger", relevant_only=True, include_archived=True)) == 1
 
 

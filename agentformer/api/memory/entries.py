@@ -15,7 +15,7 @@ from agentformer.api.operations import Operations, always
 from agentformer.api.response import reply
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.memory import validation as arguments
+from agentformer.memory import validation
 
 TAG = "memories"
 ALL = "/api/memory"
@@ -179,7 +179,7 @@ def _of_item(items: list[dict[str, Any]], error: InvalidInput) -> InvalidInput:
     """The error with the number of the item that it is about, where one alone shows which."""
     for number, item in enumerate(items):
         try:
-            arguments.new_entry(item)
+            validation.new_entry(item)
         except InvalidInput as found:
             return InvalidInput(f"items[{number}].{found.field}", str(found).removeprefix(f"{found.field}: "))
     return error
