@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from agentformer.evaluation.trial import Trial
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
-    from agentformer.records.integrity.recover import Salvaged
+    from agentformer.records.integrity.recover import Recovered
     from agentformer.tools.rag_tool import RAGTool
     from agentformer.tools.toolbox import Toolbox
 
@@ -302,7 +302,7 @@ def present(settings: Settings) -> bool:
     return any(of_backends("present", settings))
 
 
-def salvage(settings: Settings) -> list[Salvaged]:
+def salvage(settings: Settings) -> list[Recovered]:
     """Copy the readable records of a memory that cannot be opened into a new file in place of the damaged one, which
     is kept. Raises `StoreError` if nothing can be read, or another process has the store open."""
     return [salvaged for salvaged in of_backends("salvagers", settings) if salvaged]

@@ -31,10 +31,9 @@ import agentformer
 from agentformer.llms.echo import EchoModel
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.confidence import BASELINES, ConfidenceFeatures, confidence_features
-from agentformer.records.ids import new_id
 from agentformer.settings import Settings, load_settings
 from agentformer.text.languages import detect_language
-from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Query, Scope
+from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Query, Scope, new_id
 from bench.data import DATA, DataSet, Row, load
 
 SETS = (

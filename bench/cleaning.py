@@ -31,11 +31,10 @@ from agentformer.memory.memory_cleaner import MemoryCleaner
 from agentformer.memory.summaries.summarizer import Summarizer
 from agentformer.memory.summaries.verification import unsupported_claims
 from agentformer.records.entry_json import entry_to_json
-from agentformer.records.ids import new_id
 from agentformer.text.analysis import text_terms
 from agentformer.text.languages import FUNCTION_WORDS, stem
 from agentformer.text.sentences import sentence_spans
-from agentformer.types import MemoryEntry
+from agentformer.types import MemoryEntry, new_id
 from bench.data import DataSet, Row, load
 
 _TOP = 20  # terms of a group's originals that a summary should hold

@@ -1,1 +1,1 @@
-"""Access: keys, and what they let their holders do."""
+"""Access control: API keys, their rights, and the hosts and origins that requests name."""

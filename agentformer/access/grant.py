@@ -1,4 +1,4 @@
-"""What a caller may do, and in which namespaces."""
+"""The rights of a caller, and the namespaces they apply to."""
 
 from __future__ import annotations
 
@@ -15,55 +15,54 @@ RIGHTS: tuple[Right, ...] = ("read", "write", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of a key. `admin` holds the other two; `write` does not hold `read`, so that a key may bring things
-    in without seeing what is there. Without namespaces, every one is reached."""
+    """The rights of a key. `admin` includes the other two; `write` does not include `read`, so that a key can store
+    without reading. Without namespaces, the key reaches all of them."""
 
     rights: frozenset[Right]
     namespaces: tuple[str, ...] = ()
     without: frozenset[str] = field(default=frozenset())  # tools that are switched off
-    key_id: str = ""  # "": nobody's key, such as the library's own caller
+    key_id: str = ""  # "": no key, such as a caller of the library
 
     def may(self, right: Right) -> bool:
         return right in self.rights or "admin" in self.rights
 
     def require(self, right: Right) -> None:
-        """Raises `Forbidden`."""
+        """Raise `Forbidden` if the right is missing."""
         if not self.may(right):
-            raise Forbidden(f"this key has no right to {right}; keys get rights when they are made")
+            raise Forbidden(f"this key has no right to {right}; the rights of a key are set when it is made")
 
     def require_tool(self, name: str) -> None:
-        """Raises `Forbidden` for a tool that is switched off."""
+        """Raise `Forbidden` if the tool is switched off."""
         if name in self.without:
             raise Forbidden(f"the tool {name} is switched off for this key")
 
     def reaches(self, namespace: str) -> bool:
         return not self.namespaces or namespace in self.namespaces
 
-    def namespace(self, asked: str | None = None) -> str:
-        """The namespace to work in: the one asked for, else the key's only one, else the default one. Raises
-        `Forbidden`, whether or not there is anything in the namespace, and `InvalidInput`."""
-        if asked is None:
+    def namespace(self, requested: str | None = None) -> str:
+        """Return the namespace to work in: the requested one, else the key's only one, else the default one. Raises
+        `Forbidden`, whether or not the namespace exists, and `InvalidInput` if the caller must choose one."""
+        if requested is None:
             if len(self.namespaces) == 1:
                 return self.namespaces[0]
             if not self.reaches(DEFAULT_NAMESPACE):
                 raise InvalidInput("namespace", f"is missing; this key reaches {', '.join(self.namespaces)}")
             return DEFAULT_NAMESPACE
-        if not self.reaches(fields.name("namespace", asked)):
-            some = "s" if len(self.namespaces) > 1 else ""
-            names = ", ".join(self.namespaces)
-            raise Forbidden(f"only the namespace{some} {names} {'are' if some else 'is'} reached here")
-        return asked
+        if not self.reaches(fields.name("namespace", requested)):
+            plural = "s" if len(self.namespaces) > 1 else ""
+            raise Forbidden(f"this key reaches only the namespace{plural} {', '.join(self.namespaces)}")
+        return requested
 
-    def everywhere(self) -> None:
-        """Raises `Forbidden` for a key that is bound to namespaces: what is asked for concerns all of them."""
+    def require_all_namespaces(self) -> None:
+        """Raise `Forbidden` for a key that is limited to some namespaces."""
         if self.namespaces:
-            raise Forbidden("this concerns every namespace, and this key is bound to some")
+            raise Forbidden("this concerns every namespace, and this key is limited to some")
 
-    def sees(self, entry: MemoryEntry) -> MemoryEntry:
-        """The entry, if its namespace is reached; else the same `NotFound` as for one that is not there."""
+    def require_visible(self, entry: MemoryEntry) -> MemoryEntry:
+        """Return the entry if its namespace is reached. Raise the same `NotFound` as for a missing entry."""
         if not self.reaches(entry.namespace):
             raise NotFound(f"there is no entry {entry.id}")
         return entry
 
 
-EVERYTHING = Grant(frozenset(RIGHTS))  # of who has the store itself: the library, the command line, an open loopback
+EVERYTHING = Grant(frozenset(RIGHTS))  # for callers with access to the files: library, command line, open loopback

@@ -1,37 +1,76 @@
-"""Names of hosts and origins, as requests and settings give them."""
+"""Hosts and origins of requests, and the grant of a request: that of its key, or of a program on this machine."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import urlsplit
 
-from agentformer.errors import InvalidInput
+from agentformer.access.grant import EVERYTHING, Grant
+from agentformer.access.keys import KeyStore
+from agentformer.errors import InvalidInput, Unauthenticated
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/?#@\\\s]+)(:[0-9]{0,5})?")  # the port may be empty (RFC 3986, 3.2.3)
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_MAKE_KEY = "make a key with: agentformer keys add NAME"
+_PROXY_HEADERS = (  # only their absence is trusted
+    *("Forwarded", "Forwarded-For", "Via", "X-Forwarded", "X-Forwarded-By", "X-Forwarded-For", "X-Forwarded-Host"),
+    *("X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded-Proto", "X-Forwarded-Protocol", "X-Forwarded-Scheme"),
+    *("X-Forwarded-Server", "X-Forwarded-Ssl", "X-Original-Forwarded-For", "X-Original-Host", "X-Real-IP"),
+    *("X-Client-IP", "X-Cluster-Client-IP", "X-ProxyUser-IP", "True-Client-IP", "Fastly-Client-IP"),
+    *("X-Envoy-External-Address", "X-Azure-ClientIP", "X-Amzn-Trace-Id", "CDN-Loop"),
+    *("CF-Connecting-IP", "CF-Connecting-IPv6", "CF-Ray", "Tailscale-User-Login"),
+)
+
+
+class Headers(Protocol):
+    """The headers of a request; names match in any case."""
+
+    def get(self, key: str, /) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host as it was asked for, without its port."""
+    """A requested host, without its port."""
 
-    name: str  # in small letters; an address without brackets; "" for what is no host
-    literal: bool = False  # an address, so that no name server had a say in it
+    name: str  # in lower case; an address without brackets; "" if the header is invalid
+    literal: bool = False  # an IP address, which no name server can redirect
+
+
+def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str = "localhost") -> Grant:
+    """Return the grant of a request. `peer` is the address of the sender; `host` is the header `Host`, unless the
+    caller has checked it already. Raises `Unauthenticated`, and `StoreError` if the keys cannot be read."""
+    scheme, _, secret = (headers.get("Authorization") or "").strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return keys.grant_of(secret.strip())
+    if scheme or keys.ever_made:
+        raise Unauthenticated("a key is required; send it as the header Authorization: Bearer KEY")
+    if any(headers.get(name) is not None for name in _PROXY_HEADERS):
+        raise Unauthenticated(f"this request came through a proxy, so its sender is unknown; {_MAKE_KEY}")
+    if not (is_local(peer) and is_local(host_of(host).name)):
+        raise Unauthenticated(f"without keys only this machine is served; {_MAKE_KEY}")
+    return EVERYTHING
+
+
+def check_bind_address(host: str, address: str, keys: KeyStore) -> None:
+    """Raise `InvalidInput` for an address that other machines reach while there is no key."""
+    if not keys.ever_made and not is_local(address):
+        raise InvalidInput("host", f"{host} can be reached by other machines, so a key is required first; {_MAKE_KEY}")
 
 
 def host_of(header: str | None) -> Host:
-    """What the header `Host` names."""
-    found = _HOST.fullmatch((header or "").lower())
-    if found is None:
+    """Parse the header `Host`."""
+    match = _HOST.fullmatch((header or "").lower())
+    if match is None:
         return Host("")
-    name = found[1].strip("[]").removesuffix(".")
+    name = match[1].strip("[]").removesuffix(".")
     return Host(name, _address(name) is not None)
 
 
 def is_local(name: str | None) -> bool:
-    """Whether this is `localhost` or an address of this machine alone."""
+    """Return whether this is `localhost` or a loopback address."""
     address = _address(name or "")
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -39,7 +78,7 @@ def is_local(name: str | None) -> bool:
 
 
 def hosts_in(text: str) -> frozenset[str]:
-    """The hosts of the setting `allowed_hosts`. Raises `InvalidInput`."""
+    """Parse the setting `allowed_hosts`. Raises `InvalidInput`."""
     hosts = {host.strip("[]") for host in text.lower().replace(",", " ").split()}
     for host in hosts:
         if _address(host) is None and not _NAME.fullmatch(host):
@@ -52,20 +91,20 @@ def hosts_in(text: str) -> frozenset[str]:
 
 
 def origins_in(text: str) -> frozenset[str]:
-    """The origins of the setting `cors_origins`, as browsers write them. Raises `InvalidInput`."""
+    """Parse the setting `cors_origins`: origins as browsers write them. Raises `InvalidInput`."""
     origins = {origin.removesuffix("/") for origin in text.lower().replace(",", " ").split()}
     for origin in origins:
         if not origin_host(origin):
             raise InvalidInput(
                 "cors_origins",
                 f"{origin[:80]!r} is not an origin; write each as https://app.example.org, with its "
-                "port if it has one; * is not taken, since every page could ask then",
+                "port if it has one; * is not allowed, since it would let every page in",
             )
     return frozenset(origins)
 
 
 def origin_host(origin: str) -> str:
-    """Host and port of an origin; "" for what is none, such as `null`."""
+    """Return host and port of an origin; "" if it is invalid or `null`."""
     try:
         parts = urlsplit(origin.lower())
         usable = (

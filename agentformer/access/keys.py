@@ -1,7 +1,7 @@
-"""Keys: made, listed, revoked and recognised. They are kept in one small file beside the records.
+"""API keys: made, listed, revoked and checked. They are stored in one JSON file that only its owner may read.
 
-A key is `af_ID_SECRET`, with a secret of 256 random bits. Only its SHA-256 is kept: nobody can guess such a secret,
-so the slow hashes that passwords need would cost every request time and add nothing.
+A key is `af_ID_SECRET`, with a secret of 256 random bits. Only its SHA-256 is stored: nobody can guess such a secret,
+so a slow password hash would cost every request time and add nothing.
 """
 
 from __future__ import annotations
@@ -9,44 +9,69 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import json
+import re
 import secrets
 import unicodedata
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from agentformer.access.grant import RIGHTS, Grant, Right
-from agentformer.access.key_file import Key, read_keys, write_keys
-from agentformer.errors import Busy, InvalidInput, NotFound, StoreFull, Unauthenticated
+from agentformer.errors import Busy, InvalidInput, NotFound, StoreDamaged, StoreError, StoreFull, Unauthenticated
 from agentformer.records import fields
+from agentformer.records.files import read_file, write_atomically
 
 FILE = "keys.json"
 PREFIX = "af_"
-_UNSHOWN = ("Cc", "Zl", "Zp")  # categories of control characters, and of what ends a line or a paragraph
+OWNER_ONLY = 0o600
+_VERSION = 1
+_SHA256 = re.compile("[0-9a-f]{64}")
+_CONTROL_CATEGORIES = ("Cc", "Zl", "Zp")  # control characters, line and paragraph separators
 _LOCK_SECONDS = 10.0  # a change takes milliseconds
 
 
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A stored key: all but its secret."""
+
+    id: str
+    name: str
+    rights: tuple[Right, ...]
+    namespaces: tuple[str, ...]  # (): all of them
+    without: frozenset[str]  # tools that are switched off
+    digest: str = field(repr=False)  # SHA-256 of the whole key, hexadecimal
+    made_at: datetime
+    expires_at: datetime | None = None
+    last_used_on: date | None = None  # in UTC
+
+
+Keys = tuple[Key, ...]
+
+
 class KeyStore:
-    """The keys of one memory. Any number of stores, in any number of processes, may have the same folder: each sees
-    what the others changed with its next call. Every method raises `StoreDamaged` for a file that cannot be
-    understood and `StoreError` for one that cannot be read, so that nobody gets in meanwhile."""
+    """The keys of one memory. Any number of stores, in any number of processes, may use the same folder: each sees the
+    changes of the others with its next call. Every method raises `StoreDamaged` for a file that is not valid and
+    `StoreError` for one that cannot be read, so that no request is served meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._lock = FileLock(folder / "keys.lock", timeout=_LOCK_SECONDS)
-        self._read: tuple[bytes, tuple[Key, ...]] | None = None  # the file as it was last seen, and what it says
+        self._cache: tuple[bytes, Keys] | None = None  # bytes and keys of the file when it was last read
         self._noted: set[tuple[str, date]] = set()  # uses that this process has written down, or tried to
 
     @property
     def ever_made(self) -> bool:
-        """Whether there was ever a key. From then on requests need one: revoking the last does not open the server,
-        nor does taking the file away while a process that has read it runs."""
+        """Whether a key was ever made. From then on requests need one: the server stays closed after the last key is
+        revoked, and after the file is deleted while a process that has read it runs."""
         return self._keys() is not None
 
-    def all(self) -> tuple[Key, ...]:
-        """Every key that was not revoked, expired ones too, the oldest first."""
+    def all(self) -> Keys:
+        """Return every key that was not revoked, expired ones too, the oldest first."""
         return self._keys() or ()
 
     def make(
@@ -57,48 +82,55 @@ class KeyStore:
         without: Iterable[str] = (),
         expires: datetime | None = None,
     ) -> tuple[Key, str]:
-        """A new key and its text, which nobody can learn again. Without namespaces it reaches every one; `without`
-        names tools that are switched off for it. Raises `InvalidInput`, `StoreFull` or `Busy`."""
-        wanted = fields.names("rights", rights)
-        if not wanted or not set(wanted) <= set(RIGHTS):
+        """Make a key; return it and its text, which is not stored. Without namespaces it reaches all of them; the tools
+        in `without` are switched off for it. Raises `InvalidInput`, `StoreFull` or `Busy`."""
+        requested = fields.names("rights", rights)
+        if not requested or not set(requested) <= set(RIGHTS):
             raise InvalidInput("rights", f"must be some of {', '.join(RIGHTS)}")
         now = datetime.now(UTC)
         expires = fields.moment("expires", expires)
         if expires is not None and expires <= now:
             raise InvalidInput("expires", "lies in the past")
-        name, reached = _shown_name(name), tuple(dict.fromkeys(fields.names("namespaces", namespaces)))
-        switched_off = frozenset(fields.names("without", without))
-        kept = tuple(right for right in RIGHTS if right in wanted)
+        template = Key(
+            "",
+            _printable_name(name),
+            rights=tuple(right for right in RIGHTS if right in requested),
+            namespaces=tuple(dict.fromkeys(fields.names("namespaces", namespaces))),
+            without=frozenset(fields.names("without", without)),
+            digest="",
+            made_at=now,
+            expires_at=expires,
+        )
         made: list[tuple[Key, str]] = []
 
-        def add(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+        def add(keys: Keys) -> Keys:
             key_id = _unused_id({key.id for key in keys})
             secret = f"{PREFIX}{key_id}_{secrets.token_hex(32)}"
-            made.append((Key(key_id, name, kept, reached, switched_off, _digest(secret), now, expires), secret))
+            made.append((replace(template, id=key_id, digest=_digest(secret)), secret))
             return (*keys, made[0][0])
 
         self._change(add)
         return made[0]
 
     def revoke(self, key_id: str) -> Key:
-        """Take a key away; the next request with it is refused. Raises `NotFound`."""
-        taken: list[Key] = []
+        """Delete a key; the next request with it is refused. Raises `NotFound`."""
+        revoked: list[Key] = []
 
-        def remove(keys: tuple[Key, ...]) -> tuple[Key, ...]:
-            taken.extend(key for key in keys if key.id == key_id)
-            if not taken:
+        def remove(keys: Keys) -> Keys:
+            revoked.extend(key for key in keys if key.id == key_id)
+            if not revoked:
                 raise NotFound(f"there is no key {key_id[:80]}")
             return tuple(key for key in keys if key.id != key_id)
 
         self._change(remove)
-        return taken[0]
+        return revoked[0]
 
     def grant_of(self, secret: str) -> Grant:
-        """What the holder of this key may do. Takes the same time for every wrong key, whatever of it is right.
-        Raises `Unauthenticated`."""
-        asked = _digest(secret)
-        # All are compared, each in constant time, so that the time does not tell which ids there are.
-        matching = [key for key in self.all() if hmac.compare_digest(key.digest, asked)]
+        """Return the grant of a key. The time does not depend on how much of a wrong key is right. Raises
+        `Unauthenticated`."""
+        digest = _digest(secret)
+        # Compares with all keys in constant time, so that the time does not reveal which ids exist.
+        matching = [key for key in self.all() if hmac.compare_digest(key.digest, digest)]
         if not matching:
             raise Unauthenticated("this key is not valid here")
         key, now = matching[0], datetime.now(UTC)
@@ -108,45 +140,118 @@ class KeyStore:
         return Grant(frozenset(key.rights), key.namespaces, key.without, key.id)
 
     def _note_use(self, key: Key, today: date) -> None:
-        """Write down the day, once a day. A request does not wait for it, nor fail by it."""
+        """Write down the day, once a day. A request neither waits for it nor fails by it."""
         if key.last_used_on == today or (key.id, today) in self._noted:
             return
         self._noted.add((key.id, today))
+
+        def note(keys: Keys) -> Keys:
+            return tuple(replace(other, last_used_on=today) if other.id == key.id else other for other in keys)
+
         with contextlib.suppress(StoreFull, Busy):
-            self._change(
-                lambda keys: tuple(each.used(today) if each.id == key.id else each for each in keys), patience=0
-            )
+            self._change(note, timeout=0)
 
-    def _keys(self) -> tuple[Key, ...] | None:
-        """Read anew each time, and understood anew when it differs: times of files are too coarse to tell that a key
-        was revoked just now."""
-        before = self._read
-        found = read_keys(self._path, before)
-        if found is None and before is not None:
-            return ()
-        self._read = found
-        return None if found is None else found[1]
+    def _keys(self) -> Keys | None:
+        """Return the keys; None if there never was a file. The file is read each time: its modification time is too
+        coarse to show that a key was revoked a moment ago."""
+        try:
+            data = read_file(self._path)
+        except FileNotFoundError:
+            return None if self._cache is None else ()
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"{self._path} cannot be read ({reason}); no request is served until it can") from None
+        if self._cache is None or data != self._cache[0]:
+            self._cache = data, _parse(self._path, data)
+        return self._cache[1]
 
-    def _change(self, change: Callable[[tuple[Key, ...]], tuple[Key, ...]], *, patience: float = _LOCK_SECONDS) -> None:
+    def _change(self, change: Callable[[Keys], Keys], *, timeout: float = _LOCK_SECONDS) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock.acquire(timeout=patience):
-                write_keys(self._path, change(self._keys() or ()))
+            with self._lock.acquire(timeout=timeout):
+                keys = change(self._keys() or ())
+                content = {"version": _VERSION, "keys": [_json(key) for key in keys]}
+                write_atomically(self._path, json.dumps(content, indent=1).encode(), mode=OWNER_ONLY)
         except Timeout:
-            raise Busy("keys", "another process is changing them; try again") from None
+            raise Busy("keys", "another process is changing the keys; try again") from None
         except OSError as error:
             raise StoreFull(f"{self._path} cannot be written: {error.strerror or error}") from None
 
 
-def _shown_name(name: str) -> str:
-    """A name that a list can show, one key a line. Raises `InvalidInput`."""
-    if any(unicodedata.category(letter) in _UNSHOWN for letter in fields.name("name", name)):
+def _parse(path: Path, data: bytes) -> Keys:
+    """Return the keys of the file's bytes. Raises `StoreDamaged`."""
+    try:
+        content = json.loads(data)
+        if content["version"] != _VERSION:
+            raise ValueError(content["version"])
+        keys = tuple(_key(values) for values in content["keys"])
+        if len({key.id for key in keys}) != len(keys):
+            raise ValueError("the same id twice")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise StoreDamaged(
+            f"{path} is damaged, or of a newer version; no request is served until it is restored from a copy, or "
+            "deleted and new keys are made"
+        ) from None
+    return keys
+
+
+def _json(key: Key) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "rights": list(key.rights),
+        "namespaces": list(key.namespaces),
+        "without": sorted(key.without),
+        "sha256": key.digest,
+        "made_at": key.made_at.isoformat(),
+        "expires_at": key.expires_at and key.expires_at.isoformat(),
+        "last_used_on": key.last_used_on and key.last_used_on.isoformat(),
+    }
+
+
+def _key(values: dict[str, Any]) -> Key:
+    """Return the key of the output of `_json`. Raises `ValueError`, `TypeError` or `KeyError` for anything else: a
+    lenient reading, such as no namespaces for an unknown value, would open what was closed."""
+    rights = tuple(right for right in RIGHTS if right in _texts(values["rights"]))
+    if not rights or len(rights) != len(values["rights"]) or not _SHA256.fullmatch(values["sha256"]):
+        raise ValueError("rights or digest")
+    expires, used = values["expires_at"], values["last_used_on"]
+    key_id, name = _texts([values["id"], values["name"]])
+    return Key(
+        key_id,
+        name,
+        rights=rights,
+        namespaces=_texts(values["namespaces"]),
+        without=frozenset(_texts(values["without"])),
+        digest=values["sha256"],
+        made_at=_moment(values["made_at"]),
+        expires_at=None if expires is None else _moment(expires),
+        last_used_on=None if used is None else date.fromisoformat(used),
+    )
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
+        raise TypeError("not a list of texts")
+    return tuple(values)
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("no time zone")
+    return moment
+
+
+def _printable_name(name: str) -> str:
+    """Return a name that fits on one line of a list. Raises `InvalidInput`."""
+    if any(unicodedata.category(letter) in _CONTROL_CATEGORIES for letter in fields.name("name", name)):
         raise InvalidInput("name", "has control characters or line breaks; give a plain name, such as office")
     return name
 
 
-def _unused_id(taken: set[str]) -> str:
-    while (key_id := secrets.token_hex(4)) in taken:
+def _unused_id(used: set[str]) -> str:
+    while (key_id := secrets.token_hex(4)) in used:
         pass
     return key_id
 

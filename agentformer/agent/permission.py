@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from agentformer.records.duplicates import AFTER_READING
+from agentformer.records.entries import AFTER_RETRIEVED_TEXT
 from agentformer.tools.definition import ToolDefinition
 from agentformer.types import MemoryEntry, ToolCall
 
@@ -65,7 +65,7 @@ class Permission:
     @property
     def mark(self) -> dict[str, Any]:
         """Metadata of what is remembered now."""
-        return {AFTER_READING: True} if self.retrieved else {}
+        return {AFTER_RETRIEVED_TEXT: True} if self.retrieved else {}
 
 
 def quotes(shown: Any) -> bool:

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from flask import Blueprint, Flask, Response, request
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
-from agentformer.access.asking import grant_of_request
 from agentformer.access.grant import Grant
-from agentformer.access.hosts import Host, host_of, hosts_in, is_local, origin_host, origins_in
+from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_local, origin_host, origins_in
 from agentformer.access.keys import KeyStore
 from agentformer.api.bounded import BoundedBody
 from agentformer.api.multipart import FORM_BYTES
@@ -52,7 +51,7 @@ class Guard:
             grant = self._authorize()
         else:
             host = request.headers.get("Host", "")
-            grant = grant_of_request(self._keys, request.headers, request.remote_addr, host)
+            grant = authenticate(self._keys, request.headers, request.remote_addr, host)
         begun().key_id = grant.key_id
         return grant
 

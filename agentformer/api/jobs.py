@@ -16,8 +16,8 @@ from agentformer.api.response import reply
 from agentformer.api.streaming import EVENT_STREAM, stream_of
 from agentformer.errors import Busy, NotFound
 from agentformer.factory import AgentFormer
-from agentformer.jobs.job import Job
 from agentformer.jobs.queue import Jobs
+from agentformer.jobs.store import Job
 
 ONE_JOB = "/api/jobs/{job_id}"
 _TAG = "jobs"

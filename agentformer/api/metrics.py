@@ -42,7 +42,7 @@ def add_metrics(operations: Operations, memory: Measured) -> None:
 
         Of the process that answers, over every namespace. A key that is bound to namespaces may not ask.
         """
-        grant.everywhere()
+        grant.require_all_namespaces()
         return _page(memory)
 
 

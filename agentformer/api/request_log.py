@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from flask import Response, request
 
-from agentformer.records.ids import new_id
+from agentformer.types import new_id
 
 log = logging.getLogger("agentformer.requests")
 

@@ -19,5 +19,5 @@ def add_status(operations: Operations, af: AgentFormer) -> None:
         What `agentformer status --json` prints, of the process that answers. A key that is bound to namespaces may not
         ask.
         """
-        grant.everywhere()
+        grant.require_all_namespaces()
         return reply(af.status())

@@ -19,9 +19,8 @@ from agentformer.api.operations import Operations
 from agentformer.api.response import reply
 from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError
 from agentformer.factory import AgentFormer
-from agentformer.jobs.job import Job, Task, usable
-from agentformer.jobs.queue import Jobs
-from agentformer.jobs.worker import Progress
+from agentformer.jobs.queue import Jobs, Progress
+from agentformer.jobs.store import Job, Task, any_usable
 from agentformer.rag.documents import Document
 from agentformer.records import fields
 from agentformer.tools.document_tools import upload_json
@@ -88,7 +87,7 @@ def add_uploads(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
             upload_json(bring.one(task, name, stream, form.password), grant, name, metadata)
             for name, stream in zip(task.names, streams, strict=True)
         ]
-        return reply({"documents": documents}, 201 if usable(documents) else 422)
+        return reply({"documents": documents}, 201 if any_usable(documents) else 422)
 
 
 class _Bring:
@@ -97,7 +96,7 @@ class _Bring:
     def __init__(self, rag: RAGTool) -> None:
         self._rag = rag
 
-    def __call__(
+    def ingest(
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
     ) -> Mapping[str, Any]:
         try:

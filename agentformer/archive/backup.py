@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from agentformer._version import __version__
-from agentformer.access.key_file import OWNER_ONLY
 from agentformer.access.keys import FILE as KEYS_FILE
+from agentformer.access.keys import OWNER_ONLY
 from agentformer.archive.folders import new_folder, written_file
 from agentformer.archive.layout import BLOCK, MANIFEST, has_original, opened, whole
 from agentformer.archive.originals import copied

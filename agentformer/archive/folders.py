@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from agentformer.errors import InvalidInput, StoreFull
-from agentformer.records.files import alive, sync_folder
+from agentformer.records.files import process_exists, sync_folder
 
 
 @contextmanager
@@ -89,5 +89,5 @@ def _clear_unfinished(folder: Path) -> None:
     """Remove what processes that are no more were writing under this name."""
     named = re.compile(rf"\.{re.escape(folder.name)}\.([0-9]+)\.[0-9]+")
     for left in folder.parent.iterdir() if folder.parent.is_dir() else ():
-        if (found := named.fullmatch(left.name)) and not alive(int(found[1])):
+        if (found := named.fullmatch(left.name)) and not process_exists(int(found[1])):
             shutil.rmtree(left, ignore_errors=True)

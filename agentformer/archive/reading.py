@@ -32,7 +32,7 @@ from agentformer.archive.layout import (
 from agentformer.archive.lines import read_line
 from agentformer.archive.vectors import VectorFile, read_space, read_vectors
 from agentformer.errors import InvalidInput
-from agentformer.records.history import wrong_past
+from agentformer.records.history import history_problem
 from agentformer.types import MemoryEntry, StoredVector
 
 _LONGEST_MANIFEST = 64 << 20  # bytes
@@ -185,7 +185,7 @@ def _entries(folder: Path, path: str) -> Iterator[tuple[int, int, Remembered, by
 def _whole(
     path: str, number: int, at: int, entry: MemoryEntry, past: list[MemoryEntry], data: list[bytes]
 ) -> tuple[int, int, Remembered, bytes]:
-    if wrong := wrong_past(entry.id, entry.version, past):
+    if wrong := history_problem(entry.id, entry.version, past):
         raise damaged(f"{path}, line {number}: {wrong}")
     return number, at, Remembered(entry, tuple(past)), b"".join(data)
 

@@ -20,9 +20,8 @@ from agentformer.cli.output import INTERRUPTED, entry_line, excerpt, fail, print
 from agentformer.errors import InvalidInput, LanguageModelUnavailable
 from agentformer.factory import AgentFormer, connect
 from agentformer.records.fields import MAX_CONTENT, optional_name
-from agentformer.records.ids import new_id
 from agentformer.tools.shapes import report_json
-from agentformer.types import MemoryEntry, ToolCall
+from agentformer.types import MemoryEntry, ToolCall, new_id
 
 _LINE = 4 * MAX_CONTENT  # bytes of a line of standard input
 _SHOWN = 60  # characters of a call's arguments

@@ -69,7 +69,7 @@ def _checked(options: dict[str, Any], *, repair: bool) -> tuple[list[Check], int
             checks = _verified(_open(options), repair=True)
         except (StoreError, _Unopened) as error:
             return [Check("memory", _OPENED, 1, 1, 0, (first, f"it could not be saved: {error}"))], _UNUSABLE
-        told = [each.told() for each in saved]
+        told = [each.summary() for each in saved]
         lost = sum(len(each.unreadable) for each in saved)
         return [Check("memory", _OPENED, 1, 1 + lost, 1, (first, *told)), *checks], 0
 

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from agentformer.access.grant import RIGHTS, Right
-from agentformer.access.key_file import Key
-from agentformer.access.keys import KeyStore
+from agentformer.access.keys import Key, KeyStore
 from agentformer.cli.group import Command, common, examples, main
 from agentformer.cli.output import moment, print_json, print_table, say
 from agentformer.errors import InvalidInput

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import StoreDamaged, StoreFull
-from agentformer.records.files import file_bytes
+from agentformer.records.files import read_file
 
 INDEX_FILE = "rag_faiss_index.bin"
 META_FILE = "rag_faiss_meta.json"
@@ -22,7 +22,7 @@ def read_index_status(folder: Path) -> dict[str, Any]:
     """Return the vector index's state when its snapshot was written, as JSON values, unchecked; empty if there is
     none."""
     try:
-        return {**json.loads(file_bytes(folder / META_FILE))["about"], "in_memory": False}
+        return {**json.loads(read_file(folder / META_FILE))["about"], "in_memory": False}
     except (OSError, ValueError, LookupError, TypeError):
         return {"in_memory": False}
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.records import entries as records
-from agentformer.records import scopes
+from agentformer.records import change_feed, scopes
 from agentformer.types import Scope
 
 _MAX_BYTES = 64_000_000  # of cached masks: 64 scopes of a million entries
@@ -59,7 +58,7 @@ class ScopeCache:
         if cached and cached.seq == seq:
             return cached.allowed
         allowed = (_updated(connection, scope, cached) if cached else None) or _read_mask(connection, scope)
-        self._store(key, _Cached(seq, records.point(connection, seq), allowed))
+        self._store(key, _Cached(seq, change_feed.token_at(connection, seq), allowed))
         return allowed
 
     def _store(self, key: str, current: _Cached) -> None:
@@ -74,13 +73,13 @@ class ScopeCache:
 
 def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached) -> ScopeMask | None:
     """Return the mask with all changes; None if they are many, or if a backup of the records was restored."""
-    if records.point(connection, cached.seq) != cached.point:
+    if change_feed.token_at(connection, cached.seq) != cached.point:
         return None
-    changes = records.changes_since(connection, cached.seq, _MAX_CHANGES + 1)
+    changes = change_feed.since(connection, cached.seq, _MAX_CHANGES + 1)
     if len(changes) > _MAX_CHANGES:
         return None
     changed = np.fromiter((num for _, num in changes), np.int64, len(changes))
-    inside = scopes.searchable(connection, scope, changed.tolist())
+    inside = scopes.searchable_numbers(connection, scope, changed.tolist())
     return _with_changes(cached.allowed, changed, inside)
 
 
@@ -99,7 +98,7 @@ def _with_changes(former: ScopeMask, changed: NDArray[np.int64], inside: NDArray
 
 
 def _read_mask(connection: sqlite3.Connection, scope: Scope) -> ScopeMask:
-    nums = scopes.searchable(connection, scope)
+    nums = scopes.searchable_numbers(connection, scope)
     mask = np.zeros(int(nums[-1]) + 1 if len(nums) else 0, np.bool_)
     mask[nums] = True
     return ScopeMask(mask, len(nums))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from agentformer.errors import AgentFormerError
-from agentformer.records import secure_delete as notes
+from agentformer.records import meta as notes
 from agentformer.records.database import Database
 
 log = logging.getLogger("agentformer")
@@ -33,17 +33,17 @@ class SecureDelete:
 
     def note(self, connection: sqlite3.Connection) -> None:
         """Note in the transaction of a removal that index files are to be deleted."""
-        notes.note(connection)
+        notes.request_secure_delete(connection)
 
     def run(self) -> None:
         """Delete the index files if a removal asks for it. Failures are logged and tried again later."""
         try:
             with self._database.reading() as connection:
-                token = notes.noted(connection)
+                token = notes.secure_delete_request(connection)
             if token:
                 self._discard()
                 with self._database.writing() as connection:
-                    notes.done(connection, token)
+                    notes.finish_secure_delete(connection, token)
             self._retry_at = math.inf
         except (OSError, ValueError, AgentFormerError) as error:
             self._retry_at = time.monotonic() + _RETRY_SECONDS

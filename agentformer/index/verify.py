@@ -26,10 +26,11 @@ from agentformer.index.vectors.rows import IntArray, Mask
 from agentformer.index.vectors.snapshot import read_unchecked
 from agentformer.index.words.fields import ANALYSIS, UNKNOWN_LANGUAGE, AnalyzedEntry, schema
 from agentformer.index.words.writer import UncommittedManifest, is_index_failure, read_manifest
+from agentformer.records import change_feed
 from agentformer.records import entries as records
+from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.database import Database
-from agentformer.records.integrity.findings import Findings
-from agentformer.records.neighbours import said_around
+from agentformer.records.integrity import Findings
 from agentformer.records.spaces import active_space
 from agentformer.types import UNSEARCHED_KINDS, Matrix
 
@@ -123,10 +124,10 @@ def _words_lock(folder: Path) -> AbstractContextManager[object]:
 
 
 def _compare_words(connection: sqlite3.Connection, words: _Words, found: Findings, damaged: Collection[int]) -> None:
-    if records.point(connection, words.seq) != words.point:
+    if change_feed.token_at(connection, words.seq) != words.point:
         found.note("the word index is of another history of the records: it is made anew by the next search")
         return
-    changed = np.array([*records.changed_since(connection, words.seq), *damaged], np.int64)
+    changed = np.array([*change_feed.entries_since(connection, words.seq), *damaged], np.int64)
     expected = np.setdiff1d(_searched_entries(connection), changed)
     try:
         indexed = _indexed_entries(words)
@@ -188,7 +189,7 @@ def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: 
             entry = records.by_num(connection, [num])[num]
         except (StoreDamaged, sqlite3.DatabaseError):
             continue  # reported by the check of the entries
-        if not _has_terms(words, AnalyzedEntry.of(num, entry, around=said_around(connection, entry))):
+        if not _has_terms(words, AnalyzedEntry.of(num, entry, around=neighbor_texts(connection, entry))):
             yield entry.id
 
 
@@ -260,7 +261,7 @@ def _compare_snapshot(
     damaged_vectors: Collection[int],
 ) -> None:
     active = active_space(connection)
-    same_history = records.point(connection, snapshot.seq) == snapshot.point
+    same_history = change_feed.token_at(connection, snapshot.seq) == snapshot.point
     if active is None or active[0] != snapshot.space or not same_history:
         found.note("the saved vector index is of a former state of the records: it is made anew by the next search")
         return
@@ -268,7 +269,7 @@ def _compare_snapshot(
     if dimension != snapshot.dimension or int(snapshot.image.index.d) != dimension:
         found.add(f"the saved vector index has {snapshot.dimension} dimensions, and its space {dimension}")
         return
-    changed = np.array([*records.changed_since(connection, snapshot.seq), *damaged], np.int64)
+    changed = np.array([*change_feed.entries_since(connection, snapshot.seq), *damaged], np.int64)
     live = np.flatnonzero((rows.entries >= 0) & ~np.isin(rows.entries, changed))
     found.looked_at = len(live)
     saved = _sorted_windows(np.stack([rows.windows[live], rows.entries[live], rows.vectors[live]], axis=1))

@@ -1,1 +1,1 @@
-"""Jobs: long work that outlives the request that asked for it."""
+"""Upload jobs: files that are ingested after their request was answered."""

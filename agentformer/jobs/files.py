@@ -1,4 +1,4 @@
-"""The files of jobs that have not ended, and who works on which job."""
+"""The files of unfinished jobs on disk, with a lock per job."""
 
 from __future__ import annotations
 
@@ -13,49 +13,48 @@ from filelock import FileLock, Timeout
 from agentformer.errors import StoreFull
 from agentformer.records.files import sync_folder, write_atomically
 
-_PIECE = 1024 * 1024
+_BLOCK = 1024 * 1024
 _LOCK = "lock"
 _PASSWORD = "password"  # noqa: S105 (the name of its file)
 
 
-class Spool:
-    """A folder for each job, with its files as 0, 1, 2: nothing on the disk has a name that a client chose.
+class JobFiles:
+    """A folder per job, with its files named 0, 1, 2: a client chooses no name on the disk.
 
-    Who works on a job holds the lock in its folder, which the system frees when a process dies. Whether a job is still
-    to be worked on is known by the `JobStore` alone.
+    The process that works on a job holds the lock in its folder. The system releases it when the process dies.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, job_id: str, files: Sequence[BinaryIO], password: str | None) -> FileLock:
-        """Keep the files; they have reached the disk when this returns. The job's lock is held, for the caller to
-        release. Raises `StoreFull`, and then nothing is kept."""
-        place = self._folder / job_id
+        """Write and sync the files; return the job's lock, which the caller releases. Raises `StoreFull`, and then
+        writes nothing."""
+        folder = self._folder / job_id
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with self._guard():  # so that nobody sweeps the folder away before its lock is held
-                place.mkdir(mode=0o700)
-                lock = FileLock(str(place / _LOCK))
+            with self._guard():  # a clean-up must not delete the folder before its lock is held
+                folder.mkdir(mode=0o700)
+                lock = FileLock(str(folder / _LOCK))
                 lock.acquire(timeout=0)
             try:
                 for number, file in enumerate(files):
-                    _keep(place / str(number), file)
+                    _write(folder / str(number), file)
                 if password is not None:
-                    write_atomically(place / _PASSWORD, password.encode("utf-8"), mode=0o600)
-                for folder in (place, self._folder, self._folder.parent):
-                    sync_folder(folder)
+                    write_atomically(folder / _PASSWORD, password.encode("utf-8"), mode=0o600)
+                for changed in (folder, self._folder, self._folder.parent):
+                    sync_folder(changed)
             except BaseException:
                 lock.release()
                 self.remove(job_id)
                 raise
         except (OSError, Timeout) as error:
             reason = getattr(error, "strerror", None) or error
-            raise StoreFull(f"the files cannot be kept in {self._folder}: {reason}; free space there") from error
+            raise StoreFull(f"{self._folder} cannot be written ({reason}); free space there") from error
         return lock
 
     def lock(self, job_id: str) -> FileLock | None:
-        """The job's lock, held by this thread; None while another holds it, or where the files are gone."""
+        """Acquire the job's lock; return None if another process has it, or the files are missing."""
         if not self.has(job_id):
             return None
         lock = FileLock(str(self._folder / job_id / _LOCK))
@@ -68,8 +67,8 @@ class Spool:
     def has(self, job_id: str) -> bool:
         return (self._folder / job_id).is_dir()
 
-    def file(self, job_id: str, number: int) -> BinaryIO:
-        """Raises `OSError`."""
+    def open(self, job_id: str, number: int) -> BinaryIO:
+        """Open a file of the job for reading. Raises `OSError`."""
         return (self._folder / job_id / str(number)).open("rb")
 
     def password(self, job_id: str) -> str | None:
@@ -79,15 +78,15 @@ class Spool:
             return None
 
     def remove(self, job_id: str) -> None:
-        """Delete the files and the password. What cannot be deleted now is left to `sweep`."""
+        """Delete the files and the password. Errors are ignored; the next start tries again."""
         shutil.rmtree(self._folder / job_id, ignore_errors=True)
 
-    def left(self) -> list[str]:
-        """Ids of the jobs that have a folder."""
+    def ids(self) -> list[str]:
+        """Return the ids of the jobs that have a folder."""
         return sorted(path.name for path in self._folder.iterdir() if path.is_dir()) if self._folder.is_dir() else []
 
-    def remove_unless_held(self, job_id: str) -> None:
-        """`remove`, unless somebody works on the job, or is just putting it there."""
+    def remove_unlocked(self, job_id: str) -> None:
+        """Delete the files unless a process works on the job or is just creating it."""
         with self._guard():
             if lock := self.lock(job_id):
                 lock.release()
@@ -97,8 +96,8 @@ class Spool:
         return FileLock(str(self._folder / ".lock"))
 
 
-def _keep(path: Path, source: BinaryIO) -> None:
+def _write(path: Path, source: BinaryIO) -> None:
     with path.open("xb") as file:
-        shutil.copyfileobj(source, file, _PIECE)
+        shutil.copyfileobj(source, file, _BLOCK)
         file.flush()
         os.fsync(file.fileno())

@@ -1,56 +1,196 @@
-"""What is known of every job, among all processes that serve one memory."""
+"""Jobs and their SQLite file, shared by all processes that serve one memory."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from agentformer.errors import Busy, Conflict, NotFound
-from agentformer.jobs.file import JobFile
-from agentformer.jobs.job import WAITING, Job, Task
+from agentformer.errors import Busy, Conflict, NotFound, StoreError
 from agentformer.records.codec import from_micros, now, to_micros
+from agentformer.records.integrity.file_guard import GuardedConnection, open_database, transaction, translate_errors
 
-_WAITS = f"state IN ({', '.join(repr(state) for state in WAITING)})"
-_RETRY_SECONDS = 5  # until a place may be free: about what a document takes
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+ACTIVE_STATES: tuple[State, ...] = ("queued", "running")  # a job in another state never changes again
+_USABLE = ("ready", "pending")  # statuses of a document that searches find
+_IS_ACTIVE = f"state IN ({', '.join(repr(state) for state in ACTIVE_STATES)})"
+_RETRY_SECONDS = 5  # about the time that a document takes
+_BUSY_SECONDS = 30.0  # a transaction here is a few rows; a longer wait means that another process hangs
+_VERSION = 1
+_SCHEMA = """
+    CREATE TABLE IF NOT EXISTS jobs (
+        id TEXT PRIMARY KEY,
+        namespace TEXT NOT NULL,
+        names TEXT NOT NULL,            -- JSON list
+        metadata TEXT NOT NULL,         -- JSON object
+        state TEXT NOT NULL,
+        created_at INTEGER NOT NULL,    -- microseconds, UTC
+        updated_at INTEGER NOT NULL,
+        documents TEXT NOT NULL,        -- JSON list
+        windows_done INTEGER NOT NULL,
+        windows INTEGER NOT NULL,
+        cancelling INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,      -- at the first file that has no outcome
+        reason TEXT NOT NULL
+    ) WITHOUT ROWID
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The namespace, metadata and file names of an upload, as the client gave them."""
+
+    namespace: str
+    names: tuple[str, ...]
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The state of a job. `documents` has the outcome of each finished file, in the order of `task.names`. Windows
+    are the parts of texts that are embedded; `windows` counts those of the files read so far."""
+
+    id: str
+    task: Task
+    state: State
+    created_at: datetime
+    updated_at: datetime
+    documents: tuple[Mapping[str, Any], ...] = ()
+    windows_done: int = 0
+    windows: int = 0
+    cancelling: bool = False  # cancellation was requested, and the job has not ended yet
+    reason: str = ""  # why it failed or waits
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in ACTIVE_STATES
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the job as HTTP answers show it."""
+        return {
+            "id": self.id,
+            "state": self.state,
+            "cancelling": self.cancelling,
+            "reason": self.reason,
+            "namespace": self.task.namespace,
+            "created_at": self.created_at.isoformat(),
+            "updated_at": self.updated_at.isoformat(),
+            "progress": self.progress(),
+            "documents": [dict(document) for document in self.documents],
+        }
+
+    def progress(self) -> dict[str, int]:
+        return {
+            "files_done": len(self.documents),
+            "files": len(self.task.names),
+            "windows_done": self.windows_done,
+            "windows": self.windows,
+        }
+
+
+def any_usable(documents: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether searches find any of these documents."""
+    return any(document["status"] in _USABLE for document in documents)
+
+
+class JobDatabase:
+    """The SQLite file, created with the first job. Thread-safe; several processes may have it open. When `writing` ends
+    without an error, its changes have reached the disk. Raises `StoreFull`, `StoreDamaged` or `StoreError`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._connection: GuardedConnection | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self._connection is not None or self._path.exists()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a read transaction."""
+        with self._transaction("BEGIN") as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a write transaction."""
+        with self._transaction("BEGIN IMMEDIATE") as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Release the file; the next transaction opens it again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with self._lock, translate_errors(self._path, "stop the servers and delete it"):
+            connection = self._connection = self._connection or self._open()
+            try:
+                connection.check_file()
+            except StoreError:
+                connection.close()
+                self._connection = None
+                raise
+            with transaction(connection, begin):
+                yield connection
+
+    def _open(self) -> GuardedConnection:
+        connection = open_database(self._path, _BUSY_SECONDS, ["jobs"])
+        try:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version > _VERSION:
+                raise StoreError(f"the jobs are of a newer version ({version}, known {_VERSION}); upgrade agentformer")
+            if version < _VERSION:
+                connection.execute(_SCHEMA)
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
 class JobStore:
-    """Jobs by id, which sort by time. Every change is one transaction, and reads see what was acknowledged by any
-    process. Raises `StoreError` and its kinds."""
+    """Jobs by id; ids sort by time. Each change is one transaction, and reads see every acknowledged change of any
+    process. Raises `StoreError` and its subclasses."""
 
     def __init__(self, path: Path) -> None:
-        self._file = JobFile(path)
+        self._database = JobDatabase(path)
 
-    def add(self, job_id: str, task: Task, most: int) -> Job:
-        """A new job, queued. Raises `Busy` where `most` jobs wait or run."""
+    def add(self, job_id: str, task: Task, limit: int) -> Job:
+        """Queue a new job. Raises `Busy` if `limit` jobs are active."""
         moment = to_micros(now())
-        values = (job_id, task.namespace, _text(task.names), _text(task.metadata), "queued", moment, moment, "[]")
-        with self._file.writing() as connection:
-            _check_room(connection, most)
+        values = (job_id, task.namespace, _json(task.names), _json(task.metadata), "queued", moment, moment, "[]")
+        with self._database.writing() as connection:
+            _check_limit(connection, limit)
             connection.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '')", values)
             return _get(connection, job_id)
 
-    def check_room(self, most: int) -> None:
-        """Raises `Busy` as `add` would, before anything is written for it."""
-        if self._file.there:
-            with self._file.reading() as connection:
-                _check_room(connection, most)
+    def check_limit(self, limit: int) -> None:
+        """Raise `Busy` as `add` would, before its files are written."""
+        if self._database.exists:
+            with self._database.reading() as connection:
+                _check_limit(connection, limit)
 
     def get(self, job_id: str) -> Job:
-        """Raises `NotFound`."""
-        if not self._file.there:
-            raise _unknown(job_id)
-        with self._file.reading() as connection:
+        """Return a job. Raises `NotFound`."""
+        if not self._database.exists:
+            raise _not_found(job_id)
+        with self._database.reading() as connection:
             return _get(connection, job_id)
 
     def page(self, namespaces: Sequence[str], after: str, limit: int) -> list[Job]:
-        """At most `limit` jobs of the namespaces (none given: of all), newest first, older than the one with the id
-        `after`."""
-        if not self._file.there:
+        """Return at most `limit` jobs of the namespaces (all if empty), newest first, older than the job `after`."""
+        if not self._database.exists:
             return []
         conditions, values = ["1"], [*namespaces]
         if namespaces:
@@ -58,99 +198,100 @@ class JobStore:
         if after:
             conditions.append("id < ?")
             values.append(after)
-        with self._file.reading() as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(
                 f"SELECT * FROM jobs WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ?", [*values, limit]
             )
             return [_job(row) for row in rows]
 
-    def waiting(self) -> list[str]:
-        """Ids of the jobs that wait or run, oldest first."""
-        if not self._file.there:
+    def active(self) -> list[str]:
+        """Return the ids of queued and running jobs, oldest first."""
+        if not self._database.exists:
             return []
-        with self._file.reading() as connection:
-            return [row["id"] for row in connection.execute(f"SELECT id FROM jobs WHERE {_WAITS} ORDER BY id")]
+        with self._database.reading() as connection:
+            return [row["id"] for row in connection.execute(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")]
 
-    def begin(self, job_id: str) -> Job | None:
-        """The job, running from now on; None if it has ended. For who holds the job's lock."""
-        with self._file.writing() as connection:
+    def start(self, job_id: str) -> Job | None:
+        """Mark a job as running and return it; None if it has ended. The caller holds the job's lock."""
+        with self._database.writing() as connection:
             _set(connection, job_id, state="running", reason="")
-            job = _found(connection, job_id)
+            job = _find(connection, job_id)
             return None if job is None or job.ended else job
 
-    def attempt(self, job_id: str) -> int:
-        """How many attempts at the next file there are with this one."""
-        with self._file.writing() as connection:
-            connection.execute(f"UPDATE jobs SET attempts = attempts + 1 WHERE id = ? AND {_WAITS}", [job_id])
+    def count_attempt(self, job_id: str) -> int:
+        """Count an attempt at the next file; return the number of attempts with this one."""
+        with self._database.writing() as connection:
+            connection.execute(f"UPDATE jobs SET attempts = attempts + 1 WHERE id = ? AND {_IS_ACTIVE}", [job_id])
             row = connection.execute("SELECT attempts FROM jobs WHERE id = ?", [job_id]).fetchone()
             return int(row["attempts"]) if row else 0
 
-    def finished(self, job: Job, document: Mapping[str, Any], windows: int) -> Job:
-        """The next file has an outcome, and all windows known of so far are done."""
-        documents = _text([*job.documents, document])
-        with self._file.writing() as connection:
+    def add_outcome(self, job: Job, document: Mapping[str, Any], windows: int) -> Job:
+        """Store the outcome of the next file, and count all windows so far as done."""
+        documents = _json([*job.documents, document])
+        with self._database.writing() as connection:
             _set(connection, job.id, documents=documents, attempts=0, windows_done=windows, windows=windows)
             return _get(connection, job.id)
 
-    def progress(self, job_id: str, done: int, windows: int) -> Job:
-        """Windows done and in all, of all files so far."""
-        with self._file.writing() as connection:
+    def set_progress(self, job_id: str, done: int, windows: int) -> Job:
+        """Store the number of windows that are done, and of all windows so far."""
+        with self._database.writing() as connection:
             _set(connection, job_id, windows_done=done, windows=windows)
             return _get(connection, job_id)
 
-    def back(self, job_id: str, reason: str = "") -> None:
-        """Into the queue again, as nobody's fault: the attempt does not count."""
-        with self._file.writing() as connection:
+    def requeue(self, job_id: str, reason: str = "") -> None:
+        """Queue a job again without counting the attempt."""
+        with self._database.writing() as connection:
             _set(connection, job_id, state="queued", attempts=0, reason=reason)
 
     def end(self, job_id: str, state: Literal["done", "failed", "cancelled"], reason: str = "") -> None:
-        with self._file.writing() as connection:
+        """Set the final state of a job."""
+        with self._database.writing() as connection:
             _set(connection, job_id, state=state, reason=reason)
 
     def cancel(self, job_id: str) -> Job:
-        """Note that it is to end. Raises `NotFound`, and `Conflict` where it has ended."""
-        if not self._file.there:
-            raise _unknown(job_id)
-        with self._file.writing() as connection:
+        """Request the cancellation of a job. Raises `NotFound`, and `Conflict` if it has ended."""
+        if not self._database.exists:
+            raise _not_found(job_id)
+        with self._database.writing() as connection:
             job = _get(connection, job_id)
             if job.ended:
                 raise Conflict(f"the job {job_id} has ended: it is {job.state}")
             _set(connection, job_id, cancelling=1)
             return _get(connection, job_id)
 
-    def forget(self, age: timedelta) -> None:
+    def delete_older(self, age: timedelta) -> None:
         """Delete jobs that ended longer ago than `age`."""
-        if not self._file.there:
+        if not self._database.exists:
             return
-        with self._file.writing() as connection:
+        with self._database.writing() as connection:
             before = to_micros(now() - age)
-            connection.execute(f"DELETE FROM jobs WHERE NOT {_WAITS} AND updated_at < ?", [before])
+            connection.execute(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?", [before])
 
     def close(self) -> None:
-        self._file.close()
+        self._database.close()
 
 
 def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
-    """Change a job that has not ended; no other is ever changed."""
+    """Change an active job; a job that has ended is not changed."""
     columns = ", ".join(f"{name} = ?" for name in (*values, "updated_at"))
     connection.execute(
-        f"UPDATE jobs SET {columns} WHERE id = ? AND {_WAITS}", [*values.values(), to_micros(now()), job_id]
+        f"UPDATE jobs SET {columns} WHERE id = ? AND {_IS_ACTIVE}", [*values.values(), to_micros(now()), job_id]
     )
 
 
-def _check_room(connection: sqlite3.Connection, most: int) -> None:
-    if connection.execute(f"SELECT count(*) FROM jobs WHERE {_WAITS}").fetchone()[0] >= most:
-        raise Busy("max_jobs", f"{most} jobs wait or run already; send it again later", _RETRY_SECONDS)
+def _check_limit(connection: sqlite3.Connection, limit: int) -> None:
+    if connection.execute(f"SELECT count(*) FROM jobs WHERE {_IS_ACTIVE}").fetchone()[0] >= limit:
+        raise Busy("max_jobs", f"{limit} jobs are queued or running; send this again later", _RETRY_SECONDS)
 
 
 def _get(connection: sqlite3.Connection, job_id: str) -> Job:
-    job = _found(connection, job_id)
+    job = _find(connection, job_id)
     if job is None:
-        raise _unknown(job_id)
+        raise _not_found(job_id)
     return job
 
 
-def _found(connection: sqlite3.Connection, job_id: str) -> Job | None:
+def _find(connection: sqlite3.Connection, job_id: str) -> Job | None:
     row = connection.execute("SELECT * FROM jobs WHERE id = ?", [job_id]).fetchone()
     return None if row is None else _job(row)
 
@@ -176,9 +317,9 @@ def _moment(micros: int) -> datetime:
     return moment
 
 
-def _text(value: Any) -> str:
+def _json(value: Any) -> str:
     return json.dumps(value if isinstance(value, (list, tuple)) else dict(value))
 
 
-def _unknown(job_id: str) -> NotFound:
+def _not_found(job_id: str) -> NotFound:
     return NotFound(f"there is no job {job_id}")

@@ -11,8 +11,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentformer.access.asking import grant_of_request
-from agentformer.access.hosts import host_of, origin_host
+from agentformer.access.hosts import authenticate, host_of, origin_host
 from agentformer.access.keys import KeyStore
 from agentformer.errors import Busy, StoreError, TooLarge, Unauthenticated
 from agentformer.mcp_server.callers import GRANT
@@ -63,7 +62,7 @@ class Guard:
             await refused(scope, receive, send)
             return
         peer = (scope.get("client") or (None,))[0]
-        scope[GRANT] = await anyio.to_thread.run_sync(grant_of_request, self._keys, headers, peer)
+        scope[GRANT] = await anyio.to_thread.run_sync(authenticate, self._keys, headers, peer)
         if scope["method"] != "POST":  # there are no sessions to listen to or to end: each request stands for itself
             headers_of = {"Allow": "POST"}
             answer = problem(405, "method-not-allowed", "Only POST is served here", headers=headers_of)

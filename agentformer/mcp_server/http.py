@@ -13,8 +13,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 
-from agentformer.access.asking import check_listening
-from agentformer.access.hosts import is_local
+from agentformer.access.hosts import check_bind_address, is_local
 from agentformer.access.keys import KeyStore
 from agentformer.errors import InvalidInput
 from agentformer.mcp_server.ending import watchdog
@@ -42,7 +41,7 @@ def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = l
     """
     keys = KeyStore(settings.index_dir)
     family, address = _resolved(settings.host, settings.port)
-    check_listening(settings.host, settings.host, keys)
+    check_bind_address(settings.host, settings.host, keys)
     listening = _bound(family, address, settings.host)
     opening, last_resort = Opening(settings), watchdog(_GIVE_UP_SECONDS)
     try:

@@ -16,7 +16,7 @@ from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.types import MessageFields, Place, ScopeFields, StoredFields
 from agentformer.memory.usage import UsageCounter
 from agentformer.records import fields
-from agentformer.records.salience import effective_salience
+from agentformer.records.scopes import effective_salience
 from agentformer.types import (
     DEFAULT_NAMESPACE,
     UNSEARCHED_KINDS,

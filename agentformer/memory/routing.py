@@ -17,7 +17,7 @@ from typing import Any
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
 from agentformer.memory.combined_snapshot import CombinedSnapshot
 from agentformer.records.codec import happened_at
-from agentformer.records.history import Past, checked_past
+from agentformer.records.history import Histories, check_histories
 from agentformer.search.fusion import merge
 from agentformer.settings import Route
 from agentformer.types import (
@@ -75,10 +75,10 @@ class RoutedBackend:
         *,
         replacing: Sequence[Scope] = (),
         unique: bool = False,
-        former: Past | None = None,
+        former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Sequence[MemoryEntry]:
-        past = checked_past(entries, former, unique=unique)
+        past = check_histories(entries, former, unique=unique)
         parts: dict[int, list[MemoryEntry]] = {}
         for entry in entries:
             parts.setdefault(self._all.index(self._home(entry)), []).append(entry)

@@ -12,9 +12,8 @@ from agentformer.memory.types import MessageFields, Place, ScopeFields, StoredFi
 from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.records.entry_json import ENTRY_FIELDS
-from agentformer.records.ids import new_id
 from agentformer.text.normalize import clean_plain
-from agentformer.types import DEFAULT_NAMESPACE, Decay, MemoryEntry, Scope
+from agentformer.types import DEFAULT_NAMESPACE, Decay, MemoryEntry, Scope, new_id
 
 ROLES = ("user", "assistant", "system", "tool")
 STORED = ("content", *StoredFields.__annotations__)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import NotFound, StoreError, StoreFull
-from agentformer.records.files import file_bytes, write_atomically
+from agentformer.records.files import read_file, write_atomically
 from agentformer.types import DocumentStatus, MemoryEntry
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Originals:
     def get(self, digest: str) -> bytes:
         """Return the bytes of an original. Raises `NotFound` or `StoreError`."""
         try:
-            return file_bytes(self.path(digest))
+            return read_file(self.path(digest))
         except FileNotFoundError:
             raise NotFound(f"the original {digest[:12]} is not in {self._folder}") from None
         except OSError as error:
@@ -119,6 +119,6 @@ class Originals:
 
 def _holds(path: Path, data: bytes) -> bool:
     try:
-        return path.stat().st_size == len(data) and file_bytes(path) == data
+        return path.stat().st_size == len(data) and read_file(path) == data
     except OSError:
         return False

@@ -12,7 +12,6 @@ from agentformer.errors import DocumentError, EmbedderUnavailable, EncryptedDocu
 from agentformer.rag.chunks import CountTokens, cut
 from agentformer.rag.documents import Document, Originals, document_of
 from agentformer.readers import ReadLimits, read
-from agentformer.records.ids import new_id
 from agentformer.text.languages import detect_language
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import (
@@ -24,6 +23,7 @@ from agentformer.types import (
     Scope,
     Source,
     Span,
+    new_id,
 )
 
 Progress = Callable[[int, int], None]  # windows embedded, windows in all

@@ -21,8 +21,8 @@ from agentformer.errors import AgentFormerError, StoreDamaged
 from agentformer.jobs.queue import FILE as JOBS_FILE
 from agentformer.rag.documents import Document, Originals
 from agentformer.records.entry_json import entry_to_json
-from agentformer.records.integrity.findings import TOLD, Findings
-from agentformer.records.integrity.quarantine import Aside
+from agentformer.records.integrity import MAX_REPORTED, Findings
+from agentformer.records.integrity.quarantine import Quarantine
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
 _PAGE = 500  # entries listed at a time
@@ -71,13 +71,13 @@ def verify(places: StoreParts, reread: Callable[[MemoryEntry], Document], *, rep
         _set_aside(seen.parts, places)
     uploads = _uploads(places, left, seen)
     found = [seen.documents, seen.parts, originals, uploads, _waiting(places.backend, repair=repair), _jobs(places)]
-    return [*checks, *(each.check() for each in found)]
+    return [*checks, *(each.to_check() for each in found)]
 
 
 def _look(backend: MemoryBackend, *, sound: bool) -> _Seen:
     documents = Findings("documents", "documents have their pages, and chunks stand in them word for word", _AGAIN)
     parts = Findings("parts", "pages and chunks belong to a document")
-    parts.todo = "`agentformer doctor --repair` sets them aside; ingest the file again"
+    parts.advice = "`agentformer doctor --repair` sets them aside; ingest the file again"
     seen = _Seen(documents, parts, [], set(), [], [])
     try:
         with backend.snapshot() as snapshot:
@@ -85,7 +85,7 @@ def _look(backend: MemoryBackend, *, sound: bool) -> _Seen:
                 _look_at(snapshot, namespace, seen)
         _look_again(backend, seen)
     except StoreDamaged as error:
-        documents.unread = True
+        documents.incomplete = True
         if sound:
             documents.add(f"they cannot be read: {error}")
         else:
@@ -150,7 +150,7 @@ def _problems(snapshot: _Listing, document: MemoryEntry) -> Iterator[str]:
 
 def _originals(places: StoreParts, ready: Sequence[MemoryEntry]) -> Findings:
     found = Findings("originals", "documents have their originals, byte for byte", "", len(ready))
-    found.todo = "put the file back with `agentformer ingest`, or restore it from a backup"
+    found.advice = "put the file back with `agentformer ingest`, or restore it from a backup"
     for document in ready:
         problem = _original(places.originals, str(document.metadata.get("sha256", "")))
         if problem and places.backend.get([document.id]):  # it may have been removed since it was listed
@@ -183,21 +183,23 @@ def _reread(documents: Findings, originals: Findings, reread: Callable[[MemoryEn
             outcomes[document.id] = f"it could not be brought in again: {error}"
         else:
             outcomes[document.id] = "" if again.status == "ready" else f"it could not be read again: {again.reason}"
-    documents.mend(sum(outcomes.get(each.id) == "" for each in documents.keys), "brought in again from its original")
+    documents.mark_repaired(
+        sum(outcomes.get(each.id) == "" for each in documents.keys), "brought in again from its original"
+    )
     if failed := next((why for why in outcomes.values() if why), ""):
-        documents.todo = failed
+        documents.advice = failed
 
 
 def _set_aside(parts: Findings, places: StoreParts) -> None:
     """Pages and chunks without a document go into a file, and the file is to be ingested again."""
-    aside = Aside(places.index_dir)
+    aside = Quarantine(places.index_dir)
     ids = []
-    with parts.mending():
+    with parts.repairing():
         for part in _without_document(places.backend, parts.keys):
-            aside.keep("entries", entry_to_json(part), "its document is not there")
+            aside.add("entries", entry_to_json(part), "its document is not there")
             ids.append(part.id)
         places.backend.remove(ids)
-        parts.mend(parts.found, f"{len(ids)} set aside in {aside.path.name}; ingest the file again")
+        parts.mark_repaired(parts.found, f"{len(ids)} set aside in {aside.path.name}; ingest the file again")
 
 
 def _left_over(folder: Path) -> list[Path]:
@@ -209,7 +211,7 @@ def _uploads(places: StoreParts, files: Sequence[Path], seen: _Seen) -> Findings
     """Files that no document has are told, and left where they are: a document that was lost is brought in again from
     its file, and another memory may have its files in the same folder."""
     found = Findings("uploads", "uploaded files that belong to no document are told", "", len(files))
-    if seen.documents.unread:
+    if seen.documents.incomplete:
         found.note("which files belong to no document is not known while documents cannot be read")
         return found
     strange = {file: state for file in files if file.stem not in seen.known and (state := _state(file))}
@@ -219,8 +221,8 @@ def _uploads(places: StoreParts, files: Sequence[Path], seen: _Seen) -> Findings
     old = [file for file in strange if file not in young]
     if old:
         size = sum(strange[file].st_size for file in old)
-        names = ", ".join(str(file.relative_to(places.upload_dir)) for file in old[:TOLD])
-        more = f", and {len(old) - TOLD} more" if len(old) > TOLD else ""
+        names = ", ".join(str(file.relative_to(places.upload_dir)) for file in old[:MAX_REPORTED])
+        more = f", and {len(old) - MAX_REPORTED} more" if len(old) > MAX_REPORTED else ""
         found.note(
             f"{len(old)} files ({size} bytes) in {places.upload_dir} belong to no document: {names}{more}; "
             "`agentformer ingest` brings in again what was lost; nothing deletes them but you"
@@ -245,14 +247,14 @@ def _waiting(backend: MemoryBackend, *, repair: bool) -> Findings:
             if count:
                 found.add(f"{count} entries of namespace {name} have no vectors yet")
         if repair and found.found and not backend.embed_pending():
-            found.mend(found.found, "embedded")
+            found.mark_repaired(found.found, "embedded")
     return found
 
 
 def _jobs(places: StoreParts) -> Findings:
     """The database of uploads that go on in the background, where there is one."""
     found = Findings("jobs", "what is known of uploads in the background can be read")
-    found.todo = "stop the servers and delete it: what waited there is to be sent again"
+    found.advice = "stop the servers and delete it: what waited there is to be sent again"
     path = places.index_dir / JOBS_FILE
     if not path.exists():
         return found
@@ -264,7 +266,7 @@ def _jobs(places: StoreParts) -> Findings:
                 return found  # who made it was killed before its table was there; the next upload goes on
             found.looked_at = int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
             said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
-            found.look((f"{path.name}: {each}", each) for each in said if each != "ok")
+            found.add_all((f"{path.name}: {each}", each) for each in said if each != "ok")
     except sqlite3.Error as error:
         found.add(f"{path.name}: {error}")
     return found

@@ -136,7 +136,7 @@ def from_row(stored: sqlite3.Row) -> MemoryEntry:
     fields, checked = _getters(tuple(stored.keys()))
     *values, checksum = checked(stored)
     if checksum is not None and crc.of_values(values) != checksum:
-        raise crc.damaged(crc.entry_name(stored["id"]))
+        raise crc.damage_error(crc.entry_name(stored["id"]))
     try:
         return _decode([*fields(stored)], stored)
     except _UNDECODABLE as error:
@@ -157,7 +157,7 @@ def _decode(values: list[Any], stored: sqlite3.Row) -> MemoryEntry:
 
 def undecodable(what: str, error: Exception) -> StoreDamaged:
     """Return the error for a row that cannot be decoded. The message does not quote the row."""
-    return crc.damaged(what, f"it cannot be decoded ({type(error).__name__})")
+    return crc.damage_error(what, f"it cannot be decoded ({type(error).__name__})")
 
 
 @lru_cache(maxsize=16)
@@ -180,13 +180,13 @@ def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
     what = f"a former version of {crc.entry_name(entry_id)}"
     checksum = stored["checksum"]
     if checksum is not None and state_checksum(stored["entry"], stored["version"], stored["state"]) != checksum:
-        raise crc.damaged(what)
+        raise crc.damage_error(what)
     try:
         state = entry_from_json(json.loads(stored["state"]))
     except _UNDECODABLE as error:
         raise undecodable(what, error) from error
     if state.id != entry_id:
-        raise crc.damaged(what, "it is of another entry")
+        raise crc.damage_error(what, "it is of another entry")
     return state
 
 

@@ -1,6 +1,6 @@
-"""Summaries and their originals: a summary stands for originals that it has archived, or they are live without it.
+"""Summaries and their originals: archiving, restoring, and removing them together.
 
-All functions need a writing connection; the caller commits.
+All functions need a write transaction, and the caller commits.
 """
 
 from __future__ import annotations
@@ -11,96 +11,102 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.codec import to_micros
 from agentformer.types import MemoryEntry
 
-# Summaries that tell of doomed entries: those that stand for them, and restored ones that once did.
-_TELLING = """
-    WITH doomed (num, id, archived_by) AS (
+# Summaries that repeat the content of given entries: live ones, and restored ones that once archived them.
+_SUMMARIES = """
+    WITH original (num, id, archived_by) AS (
         SELECT num, id, archived_by FROM entries WHERE num IN (SELECT value FROM json_each(?))
     )
-    SELECT s.num FROM entries AS s JOIN doomed AS d ON s.id = d.archived_by
+    SELECT s.num FROM entries AS s JOIN original AS o ON s.id = o.archived_by
     UNION
     SELECT s.num FROM entries AS s INDEXED BY entries_restored JOIN json_each(s.derived_from) AS link
     WHERE s.kind = 'summary' AND s.archived_at IS NOT NULL
-        AND json_extract(link.value, '$[0]') IN (SELECT id FROM doomed)
+        AND json_extract(link.value, '$[0]') IN (SELECT id FROM original)
 """
 
 
 def archive(
     connection: sqlite3.Connection, summary_id: str, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
 ) -> None:
-    """Archive live entries. Raises `Conflict` when one is missing, archived, superseded, or at another version."""
+    """Archive live entries. Raises `Conflict` if one is missing, archived, superseded, at another version, or a summary
+    itself."""
     nums = records.numbers(connection, list(ids))
-    found = records.by_num(connection, nums)
     live = [
         num
-        for num, entry in found.items()
+        for num, entry in records.by_num(connection, nums).items()
         if entry.archived_at is None
         and entry.superseded_by is None
         and versions.get(entry.id, entry.version) == entry.version
     ]
     if _originals(connection, ids):
-        raise Conflict("one of the entries to archive stands for others; there is no summary of a summary")
+        raise Conflict("one of the entries to archive is a summary; a summary cannot be summarized again")
     if len(live) != len(set(ids)):
-        raise Conflict("some of the entries to archive are gone, changed, archived or superseded; select again")
+        raise Conflict("some of the entries to archive are missing, changed, archived or superseded; select again")
     connection.executemany(
         "UPDATE entries SET archived_at = ?, archived_by = ? WHERE num = ?",
         ((to_micros(at), summary_id, num) for num in live),
     )
-    records.announce(connection, live)
+    change_feed.append(connection, live)
 
 
 def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
-    """Bring a summary's originals back and archive it; returns them in order of id."""
+    """Make the originals of a summary live and archive the summary; return the originals in order of id. Raises
+    `NotFound`, `InvalidInput` and `Conflict`."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
     originals = _originals(connection, [summary_id])
     if not originals and summary.archived_at is None:
-        raise InvalidInput("summary_id", f"{summary_id} is a {summary.kind} that stands for no other entries")
+        raise InvalidInput("summary_id", f"{summary_id} is a {summary.kind} without archived originals")
     if not originals:
         raise Conflict(f"{summary_id} was restored already; its originals are live")
-    _revive(connection, originals)
+    _make_live(connection, originals)
     (num,) = records.numbers(connection, [summary_id])
     connection.execute("UPDATE entries SET archived_at = ? WHERE num = ?", [to_micros(at), num])
-    records.announce(connection, [num])
+    change_feed.append(connection, [num])
     return sorted(records.by_num(connection, originals).values(), key=lambda entry: entry.id)
 
 
-def with_telling(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
-    """These entries and the summaries that tell of them, with their parts: all that must go where these go."""
-    doomed = set(nums)
-    while telling := {row[0] for row in connection.execute(_TELLING, [json.dumps(sorted(doomed))])} - doomed:
-        doomed.update(records.with_parts(connection, sorted(telling)))
-    return doomed
+def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
+    """Return these entries with the summaries that repeat their content, and the parts of those."""
+    result = set(nums)
+    while summaries := {row[0] for row in connection.execute(_SUMMARIES, [json.dumps(sorted(result))])} - result:
+        result.update(records.with_parts(connection, sorted(summaries)))
+    return result
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete entries, and the summaries that tell of them; originals of a deleted summary that stay come back."""
-    doomed = with_telling(connection, nums)
-    ids = [entry.id for entry in records.by_num(connection, sorted(doomed)).values()]
-    _revive(connection, [num for num in _originals(connection, ids) if num not in doomed])
-    return records.remove(connection, sorted(doomed))
+    """Delete entries with the summaries that repeat their content; other originals of these become live. Return the
+    number of deleted entries."""
+    to_delete = with_summaries(connection, nums)
+    ids = [entry.id for entry in records.by_num(connection, sorted(to_delete)).values()]
+    _make_live(connection, [num for num in _originals(connection, ids) if num not in to_delete])
+    return records.remove(connection, sorted(to_delete))
 
 
 def check_free(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
-    """Raises `InvalidInput` when archiving or reviving this entry alone would part a summary and its originals."""
+    """Raise `InvalidInput` for an original of a live summary, and for a live summary: neither may be archived or
+    revived alone."""
     if entry.archived_by is not None:
-        raise InvalidInput("archived_at", f"a summary stands for {entry.id}; restore {entry.archived_by} instead")
+        raise InvalidInput(
+            "archived_at", f"{entry.id} is an original of a summary; restore {entry.archived_by} instead"
+        )
     if _originals(connection, [entry.id]):
-        raise InvalidInput("archived_at", f"{entry.id} stands for other entries; restore it instead")
+        raise InvalidInput("archived_at", f"{entry.id} is a summary of other entries; restore it instead")
 
 
 def _originals(connection: sqlite3.Connection, summaries: Sequence[str]) -> list[int]:
-    """The numbers of the entries that these summaries have archived."""
+    """Return the numbers of the entries that these summaries have archived."""
     query = "SELECT num FROM entries WHERE archived_by IN (SELECT value FROM json_each(?)) ORDER BY num"
     return [row[0] for row in connection.execute(query, [json.dumps(list(summaries))])]
 
 
-def _revive(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
+def _make_live(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
     connection.executemany(
         "UPDATE entries SET archived_at = NULL, archived_by = NULL WHERE num = ?", ((num,) for num in nums)
     )
-    records.announce(connection, nums)
+    change_feed.append(connection, nums)

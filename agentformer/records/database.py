@@ -1,4 +1,4 @@
-"""One SQLite file: opening, a small pool of connections, transactions, and honest errors."""
+"""The SQLite file of the records: a small pool of connections, transactions, and the length of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -13,45 +13,51 @@ from pathlib import Path
 
 from agentformer.errors import StoreError, StoreFull
 from agentformer.records import meta
-from agentformer.records.integrity import checksums as crc
-from agentformer.records.integrity.file_guard import Placed, check_kind
-from agentformer.records.integrity.stale_wal import check_log_is_ours
-from agentformer.records.salience import decayed
-from agentformer.records.schema import OURS, migrate
-from agentformer.records.sqlite_file import opened, transaction, translated
+from agentformer.records.integrity.checksums import damage_error
+from agentformer.records.integrity.file_guard import (
+    GuardedConnection,
+    check_regular_file,
+    open_database,
+    transaction,
+    translate_errors,
+    wal_path,
+)
+from agentformer.records.integrity.stale_wal import check_wal
+from agentformer.records.schema import REQUIRED_TABLES, migrate
+from agentformer.records.scopes import decayed
 
 BUSY_SECONDS = 60.0  # a writer waits this long for another one; no writer embeds or calls a model meanwhile
-LOG_BYTES = 32 * 1024 * 1024  # of the write-ahead log, from which on a writer sees to it that it begins anew
-# Seconds that it waits for readers. Again and again, since SQLite goes on waiting for a place among them that it found
-# taken by a former one, also where the latest ones have that place now, whom it need not wait for.
-_LOG_WAITS = (0.05, 0.1, 0.2, 0.4)
-_LOG_PAUSE = 5.0  # seconds until it is tried again where somebody reads for longer, as a backup does
-_IDLE = 8  # connections kept open; more than the default server threads would only hold file handles
-_IN_USE = "is in use elsewhere in this process; end that, and repeat what you did"
-_REPAIRED = "is being repaired; repeat what you did when that is done"
+LOG_BYTES = 32 * 1024 * 1024  # length of the write-ahead log from which a writer tries to empty it
+# Seconds to wait for readers when the log is emptied. Several short attempts, because SQLite keeps waiting for a reader
+# slot that was taken when an attempt began, even if its present reader does not need the log.
+_WAL_WAITS = (0.05, 0.1, 0.2, 0.4)
+_WAL_PAUSE = 5.0  # seconds until the next attempt while a long reader, such as a backup, needs the log
+_MAX_IDLE = 8  # open connections; more than the default server threads would only hold file handles
+_IN_USE = "is used by another thread of this process; wait until it has finished, and try again"
+_REPAIRING = "is being repaired; try again when that is done"
 _OPENING = threading.Lock()
-_OPENED: weakref.WeakSet[Database] = weakref.WeakSet()  # of this process, whose own use no lock of a file tells it
+_INSTANCES: weakref.WeakSet[Database] = weakref.WeakSet()  # file locks do not show other uses in the same process
 
 
 class Database:
-    """Opened records. Thread-safe; several processes may have the same file open.
+    """The open records. Thread-safe; several processes may have the same file open.
 
-    Write-ahead log with `synchronous=FULL`: when `writing` is left without an error, its changes have
-    reached the disk. Raises `StoreFull` or `StoreDamaged` where SQLite says so.
+    Write-ahead log with `synchronous=FULL`: when `writing` ends without an error, its changes have
+    reached the disk. Raises `StoreError`, `StoreFull` or `StoreDamaged`.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(os.path.realpath(path))  # beside which SQLite keeps its log, wherever this process goes
-        self._idle: list[Placed] = []
-        self._borrowed_now = 0
+        self.path = Path(os.path.realpath(path))  # SQLite keeps its log beside it, also if the process changes folder
+        self._idle: list[GuardedConnection] = []
+        self._borrowed_count = 0
         self._lock = threading.Lock()
         self._closed = False
         self._replacing = False
-        self._log_due = 0.0  # by the monotonic clock
+        self._next_wal_check = 0.0  # monotonic clock
         with _OPENING:
-            if any(each.path == self.path and each._replacing for each in _OPENED):
-                raise StoreError(f"{self.path} {_REPAIRED}")
-            _OPENED.add(self)
+            if any(other.path == self.path and other._replacing for other in _INSTANCES):
+                raise StoreError(f"{self.path} {_REPAIRING}")
+            _INSTANCES.add(self)
         try:
             self._open(path)
         except BaseException:
@@ -62,14 +68,14 @@ class Database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreFull(f"the folder {path.parent} cannot be made: {error.strerror or error}") from error
-        check_kind(path)
-        with self._translated():
+            raise StoreFull(f"the folder {path.parent} cannot be created: {error.strerror or error}") from error
+        check_regular_file(path)
+        with self._translate_errors():
             self._first = connection = self._connect(check=True)
             self.read_only = connection.read_only
             try:
                 migrate(connection)
-                self.store_id = _identity(connection)
+                self.store_id = _store_id(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -77,11 +83,11 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees one consistent state from its first statement on."""
-        with self._translated(), self._borrowed() as connection:
+        """Yield a connection in a read transaction: one consistent state from the first statement on."""
+        with self._translate_errors(), self._borrow() as connection:
             try:
                 connection.execute("BEGIN")
-                connection.check()
+                connection.check_file()
                 yield connection
             finally:
                 if connection.in_transaction:
@@ -89,47 +95,47 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction with the write lock from its start: committed at the end, or rolled back by an error."""
+        """Yield a connection in a transaction with the write lock. Committed at the end, rolled back by an error."""
         try:
-            with self._translated(), self._borrowed() as connection, transaction(connection):
+            with self._translate_errors(), self._borrow() as connection, transaction(connection):
                 yield connection
         except StoreFull:
-            with suppress(StoreError):  # what fills the log may have room in the database, and then smaller writes have
+            with suppress(StoreError):  # copying the log into the database may free room for smaller writes
                 self.clear_log()
             raise
-        self._bound_log()
+        self._limit_wal()
 
     @contextmanager
     def outside(self) -> Iterator[sqlite3.Connection]:
-        """A connection without a transaction, for what SQLite does in none."""
-        with self._translated(), self._borrowed() as connection:
-            connection.check()
+        """Yield a connection without a transaction, for statements that SQLite does not allow in one."""
+        with self._translate_errors(), self._borrow() as connection:
+            connection.check_file()
             yield connection
 
     def clear_log(self) -> None:
-        """Empty the write-ahead log, in which what was deleted would stay readable. Waits for nobody: where a
-        reader still needs it, a later call or the last one to close the store clears it."""
-        self._emptied_log(0)
+        """Empty the write-ahead log, which may hold deleted content. Does not wait for readers: if one needs the log,
+        a later call or the last `close` empties it."""
+        self._empty_wal(0)
 
-    def _bound_log(self) -> None:
-        """SQLite begins the log anew in a moment without readers, which never comes where many read all the time. So
-        whoever finds it long waits for those that read now; who begins to read meanwhile needs no log."""
-        if time.monotonic() < self._log_due or self._log_bytes() < LOG_BYTES:
+    def _limit_wal(self) -> None:
+        """Empty a long write-ahead log. SQLite restarts the log only in a moment without readers, which may never come
+        under constant reading; so a writer waits for the present readers. New readers need no log meanwhile."""
+        if time.monotonic() < self._next_wal_check or self._wal_bytes() < LOG_BYTES:
             return
-        self._log_due = time.monotonic() + _LOG_PAUSE
-        with suppress(StoreError):  # what was written is committed, and a log may be long
-            if any(self._emptied_log(seconds) for seconds in _LOG_WAITS):
-                self._log_due = 0.0
+        self._next_wal_check = time.monotonic() + _WAL_PAUSE
+        with suppress(StoreError):  # the write is committed, and a long log is valid
+            if any(self._empty_wal(seconds) for seconds in _WAL_WAITS):
+                self._next_wal_check = 0.0
 
-    def _log_bytes(self) -> int:
+    def _wal_bytes(self) -> int:
         try:
-            return self.path.with_name(f"{self.path.name}-wal").stat().st_size
+            return wal_path(self.path).stat().st_size
         except OSError:
             return 0
 
-    def _emptied_log(self, seconds: float) -> bool:
-        """Whether the log is empty now, after waiting so long for its readers."""
-        with self._translated(), self._borrowed() as connection:
+    def _empty_wal(self, seconds: float) -> bool:
+        """Wait at most `seconds` for readers of the log; return whether it is empty now."""
+        with self._translate_errors(), self._borrow() as connection:
             connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
             try:
                 busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -139,11 +145,11 @@ class Database:
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
-        """Without a connection of this process, so that another file may take the place of this one, which is then the
-        opened one. Raises `StoreError` where another thread uses it; who would begin to meanwhile gets one too."""
+        """Close all connections of this process, so that the caller can replace the file; reopen it at the end. Raises
+        `StoreError` if another thread uses the file; a thread that wants to use it meanwhile gets one too."""
         with _OPENING, self._lock:
-            others = any(each is not self and each.path == self.path and each.is_open for each in _OPENED)
-            if others or self._borrowed_now or self._replacing or self._closed:
+            others = any(db is not self and db.path == self.path and db.is_open for db in _INSTANCES)
+            if others or self._borrowed_count or self._replacing or self._closed:
                 raise StoreError(f"{self.path} {_IN_USE}")
             self._replacing = True
             idle, self._idle = self._idle, []
@@ -153,9 +159,9 @@ class Database:
             yield
         finally:
             try:
-                with self._translated():
+                with self._translate_errors():
                     connection = self._connect(check=True)
-                    self.store_id = _identity(connection)
+                    self.store_id = _store_id(connection)
                     self._first = connection
                     self._idle.append(connection)
             finally:
@@ -163,10 +169,10 @@ class Database:
 
     @property
     def is_open(self) -> bool:
-        return not self._closed or self._borrowed_now > 0
+        return not self._closed or self._borrowed_count > 0
 
     def close(self) -> None:
-        """Close idle connections; one that is in use is closed when it comes back."""
+        """Close idle connections; a borrowed one is closed when it comes back."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -174,23 +180,23 @@ class Database:
             connection.close()
 
     @contextmanager
-    def _borrowed(self) -> Iterator[Placed]:
+    def _borrow(self) -> Iterator[GuardedConnection]:
         with self._lock:
             if self._closed:
                 raise StoreError("this memory is closed; open it again with agentformer.connect()")
             if self._replacing:
-                raise StoreError(f"{self.path} {_REPAIRED}")
-            self._borrowed_now += 1
+                raise StoreError(f"{self.path} {_REPAIRING}")
+            self._borrowed_count += 1
             connection = self._idle.pop() if self._idle else None
         try:
-            connection = connection or self._another()
+            connection = connection or self._connect_another()
             yield connection
         finally:
             self._give_back(connection)
 
-    def _give_back(self, connection: Placed | None) -> None:
+    def _give_back(self, connection: GuardedConnection | None) -> None:
         with self._lock:
-            if connection and not self._closed and len(self._idle) < _IDLE and not connection.in_transaction:
+            if connection and not self._closed and len(self._idle) < _MAX_IDLE and not connection.in_transaction:
                 self._idle.append(connection)
                 connection = None
         try:
@@ -198,34 +204,33 @@ class Database:
                 connection.close()
         finally:
             with self._lock:
-                self._borrowed_now -= 1
+                self._borrowed_count -= 1
 
-    def _another(self) -> Placed:
+    def _connect_another(self) -> GuardedConnection:
         connection = self._connect()
         try:
-            self._first.check_same(connection)
+            self._first.check_same_file(connection)
         except StoreError:
             connection.close()
             raise
         return connection
 
-    def _connect(self, *, check: bool = False) -> Placed:
-        connection = (
-            opened(self.path, BUSY_SECONDS, OURS, check_log_is_ours) if check else opened(self.path, BUSY_SECONDS, OURS)
-        )
+    def _connect(self, *, check: bool = False) -> GuardedConnection:
+        checks = [check_wal] if check else []
+        connection = open_database(self.path, BUSY_SECONDS, REQUIRED_TABLES, *checks)
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -32768")
-        connection.execute("PRAGMA cell_size_check = ON")  # a damaged page is found when it is read
+        connection.execute("PRAGMA cell_size_check = ON")  # detects a damaged page when it is read
         connection.create_function("decayed", 3, decayed, deterministic=True)
         return connection
 
-    def _translated(self) -> AbstractContextManager[None]:
-        return translated(self.path, "`agentformer doctor` tells what can be mended; else restore it from a backup")
+    def _translate_errors(self) -> AbstractContextManager[None]:
+        return translate_errors(self.path, "`agentformer doctor` reports what can be repaired; or restore a backup")
 
 
-def _identity(connection: sqlite3.Connection) -> str:
-    """The store's id. Raises `StoreDamaged`."""
-    found = meta.told(connection, "store_id")
-    if not found:
-        raise crc.damaged("what the store knows of itself", "its id is missing")
-    return found
+def _store_id(connection: sqlite3.Connection) -> str:
+    """Return the store's id. Raises `StoreDamaged`."""
+    store_id = meta.get_value(connection, "store_id")
+    if not store_id:
+        raise damage_error("the store's metadata", "its id is missing")
+    return store_id

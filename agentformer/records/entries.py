@@ -1,6 +1,6 @@
-"""Storing, reading, changing and removing entries. Every change is announced in the change feed.
+"""Storing, reading, changing and removing entries. Every change is appended to the change feed.
 
-All functions work on an open connection; those that write need a writing one, and the caller commits.
+All functions take an open connection. Those that write need a write transaction, and the caller commits.
 """
 
 from __future__ import annotations
@@ -8,43 +8,72 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from agentformer.errors import Conflict, StoreDamaged
-from agentformer.records.codec import COLUMNS, from_row, from_state, state_checksum, to_micros, to_row
-from agentformer.records.duplicates import KEPT_EACH_TIME, same
-from agentformer.records.entry_json import entry_to_json
-from agentformer.records.integrity import checksums as crc
-from agentformer.records.neighbours import numbers_around
-from agentformer.records.scopes import names_few, where
-from agentformer.records.vectors import forget
+from agentformer.records import change_feed
+from agentformer.records.codec import COLUMNS, from_row, to_micros, to_row
+from agentformer.records.history import insert_version
+from agentformer.records.integrity.checksums import damage_error
+from agentformer.records.scopes import is_selective, where
+from agentformer.records.vectors import delete_windows
 from agentformer.types import MemoryEntry, Scope, Use
 
-_VARIABLES = 500  # ids per statement; well below every SQLite's limit of bound variables
+# Kinds that are stored again when the same content comes again, like everything episodic. Documents and their parts are
+# compared by the bytes of their file.
+REPEATABLE_KINDS = frozenset({"chunk", "document", "message", "page"})
+
+# A metadata key that marks entries which an agent stored after it had read documents. It is no part of their content.
+AFTER_RETRIEVED_TEXT = "after_retrieved_text"
+
+_PLACE_FIELDS = (
+    "tier",
+    "kind",
+    "namespace",
+    "session_id",
+    "agent_id",
+    "user_id",
+    "project",
+    "source_type",
+    "source_id",
+)
+_DETAIL_FIELDS = ("title", "speaker", "category", "metadata", "occurred_at", "parent_id", "pair_id", "derived_from")
+_MAX_VARIABLES = 500  # ids per statement; well below every SQLite's limit of bound variables
 _INSERT = f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)})"
-# The kinds stand here as they stand in the index, and IS instead of `=` for the content, or SQLite would not use it.
-_SAME_BEGINNING = (
+# SQLite uses the index only if the kinds are written as in its definition, and with IS instead of `=` for the content.
+_SAME_START = (
     "SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) AND content IS ? "
-    f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(KEPT_EACH_TIME))}) "
+    f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
     "AND archived_at IS NULL AND superseded_by IS NULL ORDER BY +id"
 )
 _PARTS = """
-    WITH RECURSIVE doomed (num, id, namespace) AS (
+    WITH RECURSIVE whole (num, id, namespace) AS (
         SELECT num, id, namespace FROM entries WHERE num IN (SELECT value FROM json_each(?))
         UNION
         SELECT e.num, e.id, e.namespace
-        FROM entries AS e JOIN doomed AS d ON e.parent_id = d.id AND +e.namespace = d.namespace
-    ) SELECT num FROM doomed
+        FROM entries AS e JOIN whole AS w ON e.parent_id = w.id AND +e.namespace = w.namespace
+    ) SELECT num FROM whole
+"""
+# Seeks from one kind to the next and counts in the index: a GROUP BY by kind sorts a large store first.
+_COUNT_BY_KIND = """
+WITH RECURSIVE kinds(name) AS (
+    SELECT min(kind) FROM entries WHERE namespace = :namespace
+    UNION ALL
+    SELECT (SELECT min(kind) FROM entries WHERE namespace = :namespace AND kind > name) FROM kinds
+    WHERE name IS NOT NULL
+) SELECT name, (SELECT count(*) FROM entries WHERE namespace = :namespace AND kind = name) FROM kinds
+WHERE name IS NOT NULL
 """
 
 
 def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
-    """Insert entries; returns their numbers. Raises `Conflict` for an id that exists."""
+    """Insert entries and return their numbers. Raises `Conflict` for an id that exists."""
     entries = list(entries)
     nums = [_insert_one(connection, entry) for entry in entries]
-    announce(connection, [*nums, *_neighbours(connection, entries, nums)])
+    change_feed.append(connection, [*nums, *_other_neighbors(connection, entries, nums)])
     return nums
 
 
@@ -53,81 +82,100 @@ def _insert_one(connection: sqlite3.Connection, entry: MemoryEntry) -> int:
         cursor = connection.execute(_INSERT, to_row(entry))
     except sqlite3.IntegrityError:
         if not numbers(connection, [entry.id]):
-            raise  # it is not that
-        raise Conflict(f"there is an entry {entry.id} already; update it or store under a new id") from None
+            raise  # the id is not the reason
+        raise Conflict(f"entry {entry.id} exists already; update it or store under a new id") from None
     return int(cursor.lastrowid or 0)
-
-
-def announce(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
-    """Move entries to the end of the change feed. Without entries nothing changes, least of all the end's token."""
-    nums = list(nums)
-    if not nums:
-        return
-    connection.executemany("INSERT OR REPLACE INTO changes (entry) VALUES (?)", ((num,) for num in nums))
-    connection.execute(
-        "INSERT OR REPLACE INTO points SELECT seq, randomblob(8) FROM sqlite_sequence WHERE name = 'changes'"
-    )
 
 
 def insert_unique(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
 ) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
-    """Insert those entries that say something new. Returns the new ones' numbers, the new ones, and for each of
-    `entries` the one that now stands for it. Entries numbered in `ignoring` are as good as gone."""
+    """Insert those entries that duplicate no live one, and count a repetition on the live entry for the others.
+
+    Entries with a number in `ignoring` are about to be removed and count as absent. Returns the numbers of the inserted
+    entries, the inserted entries, and for each of `entries` the stored entry.
+    """
     nums: list[int] = []
-    fresh: list[MemoryEntry] = []
-    standing = []
+    inserted: list[MemoryEntry] = []
+    stored = []
     for entry in entries:
-        known = _known(connection, entry, ignoring)
-        if known is None:
+        duplicate = _duplicate_of(connection, entry, ignoring)
+        if duplicate is None:
             nums.append(_insert_one(connection, entry))
-            fresh.append(entry)
-            standing.append(entry)
+            inserted.append(entry)
+            stored.append(entry)
             continue
         connection.execute(
             "UPDATE entries SET repeat_count = repeat_count + 1, access_count = access_count + 1, "
             "last_accessed = max(coalesce(last_accessed, ?1), ?1) WHERE num = ?2",
-            [to_micros(entry.created_at), known],
+            [to_micros(entry.created_at), duplicate],
         )
-        standing.append(by_num(connection, [known])[known])
-    announce(connection, [*nums, *_neighbours(connection, fresh, nums)])
-    return nums, fresh, standing
+        stored.append(by_num(connection, [duplicate])[duplicate])
+    change_feed.append(connection, [*nums, *_other_neighbors(connection, inserted, nums)])
+    return nums, inserted, stored
 
 
-def _neighbours(connection: sqlite3.Connection, entries: Iterable[MemoryEntry], known: Collection[int]) -> list[int]:
-    """The messages beside these entries, but for the `known` ones: what they are found by has changed, too."""
-    around = numbers_around(connection, entries)
-    apart = set(known) if around else ()
-    return [num for num in around if num not in apart]
+def _other_neighbors(
+    connection: sqlite3.Connection, entries: Iterable[MemoryEntry], nums: Collection[int]
+) -> list[int]:
+    """Return the messages beside these entries, without the entries in `nums`: they are indexed again."""
+    neighbors = change_feed.neighbor_numbers(connection, entries)
+    own = set(nums) if neighbors else ()
+    return [num for num in neighbors if num not in own]
 
 
-def _known(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: Collection[int]) -> int | None:
-    """The number of the oldest entry that says what `entry` says."""
-    rows = connection.execute(_SAME_BEGINNING, [entry.namespace, entry.content, entry.content])
+def _duplicate_of(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: Collection[int]) -> int | None:
+    """Return the number of the oldest live entry that `entry` duplicates."""
+    rows = connection.execute(_SAME_START, [entry.namespace, entry.content, entry.content])
     candidates = ((row["num"], from_row(row)) for row in rows if row["num"] not in ignoring)
-    return next((num for num, stored in candidates if same(entry, stored)), None)
+    return next((num for num, stored in candidates if is_duplicate(entry, stored)), None)
+
+
+def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
+    """Return whether the live entry `stored` has the content, the place and every detail of `new`.
+
+    A detail that `new` leaves empty does not count. The mark `AFTER_RETRIEVED_TEXT` is no detail.
+    """
+    if new.kind in REPEATABLE_KINDS or new.tier in ("episodic", "working"):
+        return False
+    if stored.archived_at is not None or stored.superseded_by is not None or new.content != stored.content:
+        return False
+    if any(getattr(new, name) != getattr(stored, name) for name in _PLACE_FIELDS):
+        return False
+    if new.salience not in (1.0, stored.salience):  # 1 is the default
+        return False
+    return all(_detail(new, name) in (_detail(stored, name), None) for name in _DETAIL_FIELDS)
+
+
+def _detail(entry: MemoryEntry, name: str) -> object:
+    """Return a comparable value of a field; None if it is empty. Metadata are compared as JSON, where true is not 1."""
+    value = getattr(entry, name)
+    if name != "metadata":
+        return value or None
+    metadata = {key: item for key, item in value.items() if not (key == AFTER_RETRIEVED_TEXT and item is True)}
+    return json.dumps(metadata, sort_keys=True) if metadata else None
 
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:
-    """Entries in the order of `ids`, missing ones left out."""
-    found = {row["id"]: from_row(row) for row in _rows_by(connection, "id", ids)}
-    return [found[i] for i in ids if i in found]
+    """Return entries in the order of `ids`, without missing ones."""
+    entries = {row["id"]: from_row(row) for row in _rows_by(connection, "id", ids)}
+    return [entries[i] for i in ids if i in entries]
 
 
 def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, MemoryEntry]:
-    """Entries by number, missing ones left out."""
+    """Return entries by number, without missing ones."""
     return {row["num"]: from_row(row) for row in _rows_by(connection, "num", nums)}
 
 
-def beginnings(connection: sqlite3.Connection, nums: Sequence[int], length: int) -> list[str]:
-    """The first `length` code points of these entries' contents, in order of number, missing ones left out."""
+def content_starts(connection: sqlite3.Connection, nums: Sequence[int], length: int) -> list[str]:
+    """Return the first `length` code points of these contents, in order of number, without missing ones."""
     marks = ",".join("?" * len(nums))
     query = f"SELECT substr(content, 1, ?) FROM entries WHERE num IN ({marks}) ORDER BY num"
     return [row[0] for row in connection.execute(query, [length, *nums])]
 
 
 def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list[int]:
-    """The numbers of the entries of a scope, or of ids."""
+    """Return the numbers of the entries of a scope, or of ids."""
     if isinstance(what, Scope):
         condition, values = where(what)
         return [row[0] for row in connection.execute(f"SELECT num FROM entries WHERE {condition}", values)]
@@ -135,21 +183,22 @@ def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list
 
 
 def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
-    """These entries and all below them by `parent_id` in their own namespaces."""
+    """Return these entries and all below them by `parent_id` in their own namespaces."""
     return [row[0] for row in connection.execute(_PARTS, [json.dumps(list(nums))])]
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete these entries with history, windows, and vectors that nothing else uses. Parts are not looked for."""
-    beside = _neighbours(connection, _messages(connection, nums), nums)
-    forget(connection, nums)
+    """Delete entries with their history, their windows, and vectors that nothing else uses, but without their parts.
+    Returns the number of entries."""
+    neighbors = _other_neighbors(connection, _messages(connection, nums), nums)
+    delete_windows(connection, nums)
     connection.executemany("DELETE FROM entries WHERE num = ?", ((num,) for num in nums))
-    announce(connection, [*nums, *beside])
+    change_feed.append(connection, [*nums, *neighbors])
     return len(nums)
 
 
 def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[MemoryEntry]:
-    """Those of these entries that are messages of a session; a damaged one must not keep others from being removed."""
+    """Yield the session messages among these entries. A damaged one is skipped, so that others can be removed."""
     for group in _groups(nums):
         marks = ",".join("?" * len(group))
         query = f"SELECT * FROM entries WHERE num IN ({marks}) AND kind = 'message' AND session_id IS NOT NULL"
@@ -159,62 +208,35 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[M
 
 
 def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
-    """Put `changed` over the entry of its id, which is there, and keep the former state; returns its number."""
+    """Overwrite the stored entry with the id of `changed` and keep its former version; return its number."""
     row = connection.execute("SELECT * FROM entries WHERE id = ?", [changed.id]).fetchone()
     former = from_row(row)
-    keep_state(connection, row["num"], former)
+    insert_version(connection, row["num"], former)
     assignments = ",".join(f"{column} = :{column}" for column in COLUMNS if column != "id")
     connection.execute(f"UPDATE entries SET {assignments} WHERE id = :id", to_row(changed))
-    announce(connection, [row["num"], *_neighbours(connection, (former, changed), [row["num"]])])
+    neighbors = _other_neighbors(connection, (former, changed), [row["num"]])
+    change_feed.append(connection, [row["num"], *neighbors])
     return int(row["num"])
 
 
-def insert_past(
-    connection: sqlite3.Connection,
-    nums: Sequence[int],
-    entries: Sequence[MemoryEntry],
-    past: Mapping[str, Sequence[MemoryEntry]],
-) -> None:
-    """Give entries, just inserted under these numbers, their former states."""
-    for num, entry in zip(nums, entries, strict=True):
-        for state in past.get(entry.id, ()):
-            keep_state(connection, num, state)
-
-
-def keep_state(connection: sqlite3.Connection, num: int, state: MemoryEntry) -> None:
-    """Put a former state into the history of the entry of this number."""
-    former = json.dumps(entry_to_json(state), ensure_ascii=False)
-    checksum = state_checksum(num, state.version, former)
-    connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", [num, state.version, former, checksum])
-
-
-def history(connection: sqlite3.Connection, entry_id: str) -> list[MemoryEntry]:
-    """Former states, oldest first."""
-    rows = connection.execute(
-        "SELECT history.* FROM history JOIN entries ON entries.num = history.entry WHERE entries.id = ? "
-        "ORDER BY history.version",
-        [entry_id],
-    )
-    return [from_state(row, entry_id) for row in rows]
-
-
 def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
-    """Entries of the scope with an id above `after`, in order of id."""
+    """Return entries of the scope with an id above `after`, in order of id. Raises `StoreDamaged`."""
     condition, values = where(scope)
-    by = "+id" if names_few(scope) else "id"  # few are better sorted than met on the way through all
+    by = "+id" if is_selective(scope) else "id"  # SQLite sorts a few entries faster than it walks the index of all
     rows = connection.execute(
         f"SELECT * FROM entries WHERE {condition} AND {by} > ? ORDER BY {by} LIMIT ?", [*values, after, limit]
     )
-    found = [from_row(row) for row in rows]
-    if any(former >= entry.id for former, entry in zip((after, *(e.id for e in found)), found, strict=False)):
-        raise crc.damaged("an index of the entries", "it is out of order")  # and who reads on might never end
-    return found
+    entries = [from_row(row) for row in rows]
+    ids = [after, *(entry.id for entry in entries)]
+    if any(former >= following for former, following in pairwise(ids)):
+        raise damage_error("an index of the entries", "it is out of order")  # a caller that pages might never end
+    return entries
 
 
 def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[MemoryEntry]:
-    """The newest entries of the scope, newest first."""
+    """Return the newest entries of the scope, newest first."""
     condition, values = where(scope)
-    by = "+coalesce(occurred_at, created_at)" if names_few(scope) else "coalesce(occurred_at, created_at)"
+    by = "+coalesce(occurred_at, created_at)" if is_selective(scope) else "coalesce(occurred_at, created_at)"
     rows = connection.execute(
         f"SELECT * FROM entries WHERE {condition} ORDER BY {by} DESC, id DESC LIMIT ?", [*values, limit]
     )
@@ -222,7 +244,7 @@ def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Mem
 
 
 def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
-    """Add to counts. No change in the sense of the feed: no index knows counts."""
+    """Add to the counts of use. The change feed is not touched: no index holds counts."""
     connection.executemany(
         "UPDATE entries SET match_count = match_count + ?1, read_count = read_count + ?2, "
         "access_count = access_count + ?1 + ?2 + ?3, last_accessed = max(coalesce(last_accessed, ?4), ?4) "
@@ -232,12 +254,13 @@ def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
 
 
 def count(connection: sqlite3.Connection, scope: Scope) -> int:
+    """Return the number of entries of the scope."""
     condition, values = where(scope)
     return int(connection.execute(f"SELECT count(*) FROM entries WHERE {condition}", values).fetchone()[0])
 
 
 def namespaces(connection: sqlite3.Connection) -> list[str]:
-    """All namespaces in order. Each is found from the one before, since DISTINCT would read a whole index."""
+    """Return all namespaces in order. Each is sought from the one before, since DISTINCT would read a whole index."""
     rows = connection.execute(
         "WITH RECURSIVE found (name) AS (SELECT min(namespace) FROM entries UNION ALL SELECT "
         "(SELECT min(namespace) FROM entries WHERE namespace > found.name) FROM found WHERE found.name IS NOT NULL) "
@@ -246,50 +269,12 @@ def namespaces(connection: sqlite3.Connection) -> list[str]:
     return [row[0] for row in rows]
 
 
-# From one kind to the next by the index, and each counted in it: a GROUP BY by kind sorts a large store first.
-_KINDS = """
-WITH RECURSIVE found(name) AS (
-    SELECT min(kind) FROM entries WHERE namespace = :namespace
-    UNION ALL
-    SELECT (SELECT min(kind) FROM entries WHERE namespace = :namespace AND kind > name) FROM found
-    WHERE name IS NOT NULL
-) SELECT name, (SELECT count(*) FROM entries WHERE namespace = :namespace AND kind = name) FROM found
-WHERE name IS NOT NULL
-"""
-
-
-def kinds(connection: sqlite3.Connection) -> dict[str, int]:
-    """How many entries there are of each kind, over all namespaces, in order of name."""
+def count_by_kind(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return the number of entries of each kind over all namespaces, in order of name."""
     counts: Counter[str] = Counter()
     for namespace in namespaces(connection):
-        counts.update(dict(connection.execute(_KINDS, {"namespace": namespace}).fetchall()))
+        counts.update(dict(connection.execute(_COUNT_BY_KIND, {"namespace": namespace}).fetchall()))
     return dict(sorted(counts.items()))
-
-
-def last_change(connection: sqlite3.Connection) -> int:
-    """The newest `seq` of the change feed; 0 for an empty store. Raises `StoreDamaged` where its tables do not agree:
-    followers would wait for a change that never comes."""
-    row = connection.execute("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points").fetchone()
-    if row[0] != row[1]:
-        raise crc.damaged("the change feed", "its tables end at different changes")
-    return int(row[0] or 0)
-
-
-def point(connection: sqlite3.Connection, seq: int) -> str:
-    """The token of the history at `seq`, which must have been a `last_change`; "" where there is none."""
-    row = connection.execute("SELECT hex(token) FROM points WHERE seq = ?", [seq]).fetchone()
-    return str(row[0]) if row else ""
-
-
-def changed_since(connection: sqlite3.Connection, seq: int) -> list[int]:
-    """Numbers of entries changed after `seq`, in order of their last change; removed ones too."""
-    return [row[0] for row in connection.execute("SELECT entry FROM changes WHERE seq > ? ORDER BY seq", [seq])]
-
-
-def changes_since(connection: sqlite3.Connection, seq: int, limit: int = -1) -> list[tuple[int, int]]:
-    """The changes after `seq`, oldest first, each with the number of its entry; at most `limit` of them."""
-    query = "SELECT seq, entry FROM changes WHERE seq > ? ORDER BY seq LIMIT ?"
-    return [(row[0], row[1]) for row in connection.execute(query, [seq, limit])]
 
 
 def _rows_by(connection: sqlite3.Connection, column: str, values: Sequence[Any]) -> list[sqlite3.Row]:
@@ -301,5 +286,5 @@ def _rows_by(connection: sqlite3.Connection, column: str, values: Sequence[Any])
 
 
 def _groups(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for i in range(0, len(values), _VARIABLES):
-        yield values[i : i + _VARIABLES]
+    for i in range(0, len(values), _MAX_VARIABLES):
+        yield values[i : i + _MAX_VARIABLES]

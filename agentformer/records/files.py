@@ -1,4 +1,4 @@
-"""Writing a file so that a crash leaves the old one or the new one, and no litter for long."""
+"""Files that a crash leaves as they were before or as they are after, without temporary files for long."""
 
 from __future__ import annotations
 
@@ -13,39 +13,37 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
-def opened_file(path: Path) -> BufferedReader:
-    """Open what is a file for reading: a pipe in its place would be waited for without end. Raises `OSError`."""
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE))  # noqa: SIM115 - for the caller
+def open_regular_file(path: Path) -> BufferedReader:
+    """Open a regular file for reading. Raises `OSError`, also for a pipe, which would block without end."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NONBLOCKING))  # noqa: SIM115 - returned
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "it is no file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return file
 
 
-def file_bytes(path: Path) -> bytes:
-    """All of a file. Raises `OSError`, also for a pipe or a device in its place."""
-    with opened_file(path) as file:
+def read_file(path: Path) -> bytes:
+    """Return the content of a regular file. Raises `OSError`."""
+    with open_regular_file(path) as file:
         return file.read()
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace `path` by `data`; it has reached the disk when this returns. `mode` is who may read it, less what the
-    umask forbids. Raises `OSError`."""
-    with written_atomically(path, mode=mode) as file:
+    """Replace the content of `path` and sync it. `mode` is the permissions, less the umask. Raises `OSError`."""
+    with atomic_writer(path, mode=mode) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def written_atomically(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` when it is left without an error, and has reached the disk then. Raises
-    `OSError`.
+def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Yield a file that replaces `path` and is synced when the context ends without an error. Raises `OSError`.
 
-    The temporary file names its writer, so that what a killed writer of the same file left is cleared away.
+    The name of the temporary file contains the process, so that a later writer can delete it if the process dies.
     """
-    clear_unfinished(path)
+    remove_stale_temporaries(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
@@ -60,23 +58,23 @@ def written_atomically(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def delete(path: Path) -> None:
-    """Delete a file, or a folder with all that is in it, where there is one. Raises `OSError`."""
+    """Delete a file, or a folder with its content, if it exists. Raises `OSError`."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def clear_unfinished(path: Path) -> None:
-    """Remove temporary files of writers of `path` that are no more. Raises `OSError`."""
-    for left in path.parent.glob(f".{path.name}.*"):
-        writer = left.name.split(".")[-2]
-        if writer.isdecimal() and not alive(int(writer)):
-            left.unlink(missing_ok=True)
+def remove_stale_temporaries(path: Path) -> None:
+    """Delete temporary files of `path` that dead processes left. Raises `OSError`."""
+    for temporary in path.parent.glob(f".{path.name}.*"):
+        process = temporary.name.split(".")[-2]
+        if process.isdecimal() and not process_exists(int(process)):
+            temporary.unlink(missing_ok=True)
 
 
-def alive(process: int) -> bool:
-    """Is there a process of this number?"""
+def process_exists(process: int) -> bool:
+    """Return whether a process with this number runs."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -87,7 +85,7 @@ def alive(process: int) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and removals in a folder durable, where the system can."""
+    """Make renames and removals in a folder durable, if the system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

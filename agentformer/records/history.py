@@ -1,39 +1,68 @@
-"""What may be given as the former states of entries: each check raises `InvalidInput`."""
+"""Former versions of entries: checked before they are stored, stored as JSON with a checksum, and read back."""
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Mapping, Sequence
 
 from agentformer.errors import InvalidInput
-from agentformer.records.codec import to_row
+from agentformer.records.codec import from_state, state_checksum, to_row
+from agentformer.records.entry_json import entry_to_json
 from agentformer.types import MemoryEntry
 
-Past = Mapping[str, Sequence[MemoryEntry]]  # former states by the id of their entry, oldest first
+Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of their entry, oldest first
 
 
-def checked_past(entries: Sequence[MemoryEntry], former: Past | None, *, unique: bool) -> Past:
-    """The former states that are to be stored with `entries`; none is an empty mapping."""
-    past = {entry_id: states for entry_id, states in (former or {}).items() if states}
-    if past and unique:
-        raise InvalidInput("former", "does not go with `unique`: an entry that is not stored has no past")
-    versions = {entry.id: entry.version for entry in entries}
-    for entry_id, states in past.items():
-        if entry_id not in versions:
-            raise InvalidInput("former", f"has states of {entry_id[:200]}, which is not stored by this call")
-        if problem := wrong_past(entry_id, versions[entry_id], states):
+def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None, *, unique: bool) -> Histories:
+    """Return the former versions to store with `entries`, without empty ones. Raises `InvalidInput`."""
+    checked = {entry_id: versions for entry_id, versions in (histories or {}).items() if versions}
+    if checked and unique:
+        raise InvalidInput("former", "cannot be combined with `unique`: an entry that is not stored has no history")
+    current = {entry.id: entry.version for entry in entries}
+    for entry_id, versions in checked.items():
+        if entry_id not in current:
+            raise InvalidInput("former", f"has versions of {entry_id[:200]}, which this call does not store")
+        if problem := history_problem(entry_id, current[entry_id], versions):
             raise InvalidInput("former", problem)
-        for state in states:
-            to_row(state)  # raises for metadata that is no JSON
-    return past
+        for version in versions:
+            to_row(version)  # raises for metadata that is not JSON
+    return checked
 
 
-def wrong_past(entry_id: str, version: int, states: Sequence[MemoryEntry]) -> str:
-    """Why these cannot be the former states of an entry at this version; "" where they can."""
-    before = 0
-    for state in states:
-        if state.id != entry_id:
-            return f"a former state of {entry_id[:200]} is of {state.id[:200]}"
-        if not before < state.version < version:
-            return f"the former versions of {entry_id[:200]} do not rise up to its own, which is {version}"
-        before = state.version
+def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]) -> str:
+    """Return why these cannot be the former versions of an entry at version `current`; "" if they can."""
+    previous = 0
+    for version in versions:
+        if version.id != entry_id:
+            return f"a former version of {entry_id[:200]} has the id {version.id[:200]}"
+        if not previous < version.version < current:
+            return f"the former versions of {entry_id[:200]} do not rise up to its own, which is {current}"
+        previous = version.version
     return ""
+
+
+def insert_histories(
+    connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence[MemoryEntry], histories: Histories
+) -> None:
+    """Store the former versions of entries that were just inserted under these numbers."""
+    for num, entry in zip(nums, entries, strict=True):
+        for version in histories.get(entry.id, ()):
+            insert_version(connection, num, version)
+
+
+def insert_version(connection: sqlite3.Connection, num: int, version: MemoryEntry) -> None:
+    """Store a former version of the entry with this number."""
+    state = json.dumps(entry_to_json(version), ensure_ascii=False)
+    checksum = state_checksum(num, version.version, state)
+    connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", [num, version.version, state, checksum])
+
+
+def versions_of(connection: sqlite3.Connection, entry_id: str) -> list[MemoryEntry]:
+    """Return the former versions of an entry, oldest first. Raises `StoreDamaged`."""
+    rows = connection.execute(
+        "SELECT history.* FROM history JOIN entries ON entries.num = history.entry WHERE entries.id = ? "
+        "ORDER BY history.version",
+        [entry_id],
+    )
+    return [from_state(row, entry_id) for row in rows]

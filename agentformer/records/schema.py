@@ -1,12 +1,12 @@
-"""The schema as numbered, append-only migrations: a released one is never edited, a change is a new one."""
+"""The schema as numbered, append-only migrations: a released migration is never edited."""
 
 from __future__ import annotations
 
 import sqlite3
 
 from agentformer.errors import StoreError
-from agentformer.records.ids import new_id
-from agentformer.records.integrity import checksums as crc
+from agentformer.records.integrity import checksums
+from agentformer.types import new_id
 
 MIGRATIONS: tuple[str, ...] = (
     # 1: entries, their history, the change feed, embedding spaces, windows, vectors, the embedding queue.
@@ -80,8 +80,8 @@ MIGRATIONS: tuple[str, ...] = (
         last_error TEXT NOT NULL
     );
     """,
-    # 2: whose an entry is and what it refers to, messages as they were said, categories, which summary stands for
-    # an entry, and leases. A column that `history` does not know yet has its default there.
+    # 2: users, agents and projects, records of the host application, raw messages, categories, the summary of an
+    # archived entry, and leases. In the JSON of an older `history` row these fields are missing: the defaults apply.
     """
     ALTER TABLE entries ADD COLUMN agent_id TEXT;
     ALTER TABLE entries ADD COLUMN user_id TEXT;
@@ -110,7 +110,7 @@ MIGRATIONS: tuple[str, ...] = (
         micros INTEGER NOT NULL                 -- how long it was taken for
     ) WITHOUT ROWID;
     """,
-    # 3: a move to another embedding space: the space that is being filled, and what it still lacks.
+    # 3: a move to another embedding space: the building space, and the entries that it still lacks.
     """
     ALTER TABLE spaces ADD COLUMN building INTEGER NOT NULL DEFAULT 0;
     CREATE UNIQUE INDEX one_active_space ON spaces (active) WHERE active = 1;
@@ -124,7 +124,7 @@ MIGRATIONS: tuple[str, ...] = (
     -- What a model does not take, whatever the server's state, is tried again only when somebody asks for it.
     ALTER TABLE pending ADD COLUMN refused INTEGER NOT NULL DEFAULT 0;
     """,
-    # 4: what every upload asks for, found without a walk through all documents; `scopes.INDEXED` names these keys.
+    # 4: indexes for the look-ups of every upload, on the metadata keys in `scopes.INDEXED`.
     """
     CREATE INDEX entries_by_sha256 ON entries (namespace, json_extract(metadata, '$.sha256'))
         WHERE json_extract(metadata, '$.sha256') IS NOT NULL;
@@ -132,7 +132,7 @@ MIGRATIONS: tuple[str, ...] = (
         WHERE json_extract(metadata, '$.name') IS NOT NULL;
     CREATE INDEX pending_by_refusal ON pending (refused);
     """,
-    # 5: a page of a scope, and what is newest in it, without sorting the scope; `scopes.where` counts on these.
+    # 5: indexes that return a page of a scope, and its newest entries, without sorting; `scopes.where` relies on them.
     """
     DROP INDEX entries_by_scope;
     DROP INDEX entries_by_session;
@@ -151,7 +151,7 @@ MIGRATIONS: tuple[str, ...] = (
     -- All that is neither archived nor replaced, which the first search of a scope reads.
     CREATE INDEX entries_live ON entries (namespace, tier, kind) WHERE archived_at IS NULL AND superseded_by IS NULL;
     """,
-    # 6: a checksum of what is stored, see `crc`; NULL where a former version wrote the row.
+    # 6: a checksum of each row, see `integrity.checksums`; NULL in rows of a former version.
     """
     ALTER TABLE entries ADD COLUMN checksum INTEGER;  -- over `codec.CHECKED`
     ALTER TABLE history ADD COLUMN checksum INTEGER;
@@ -161,22 +161,22 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE meta ADD COLUMN checksum INTEGER;
     """,
 )
-_SEALED = 6  # the version from which on the few rows of `meta` and `spaces` all have a checksum
+_METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum
 
-OURS = ("meta", "entries")  # tables that no store of ours lacks
+REQUIRED_TABLES = ("meta", "entries")  # every store has them
 
 
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the schema to the newest version. Each step is one transaction; another process may do it first. Raises
-    `StoreError` where that cannot be."""
+    `StoreError` for a newer schema, and for an older one that cannot be written."""
     while (version := _version(connection)) < len(MIGRATIONS):
         try:
-            _step(connection, version)
+            _migrate_step(connection, version)
         except sqlite3.OperationalError as error:
             if not version or "readonly" not in str(error):
                 raise
             raise StoreError(
-                f"this store is of a former version (schema {version}, needed {len(MIGRATIONS)}), and can only be read "
+                f"this store is of a former version (schema {version}, needed {len(MIGRATIONS)}) and cannot be written "
                 "here; open it once where it can be written"
             ) from error
     if version > len(MIGRATIONS):
@@ -185,8 +185,8 @@ def migrate(connection: sqlite3.Connection) -> None:
         )
 
 
-def _step(connection: sqlite3.Connection, version: int) -> None:
-    """From a version to the next, unless another process was faster."""
+def _migrate_step(connection: sqlite3.Connection, version: int) -> None:
+    """Migrate from `version` to the next, unless another process was faster."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _version(connection) == version:
@@ -194,22 +194,21 @@ def _step(connection: sqlite3.Connection, version: int) -> None:
                 connection.execute(statement)
             if version == 0:
                 connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (new_id(),))
-            if version + 1 == _SEALED:
-                _seal(connection)
+            if version + 1 == _METADATA_CHECKSUMS:
+                _add_metadata_checksums(connection)
             connection.execute(f"PRAGMA user_version = {version + 1}")
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # a commit without room has ended it already
+        if connection.in_transaction:  # a commit on a full disk has ended it already
             connection.execute("ROLLBACK")
         raise
 
 
-def _seal(connection: sqlite3.Connection) -> None:
-    """Checksums of what a store knows of itself, as it is now."""
+def _add_metadata_checksums(connection: sqlite3.Connection) -> None:
     for key, value in connection.execute("SELECT key, value FROM meta").fetchall():
-        connection.execute("UPDATE meta SET checksum = ? WHERE key = ?", [crc.of_text(value, key), key])
+        connection.execute("UPDATE meta SET checksum = ? WHERE key = ?", [checksums.of_text(value, key), key])
     for number, text in connection.execute("SELECT id, description FROM spaces").fetchall():
-        connection.execute("UPDATE spaces SET checksum = ? WHERE id = ?", [crc.of_text(text, number), number])
+        connection.execute("UPDATE spaces SET checksum = ? WHERE id = ?", [checksums.of_text(text, number), number])
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -217,7 +216,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _statements(script: str) -> list[str]:
-    """The script's statements. `executescript` would commit the transaction that they must share."""
+    """Split a script into statements. `executescript` would commit the transaction that they must share."""
     statements, current = [], ""
     for line in script.splitlines():
         current += line + "\n"

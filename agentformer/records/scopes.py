@@ -1,14 +1,19 @@
-"""A `Scope` as an SQL condition: the one place where it is decided what a call may see."""
+"""A `Scope` as an SQL condition, and salience after decay. Every access check of a query is decided here.
+
+Decay is computed when an entry is read and never written back, so that reading often changes nothing (the forgetting
+curve as retention `rate ** days`, after Ebbinghaus 1885; a use resets the clock, as in MemoryBank, Zhong et al. 2023).
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from agentformer.records.codec import now, to_micros
-from agentformer.types import UNSEARCHED_KINDS, Scope
+from agentformer.types import UNSEARCHED_KINDS, Decay, MemoryEntry, Scope
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,43 +29,44 @@ _EQUAL = (
     "source_type",
     "source_id",
 )
+_DAY = 86_400_000_000  # microseconds
 
-INDEXED = ("sha256", "name")  # keys of metadata with an index of their texts; see `records.schema`
-OWNERS = ("user_id", "project")  # that `Scope.or_nobody` speaks of
+INDEXED = ("sha256", "name")  # metadata keys with an index of their texts; see `records.schema`
+OWNERS = ("user_id", "project")  # the fields that `Scope.or_nobody` applies to
 
 
-def names_few(scope: Scope) -> bool:
-    """Does it name a record, a whole or a file? These have few entries, and an index that is not in any order."""
-    known = any(key in INDEXED and isinstance(value, str) for key, value in scope.metadata.items())
+def is_selective(scope: Scope) -> bool:
+    """Return whether the scope names a host record, a parent or a document: few entries, found by an unordered
+    index."""
+    indexed = any(key in INDEXED and isinstance(value, str) for key, value in scope.metadata.items())
     record = scope.source_type is not None and scope.source_id is not None
-    return known or record or scope.parent_id is not None or scope.document_id is not None
+    return indexed or record or scope.parent_id is not None or scope.document_id is not None
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
-    """A condition over `entries`, and its parameters.
+    """Return a condition over `entries`, and its parameters.
 
-    SQLite takes equal to be rare, whatever the column. So a column that says less than another one of the scope has a
-    plus before it, with which SQLite looks for no index of it: a session is found by its name, not by going through all
-    messages.
+    SQLite assumes that an equality is rare, whatever the column. So a less selective column gets a plus, which keeps
+    SQLite from using its index: the entries of a session are found by the session and not by their kind.
     """
-    few, session = names_few(scope), scope.session_id is not None
+    selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and not scope.or_nobody
-    loose = {"session_id": few, "user_id": few or session, "tier": few or session or user}
-    loose["kind"] = loose["tier"]
-    whole = scope.parent_id is not None or scope.document_id is not None  # found by ids alone, wherever they are
-    parts = ["+namespace = ?" if whole else "namespace = ?"]
+    plus = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}
+    plus["kind"] = plus["tier"]
+    by_id = scope.parent_id is not None or scope.document_id is not None  # indexed without the namespace
+    parts = ["+namespace = ?" if by_id else "namespace = ?"]
     values: list[Any] = [scope.namespace]
 
     def equal(column: str, value: Any, or_null: bool) -> None:
         if value is not None:
-            plus = "+" if loose.get(column) else ""
-            parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{plus}{column} = ?")
+            sign = "+" if plus.get(column) else ""
+            parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{sign}{column} = ?")
             values.append(value)
 
     def among(column: str, allowed: tuple[str, ...]) -> None:
         if allowed:
-            plus = "+" if loose.get(column) else ""
-            parts.append(f"{plus}{column} IN ({','.join('?' * len(allowed))})")
+            sign = "+" if plus.get(column) else ""
+            parts.append(f"{sign}{column} IN ({','.join('?' * len(allowed))})")
             values.extend(allowed)
 
     among("tier", scope.tiers)
@@ -74,60 +80,80 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
     if scope.occurred_to is not None:
         parts.append("occurred_at < ?")
         values.append(to_micros(scope.occurred_to))
-    for key, value in scope.metadata.items():
-        condition, more = _holds(key, value)
+    for condition, more in (*_metadata_conditions(scope), *_salience_conditions(scope)):
         parts.append(condition)
         values += more
-    if scope.min_salience > 0:
-        parts.append("salience >= ?")  # decay only takes away
-        values.append(scope.min_salience)
-        if scope.decay.rates:
-            condition, more = _still_salient(scope)
-            parts.append(condition)
-            values += more
     if not scope.include_archived:
         parts.append("archived_at IS NULL AND superseded_by IS NULL")
     return " AND ".join(parts), values
 
 
-def _still_salient(scope: Scope) -> tuple[str, list[Any]]:
-    """The condition that decay has left enough, by the same function that tells an entry's effective salience."""
-    rates = sorted(scope.decay.rates.items())
-    rate = f"CASE category {' '.join('WHEN ? THEN ?' for _ in rates)} ELSE 1.0 END"
-    values: list[Any] = [value for pair in rates for value in pair]
-    moment = to_micros(scope.decay.at or now())
-    return (
-        f"decayed(salience, {rate}, ? - coalesce(last_accessed, created_at)) >= ?",
-        [*values, moment, scope.min_salience],
-    )
+def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
+    """Return the conditions on stored salience and, by the same function as `effective_salience`, on what decay
+    leaves."""
+    if scope.min_salience <= 0:
+        return []
+    conditions: list[tuple[str, list[Any]]] = [("salience >= ?", [scope.min_salience])]
+    if scope.decay.rates:
+        rates = sorted(scope.decay.rates.items())
+        rate = f"CASE category {' '.join('WHEN ? THEN ?' for _ in rates)} ELSE 1.0 END"
+        values: list[Any] = [value for pair in rates for value in pair]
+        moment = to_micros(scope.decay.at or now())
+        decayed_salience = f"decayed(salience, {rate}, ? - coalesce(last_accessed, created_at)) >= ?"
+        conditions.append((decayed_salience, [*values, moment, scope.min_salience]))
+    return conditions
 
 
-def searchable(connection: sqlite3.Connection, scope: Scope, among: Sequence[int] | None = None) -> NDArray[np.int64]:
-    """The numbers of all entries of the scope that a search may return, or of those `among` some; ascending."""
+def effective_salience(entry: MemoryEntry, decay: Decay) -> float:
+    """Return what decay leaves of `entry.salience`, in 0..1.
+
+    The days count from `last_accessed`, or from `created_at` for an entry that was never used. A use in the future
+    counts as now.
+    """
+    used = entry.last_accessed or entry.created_at
+    rate = decay.rates.get(entry.category, 1.0)
+    if used is None or rate == 1.0:
+        return entry.salience
+    elapsed = (decay.at or datetime.now(UTC)) - used
+    return decayed(entry.salience, rate, (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds)
+
+
+def decayed(salience: float, rate: float, micros: int) -> float:
+    """Return `salience` after `micros` microseconds at a daily `rate`. Also a function of SQLite."""
+    return float(salience * rate ** (max(0, micros) / _DAY))
+
+
+def searchable_numbers(
+    connection: sqlite3.Connection, scope: Scope, among: Sequence[int] | None = None
+) -> NDArray[np.int64]:
+    """Return the numbers of all entries of the scope that a search may return, or of those in `among`; ascending."""
     import numpy as np
 
     condition, values = where(scope)
     marks = ",".join("?" * len(UNSEARCHED_KINDS))
     values += sorted(UNSEARCHED_KINDS)
     table = "entries"
-    if among is not None:  # CROSS JOIN keeps the order: each of these is looked up, whatever indexes there are
+    if among is not None:  # CROSS JOIN keeps the order: SQLite looks up each number
         table = "(SELECT value AS wanted FROM json_each(?)) CROSS JOIN entries ON entries.num = wanted"
         values = [json.dumps([*among]), *values]
-    # As one text: a row of Python for each of a million entries would take a second.
+    # As one text: a Python row for each of a million entries would take a second.
     query = f"SELECT group_concat(num) FROM {table} WHERE {condition} AND kind NOT IN ({marks})"
-    told = connection.execute(query, values).fetchone()[0]
-    nums = np.fromstring(told or "", dtype=np.int64, sep=",")
+    text = connection.execute(query, values).fetchone()[0]
+    nums = np.fromstring(text or "", dtype=np.int64, sep=",")
     nums.sort()
     return nums
 
 
-def _holds(key: str, value: Any) -> tuple[str, list[Any]]:
-    """That the metadata have this value under the key."""
-    condition = "EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND " + _json_equal(value) + ")"
-    values = [key, *_json_values(value)]
-    if key in INDEXED and isinstance(value, str):  # says no more, but SQLite has an index of it
-        return f"json_extract(metadata, '$.{key}') = ? AND {condition}", [value, *values]
-    return condition, values
+def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
+    """Return a condition for each key: the metadata have this value under it."""
+    conditions: list[tuple[str, list[Any]]] = []
+    for key, value in scope.metadata.items():
+        condition = "EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND " + _json_equal(value) + ")"
+        values = [key, *_json_values(value)]
+        if key in INDEXED and isinstance(value, str):  # adds nothing, but lets SQLite use the index
+            condition, values = f"json_extract(metadata, '$.{key}') = ? AND {condition}", [value, *values]
+        conditions.append((condition, values))
+    return conditions
 
 
 def _json_equal(value: Any) -> str:

@@ -1,58 +1,97 @@
-"""All that the records hold at one moment: one read transaction, held open."""
+"""The records at one moment while others go on writing: as a read transaction, or as a copy in another file."""
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
-from agentformer.records import entries as records
+from agentformer.errors import StoreFull
+from agentformer.records import change_feed, entries
 from agentformer.records.database import Database
+from agentformer.records.files import sync_folder
+from agentformer.records.history import versions_of
 from agentformer.records.spaces import active_space
-from agentformer.records.vectors import matrix
+from agentformer.records.vectors import decode_vectors
 from agentformer.types import MemoryEntry, Scope, StoredVector
 
 _GROUP = 1_000  # vectors read at a time
-_USED = (
+_USED_VECTORS = (
     "SELECT id, hash, data, checksum FROM vectors WHERE space = ?1 AND EXISTS (SELECT 1 FROM windows JOIN entries "
     "ON entries.num = windows.entry WHERE windows.vector = vectors.id "
     "AND hex(entries.namespace) IN (SELECT value FROM json_each(?2))) ORDER BY hash"
 )
+_FULL = ("full", "unable to open", "readonly", "read-only", "disk i/o error")
 
 
 class RecordsSnapshot:
-    """A `MemorySnapshot` over a connection whose transaction has begun. SQLite keeps the former pages that it still
-    needs in the write-ahead log, so a long one costs room on disk, and no writer waits."""
+    """A `MemorySnapshot` over a connection with an open read transaction. No writer waits for it; while it is open,
+    SQLite keeps the former pages in the write-ahead log."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def namespaces(self) -> Sequence[str]:
-        return records.namespaces(self._connection)
+        return entries.namespaces(self._connection)
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        return records.page(self._connection, scope, after, limit)
+        return entries.page(self._connection, scope, after, limit)
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        return records.history(self._connection, entry_id)
+        return versions_of(self._connection, entry_id)
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
+        """Yield the vectors of the active space that these namespaces use, in order of hash. Raises `StoreDamaged`."""
         active = active_space(self._connection)
         if active is None or not namespaces:
             return
         number, space = active
         names = [name.encode().hex().upper() for name in namespaces]  # JSON functions end a text at its first NUL
-        cursor = self._connection.execute(_USED, [number, json.dumps(names)])
+        cursor = self._connection.execute(_USED_VECTORS, [number, json.dumps(names)])
         while group := cursor.fetchmany(_GROUP):
             numbers, hashes, blobs, checksums = map(list, zip(*group, strict=True))
-            rows = matrix(numbers, blobs, checksums, space.dimension)
+            rows = decode_vectors(numbers, blobs, checksums, space.dimension)
             yield from (StoredVector(space, key, row) for key, row in zip(hashes, rows, strict=True))
 
 
 @contextmanager
-def snapshot_of(database: Database) -> Iterator[RecordsSnapshot]:
-    """The records as they are now, until the context ends."""
+def open_snapshot(database: Database) -> Iterator[RecordsSnapshot]:
+    """Yield a view of the records as they are now. It ends with the context."""
     with database.reading() as connection:
-        records.last_change(connection)  # the moment is that of a transaction's first statement
+        change_feed.last_seq(connection)  # the first statement fixes the moment of the transaction
         yield RecordsSnapshot(connection)
+
+
+def write_copy(database: Database, path: Path) -> None:
+    """Write the records as they are now to the new file `path`, and sync it.
+
+    `VACUUM INTO` reads in one transaction, so no writer waits, the copy needs no log, and deleted content is not in it.
+    Raises `StoreFull`, and `StoreDamaged` for records that cannot be read; then `path` does not exist."""
+    try:
+        with database.outside() as connection:
+            _vacuum_into(connection, path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    except BaseException as error:
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _full(path, error) from error
+        raise
+    sync_folder(path.parent)
+
+
+def _vacuum_into(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        connection.execute("VACUUM INTO ?", [str(path)])
+    except sqlite3.OperationalError as error:
+        if any(word in str(error).lower() for word in _FULL):
+            raise _full(path, error) from error
+        raise
+
+
+def _full(path: Path, error: Exception) -> StoreFull:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return StoreFull(f"{path} cannot be written ({reason or error}); free space or choose another folder")

@@ -1,7 +1,7 @@
 """Windows, vectors, and the queue of entries that have no vectors yet.
 
-A vector is kept once per space and text (SHA-256 of exactly what was embedded). Rows are float32,
-little-endian, finite and of unit length; anything else is refused.
+A vector is stored once per space and text (SHA-256 of exactly what was embedded). Rows are float32, little-endian,
+finite and of unit length; others are refused.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import hashlib
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from agentformer.errors import EmbedderError
-from agentformer.records.integrity import checksums as crc
+from agentformer.records.integrity import checksums
 from agentformer.records.scopes import where
 from agentformer.types import Matrix, Scope, Span, Waiting
 
 HASH_BYTES = 32
-_FLOAT = 4  # bytes of a number
-_VARIABLES = 500  # hashes per statement; well below every SQLite's limit of bound variables
-_FEW = 1_000  # queued entries looked up one by one rather than by walking through a scope
+_FLOAT_BYTES = 4
+_MAX_VARIABLES = 500  # hashes per statement; well below every SQLite's limit of bound variables
+_SHORT_QUEUE = 1_000  # queued entries that are looked up one by one instead of walking through a scope
 
 
 class Window(NamedTuple):
@@ -39,87 +39,87 @@ class Rows(NamedTuple):
 
 
 class Pending(NamedTuple):
+    """A queued entry, with the number of attempts and the last error."""
+
     num: int
     attempts: int
     last_error: str
 
 
 def text_hash(text: str) -> bytes:
+    """Return the SHA-256 of a text that is embedded."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def vector_ids(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
-    """The vectors of those of these texts that have one."""
-    asked = list(hashes)
-    found: dict[bytes, int] = {}
-    for start in range(0, len(asked), _VARIABLES):
-        group = asked[start : start + _VARIABLES]
+    """Return the ids of stored vectors by the hash of their text."""
+    wanted = list(hashes)
+    ids: dict[bytes, int] = {}
+    for start in range(0, len(wanted), _MAX_VARIABLES):
+        group = wanted[start : start + _MAX_VARIABLES]
         query = f"SELECT hash, id FROM vectors WHERE space = ? AND hash IN ({','.join('?' * len(group))})"
-        found.update((row[0], row[1]) for row in connection.execute(query, [space, *group]))
-    return found
+        ids.update((row[0], row[1]) for row in connection.execute(query, [space, *group]))
+    return ids
 
 
-def known_hashes(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> set[bytes]:
-    """Which of these texts have a vector already."""
+def stored_hashes(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> set[bytes]:
+    """Return those of the hashes that have a stored vector."""
     return set(vector_ids(connection, space, hashes))
 
 
 def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[bytes], rows: Matrix) -> None:
-    """Keep vectors; one that is there already stays. Raises `EmbedderError` for rows that are not unit vectors."""
-    if not hashes:
-        return
+    """Store vectors; existing ones stay. Raises `EmbedderError` for rows that are not unit vectors."""
     import numpy as np
 
+    if not hashes:
+        return
     check_rows(rows, len(hashes))
     data = np.ascontiguousarray(rows, dtype="<f4")
     buffer, size = data.data.cast("B"), data.shape[1] * data.itemsize
+    blobs = (buffer[start : start + size] for start in range(0, len(buffer), size))
     connection.executemany(
         "INSERT OR IGNORE INTO vectors (space, hash, data, checksum) VALUES (?, ?, ?, ?)",
-        zip(itertools.repeat(space), hashes, _cut(buffer, size), crc.of_vectors(buffer, len(hashes)), strict=False),
+        zip(itertools.repeat(space), hashes, blobs, checksums.of_vectors(buffer, len(hashes)), strict=False),
     )
 
 
-def _cut(buffer: memoryview, size: int) -> Iterator[memoryview]:
-    return (buffer[start : start + size] for start in range(0, len(buffer), size))
-
-
-def matrix(numbers: Sequence[int], blobs: Sequence[bytes], checksums: Sequence[int | None], dimension: int) -> Matrix:
-    """Stored vectors as unit rows. Raises `StoreDamaged` where one of them is not what was written."""
+def decode_vectors(ids: Sequence[int], blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> Matrix:
+    """Return stored vectors as unit rows. Raises `StoreDamaged` if one differs from what was written."""
     import numpy as np
 
-    data = _sound(blobs, checksums, dimension)
+    data = _join_intact(blobs, sums, dimension)
     if data is None:
-        problems = map(vector_damage, blobs, checksums, itertools.repeat(dimension))
-        number, why = next(found for found in zip(numbers, problems, strict=False) if found[1])
-        raise crc.damaged(f"the vector {number}", why)
+        problems = map(vector_damage, blobs, sums, itertools.repeat(dimension))
+        number, problem = next(pair for pair in zip(ids, problems, strict=False) if pair[1])
+        raise checksums.damage_error(f"the vector {number}", problem)
     return np.frombuffer(data, "<f4").reshape(-1, dimension).astype(np.float32, copy=False)
 
 
-def _sound(blobs: Sequence[bytes], checksums: Sequence[int | None], dimension: int) -> bytes | None:
-    """All vectors in one, or None where one is damaged. They are looked at together: a search reads hundreds, an index
-    that is built a million."""
+def _join_intact(blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> bytes | None:
+    """Return all vectors as one buffer, or None if one is damaged. They are checked together, because a search reads
+    hundreds and a rebuild of the index a million."""
     try:
         data = b"".join(blobs)
-    except TypeError:  # one is not even bytes
+    except TypeError:  # a value of another type
         return None
-    if not {*map(len, blobs)} <= {dimension * _FLOAT}:
+    if not {*map(len, blobs)} <= {dimension * _FLOAT_BYTES}:
         return None
-    if checksums.count(None) == len(checksums):
+    if sums.count(None) == len(sums):
         return data
-    sums = crc.of_vectors(data, len(blobs))
-    if sums == [*checksums]:
+    actual = checksums.of_vectors(data, len(blobs))
+    if actual == [*sums]:
         return data
-    sound = all(kept is None or kept == found for kept, found in zip(checksums, sums, strict=True))
-    return data if sound else None
+    intact = all(stored is None or stored == computed for stored, computed in zip(sums, actual, strict=True))
+    return data if intact else None
 
 
 def vector_damage(data: object, checksum: int | None, dimension: int | None) -> str:
-    """Why a stored vector is not what was written; "" where nothing speaks against it."""
-    if not isinstance(data, bytes) or not data or len(data) % _FLOAT:
-        return "it is no vector"
-    if dimension is not None and len(data) != dimension * _FLOAT:
-        return f"it has {len(data)} bytes instead of {dimension * _FLOAT}"
-    return crc.DIFFERS if checksum is not None and crc.of_vectors(data, 1) != [checksum] else ""
+    """Return how a stored vector differs from what was written; "" if it does not."""
+    if not isinstance(data, bytes) or not data or len(data) % _FLOAT_BYTES:
+        return "it is not a vector"
+    if dimension is not None and len(data) != dimension * _FLOAT_BYTES:
+        return f"it has {len(data)} bytes instead of {dimension * _FLOAT_BYTES}"
+    return checksums.DIFFERS if checksum is not None and checksums.of_vectors(data, 1) != [checksum] else ""
 
 
 def put_windows(
@@ -128,47 +128,47 @@ def put_windows(
     cuts: Sequence[tuple[int, Sequence[Window]]],
     vectors: Mapping[bytes, int],
 ) -> None:
-    """Set the windows of entries in a space; `vectors` has the stored vector of each."""
+    """Replace the windows of entries in a space; `vectors` has the id of the stored vector of each text."""
     former = _vectors_of(connection, [num for num, _ in cuts])
     if former:
         connection.executemany("DELETE FROM windows WHERE entry = ? AND space = ?", ((num, space) for num, _ in cuts))
     rows = ((space, num, w.span.start, w.span.end, vectors[w.hash]) for num, windows in cuts for w in windows)
     connection.executemany(
         "INSERT INTO windows (space, entry, span_start, span_end, vector, checksum) VALUES (?, ?, ?, ?, ?, ?)",
-        ((*row, crc.of_values(row)) for row in rows),
+        ((*row, checksums.of_values(row)) for row in rows),
     )
-    drop_unused(connection, former)
+    delete_unused_vectors(connection, former)
 
 
-def spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
-    """Where these windows lie in their entries' contents; those that are gone are left out. Raises `StoreDamaged`."""
-    found = {}
-    for start in range(0, len(windows), _VARIABLES):
-        group = windows[start : start + _VARIABLES]
+def window_spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
+    """Return the spans of windows in their entries' contents, without missing windows. Raises `StoreDamaged`."""
+    spans = {}
+    for start in range(0, len(windows), _MAX_VARIABLES):
+        group = windows[start : start + _MAX_VARIABLES]
         marks = ",".join("?" * len(group))
         for row in connection.execute(f"SELECT * FROM windows WHERE id IN ({marks})", group):
-            if why := window_damage(row):
-                raise crc.damaged(f"the window {row['id']}", why)
-            found[row["id"]] = Span(row["span_start"], row["span_end"])
-    return found
+            if problem := window_damage(row):
+                raise checksums.damage_error(f"the window {row['id']}", problem)
+            spans[row["id"]] = Span(row["span_start"], row["span_end"])
+    return spans
 
 
 def window_damage(row: sqlite3.Row) -> str:
-    """Why a stored window is not what was written; "" where nothing speaks against it."""
+    """Return how a stored window differs from what was written; "" if it does not."""
     values = [row[name] for name in ("space", "entry", "span_start", "span_end", "vector")]
-    return crc.DIFFERS if row["checksum"] is not None and crc.of_values(values) != row["checksum"] else ""
+    return checksums.DIFFERS if row["checksum"] is not None and checksums.of_values(values) != row["checksum"] else ""
 
 
-def put_embedded(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """Take entries off the queue."""
+def remove_pending(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
+    """Remove entries from the queue."""
     connection.executemany("DELETE FROM pending WHERE entry = ?", ((num,) for num in nums))
 
 
 def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str, *, refused: bool = False) -> None:
-    """Queue entries for embedding, or count another failed attempt; `refused` when the model does not take them.
+    """Queue entries for embedding, or count another failed attempt; `refused` if the model does not accept them.
 
-    Their windows in the active space go: they may be of a former text. Those of a space that is being built stay;
-    `spaces.changed_while_moving` looks after them.
+    Their windows in the active space are deleted, since they may be of a former text. Those of a building space stay:
+    `spaces.add_to_move` handles them.
     """
     former = _vectors_of(connection, nums)
     if former:
@@ -176,7 +176,7 @@ def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str,
             "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)",
             ((num,) for num in nums),
         )
-        drop_unused(connection, former)
+        delete_unused_vectors(connection, former)
     connection.executemany(
         "INSERT INTO pending VALUES (?, 1, ?, ?) ON CONFLICT (entry) DO UPDATE SET "
         "attempts = attempts + 1, last_error = excluded.last_error, refused = excluded.refused",
@@ -184,11 +184,11 @@ def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str,
     )
 
 
-def forget(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
+def delete_windows(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
     """Delete the windows of entries, and vectors that nothing else uses."""
     former = _vectors_of(connection, nums)
     connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in nums))
-    drop_unused(connection, former)
+    delete_unused_vectors(connection, former)
 
 
 def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
@@ -196,7 +196,7 @@ def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]
     return {row[0] for row in connection.execute(query, [json.dumps(nums)])} if nums else set()
 
 
-def drop_unused(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
+def delete_unused_vectors(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
     """Delete those of these vectors that no window has."""
     connection.executemany(
         "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)",
@@ -204,8 +204,8 @@ def drop_unused(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
     )
 
 
-def pending(connection: sqlite3.Connection, after: int, limit: int, *, refused: bool) -> list[Pending]:
-    """Queued entries with a number above `after`; with `refused`, also those that the model did not take."""
+def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, refused: bool) -> list[Pending]:
+    """Return queued entries with a number above `after`; with `refused`, also those that the model refused."""
     rows = connection.execute(
         "SELECT entry, attempts, last_error FROM pending WHERE entry > ? AND refused <= ? ORDER BY entry LIMIT ?",
         [after, int(refused), limit],
@@ -213,43 +213,44 @@ def pending(connection: sqlite3.Connection, after: int, limit: int, *, refused: 
     return [Pending(*row) for row in rows]
 
 
-def waiting(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: int) -> list[Waiting]:
-    """Queued entries of a scope, or those of these ids that are queued, in order of id."""
+def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: int) -> list[Waiting]:
+    """Return queued entries of a scope, or of these ids, in order of id."""
     if isinstance(what, Scope):
         condition, values = where(what)
     else:
         condition, values = "id IN (SELECT value FROM json_each(?))", [json.dumps(list(what))]
     rows = connection.execute(
         "SELECT id, attempts, last_error FROM pending JOIN entries ON entries.num = pending.entry "
-        f"WHERE {condition} ORDER BY +id LIMIT ?",  # few wait: they are sorted, not met on the way through all
+        f"WHERE {condition} ORDER BY +id LIMIT ?",  # few are queued: SQLite sorts them instead of walking the index
         [*values, limit],
     )
     return [Waiting(*row) for row in rows]
 
 
 def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *, refused: bool = True) -> int:
-    """How many entries are queued, in all or within a scope; with `refused`, also those that the model did not take."""
+    """Return the number of queued entries, in all or within a scope; with `refused`, also those that the model
+    refused."""
     if scope is None:
         rows = connection.execute("SELECT count(*) FROM pending WHERE refused <= ?", [int(refused)])
         return int(rows.fetchone()[0])
     condition, values = where(scope)
-    queued = connection.execute("SELECT count(*) FROM (SELECT 1 FROM pending LIMIT ?)", [_FEW]).fetchone()[0]
+    queued = connection.execute("SELECT count(*) FROM (SELECT 1 FROM pending LIMIT ?)", [_SHORT_QUEUE]).fetchone()[0]
     if not queued:
         return 0
-    # A scope may hold a million entries of which none waits; CROSS keeps SQLite from walking through them.
-    join = "CROSS JOIN entries" if queued < _FEW else "JOIN entries"
+    # A scope may hold a million entries of which none is queued; CROSS keeps SQLite from walking through them.
+    join = "CROSS JOIN entries" if queued < _SHORT_QUEUE else "JOIN entries"
     query = f"SELECT count(*) FROM pending {join} ON entries.num = pending.entry WHERE {condition}"
     return int(connection.execute(query, values).fetchone()[0])
 
 
-def any_pending(connection: sqlite3.Connection, *, refused: bool) -> bool:
-    """Is an entry queued? With `refused`, also one that the model did not take."""
+def has_pending(connection: sqlite3.Connection, *, refused: bool) -> bool:
+    """Return whether an entry is queued; with `refused`, also one that the model refused."""
     query = "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)"
     return bool(connection.execute(query, [int(refused)]).fetchone()[0])
 
 
 def check_rows(rows: Matrix, expected: int) -> None:
-    """Raises `EmbedderError` unless `rows` are `expected` finite rows of unit length."""
+    """Raise `EmbedderError` unless `rows` are `expected` finite rows of unit length."""
     import numpy as np
 
     if rows.ndim != 2 or len(rows) != expected:

@@ -21,11 +21,12 @@ from agentformer.index.vectors.index import VectorHits
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.words.index import WordIndex
 from agentformer.index.words.query import WordHits
+from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.database import Database
-from agentformer.records.integrity.checksums import damaged
+from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.spaces import active_space
-from agentformer.records.vectors import any_pending, pending_count, spans
+from agentformer.records.vectors import has_pending, pending_count, window_spans
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
 from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
 from agentformer.search.helper_thread import HelperThread
@@ -95,7 +96,7 @@ class HybridSearch:
         self._scopes = ScopeCache()
         self._helper = HelperThread()
         with database.reading() as connection:
-            self._opened_at = records.last_change(connection)
+            self._opened_at = change_feed.last_seq(connection)
 
     def search(self, query: Query) -> Hits:
         """Return the hits, best first.
@@ -127,7 +128,7 @@ class HybridSearch:
 
     def _request(self, query: Query, terms: QueryTerms, dates: QueryDates) -> _Request:
         with self._database.reading() as connection:
-            seq = records.last_change(connection)
+            seq = change_feed.last_seq(connection)
             mask = self._scopes.allowed(connection, query.scope, seq)
             space = active_space(connection) if query.mode != "lexical" else None
             return _Request(query, terms, dates, seq, mask, space)
@@ -201,7 +202,7 @@ class HybridSearch:
             words_at = {num: n for n, num in enumerate(words.entries) if num in scores}
             vector = candidates.vectors.query if candidates.vectors else None
             cosines = exact_scores(connection, vector, nearest, near_at.values()) if vector is not None else {}
-            parts = spans(connection, [nearest.windows[n] for n in near_at.values()])
+            parts = window_spans(connection, [nearest.windows[n] for n in near_at.values()])
             hits = []
             for num, entry in _entries(connection, scores, query.scope).items():
                 near, word = near_at.get(num), words_at.get(num)
@@ -243,7 +244,7 @@ class HybridSearch:
             return 1.0
 
         def samples(nums: Sequence[int]) -> list[str]:
-            return records.beginnings(connection, nums[:_SAMPLES], _SAMPLE_LENGTH) if nums else []
+            return records.content_starts(connection, nums[:_SAMPLES], _SAMPLE_LENGTH) if nums else []
 
         return self._coverage.of_search(request.terms, samples(words.entries), lambda: samples(nearest.entries))
 
@@ -257,7 +258,7 @@ class HybridSearch:
     def catches_up_soon(self) -> bool:
         """Return whether the store has changed since it was opened, and is small enough to follow in moments."""
         with self._database.reading() as connection:
-            changes = records.last_change(connection)
+            changes = change_feed.last_seq(connection)
             return changes != self._opened_at and changes <= _SMALL
 
     def save(self) -> None:
@@ -305,10 +306,10 @@ def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scop
     """Return the entries by number, without those deleted since they were found. Raises `StoreDamaged`."""
     entries = records.by_num(connection, list(nums))
     if any(entry.namespace != scope.namespace for entry in entries.values()):
-        raise damaged("an index of the entries", "it has one of another namespace")
+        raise damage_error("an index of the entries", "it has one of another namespace")
     return entries
 
 
 def _pending_warning(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:
-    pending = pending_count(connection, scope) if any_pending(connection, refused=True) else 0
+    pending = pending_count(connection, scope) if has_pending(connection, refused=True) else 0
     return (_PENDING.format(pending),) if pending else ()

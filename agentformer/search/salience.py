@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from agentformer.records.salience import effective_salience
+from agentformer.records.scopes import effective_salience
 from agentformer.types import Decay, Hit, Hits
 
 EXTRA_HITS = 10  # hits beyond the limit that salience may lift into it

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.records.ids import new_id
-from agentformer.records.salience import effective_salience
+from agentformer.records.scopes import effective_salience
 from agentformer.text.chunking import windows
-from agentformer.types import UNSEARCHED_KINDS, Embedder, Hit, MemoryEntry, Query, Scope
+from agentformer.types import UNSEARCHED_KINDS, Embedder, Hit, MemoryEntry, Query, Scope, new_id
 
 COSINE_TOLERANCE = 1e-5  # float32 sums in another order
 

@@ -55,7 +55,7 @@ class Caller:
         """Return the entry. Raises `NotFound` if the caller may not see it, as for a missing entry."""
         if not self.can_see(entry):
             raise NotFound(f"there is no entry {entry.id}")
-        return self.grant.sees(entry)
+        return self.grant.require_visible(entry)
 
     def can_see(self, entry: MemoryEntry) -> bool:
         """True if user and project of the entry are the caller's own or not set."""

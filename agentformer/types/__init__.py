@@ -1,14 +1,22 @@
-"""The floor: frozen records and protocols. Imports nothing of this package.
+"""Frozen records and protocols that every other package uses. Imports no other package.
 
 Offsets are in Unicode code points, half-open `[start, end)`. Pages count from 1. Times are aware
 `datetime`s in UTC. Scores lie in 0..1, higher is better. Vectors are rows of unit length, float32.
 """
 
-from agentformer.types.answers import Answer, AnswerEvent, AnswerFault, AnswerPiece, Citation
-from agentformer.types.backend import MemoryBackend
-from agentformer.types.documents import DocumentStatus, DocumentText, Heading, Page, PageStatus, Span
-from agentformer.types.embedding import Reembedding, SpaceState, Waiting
-from agentformer.types.health import Check, MemorySnapshot, StoredVector
+from agentformer.types.backend import Check, MemoryBackend, MemorySnapshot, StoredVector
+from agentformer.types.documents import (
+    Answer,
+    AnswerEvent,
+    AnswerFault,
+    AnswerPiece,
+    Citation,
+    DocumentStatus,
+    DocumentText,
+    Heading,
+    Page,
+    PageStatus,
+)
 from agentformer.types.memory import (
     DEFAULT_NAMESPACE,
     DOCUMENT_KINDS,
@@ -23,9 +31,11 @@ from agentformer.types.memory import (
     Reference,
     Scope,
     Source,
+    Span,
     Tier,
     Use,
     Vote,
+    new_id,
 )
 from agentformer.types.models import (
     BoundedReranker,
@@ -34,11 +44,14 @@ from agentformer.types.models import (
     EmbeddingSpace,
     LanguageModel,
     Matrix,
+    Reembedding,
     Reply,
     Reranker,
+    SpaceState,
     Tool,
     ToolCall,
     Vector,
+    Waiting,
 )
 
 __all__ = [
@@ -87,4 +100,5 @@ __all__ = [
     "Vector",
     "Vote",
     "Waiting",
+    "new_id",
 ]

@@ -1,28 +1,51 @@
-"""What memory keeps, and what a call may ask of it."""
+"""Memory entries, the scope of a call, queries and hits."""
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from agentformer.types.documents import Span
-
 Tier = Literal["core", "semantic", "episodic", "working"]
 TIERS: tuple[Tier, ...] = ("core", "semantic", "episodic", "working")
 
-# Kinds are open ("fact", "message", "chunk", a host application's own), but for these two: containers, kept and
-# cited, and never search results themselves; their chunks are.
+# Kinds are open ("fact", "message", "chunk", or a kind of the host application). Documents and pages are containers: a
+# search returns their chunks and never them.
 UNSEARCHED_KINDS = frozenset({"document", "page"})
-DOCUMENT_KINDS = UNSEARCHED_KINDS | {"chunk"}  # made by uploads alone, so that what is cited stands in a document
+DOCUMENT_KINDS = UNSEARCHED_KINDS | {"chunk"}  # only uploads store these, so that every citation has a document
 
 DEFAULT_NAMESPACE = "default"
+
+_id_lock = threading.Lock()
+_last_stamp = 0  # 48 bits of milliseconds and 12 bits of counter, as one number that only grows
+
+
+def new_id() -> str:
+    """Return a UUID version 7 (RFC 9562), greater than every id that this process has made before."""
+    global _last_stamp
+    with _id_lock:
+        _last_stamp = max(_last_stamp + 1, (time.time_ns() // 1_000_000) << 12)
+        stamp = _last_stamp
+    random = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
+    value = (stamp >> 12 << 80) | (7 << 76) | ((stamp & 0xFFF) << 64) | (2 << 62) | random
+    return str(uuid.UUID(int=value))
+
+
+class Span(NamedTuple):
+    """A half-open range `[start, end)` of code points."""
+
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an entry's text stands: `content == page.text[start:end]`."""
+    """The place of an entry's text in a document: `content == page.text[start:end]`."""
 
     document_id: str
     name: str
@@ -42,10 +65,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEntry:
-    """Everything remembered: a chunk, a message, a fact, a summary, a document.
+    """A stored entry: a chunk, a message, a fact, a summary, a document.
 
-    `context` is text that helps to find the entry and is never shown as its content: document title and
-    heading path, speaker and date. It is indexed beside the content.
+    `context` is text that helps to find the entry, such as document title and heading path, or speaker and date. It is
+    indexed with the content and never shown as content.
     """
 
     id: str
@@ -61,49 +84,48 @@ class MemoryEntry:
     context: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     source: Source | None = None
-    source_type: str | None = None  # a record of the host application: what it is,
+    source_type: str | None = None  # type of a record of the host application,
     source_id: str | None = None  # and its id there; an entry has both or neither
     parent_id: str | None = None
     pair_id: str | None = None
     derived_from: tuple[Link, ...] = ()
     role: str = ""  # of a message: user, assistant, system, tool
-    speaker: str = ""  # of a message: who said it
-    raw: str | None = None  # a message as it came, where `content` is not the same
+    speaker: str = ""  # of a message
+    raw: str | None = None  # the original text of a message, if `content` differs from it
     category: str = ""  # decides how salience decays; "" does not decay
     occurred_at: datetime | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
     last_accessed: datetime | None = None
-    access_count: int = 0  # every use: matched, read, asked for by id, stored again
+    access_count: int = 0  # every use: matched, read, requested by id, stored again
     match_count: int = 0  # times among the results of a search
     read_count: int = 0  # times given to a model, or marked as read
-    repeat_count: int = 0  # times that the same was stored again
-    salience: float = 1.0  # as stored; what it is worth today is derived, see `Decay`
+    repeat_count: int = 0  # times that a duplicate was stored
+    salience: float = 1.0  # as stored; see `Decay` for the effective value
     archived_at: datetime | None = None
-    archived_by: str | None = None  # the summary that stands for this entry
+    archived_by: str | None = None  # the summary that replaced this entry
     superseded_by: str | None = None
     version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """How salience fades: `stored * rate ** days`, with the category's daily rate and the days since last use.
+    """The decay of salience: `stored * rate ** days`, with the category's daily rate and the days since last use.
 
-    Derived whenever it is asked for and never written back, so that asking often changes nothing. A category
-    without a rate keeps its salience. `at` is the moment to judge from; None is now.
+    It is computed when an entry is read and never written back. A category without a rate keeps its salience. `at` is
+    the moment of the computation; None is now.
     """
 
-    rates: Mapping[str, float] = field(default_factory=dict)  # category -> what is left after a day, 0..1
+    rates: Mapping[str, float] = field(default_factory=dict)  # category -> share that remains after a day, 0..1
     at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which entries a call may see. Applied inside every search, never after a top-k.
+    """The entries that a call may see. Applied inside every search, never after a top-k.
 
     Empty tuples and None mean "any". `metadata` is equality of top-level keys. Archived and superseded
-    entries are out unless `include_archived`. `min_salience` is compared with what `decay` leaves of the
-    stored salience.
+    entries are excluded unless `include_archived`. `min_salience` is compared with the salience after `decay`.
     """
 
     namespace: str = DEFAULT_NAMESPACE
@@ -117,7 +139,7 @@ class Scope:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     min_salience: float = 0.0
     include_archived: bool = False
-    or_nobody: bool = False  # with a user or a project: also what belongs to no user, or no project
+    or_nobody: bool = False  # with a user or a project: also entries without a user or a project
     agent_id: str | None = None
     user_id: str | None = None
     project: str | None = None
@@ -129,19 +151,19 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What was done with an entry since it was last counted."""
+    """The uses of an entry since they were last counted."""
 
     id: str
     at: datetime  # the last time
     matches: int = 0
     reads: int = 0
-    others: int = 0  # asked for by id
+    others: int = 0  # requests by id
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search: `text` within `scope`, the best `limit` hits with a score of at least `min_score`. "Yesterday" in the
-    text is reckoned from `at`, which is aware; None is now."""
+    """A search: `text` within `scope`, the best `limit` hits with a score of at least `min_score`. Dates in the text
+    such as "yesterday" are relative to `at`, which has a time zone; None is now."""
 
     text: str
     scope: Scope = field(default_factory=Scope)
@@ -152,17 +174,17 @@ class Query:
 
 
 class Vote(NamedTuple):
-    """One ranked list's part in a hit's place: which list, the hit's rank in it from 1, and what the list weighed."""
+    """The part of one ranked list in the rank of a hit."""
 
-    name: str  # "vectors", "words", "document", "mentions", "period", "reranker"
-    rank: int
+    name: str  # of the list: "vectors", "words", "document", "mentions", "period", "reranker"
+    rank: int  # of the hit in the list, from 1
     weight: float  # of the list in this search, at least 0; higher decides more
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One result. `score` is in 0..1 and comparable within its own list only; ranks count from 1. `votes` tell why it
-    stands where it stands."""
+    """One search result. `score` is in 0..1, higher is better, and comparable within its own list only. Ranks count
+    from 1. `votes` explain the rank."""
 
     entry: MemoryEntry
     score: float
@@ -175,7 +197,7 @@ class Hit:
 
 
 class Hits(list[Hit]):
-    """Search results, best first. `warnings` says in plain words what could not be done, if anything."""
+    """Search results, best first. `warnings` report in plain words what the search could not do."""
 
     def __init__(self, hits: Iterable[Hit] = (), warnings: tuple[str, ...] = ()) -> None:
         super().__init__(hits)
@@ -184,7 +206,7 @@ class Hits(list[Hit]):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A result as the host application knows it: its own record, without our text."""
+    """A result as a record of the host application, without its text."""
 
     source_type: str
     source_id: str

@@ -1,4 +1,4 @@
-"""What embedders and language models owe their callers."""
+"""Embedders, embedding spaces, rerankers and language models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from agentformer.types.documents import Span
+from agentformer.types.memory import Span
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,49 +26,49 @@ _MOVED_MODEL = 0.9999
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpace:
-    """What makes two vectors comparable. Vectors of different spaces never meet in one index."""
+    """The properties that make two vectors comparable. Vectors of different spaces are never in one index."""
 
     provider: str
     model: str
     dimension: int
-    max_tokens: int  # tokens of text that the model reads, special tokens and prefix already taken off
+    max_tokens: int  # tokens of text that the model reads, without special tokens and prefix
     revision: str = ""
     query_prefix: str = ""
     document_prefix: str = ""
     normalised: bool = True
-    languages: str = ""  # "*": many; else codes such as "en de"; "": not declared, so its tokenizer is asked
-    fingerprint: str = ""  # of a fixed probe text's embedding: catches a model swapped under its name
+    languages: str = ""  # "*": many; else codes such as "en de"; "": unknown, so its tokenizer is measured
+    fingerprint: str = ""  # embedding of a fixed probe text: detects another model under the same name
 
     @property
     def spec(self) -> str:
-        """How settings name it, such as `minilm:all-MiniLM-L6-v2`."""
+        """The name in settings, such as `minilm:all-MiniLM-L6-v2`."""
         return f"{self.provider}:{self.model}"
 
     def difference(self, other: EmbeddingSpace) -> Literal["", "swapped", "other"]:
-        """Why vectors of the two cannot be compared: `swapped` when a model of the same name embeds the probe text
-        differently, `other` for another model; "" when they can. A model that has only moved to another folder or
-        provider is the same one."""
+        """Return why vectors of the two cannot be compared: `swapped` if a model of the same name embeds the probe text
+        differently, `other` for another model, "" if they can. A model that only moved to another folder or provider
+        is the same model."""
         if self == other:
             return ""
-        told = bool(self.fingerprint and other.fingerprint)
+        both_known = bool(self.fingerprint and other.fingerprint)
         if self._identity() == other._identity():
-            return "swapped" if told and self._agreement(other) < _SAME_MODEL else ""
-        moved = self._shape() == other._shape()
-        return "" if moved and told and self._agreement(other) >= _MOVED_MODEL else "other"
+            return "swapped" if both_known and self._agreement(other) < _SAME_MODEL else ""
+        may_have_moved = self._shape() == other._shape() and both_known
+        return "" if may_have_moved and self._agreement(other) >= _MOVED_MODEL else "other"
 
     def _identity(self) -> tuple[object, ...]:
         return self.provider, self.model, self.revision, *self._shape()
 
     def _shape(self) -> tuple[object, ...]:
-        """What makes a vector, but for the model's name. How much of a text one reads only decides on the windows."""
+        """Return the properties of a vector without the model's name. `max_tokens` only decides on the windows."""
         return self.dimension, self.query_prefix, self.document_prefix, self.normalised, self._precision()
 
     def _precision(self) -> str:
-        """`int8` of `NAME@int8`: near to the model itself, and yet never to be mixed with it."""
+        """Return `int8` for `NAME@int8`, which is close to the model itself, but never comparable."""
         return "int8" if self.model.endswith("@int8") else ""
 
     def _agreement(self, other: EmbeddingSpace) -> float:
-        """Cosine of the two fingerprints; -1.0 where they cannot be compared."""
+        """Return the cosine of the two fingerprints; -1.0 if they cannot be compared."""
         import numpy as np
 
         a, b = (np.frombuffer(base64.b64decode(s.fingerprint), "<f2").astype(np.float32) for s in (self, other))
@@ -76,54 +76,97 @@ class EmbeddingSpace:
         return float(a @ b) / max(norms, 1e-12) if len(a) == len(b) else -1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An entry without vectors, with the number of attempts and the last error."""
+
+    entry_id: str
+    attempts: int
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceState:
+    """A space of a store. Searches use the `active` one; `reembed` fills the `building` one; `kept` spaces were active
+    before."""
+
+    space: EmbeddingSpace
+    state: Literal["active", "building", "kept"]
+    vectors: int
+    bytes: int  # of the vectors alone
+    waiting: int = 0  # entries that the building space still lacks
+
+
+@dataclass(frozen=True, slots=True)
+class Reembedding:
+    """The result of a move to another space.
+
+    `overlap` is the mean share of the nearest ten entries that both spaces agree on, 0..1, over `sample` entries of
+    the store or over the queries given; None if there was nothing to compare.
+    """
+
+    former: EmbeddingSpace | None
+    space: EmbeddingSpace
+    switched: bool  # False: the store was in this space already
+    entries: int = 0  # completed by this run
+    embedded: int = 0  # texts that the model embedded
+    reused: int = 0  # texts with a vector from an earlier run
+    failed: int = 0  # entries that the model refuses; they wait, with the error
+    seconds: float = 0.0
+    overlap: float | None = None
+    sample: int = 0
+
+
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns text into unit vectors. Raises `EmbedderUnavailable` when it cannot work now."""
+    """Turns text into unit vectors. Raises `EmbedderUnavailable` if it cannot work now."""
 
     @property
-    def space(self) -> EmbeddingSpace: ...
+    def space(self) -> EmbeddingSpace:
+        """The space of its vectors."""
+        ...
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """(len(texts), dimension) unit rows. Raises `TextTooLong` instead of cutting a text."""
+        """Return (len(texts), dimension) unit rows. Raises `TextTooLong` instead of cutting a text."""
         ...
 
     def embed_query(self, text: str) -> Vector:
-        """(dimension,) unit vector; a query longer than the model is embedded in parts and averaged."""
+        """Return a (dimension,) unit vector. A query longer than the model reads is embedded in parts and averaged."""
         ...
 
     def token_spans(self, text: str) -> list[Span]:
-        """The text's tokens in order as offsets, without special tokens; never overlapping."""
+        """Return the offsets of the text's tokens in order, without special tokens and without overlap."""
         ...
 
 
 @runtime_checkable
 class Reranker(Protocol):
-    """Judges passages by reading each together with the question, which is slower and surer than comparing vectors.
-    Raises `RerankerUnavailable` when it cannot work now."""
+    """Scores passages by reading each together with the query, which is slower and more accurate than comparing
+    vectors. Raises `RerankerUnavailable` if it cannot work now."""
 
     @property
     def name(self) -> str:
-        """How settings name it, such as `sbert:cross-encoder/ms-marco-MiniLM-L6-v2`."""
+        """The name in settings, such as `sbert:cross-encoder/ms-marco-MiniLM-L6-v2`."""
         ...
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
-        """(len(texts),) how well each text answers the query: unbounded, higher is better, comparable within one call.
-        Of a text of any length beginning and end are read; its score depends on the query and itself alone."""
+        """Return (len(texts),) scores: unbounded, higher is better, comparable within one call. A score depends on the
+        query and the text alone. Of a long text the beginning and the end are read."""
         ...
 
 
 @runtime_checkable
 class BoundedReranker(Reranker, Protocol):
-    """A reranker that passes over something of the longest texts, and tells so."""
+    """A reranker that skips parts of very long texts and reports it."""
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
-        """What `scores` returns, and in plain words what was passed over, if anything was."""
+        """Return the result of `scores`, and warnings about the parts that were skipped."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """What a model may ask its caller to do. `parameters` is the JSON Schema of an object."""
+    """A function that a model may call. `parameters` is the JSON Schema of an object."""
 
     name: str
     description: str
@@ -132,7 +175,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's wish to have a tool called; `id` names it in the message that brings the result."""
+    """A model's request to call a tool. The message with the result refers to `id`."""
 
     id: str
     name: str
@@ -141,8 +184,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message. The assistant's may carry `tool_calls`; the result of one is a message of the role `tool` with
-    its `tool_call_id`."""
+    """One message. A message of the assistant may carry `tool_calls`. The result of a call is a message of the role
+    `tool` with its `tool_call_id`."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
@@ -152,7 +195,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model said. `finish` tells why it stopped: `length` when `max_tokens` cut it, "" when not known."""
+    """A model's reply. `finish` is the reason for its end: `length` if `max_tokens` cut it, "" if unknown."""
 
     text: str
     model: str = ""
@@ -160,13 +203,13 @@ class Reply:
     tokens_out: int = 0
     finish: Literal["stop", "length", "tool_calls", "filtered", ""] = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    data: Any = field(default=None)  # the text as JSON, valid under the schema that was asked for
+    data: Any = field(default=None)  # the text as JSON, valid under the requested schema
 
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """Completes a conversation. Raises `LanguageModelUnavailable` when no server answers, `PromptTooLong` when the
-    conversation does not fit the model, `InvalidReply` when what came cannot be used."""
+    """Completes a conversation. Raises `LanguageModelUnavailable` if no server answers, `PromptTooLong` if the
+    conversation does not fit the model, `InvalidReply` if the reply cannot be used."""
 
     def complete(
         self,
@@ -177,13 +220,12 @@ class LanguageModel(Protocol):
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """The model's next message: text, or calls of `tools`. With `schema`, a JSON Schema, the text is one JSON
-        value that was validated against it, and `data` is that value."""
+        """Return the model's next message: text, or calls of `tools`. With `schema`, a JSON Schema, the text is one
+        JSON value that was validated against it, and `data` is that value."""
         ...
 
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        """The text piece by piece, none of them empty; the generator returns the whole `Reply`. What had come before
-        an error stays valid."""
+        """Yield the text in non-empty pieces and return the whole `Reply`. Pieces before an error stay valid."""
         ...

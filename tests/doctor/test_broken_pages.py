@@ -79,7 +79,7 @@ def test_a_repair_leaves_what_was_stored_and_tells_what_is_missing(
         try:
             saved = salvage(folder)
             assert saved is not None
-            told = saved.told()
+            told = saved.summary()
         except StoreDamaged as error:
             assert "nothing in memory.sqlite3 can be read" in str(error) and path.read_bytes() == bytes(data)
             return

@@ -16,11 +16,11 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.records import secure_delete as erasure
+from agentformer.records import meta as erasure
 from agentformer.records.database import Database
 from agentformer.records.integrity import repair as repairing
 from agentformer.records.integrity import verify as verifying
-from agentformer.records.integrity.quarantine import Aside
+from agentformer.records.integrity.quarantine import Quarantine
 from agentformer.testing import make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope, Source
 
@@ -146,7 +146,7 @@ DAMAGES = {
         sql("UPDATE history SET state = replace(state, 'whistles', 'thistles')"), "history", "checksum"
     ),
     "a summary that is gone": Damage(
-        sql("UPDATE entries SET archived_by = 'nobody' WHERE archived_by IS NOT NULL"), "links", "is not there"
+        sql("UPDATE entries SET archived_by = 'nobody' WHERE archived_by IS NOT NULL"), "links", "is missing"
     ),
     "an original that is not hidden": Damage(
         sql("UPDATE entries SET archived_at = NULL WHERE archived_by IS NOT NULL"), "links", "does not hide it"
@@ -198,7 +198,7 @@ DAMAGES = {
         sql(f"INSERT INTO pending VALUES ({FACT}, 1, 'away', 0)"), "windows", "waits for its vectors and has some"
     ),
     "a row that refers to nothing": Damage(
-        sql("INSERT INTO pending VALUES (99999, 1, 'away', 0)"), "database", "refers to a row of entries"
+        sql("INSERT INTO pending VALUES (99999, 1, 'away', 0)"), "database", "refers to a missing row of entries"
     ),
     "an index that lacks a row": Damage(unindexed, "database", "missing from index entries_live"),
     "a flipped bit in the saved vectors": Damage(flipped("rag_faiss_index.bin"), "snapshot", "is damaged"),
@@ -254,20 +254,20 @@ def test_what_was_to_be_erased_still_is_when_the_note_of_it_is_damaged(folder: P
     """A removal was killed before the files were cleared, and then its note was damaged."""
     database = Database(folder / "memory.sqlite3")
     with database.writing() as connection:
-        erasure.note(connection)
+        erasure.request_secure_delete(connection)
     database.close()
     sql("UPDATE meta SET value = 'x' WHERE key = 'erasure_due'")(folder)
     database = Database(folder / "memory.sqlite3")
     with closing(database):
         with database.reading() as connection:
-            facts = verifying.facts(connection)
+            facts = verifying.metadata(connection)
         assert facts.found == 1
-        repairing.facts(database, facts, Aside(folder))
+        repairing.metadata(database, facts, Quarantine(folder))
         with database.reading() as connection:
-            assert erasure.noted(connection)
-            assert verifying.facts(connection).found == 0
+            assert erasure.secure_delete_request(connection)
+            assert verifying.metadata(connection).found == 0
     with closing(opened(folder)) as backend:
         assert found(backend.verify()) == {}
     database = Database(folder / "memory.sqlite3")
     with closing(database), database.reading() as connection:
-        assert not erasure.noted(connection)  # the next opening has done it
+        assert not erasure.secure_delete_request(connection)  # the next opening has done it

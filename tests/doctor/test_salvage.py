@@ -22,8 +22,8 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.records.integrity.quarantine import Aside
-from agentformer.records.integrity.recover import Salvaged, salvage
+from agentformer.records.integrity.quarantine import Quarantine
+from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.testing import make_entry
 from agentformer.types import Scope
 
@@ -35,13 +35,14 @@ EVENTS, WRITTEN = ("os.rename", "os.remove", "os.chmod", "os.chown", "sqlite3.co
 # A repair that waits behind its last look, before the new file takes the place of the damaged one.
 PAUSED = """
 import sys; from pathlib import Path
-from agentformer.records.integrity.quarantine import Aside; from agentformer.records.integrity.recover import salvage
+from agentformer.records.integrity.quarantine import Quarantine
+from agentformer.records.integrity.recover import recover_file
 path = Path(sys.argv[1])
 def wait(event, arguments):
     if event == "os.rename" and Path(arguments[1]) == path:
         print("ready", flush=True); sys.stdin.readline()
 sys.addaudithook(wait)
-print(salvage(path, Aside(path.parent)).entries, flush=True)
+print(recover_file(path, Quarantine(path.parent)).entries, flush=True)
 """
 OPENER = """
 import sys; from pathlib import Path
@@ -72,8 +73,8 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def repaired(path: Path) -> Salvaged:
-    return salvage(path, Aside(path.parent))
+def repaired(path: Path) -> Recovered:
+    return recover_file(path, Quarantine(path.parent))
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_a_store_beside_the_log_of_another_is_not_repaired(store: Path, tmp_path
         insert(database, "the kingfisher dives")
     shutil.copy(backup, store)
     before = files(store.parent)
-    with pytest.raises(StoreError, match="is not the log of"):
+    with pytest.raises(StoreError, match="does not belong to"):
         repaired(store)
     assert files(store.parent) == before
     log_of(store).unlink()

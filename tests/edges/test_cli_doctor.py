@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.jobs.file import JobFile
+from agentformer.jobs.store import JobDatabase
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
@@ -93,7 +93,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "a row that refers to nothing": (
         lambda at: change(at, "INSERT INTO pending (entry, attempts, last_error) VALUES (999999, 1, 'away')"),
         "database",
-        "refers to a row of entries that is not there",
+        "refers to a missing row of entries",
     ),
     "a database with torn pages": (garbled, "database", "malformed"),
     "a list of jobs that is none": (broken_jobs, "jobs", "not a database"),
@@ -137,7 +137,7 @@ def test_a_list_of_jobs_that_was_only_begun_is_no_damage_and_is_gone_on_with(fol
         connection.execute("PRAGMA journal_mode = WAL")
     assert path.stat().st_size > 0
     assert run("doctor").stdout.splitlines()[-1] == "all is well"
-    file = JobFile(path)
+    file = JobDatabase(path)
     with file.reading() as rows:
         assert rows.execute("SELECT count(*) FROM jobs").fetchone()[0] == 0
     file.close()
@@ -269,7 +269,7 @@ def test_a_memory_that_cannot_be_opened_is_saved_as_far_as_it_can_be_read(
     change(folder, "UPDATE meta SET value = 'x' WHERE key = 'store_id'")
     assert run("doctor").exit_code == 3
     done = run("doctor", "--repair")
-    assert done.exit_code == 0 and "6 entries are saved in a new file" in done.stdout, done.output
+    assert done.exit_code == 0 and "6 entries copied to a new file" in done.stdout, done.output
     assert run("doctor").stdout.splitlines()[-1] == "all is well"
     assert KEYS in run("search", "who keeps the keys").stdout
     assert len(list((folder / "i").glob("memory.sqlite3.damaged-*"))) == 1
@@ -289,7 +289,7 @@ def test_what_is_lost_of_a_file_is_told_by_the_exit_code_that_once(folder: Path,
     done = run("doctor", "--repair", "--json")
     check = found(done)["database" if opens else "memory"]
     assert done.exit_code == 1 and check["found"] > check["mended"] > 0, done.output
-    assert "of entries from number" in str(check) and "some could not be read" in str(check)
+    assert "entries from number" in str(check) and "could not be read" in str(check)
     assert run("doctor").stdout.splitlines()[-1] == "all is well"
 
 
@@ -302,8 +302,8 @@ def test_the_log_of_another_store_is_told_and_no_repair_is_offered(folder: Path,
     before = {path.name: path.read_bytes() for path in (folder / "i").glob("memory.sqlite3*")}
     for options in ((), ("--repair",)):
         done = run("doctor", *options)
-        assert done.exit_code == 3 and "is not the log of memory.sqlite3" in done.stdout, done.output
-        assert "move away memory.sqlite3-wal and memory.sqlite3-shm" in done.stdout and "--repair" not in done.stdout
+        assert done.exit_code == 3 and "does not belong to memory.sqlite3" in done.stdout, done.output
+        assert "move memory.sqlite3-wal and memory.sqlite3-shm away" in done.stdout and "--repair" not in done.stdout
         assert {name: (folder / "i" / name).read_bytes() for name in before} == before
     for left in ("-wal", "-shm"):
         (folder / "i" / f"memory.sqlite3{left}").unlink(missing_ok=True)

@@ -252,7 +252,7 @@ def test_a_tool_that_is_switched_off_is_refused(call: Opened) -> None:
 def test_who_may_only_read_changes_nothing(call: Opened) -> None:
     for name in sorted(set(NAMES) - set(READING)):
         assert call.correction(name, "reader", content="x") == (
-            "this key has no right to write; keys get rights when they are made"
+            "this key has no right to write; the rights of a key are set when it is made"
         )
 
 
@@ -260,7 +260,7 @@ def test_a_namespace_that_is_not_reached_is_refused_by_its_name_and_unseen_by_id
     secret = call("memory_add", content="The safe opens with 4711.")["memory"]["id"]
     for name, arguments in (("memory_search", {"query": "safe"}), ("memory_add", {"content": "x"})):
         assert call.correction(name, "harbour", namespace="default", **arguments) == (
-            "only the namespace harbour is reached here"
+            "this key reaches only the namespace harbour"
         )
     for name, more in (("memory_get", {}), ("memory_update", {"title": "x"})):
         unseen = call.correction(name, "harbour", id=secret, **more)

@@ -28,7 +28,7 @@ from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemory
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.codec import COUNTED
 from agentformer.records.entry_json import entry_from_json, entry_to_json
-from agentformer.records.integrity import verify_checksums as checksums
+from agentformer.records.integrity import verify as checksums
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
 
@@ -294,7 +294,7 @@ def found_by_looking(path: Path) -> str:
             checksums.damaged_history,
             checksums.damaged_vectors,
             checksums.damaged_windows,
-            checksums.damaged_facts,
+            checksums.damaged_metadata,
         ):
             for found in look(connection):
                 return str(found)

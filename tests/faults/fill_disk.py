@@ -22,8 +22,8 @@ from mounts import Ballast, mount
 import agentformer
 from agentformer.access.keys import KeyStore
 from agentformer.errors import StoreError, StoreFull
-from agentformer.jobs.job import Task
 from agentformer.jobs.queue import Jobs
+from agentformer.jobs.store import Task
 from agentformer.types import Scope
 
 PAGE = "\n\n".join(f"Paragraph {n} of {{0}} tells of herons, tides and lanterns in room {n * 7}." for n in range(40))

@@ -19,6 +19,7 @@ from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.entry_json import TIMES, entry_to_json
+from agentformer.records.history import versions_of
 from agentformer.records.schema import MIGRATIONS
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Query, Scope
 
@@ -86,7 +87,7 @@ def _of_records(folder: Path) -> Held:
             "spaces": connection.execute("SELECT count(*), sum(building) FROM spaces").fetchone()[:],
             "pending": connection.execute("SELECT count(*) FROM pending").fetchone()[0],
         }
-        return Held([(entry, records.history(connection, entry.id)) for entry in entries], about)
+        return Held([(entry, versions_of(connection, entry.id)) for entry in entries], about)
 
 
 def _entries(connection: sqlite3.Connection) -> Iterator[MemoryEntry]:

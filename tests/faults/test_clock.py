@@ -24,9 +24,9 @@ from test_vanished import opened
 
 from agentformer.access.keys import KeyStore
 from agentformer.errors import Unauthenticated
-from agentformer.jobs.job import Job, Task
 from agentformer.jobs.queue import Jobs
-from agentformer.records.ids import new_id
+from agentformer.jobs.store import Job, Task
+from agentformer.types import new_id
 
 BACKENDS = ["faiss", "local_json"]
 HOUR, DAY = 3600, 86_400

@@ -19,8 +19,8 @@ from mounts import apart, mount, play, unmount, why_not
 import agentformer
 from agentformer.access.keys import KeyStore
 from agentformer.errors import AgentFormerError, NotFound, StoreError
-from agentformer.jobs.job import Task
 from agentformer.jobs.queue import Jobs
+from agentformer.jobs.store import Task
 
 BACKENDS = ["faiss", "local_json"]
 RECORDS = {"faiss": "memory.sqlite3", "local_json": "memory-default.json"}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from agentformer.index import scope_masks as scoping
 from agentformer.index.scope_masks import ScopeCache, ScopeMask
+from agentformer.records import change_feed, scopes
 from agentformer.records import entries as records
-from agentformer.records import scopes
 from agentformer.records.codec import now
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
@@ -36,12 +36,12 @@ def stored(database: Database, count: int = 1, **values: object) -> list[int]:
 
 def fresh(database: Database, scope: Scope) -> list[int]:
     with database.reading() as connection:
-        return scopes.searchable(connection, scope).tolist()
+        return scopes.searchable_numbers(connection, scope).tolist()
 
 
 def allowed(cache: ScopeCache, database: Database, scope: Scope) -> ScopeMask:
     with database.reading() as connection:
-        return cache.allowed(connection, scope, records.last_change(connection))
+        return cache.allowed(connection, scope, change_feed.last_seq(connection))
 
 
 def inside(allowed: ScopeMask) -> list[int]:

@@ -150,7 +150,7 @@ def test_words_of_removed_and_changed_entries_leave_the_index(tmp_path: Path) ->
     assert searcher.num_docs == 2
     assert sum(1 for _ in searcher.terms_with_prefix("surface", "gone")) in (0, 1)  # a dead term may await a merge
     with database.reading() as connection:
-        assert len(scopes.searchable(connection, Scope())) == 2
+        assert len(scopes.searchable_numbers(connection, Scope())) == 2
     assert found(backend, "numbat") == ["numbat kept"] == [kept.content]
     backend.close()
     database.close()

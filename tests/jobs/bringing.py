@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agentformer.jobs.job import Job, Task
-from agentformer.jobs.queue import Jobs
-from agentformer.jobs.worker import Progress
+from agentformer.jobs.queue import Jobs, Progress
+from agentformer.jobs.store import Job, Task
 
 BOUND = 30.0  # seconds that anything here waits at most
 
@@ -22,7 +21,7 @@ class Bring:
         self.brought: list[tuple[str, bytes, str | None]] = []
         self.does: Callable[[str], Any] = lambda name: None
 
-    def __call__(
+    def ingest(
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
     ) -> Mapping[str, Any]:
         data = file.read()

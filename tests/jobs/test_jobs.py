@@ -12,9 +12,8 @@ from typing import Any, BinaryIO
 import pytest
 
 from agentformer.errors import Busy, Conflict, NotFound, StoreError, StoreFull
-from agentformer.jobs.job import Job
-from agentformer.jobs.queue import Jobs
-from agentformer.jobs.worker import Progress
+from agentformer.jobs.queue import Jobs, Progress
+from agentformer.jobs.store import Job
 from tests.jobs.bringing import BOUND, Bring, files, made, on_disk, task, until
 
 
@@ -133,7 +132,7 @@ def test_a_job_that_runs_is_cancelled_with_its_next_file(jobs: Jobs, bring: Brin
 
 def test_a_job_that_runs_is_cancelled_with_its_next_batch(jobs: Jobs, tmp_path: Path) -> None:
     class Batches(Bring):
-        def __call__(self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress) -> Any:
+        def ingest(self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress) -> Any:
             for done in range(100_000):
                 progress(done, 100_000)
                 time.sleep(0.01)

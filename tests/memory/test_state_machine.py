@@ -21,7 +21,7 @@ from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFoun
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
-from agentformer.records.duplicates import same
+from agentformer.records.entries import is_duplicate
 from agentformer.testing import admits, by_words, make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope, Use
 
@@ -78,7 +78,7 @@ class Model:
         doomed = self.doomed(e.id for scope in replacing for e in entries.values() if admits(scope, e))
         standing = []
         for entry in new:
-            known = sorted(e.id for e in entries.values() if unique and e.id not in doomed and same(entry, e))
+            known = sorted(e.id for e in entries.values() if unique and e.id not in doomed and is_duplicate(entry, e))
             if known:
                 told = entries[known[0]]
                 entries[told.id] = dataclasses.replace(

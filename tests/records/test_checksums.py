@@ -17,13 +17,14 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreDamaged
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
+from agentformer.records import change_feed, meta
 from agentformer.records import entries as records
-from agentformer.records import meta
 from agentformer.records.codec import CHECKED, COLUMNS, COUNTED, now, to_row
 from agentformer.records.database import Database
+from agentformer.records.history import versions_of
 from agentformer.records.integrity import checksums as crc
-from agentformer.records.integrity import verify_checksums as checksums
-from agentformer.records.integrity.verify_checksums import Damaged
+from agentformer.records.integrity import verify as checksums
+from agentformer.records.integrity.verify import DamagedRow
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
 
@@ -202,7 +203,7 @@ def test_a_changed_former_state_is_never_answered_from(database: Database) -> No
     with database.writing() as connection:
         for each in (kept, other):
             records.replace(connection, dataclasses.replace(each, content="now", version=2))
-        assert records.history(connection, kept.id) == [kept]
+        assert versions_of(connection, kept.id) == [kept]
     damages = [
         ("UPDATE history SET state = replace(state, '\"a\"', '\"ä\"') WHERE entry = ?", nums[0]),
         ("UPDATE history SET checksum = NULL, state = '[' WHERE entry = ?", nums[0]),
@@ -219,7 +220,7 @@ def test_a_changed_former_state_is_never_answered_from(database: Database) -> No
         damaged = Database(copy)
         change(damaged, statement, num)
         with pytest.raises(StoreDamaged, match=f"former version of entry {kept.id}"), damaged.reading() as connection:
-            records.history(connection, kept.id)
+            versions_of(connection, kept.id)
         with damaged.reading() as connection:
             assert [(found.num, found.name) for found in checksums.damaged_history(connection)] == [(nums[0], kept.id)]
         damaged.close()
@@ -303,7 +304,7 @@ def test_a_damaged_entry_is_told_by_every_search_that_finds_it(tmp_path: Path) -
     assert len(backend.search(Query("numbat", mode="lexical"))) == 1
     change(backend._database, "UPDATE entries SET content = 'a numbat weeps' WHERE num = 1")
     for mode in ("lexical", "dense", "hybrid"):
-        with pytest.raises(StoreDamaged, match="is damaged: it is not what was written"):
+        with pytest.raises(StoreDamaged, match="is damaged: its checksum differs"):
             backend.search(Query("numbat", mode=mode))  # type: ignore[arg-type]
     assert [hit.entry.content for hit in backend.search(Query("quokka", mode="lexical"))] == ["a quokka jumps"]
     backend.close()
@@ -334,7 +335,7 @@ def test_a_description_of_a_space_that_is_not_what_was_written_is_told(tmp_path:
         with pytest.raises(StoreDamaged, match="description of an embedding space"):
             call()
     with backend._database.reading() as connection:
-        assert [found.table for found in checksums.damaged_facts(connection)] == ["spaces"]
+        assert [found.table for found in checksums.damaged_metadata(connection)] == ["spaces"]
     backend.close()
 
 
@@ -349,14 +350,14 @@ def test_a_store_without_its_own_name_is_not_opened(database: Database) -> None:
 
 def test_a_value_of_meta_is_told_as_it_was_written(database: Database) -> None:
     with database.writing() as connection:
-        meta.tell(connection, "a", "one")
-        meta.tell(connection, "a", "two")
-        assert (meta.told(connection, "a"), meta.told(connection, "b")) == ("two", "")
+        meta.set_value(connection, "a", "one")
+        meta.set_value(connection, "a", "two")
+        assert (meta.get_value(connection, "a"), meta.get_value(connection, "b")) == ("two", "")
     change(database, "UPDATE meta SET key = 'b' WHERE key = 'a'")
     with database.reading() as connection:
-        assert [found.name for found in checksums.damaged_facts(connection)] == ["b"]
+        assert [found.name for found in checksums.damaged_metadata(connection)] == ["b"]
         with pytest.raises(StoreDamaged):
-            meta.told(connection, "b")
+            meta.get_value(connection, "b")
 
 
 def test_a_change_feed_whose_end_is_lost_is_told(database: Database) -> None:
@@ -364,7 +365,7 @@ def test_a_change_feed_whose_end_is_lost_is_told(database: Database) -> None:
     store(database, entry())
     change(database, "UPDATE points SET seq = 1000")
     with pytest.raises(StoreDamaged, match="change feed"), database.reading() as connection:
-        records.last_change(connection)
+        change_feed.last_seq(connection)
 
 
 def test_a_schema_that_is_no_text_is_damage(database: Database) -> None:
@@ -427,7 +428,11 @@ def test_rows_that_cannot_be_read_are_told_as_a_range_and_the_others_are_looked_
     change(again, "UPDATE entries SET title = 'x' WHERE num = 55")
     with again.reading() as connection:
         lost, changed = checksums.damaged_entries(connection)
-        readable = [row["num"] for row in checksums.rows(connection, "entries", "num") if not isinstance(row, Damaged)]
+        readable = [
+            row["num"]
+            for row in checksums.readable_rows(connection, "entries", "num")
+            if not isinstance(row, DamagedRow)
+        ]
     again.close()
     assert "cannot be read" in lost.why and lost.num <= nums[30] <= lost.last < lost.num + 10
     assert readable == [num for num in nums if not lost.num <= num <= lost.last]
@@ -437,12 +442,12 @@ def test_rows_that_cannot_be_read_are_told_as_a_range_and_the_others_are_looked_
 def test_a_sound_store_has_no_damage(tmp_path: Path) -> None:
     backend = embedded(tmp_path, *(f"numbat {n} sleeps" for n in range(600)))
     backend.update(backend.list(Scope(), limit=1)[0].id, {"title": "x"})
-    looks: Sequence[Callable[[sqlite3.Connection], Iterator[Damaged]]] = (
+    looks: Sequence[Callable[[sqlite3.Connection], Iterator[DamagedRow]]] = (
         checksums.damaged_entries,
         checksums.damaged_history,
         checksums.damaged_vectors,
         checksums.damaged_windows,
-        checksums.damaged_facts,
+        checksums.damaged_metadata,
     )
     with backend._database.reading() as connection:
         assert [[*look(connection)] for look in looks] == [[], [], [], [], []]

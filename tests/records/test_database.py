@@ -13,10 +13,11 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
+from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.records.integrity.file_guard import Placed
+from agentformer.records.integrity.file_guard import GuardedConnection
 from agentformer.records.schema import MIGRATIONS
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Query, Scope
@@ -38,7 +39,7 @@ def contents(database: Database) -> list[str]:
         return [e.content for e in records.page(connection, Scope(), "", 100)]
 
 
-class Interrupted(Placed):
+class Interrupted(GuardedConnection):
     """Ctrl-C comes just behind the beginning of its first transaction."""
 
     interrupted = False
@@ -58,7 +59,7 @@ def test_an_interrupt_behind_the_beginning_leaves_no_transaction_open(database: 
         records.insert(connection, [entry("a")])
     one = sqlite3.connect(database.path, factory=Interrupted, isolation_level=None, check_same_thread=False)
     one.row_factory = sqlite3.Row
-    one.remember(database.path)
+    one.bind(database.path)
     database._idle[:] = [one]
     with pytest.raises(KeyboardInterrupt), getattr(database, use)():
         pass
@@ -100,7 +101,7 @@ def test_many_threads_write_without_losing_anything(database: Database) -> None:
         thread.join()
     with database.reading() as connection:
         assert records.count(connection, Scope()) == 120
-        assert len(records.changed_since(connection, 0)) == 120
+        assert len(change_feed.entries_since(connection, 0)) == 120
 
 
 def test_an_acknowledged_write_is_synced_and_logged_ahead(database: Database) -> None:
@@ -198,15 +199,15 @@ def test_many_openers_of_a_new_store_agree(attempt: int, tmp_path: Path) -> None
 def test_the_change_feed_tells_each_entry_once_at_its_last_change(database: Database) -> None:
     with database.writing() as connection:
         a, b, c = records.insert(connection, [entry("a"), entry("b"), entry("c")])
-        assert records.changed_since(connection, 0) == [a, b, c]
-        seen = records.last_change(connection)
-        records.announce(connection, [a])
-        assert records.changed_since(connection, seen) == [a]
-        assert records.changed_since(connection, 0) == [b, c, a]
-        seen = records.last_change(connection)
+        assert change_feed.entries_since(connection, 0) == [a, b, c]
+        seen = change_feed.last_seq(connection)
+        change_feed.append(connection, [a])
+        assert change_feed.entries_since(connection, seen) == [a]
+        assert change_feed.entries_since(connection, 0) == [b, c, a]
+        seen = change_feed.last_seq(connection)
         assert records.remove(connection, [c]) == 1
-        assert records.changed_since(connection, seen) == [c]
-        assert records.last_change(connection) == seen + 1
+        assert change_feed.entries_since(connection, seen) == [c]
+        assert change_feed.last_seq(connection) == seen + 1
 
 
 def test_the_number_of_a_removed_entry_is_not_used_again(database: Database) -> None:
@@ -230,7 +231,7 @@ def test_a_file_is_not_replaced_while_another_thread_uses_it(database: Database)
     """The lock that keeps other processes away does not tell of the own one."""
     with database.writing() as connection:
         records.insert(connection, [entry("a")])
-        with pytest.raises(StoreError, match="in use elsewhere in this process"), database.replacing():
+        with pytest.raises(StoreError, match="is used by another thread of this process"), database.replacing():
             raise AssertionError
     assert contents(database) == ["a"]
     with database.replacing(), pytest.raises(StoreError, match="is being repaired"):
@@ -240,7 +241,7 @@ def test_a_file_is_not_replaced_while_another_thread_uses_it(database: Database)
 
 def test_a_file_is_not_replaced_while_it_is_opened_twice_in_this_process(database: Database) -> None:
     other = Database(database.path)
-    with pytest.raises(StoreError, match="in use elsewhere in this process"), database.replacing():
+    with pytest.raises(StoreError, match="is used by another thread of this process"), database.replacing():
         raise AssertionError
     other.close()
     with database.replacing(), pytest.raises(StoreError, match="is being repaired"):

@@ -4,7 +4,7 @@ import threading
 import time
 import uuid
 
-from agentformer.records.ids import new_id
+from agentformer.types import new_id
 
 
 def test_ids_grow_in_order_of_creation_and_never_repeat() -> None:

@@ -14,7 +14,7 @@ from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemory
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import entries, schema
 from agentformer.records.database import Database
-from agentformer.records.integrity.file_guard import opened_read_only
+from agentformer.records.integrity.file_guard import open_read_only
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
 
@@ -63,7 +63,7 @@ def test_the_lookup_of_equal_text_uses_its_index(tmp_path: Path) -> None:
     """It is asked at every store, so it must not read the whole namespace."""
     database = Database(tmp_path / "memory.sqlite3")
     with database.reading() as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {entries._SAME_BEGINNING}", ["default", "x", "x"]).fetchall()
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {entries._SAME_START}", ["default", "x", "x"]).fetchall()
     database.close()
     assert "entries_by_beginning (namespace=? AND <expr>=?)" in plan[0][3]
 
@@ -76,9 +76,9 @@ def test_a_former_version_on_a_read_only_place_says_what_to_do(tmp_path: Path) -
         connection.commit()
     before = path.read_bytes()
     said = r"of a former version .* open it once where it can be written"
-    with closing(opened_read_only(path, 1.0)) as connection, pytest.raises(StoreError, match=said):
+    with closing(open_read_only(path, 1.0)) as connection, pytest.raises(StoreError, match=said):
         schema.migrate(connection)
     assert path.read_bytes() == before
     Database(path).close()
-    with closing(opened_read_only(path, 1.0)) as connection:
+    with closing(open_read_only(path, 1.0)) as connection:
         schema.migrate(connection)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from agentformer.records import change_feed
 from agentformer.records import entries as records
+from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.database import Database
-from agentformer.records.neighbours import said_around
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry
 
@@ -38,17 +39,17 @@ def stored(database: Database, *entries: MemoryEntry) -> list[int]:
 
 def around(database: Database, entry: MemoryEntry) -> list[str]:
     with database.reading() as connection:
-        return said_around(connection, entry)
+        return neighbor_texts(connection, entry)
 
 
 def announced(database: Database, since: int) -> set[int]:
     with database.reading() as connection:
-        return set(records.changed_since(connection, since))
+        return set(change_feed.entries_since(connection, since))
 
 
 def newest(database: Database) -> int:
     with database.reading() as connection:
-        return records.last_change(connection)
+        return change_feed.last_seq(connection)
 
 
 def test_the_two_before_and_the_two_after_by_time_and_not_by_the_order_of_storing(database: Database) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
+from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.records.neighbours import said_around
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope
 
@@ -81,13 +82,13 @@ def test_what_waits_in_a_scope_is_counted_right_and_not_by_walking_through_the_s
 
 
 def test_whether_anything_waits_is_told_without_counting(connection: sqlite3.Connection) -> None:
-    assert not store.any_pending(connection, refused=True)
+    assert not store.has_pending(connection, refused=True)
     nums = records.insert(connection, [entry("x"), entry("y")])
     store.put_pending(connection, nums[:1], "too long", refused=True)
-    assert store.any_pending(connection, refused=True)
-    assert not store.any_pending(connection, refused=False)
+    assert store.has_pending(connection, refused=True)
+    assert not store.has_pending(connection, refused=False)
     store.put_pending(connection, nums[1:], "the server is gone")
-    assert store.any_pending(connection, refused=False)
+    assert store.has_pending(connection, refused=False)
 
 
 def test_many_vectors_are_asked_for_in_few_statements(connection: sqlite3.Connection) -> None:
@@ -97,7 +98,7 @@ def test_many_vectors_are_asked_for_in_few_statements(connection: sqlite3.Connec
         "INSERT INTO vectors (space, hash, data) VALUES (1, ?, x'00')", ((key,) for key in hashes[::2])
     )
     seen = statements(connection)
-    assert store.known_hashes(connection, 1, hashes) == set(hashes[::2])
+    assert store.stored_hashes(connection, 1, hashes) == set(hashes[::2])
     connection.set_trace_callback(None)
     assert len(seen) == 3
     assert "COVERING INDEX" in plan(connection, seen[0])
@@ -109,7 +110,7 @@ def test_entries_of_one_call_are_announced_together(connection: sqlite3.Connecti
     connection.set_trace_callback(None)
     assert (len(nums), [e.content for e in fresh]) == (2, ["one", "two"])
     assert [(e.content, e.repeat_count) for e in standing] == [("one", 0), ("two", 0), ("one", 1)]
-    assert records.changed_since(connection, 0) == nums
+    assert change_feed.entries_since(connection, 0) == nums
     assert sum("INTO points" in query for query in seen) == 1
 
 
@@ -162,7 +163,7 @@ def test_the_messages_beside_one_are_found_without_reading_their_session(connect
     said = [entry(f"{n}", kind="message", session_id="s") for n in range(9)]
     records.insert(connection, said)
     seen = statements(connection)
-    assert len(said_around(connection, said[4])) == 4
+    assert len(neighbor_texts(connection, said[4])) == 4
     connection.set_trace_callback(None)
     for query, bound in zip(seen, ("<expr><?", "<expr>>?"), strict=True):
         assert "entries_by_session_and_time" in (told := plan(connection, query)) and bound in told

@@ -15,8 +15,8 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.folder import stored_space
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.database import Database
-from agentformer.records.spaces import check_same, claim_space
-from agentformer.records.vectors import check_rows, known_hashes, put_vectors, text_hash
+from agentformer.records.spaces import check_same_space, claim_space
+from agentformer.records.vectors import check_rows, put_vectors, stored_hashes, text_hash
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import EmbeddingSpace, Matrix, Query, Scope, Vector
 
@@ -40,17 +40,17 @@ def fingerprint(*values: float) -> str:
 )
 def test_spaces_that_differ_in_what_makes_a_vector_do_not_compare(change: dict[str, object]) -> None:
     with pytest.raises(SpaceMismatch, match="maker:model"):
-        check_same(SPACE, dataclasses.replace(SPACE, **change))  # type: ignore[arg-type]
+        check_same_space(SPACE, dataclasses.replace(SPACE, **change))  # type: ignore[arg-type]
 
 
 def test_how_much_a_model_reads_and_which_languages_makes_no_other_space() -> None:
-    check_same(SPACE, dataclasses.replace(SPACE, max_tokens=64, languages="en"))
+    check_same_space(SPACE, dataclasses.replace(SPACE, max_tokens=64, languages="en"))
 
 
 def test_the_fingerprint_tells_two_models_of_one_name() -> None:
     stored = dataclasses.replace(SPACE, fingerprint=fingerprint(1, 0, 0, 0))
-    check_same(stored, dataclasses.replace(stored, fingerprint=fingerprint(0.999, 0.01, 0, 0)))
-    check_same(stored, dataclasses.replace(stored, fingerprint=""))
+    check_same_space(stored, dataclasses.replace(stored, fingerprint=fingerprint(0.999, 0.01, 0, 0)))
+    check_same_space(stored, dataclasses.replace(stored, fingerprint=""))
     for other in (
         fingerprint(0.9, 0.43, 0, 0),
         fingerprint(0, 1, 0, 0),
@@ -58,7 +58,7 @@ def test_the_fingerprint_tells_two_models_of_one_name() -> None:
         fingerprint(-1, 0, 0, 0),
     ):
         with pytest.raises(SpaceMismatch, match="another model"):
-            check_same(stored, dataclasses.replace(stored, fingerprint=other))
+            check_same_space(stored, dataclasses.replace(stored, fingerprint=other))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_equal_texts_share_a_vector_and_the_first_stays(tmp_path: Path) -> None:
         put_vectors(connection, space, [key], np.eye(4, dtype=np.float32)[1:2])
         (row,) = connection.execute("SELECT data FROM vectors").fetchall()
         assert np.frombuffer(row[0], "<f4").tolist() == [1, 0, 0, 0]
-        assert known_hashes(connection, space, [key, text_hash("Text")]) == {key}
+        assert stored_hashes(connection, space, [key, text_hash("Text")]) == {key}
     database.close()
 
 

@@ -24,7 +24,7 @@ def seen(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
     found = af.backend.get([fields.name("entry_id", entry_id)])
     if not found:
         raise NotFound(f"there is no entry {entry_id}")
-    return grant.sees(found[0])
+    return grant.require_visible(found[0])
 
 
 def version_tag(entry: MemoryEntry) -> str:

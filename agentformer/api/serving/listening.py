@@ -6,8 +6,7 @@ import os
 import socket
 from typing import Any
 
-from agentformer.access.asking import check_listening
-from agentformer.access.hosts import hosts_in, origins_in
+from agentformer.access.hosts import check_bind_address, hosts_in, origins_in
 from agentformer.access.keys import KeyStore
 from agentformer.errors import InvalidInput
 from agentformer.settings import Settings
@@ -21,7 +20,7 @@ def listen(settings: Settings) -> socket.socket:
     others reach while there is no key, `StoreDamaged` and `StoreError` for keys that cannot be read."""
     hosts_in(settings.allowed_hosts), origins_in(settings.cors_origins)  # told here once, and not by each worker
     family, kind, protocol, address = _resolved(settings)
-    check_listening(settings.host, str(address[0]), KeyStore(settings.index_dir))
+    check_bind_address(settings.host, str(address[0]), KeyStore(settings.index_dir))
     listener = socket.socket(family, kind, protocol)
     try:
         if os.name == "posix":  # elsewhere it would let two servers share a port

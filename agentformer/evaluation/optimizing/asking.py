@@ -11,7 +11,7 @@ from agentformer.errors import StoreFull
 from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.optimizing.places import own_folder
 from agentformer.evaluation.synthetic import Built, asked_of, build, sources_of
-from agentformer.records.files import file_bytes, write_atomically
+from agentformer.records.files import read_file, write_atomically
 from agentformer.types import LanguageModel
 
 
@@ -41,7 +41,7 @@ def synthetic(
 def _kept(path: Path, about: Mapping[str, Any]) -> Built | None:
     """The questions of an earlier run, where they are of the same."""
     try:
-        found = json.loads(file_bytes(path))
+        found = json.loads(read_file(path))
         if found["about"] != about:
             return None
         questions = [

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from agentformer.errors import StoreFull
 from agentformer.evaluation.optimizing.space import Configuration, key
-from agentformer.records.files import file_bytes, write_atomically
+from agentformer.records.files import read_file, write_atomically
 
 Half = Literal["development", "test"]
 
@@ -90,7 +90,7 @@ class Journal:
 def _read(path: Path) -> tuple[dict[str, Any], Sequence[Measured], int]:
     """Header, measurements, and how many bytes of the file they are. Nothing where there is no file, or another one."""
     try:
-        data = file_bytes(path)
+        data = read_file(path)
     except FileNotFoundError:
         return {}, (), 0
     header: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from dotenv.parser import parse_stream
 
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.optimizing.space import Value
-from agentformer.records.files import file_bytes, write_atomically
+from agentformer.records.files import read_file, write_atomically
 from agentformer.settings.loading import ENV_PREFIX
 
 _BOM = b"\xef\xbb\xbf"
@@ -63,7 +63,7 @@ def _read(path: Path) -> tuple[Path, bytes, str]:
     """Where the file really is, and what is in it: nothing where there is none. Raises `InvalidInput`."""
     try:
         target = path.resolve()
-        former = file_bytes(target) if target.exists() else b""
+        former = read_file(target) if target.exists() else b""
         return target, former, former.removeprefix(_BOM).decode("utf-8")
     except OSError as error:
         raise InvalidInput("--write", f"{path} cannot be read ({error.strerror or error})") from None

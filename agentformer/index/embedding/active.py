@@ -10,7 +10,7 @@ from contextlib import suppress
 from agentformer.embedders import GuardedEmbedder
 from agentformer.errors import AgentFormerError, EmbedderUnavailable, SpaceMismatch
 from agentformer.http.guarded import Breaker
-from agentformer.records.spaces import check_same, mismatch
+from agentformer.records.spaces import check_same_space, mismatch_message
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 
 log = logging.getLogger("agentformer")
@@ -82,7 +82,7 @@ class ActiveEmbedder:
             self._follows = True
             return current
         if not self._follows:
-            raise SpaceMismatch(mismatch(stored, given, difference))
+            raise SpaceMismatch(mismatch_message(stored, given, difference))
         with self._loading:
             made = self._other(stored)
             with self._lock:
@@ -136,7 +136,7 @@ class ActiveEmbedder:
             raise EmbedderUnavailable(reason)
         try:
             made = self._resolve(stored)
-            check_same(stored, made.space)
+            check_same_space(stored, made.space)
         except (EmbedderUnavailable, SpaceMismatch) as failure:
             self._breaker.failed(str(failure))
             raise EmbedderUnavailable(str(failure)) from failure
@@ -155,7 +155,7 @@ def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
     if isinstance(embedder, ActiveEmbedder):
         return embedder.at(stored)
     if stored:
-        check_same(stored, embedder.space)
+        check_same_space(stored, embedder.space)
     return embedder
 
 

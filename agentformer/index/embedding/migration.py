@@ -91,14 +91,14 @@ class SpaceMigration:
     ) -> Reembedding:
         with self._database.writing() as connection:
             number = spaces.begin_move(connection, space)
-            spaces.try_again(connection)
+            spaces.retry_refused(connection)
         overlap: tuple[float | None, int] | None = None
         while True:
             self._fill(number, progress)
             if overlap is None:
                 overlap = self._agreement(former, number, queries)
             with self._database.writing() as connection:
-                failed = spaces.lacking_count(connection)
+                failed = spaces.missing_count(connection)
                 if spaces.switch(connection, number):
                     break
         return Reembedding(
@@ -118,8 +118,8 @@ class SpaceMigration:
         while True:
             with self._database.reading() as connection:
                 spaces.check_building(connection, number)
-                nums = spaces.lacking(connection, _ENTRIES)
-                left = spaces.lacking_count(connection)
+                nums = spaces.missing_entries(connection, _ENTRIES)
+                left = spaces.missing_count(connection)
                 found = records.by_num(connection, nums)
             if not nums:
                 return
@@ -146,16 +146,16 @@ class SpaceMigration:
             cuts: list[tuple[int, Sequence[Window]]] = []
             for num, cut in zip(found, windows, strict=True):
                 if isinstance(cut, Refused):
-                    spaces.refused(connection, num, cut.reason)
+                    spaces.mark_refused(connection, num, cut.reason)
                 elif present.get(num) == found[num]:
                     cuts.append((num, cut))
             done, _ = put_complete(connection, number, cuts)
-            spaces.moved(connection, done)
+            spaces.mark_moved(connection, done)
         self._counts.entries += len(done)
 
     def _known(self, number: int, texts: Sequence[bytes]) -> set[bytes]:
         with self._database.reading() as connection:
-            return store.known_hashes(connection, number, texts)
+            return store.stored_hashes(connection, number, texts)
 
     def _keep(self, number: int, rows: Rows) -> None:
         with self._database.writing() as connection:

@@ -19,10 +19,11 @@ from filelock import FileLock, Timeout
 from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError, StoreFull
 from agentformer.index.embedding.active import ActiveEmbedder, embedder_for, retry_now
 from agentformer.index.embedding.windows import Progress, Refused, Vectorizer, WindowTable
+from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.database import Database
-from agentformer.records.spaces import active_space, changed_while_moving, claim_space, want_embedder
+from agentformer.records.spaces import active_space, add_to_move, claim_space, set_wanted_embedder
 from agentformer.records.vectors import Rows, Window
 from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry, StoredVector
 
@@ -63,7 +64,7 @@ class EmbeddingQueue:
             with self._database.reading() as connection:
                 now = active_space(connection)
                 same = now is not None and not now[1].difference(space)
-                return store.known_hashes(connection, now[0], texts) if now and same else set()
+                return store.stored_hashes(connection, now[0], texts) if now and same else set()
 
         def keep(rows: Rows) -> None:
             with self._database.writing() as connection:
@@ -89,12 +90,12 @@ class EmbeddingQueue:
         have moved to another space; then too the entries join the queue.
         """
         searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
-        changed_while_moving(connection, searched)
+        add_to_move(connection, searched)
         known = active_space(connection)
         if isinstance(outcome, str):
             store.put_pending(connection, searched, outcome)
             if known is None and isinstance(self._embedder, ActiveEmbedder) and self._embedder.asked_for:
-                want_embedder(connection, self._embedder.asked_for)
+                set_wanted_embedder(connection, self._embedder.asked_for)
             return
         if known and known[1].difference(outcome.space):
             store.put_pending(connection, searched, _MOVED)
@@ -117,7 +118,7 @@ class EmbeddingQueue:
         again, else they leave it alone.
         """
         with self._database.reading() as connection:
-            if not store.any_pending(connection, refused=refused):
+            if not store.has_pending(connection, refused=refused):
                 return 0
         with suppress(Timeout), self._alone(wait):
             self._catch_up(progress, refused)
@@ -137,7 +138,7 @@ class EmbeddingQueue:
         after = 0
         while True:
             with self._database.reading() as connection:
-                queue = store.pending(connection, after, _ENTRIES, refused=refused)
+                queue = store.pending_entries(connection, after, _ENTRIES, refused=refused)
                 found = records.by_num(connection, [item.num for item in queue])
             if not queue:
                 return
@@ -161,7 +162,7 @@ class EmbeddingQueue:
             same = [nums[i] for i in kept]
             outcome = prepared._replace(windows=prepared.windows.of(kept))
             self.commit(connection, same, [found[num] for num in same], outcome)
-            records.announce(connection, same)
+            change_feed.append(connection, same)
 
 
 def _commit_some(
@@ -176,7 +177,7 @@ def _commit_some(
         else:
             taken.append((nums[i], windows))
     whole, lost = put_complete(connection, space, taken)
-    store.put_embedded(connection, whole)
+    store.remove_pending(connection, whole)
     if lost:
         store.put_pending(connection, lost, _REMOVED)
 
@@ -221,7 +222,7 @@ class VectorImport:
         while self._brought:
             some, self._brought = self._brought[:_GROUP], self._brought[_GROUP:]
             with self._database.writing() as connection:
-                store.drop_unused(connection, some)
+                store.delete_unused_vectors(connection, some)
 
     def _space(self) -> EmbeddingSpace | None:
         """The space that vectors must be of; None where it is not known yet."""

@@ -7,10 +7,10 @@ import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 
-from agentformer.records import entries as records
+from agentformer.records import change_feed
 from agentformer.records.database import Database
-from agentformer.records.integrity.findings import Findings
-from agentformer.records.spaces import changed_while_moving
+from agentformer.records.integrity import Findings
+from agentformer.records.spaces import add_to_move
 from agentformer.records.vectors import put_pending
 from agentformer.types import UNSEARCHED_KINDS
 
@@ -31,7 +31,7 @@ def vectors(database: Database, found: Findings) -> None:
             _queue(connection, [row[0] for row in rows])
             connection.execute("DELETE FROM windows WHERE vector IN (SELECT value FROM json_each(?))", [given])
             connection.execute("DELETE FROM vectors WHERE id IN (SELECT value FROM json_each(?))", [given])
-    found.mend(len(numbers), f"deleted; their texts are {_QUEUED}")
+    found.mark_repaired(len(numbers), f"deleted; their texts are {_QUEUED}")
 
 
 def windows(database: Database, found: Findings) -> None:
@@ -42,7 +42,7 @@ def windows(database: Database, found: Findings) -> None:
             gone = sorted(set(group) - set(present))
             connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in gone))
             connection.execute("DELETE FROM windows WHERE space NOT IN (SELECT id FROM spaces)")
-    found.mend(len(found.keys), f"they are {_QUEUED}")
+    found.mark_repaired(len(found.keys), f"they are {_QUEUED}")
 
 
 def _queue(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
@@ -52,8 +52,8 @@ def _queue(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
     ).fetchall()
     searched = [row["num"] for row in rows if row["kind"] not in UNSEARCHED_KINDS]
     put_pending(connection, searched, _WHY)
-    changed_while_moving(connection, searched)
-    records.announce(connection, searched)
+    add_to_move(connection, searched)
+    change_feed.append(connection, searched)
     return [row["num"] for row in rows]
 
 

@@ -13,10 +13,10 @@ import numpy as np
 from agentformer.errors import EmbedderError, StoreDamaged
 from agentformer.index.embedding.windows import SHARES, WindowCutter
 from agentformer.records import vectors as store
-from agentformer.records.integrity import verify_checksums as checksums
-from agentformer.records.integrity.findings import Findings
-from agentformer.records.integrity.verify import lenient
-from agentformer.records.spaces import active_space, building_space, described
+from agentformer.records.integrity import Findings
+from agentformer.records.integrity import verify as checksums
+from agentformer.records.integrity.verify import lenient_text
+from agentformer.records.spaces import active_space, building_space, decode_space
 from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
 
 _GROUP = 500  # entries read at a time
@@ -80,8 +80,8 @@ def windows(
     wait for them? Keys are numbers of entries. `embedder` is that of the active space, or None for the reason
     `why_not`; entries that are `damaged` are left out."""
     found = Findings("windows", "each entry has windows that cover its text, with their vectors, or waits for them")
-    found.todo = "`agentformer doctor --repair` has them embedded again"
-    with lenient(connection), found.reading(sqlite3.DatabaseError):
+    found.advice = "`agentformer doctor --repair` has them embedded again"
+    with lenient_text(connection), found.reading(sqlite3.DatabaseError):
         _strays(connection, found)
         active, building = active_space(connection), building_space(connection)
         if active is None:
@@ -100,14 +100,14 @@ def windows(
 def vectors(connection: sqlite3.Connection) -> Findings:
     """Is each vector as it was written, of its space's dimension, finite and of unit length? Keys are `Damaged`."""
     found = Findings("vectors", "each vector is as it was written, and a unit vector of its space")
-    found.todo = "`agentformer doctor --repair` has its text embedded again"
+    found.advice = "`agentformer doctor --repair` has its text embedded again"
     with found.reading(sqlite3.DatabaseError):
         dimensions = _dimensions(connection)
-        stored = checksums.rows(connection, "vectors", "id")
+        stored = checksums.readable_rows(connection, "vectors", "id")
         while group := list(islice(stored, _ROWS)):
             rows = []
             for row in group:
-                if isinstance(row, checksums.Damaged):
+                if isinstance(row, checksums.DamagedRow):
                     found.add(f"vectors from number {row.num} on: {row.why}", row)
                 else:
                     rows.append(row)
@@ -141,15 +141,15 @@ def _check_vectors(found: Findings, rows: Sequence[sqlite3.Row], dimensions: Map
             found.add(f"vector {alike[place]['id']} is no unit vector", _one(alike[place]["id"]))
 
 
-def _one(num: int) -> checksums.Damaged:
-    return checksums.Damaged("vectors", num, num, "", "")
+def _one(num: int) -> checksums.DamagedRow:
+    return checksums.DamagedRow("vectors", num, num, "", "")
 
 
 def _dimensions(connection: sqlite3.Connection) -> dict[int, int]:
     found = {}
     for row in connection.execute("SELECT * FROM spaces"):
         try:
-            found[row["id"]] = described(row).dimension
+            found[row["id"]] = decode_space(row).dimension
         except StoreDamaged:
             continue  # told of itself
     return found
@@ -161,7 +161,7 @@ def _strays(connection: sqlite3.Connection, found: Findings) -> None:
         "SELECT DISTINCT entry FROM windows WHERE entry NOT IN (SELECT num FROM entries) "
         "OR space NOT IN (SELECT id FROM spaces)"
     )
-    found.look((f"there are windows of entry number {row[0]} that belong nowhere", row[0]) for row in rows)
+    found.add_all((f"there are windows of entry number {row[0]} that belong nowhere", row[0]) for row in rows)
 
 
 def _unembedded(connection: sqlite3.Connection, found: Findings, damaged: Collection[int]) -> None:

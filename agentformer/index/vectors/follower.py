@@ -22,7 +22,7 @@ from agentformer.index.vectors.index import Image, VectorHits, VectorIndex
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.rows import IntArray
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
-from agentformer.records import entries as records
+from agentformer.records import change_feed
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space
 from agentformer.types import Matrix, Vector
@@ -71,7 +71,7 @@ class VectorFollower:
     def refresh(self, database: Database) -> None:
         """Apply all acknowledged changes, in the space that is active now."""
         with database.reading() as connection:
-            newest, space = records.last_change(connection), active_space(connection)
+            newest, space = change_feed.last_seq(connection), active_space(connection)
         if space is not None:
             self.follow(database, newest, space[0])
 
@@ -79,7 +79,7 @@ class VectorFollower:
         """Apply changes up to `newest` at least. The caller has just read `newest` and the active space."""
         if self.space != space or self._applied < newest:
             with self._following, database.reading() as connection:
-                newest, active = records.last_change(connection), active_space(connection)
+                newest, active = change_feed.last_seq(connection), active_space(connection)
                 if active is not None:
                     self._apply(connection, newest, active[0], active[1].dimension)
         self._train_soon(database)
@@ -150,21 +150,21 @@ class VectorFollower:
                 loaded.vectors.change(np.zeros(0, np.int64), *windows)
             self._unsaved += len(loaded.vectors)
         else:
-            changed = list(dict.fromkeys([*late, *records.changed_since(connection, self._applied)]))
+            changed = list(dict.fromkeys([*late, *change_feed.entries_since(connection, self._applied)]))
             for start in range(0, len(changed), _BATCH):
                 batch = changed[start : start + _BATCH]
                 windows = stored.read_entries(connection, space, batch, dimension)
                 loaded.vectors.change(np.array(batch, np.int64), *windows)
             self._unsaved += len(changed)
         self._loaded = loaded
-        self._applied, self._point = newest, records.point(connection, newest)
+        self._applied, self._point = newest, change_feed.token_at(connection, newest)
 
     def _load(self, connection: sqlite3.Connection, space: int, dimension: int) -> _Loaded:
         """Return the index of a valid snapshot, else an empty one."""
         snapshot = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
         self._applied, self._saved_seq, self._unsaved = 0, -1, 0
         self._train_not_before = time.monotonic() + self._options.train_after
-        if snapshot is None or snapshot.point != records.point(connection, snapshot.seq):
+        if snapshot is None or snapshot.point != change_feed.token_at(connection, snapshot.seq):
             return _Loaded(VectorIndex(dimension, self._options), space)
         self._applied = self._saved_seq = snapshot.seq
         return _Loaded(VectorIndex.from_image(snapshot.image, self._options), space)
@@ -190,7 +190,7 @@ class VectorFollower:
 
             def changed(seq: int = seq) -> IntArray:
                 with database.reading() as connection:
-                    return np.array(records.changed_since(connection, seq), np.int64)
+                    return np.array(change_feed.entries_since(connection, seq), np.int64)
 
             def save(image: Image, seq: int = seq, point: str = point) -> None:
                 self._save_trained(image, loaded.space, seq, point, changed)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.records.vectors import matrix
+from agentformer.records.vectors import decode_vectors
 from agentformer.types import Matrix
 
 IntArray = NDArray[np.int64]
@@ -159,7 +159,7 @@ def read_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: i
         query = f"SELECT id, data, checksum FROM vectors WHERE id IN ({marks}) ORDER BY id"
         rows += cursor.execute(query, batch).fetchall()
     numbers, blobs, checksums = zip(*rows, strict=True) if rows else ((), (), ())
-    return np.array(numbers, np.int64), matrix(numbers, blobs, checksums, dimension)
+    return np.array(numbers, np.int64), decode_vectors(numbers, blobs, checksums, dimension)
 
 
 def _tuple_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
@@ -172,4 +172,4 @@ def _tuple_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
 def _stored_windows(batch: Sequence[tuple[Any, ...]], dimension: int) -> StoredWindows:
     windows, entries, vectors, blobs, checksums = zip(*batch, strict=True) if batch else ((),) * 5
     numbers = [np.array(column, np.int64) for column in (windows, entries, vectors)]
-    return StoredWindows(numbers[0], numbers[1], numbers[2], matrix(vectors, blobs, checksums, dimension))
+    return StoredWindows(numbers[0], numbers[1], numbers[2], decode_vectors(vectors, blobs, checksums, dimension))

@@ -24,12 +24,12 @@ from agentformer.index.vectors.index import Image
 from agentformer.index.vectors.ivf import OutlierCodes
 from agentformer.index.vectors.rows import Rows
 from agentformer.records.files import (
-    clear_unfinished,
+    atomic_writer,
     delete,
-    file_bytes,
-    opened_file,
+    open_regular_file,
+    read_file,
+    remove_stale_temporaries,
     write_atomically,
-    written_atomically,
 )
 
 _ASIDE = ".damaged"
@@ -48,7 +48,7 @@ class Snapshot(NamedTuple):
 
 def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, point: str) -> None:
     """Write a snapshot. The description goes last, so that a torn pair is noticed. Raises `OSError`."""
-    with written_atomically(folder / INDEX_FILE) as file:
+    with atomic_writer(folder / INDEX_FILE) as file:
         writer = _HashingWriter(file)
         writer.write_index(image.index)
         index_bytes = writer.size
@@ -82,8 +82,8 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
 def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot | None:
     """Return the snapshot of this store and space. Set an invalid one aside and return None."""
     try:
-        with opened_file(folder / INDEX_FILE) as file:
-            meta = json.loads(file_bytes(folder / META_FILE))
+        with open_regular_file(folder / INDEX_FILE) as file:
+            meta = json.loads(read_file(folder / META_FILE))
             intact = meta.pop("checksum") == _checksum(meta)
             if intact and meta.get("format") != _FORMAT:
                 return None
@@ -104,8 +104,8 @@ def read_unchecked(folder: Path) -> tuple[dict[str, Any], Image | None] | None:
     Return None if there is no snapshot. Raises `ValueError` or another error if the files are damaged.
     """
     try:
-        with opened_file(folder / INDEX_FILE) as file:
-            meta = json.loads(file_bytes(folder / META_FILE))
+        with open_regular_file(folder / INDEX_FILE) as file:
+            meta = json.loads(read_file(folder / META_FILE))
             if meta.pop("checksum") != _checksum(meta):
                 raise ValueError("its description does not match its checksum")
             if meta.get("format") != _FORMAT:
@@ -122,7 +122,7 @@ def discard(folder: Path) -> None:
     for name in (META_FILE, INDEX_FILE):
         delete(folder / name)
         delete(folder / (name + _ASIDE))
-        clear_unfinished(folder / name)
+        remove_stale_temporaries(folder / name)
 
 
 class _HashingWriter:

@@ -32,10 +32,11 @@ from agentformer.index.words.writer import (
     store_error,
     write_manifest,
 )
+from agentformer.records import change_feed
 from agentformer.records import entries as records
+from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.database import Database
 from agentformer.records.files import delete
-from agentformer.records.neighbours import said_around
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS
 
@@ -120,18 +121,18 @@ class WordIndex:
     def _up_to_date(self, database: Database) -> bool:
         """Add the newest changes to the view. Return False if they are too many, or if there is no view."""
         with database.reading() as connection:
-            newest = records.last_change(connection)
+            newest = change_feed.last_seq(connection)
             if self._view is None or self._seen == newest:
                 return self._view is not None
-            if newest < self._seen or records.point(connection, self._seen) != self._seen_point:
+            if newest < self._seen or change_feed.token_at(connection, self._seen) != self._seen_point:
                 return False  # a backup of the records was restored in place
             room = min(_MAX_MEMTABLE, int(self._view.committed.entries * _MEMTABLE_SHARE))
-            changes = [Change(*row) for row in records.changes_since(connection, self._seen, room + 1)]
+            changes = [Change(*row) for row in change_feed.since(connection, self._seen, room + 1)]
             if len(changes) + len(self._view.memtable) > room:
                 return False
             analyzed = _analyze(connection, [change.num for change in changes], self._analyzers)
             self._view = View(self._view.committed, self._view.memtable.with_changes(changes, analyzed))
-            self._seen, self._seen_point = newest, records.point(connection, newest)
+            self._seen, self._seen_point = newest, change_feed.token_at(connection, newest)
         if len(self._view.memtable) >= min(_COMMIT_AT, room // 2 + 1):
             self._start_commit(database)
         return True
@@ -171,10 +172,10 @@ class WordIndex:
             with lock:
                 self._open()
                 with database.reading() as connection:
-                    newest = records.last_change(connection)
-                    same_history = not self._applied or records.point(connection, self._applied) == self._point
+                    newest = change_feed.last_seq(connection)
+                    same_history = not self._applied or change_feed.token_at(connection, self._applied) == self._point
                     with self._lock:
-                        if self._view and records.point(connection, self._seen) != self._seen_point:
+                        if self._view and change_feed.token_at(connection, self._seen) != self._seen_point:
                             self._view, self._seen = None, -1
                 if not same_history:  # a backup of the records was restored in place
                     self._create()
@@ -232,9 +233,9 @@ class WordIndex:
         """Write all changes, and the `outdated` entries that another analyzer of this process adds to."""
         delete_unlisted(self._folder)
         with index_writer(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
-            newest = records.last_change(connection)
-            state = {**self._identity, "seq": newest, "point": records.point(connection, newest)}
-            changes = [Change(*row) for row in records.changes_since(connection, self._applied)]
+            newest = change_feed.last_seq(connection)
+            state = {**self._identity, "seq": newest, "point": change_feed.token_at(connection, newest)}
+            changes = [Change(*row) for row in change_feed.since(connection, self._applied)]
             changed = {change.num for change in changes}
             changes += (Change(_UNCHANGED, num) for num in outdated if num not in changed)
             for start in range(0, len(changes), _BATCH):
@@ -259,7 +260,7 @@ class WordIndex:
 def _analyze(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> dict[int, AnalyzedEntry]:
     """Read and analyze those of these entries that exist and are searched."""
     return {
-        num: AnalyzedEntry.of(num, entry, analyzers, said_around(connection, entry))
+        num: AnalyzedEntry.of(num, entry, analyzers, neighbor_texts(connection, entry))
         for num, entry in records.by_num(connection, nums).items()
         if entry.kind not in UNSEARCHED_KINDS
     }

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import StoreError, StoreFull
-from agentformer.records.files import file_bytes, opened_file, write_atomically
+from agentformer.records.files import open_regular_file, read_file, write_atomically
 
 MANIFEST_FILE = "manifest.json"
 _SEGMENTS_FILE = "meta.json"  # tantivy's list of segments, new at each commit
@@ -141,7 +141,7 @@ def read_manifest(folder: Path, *, verify: bool) -> dict[str, Any]:
 
 def _load_manifest(folder: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(file_bytes(folder / MANIFEST_FILE))
+        manifest = json.loads(read_file(folder / MANIFEST_FILE))
     except FileNotFoundError:
         return {}
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
@@ -156,7 +156,7 @@ def _index_files(folder: Path) -> list[Path]:
 
 def _crc(path: Path) -> int:
     crc = 0
-    with opened_file(path) as file:
+    with open_regular_file(path) as file:
         while block := file.read(_BLOCK):
             crc = zlib.crc32(block, crc)
     return crc

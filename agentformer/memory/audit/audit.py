@@ -15,7 +15,7 @@ from hashlib import blake2b
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.audit.contradictions import Contradiction, find_contradictions
 from agentformer.memory.audit.near_duplicates import Text, find_near_duplicates, normalize
-from agentformer.records.duplicates import same
+from agentformer.records.entries import is_duplicate
 from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope
 
 UNREAD_DAYS = 30  # age from which an entry without any use is reported
@@ -131,7 +131,7 @@ def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[Memory
         if not unchanged or unchanged[0].id != group.ids[0]:
             continue
         oldest, *others = unchanged
-        updates = [_supersede(backend, entry, oldest.id) for entry in others if same(entry, oldest)]
+        updates = [_supersede(backend, entry, oldest.id) for entry in others if is_duplicate(entry, oldest)]
         superseded = [entry for entry in updates if entry]
         if _live(backend, [oldest.id]):
             merged += superseded
@@ -211,7 +211,7 @@ def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplic
     groups: list[list[MemoryEntry]] = []
     for start in range(0, len(ids), _PAGE):
         for entry in backend.get(ids[start : start + _PAGE]):
-            group = next((group for group in groups[:_MAX_VARIANTS] if same(entry, group[0])), None)
+            group = next((group for group in groups[:_MAX_VARIANTS] if is_duplicate(entry, group[0])), None)
             if group is None:
                 groups.append([entry])
             else:

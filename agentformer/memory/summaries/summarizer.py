@@ -21,10 +21,9 @@ from agentformer.memory.summaries.entries import (
 from agentformer.memory.summaries.extractive import CountTokens, extract
 from agentformer.memory.summaries.keeping import missing_facts
 from agentformer.memory.summaries.verification import unsupported_claims
-from agentformer.records.ids import new_id
 from agentformer.text.dates.calendar import format_range
 from agentformer.text.languages import detect_language
-from agentformer.types import ChatMessage, LanguageModel, Link, MemoryEntry, Reply
+from agentformer.types import ChatMessage, LanguageModel, Link, MemoryEntry, Reply, new_id
 
 EXTRACTIVE = "extractive"  # the model's name in what no model wrote
 # [1], [1, 2], [message 3], 【1】, with the space before

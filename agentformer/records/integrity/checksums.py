@@ -1,9 +1,9 @@
-"""Checksums of what is stored: SQLite gives a damaged text back as if it were true.
+"""Checksums of stored rows: SQLite returns a damaged text as if it were valid.
 
 CRC-32 finds all damage that lies within 32 bits, and all but one of four thousand million other cases. Vectors, of
-which a million are read at once, have a sum that NumPy makes faster and that finds no less. A checksum is kept in its
-row; NULL is a row of a former version, which nobody can verify. What these functions return may never change: it is
-compared with what older versions wrote.
+which a million are read at once, have a sum that NumPy computes faster and that finds no less. A checksum is stored in
+its row; NULL marks a row of a former version, which cannot be verified. The results of these functions must never
+change: they are compared with stored ones.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-WHAT_TO_DO = (
-    "it is never answered from; `agentformer doctor --repair` mends what can be mended and sets the rest aside, and a "
-    "backup has it whole"
+ADVICE = (
+    "it is not used in any answer; `agentformer doctor --repair` repairs what it can and moves the rest to a "
+    "quarantine file; a backup has the original"
 )
-DIFFERS = "it is not what was written (its checksum differs)"
-_NAME = 200  # code points of a name that is told
+DIFFERS = "its checksum differs"
+_MAX_NAME = 200  # code points of an id in an error message
 
-_BETWEEN = "\x1f"
+_SEPARATOR = "\x1f"
 _NULL = "\x00"
 
 
 def of_values(values: Sequence[Any]) -> int:
-    """Of the columns of a row, in an order that is kept. NULL at the end adds nothing, so that a column may be added
-    behind the others."""
-    text = _BETWEEN.join([v if v.__class__ is str else _NULL if v is None else str(v) for v in values])
-    return crc32(text.rstrip(_BETWEEN + _NULL).encode())
+    """Return the checksum of the columns of a row in a fixed order. NULL at the end adds nothing, so that a column can
+    be appended."""
+    text = _SEPARATOR.join([v if v.__class__ is str else _NULL if v is None else str(v) for v in values])
+    return crc32(text.rstrip(_SEPARATOR + _NULL).encode())
 
 
 def of_text(text: str, *key: object) -> int:
-    """Of a text and the key that it stands under."""
+    """Return the checksum of a text and its key."""
     return of_values([*key, text])
 
 
 def of_vectors(data: bytes | bytearray | memoryview, count: int) -> list[int]:
-    """Of each of `count` vectors of one length, one behind the other: the sum of a vector's 32-bit words, each
-    times an odd number of its place, modulo 2**64."""
+    """Return the checksums of `count` consecutive vectors of one length: the sum of a vector's 32-bit words, each
+    times an odd number for its position, modulo 2**64."""
     import numpy as np
 
     words = np.frombuffer(data, "<u4").reshape(count, -1)
@@ -54,7 +54,7 @@ def of_vectors(data: bytes | bytearray | memoryview, count: int) -> list[int]:
 
 @lru_cache(maxsize=8)
 def _weights(length: int) -> NDArray[np.int64]:
-    """Odd numbers, as good as random (splitmix64): no word changes unseen, and hardly ever do several."""
+    """Return odd pseudo-random numbers (splitmix64): a change of one word always shows, of several almost always."""
     import numpy as np
 
     z = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -63,12 +63,12 @@ def _weights(length: int) -> NDArray[np.int64]:
     return (z ^ (z >> np.uint64(31)) | np.uint64(1)).view(np.int64)
 
 
-def damaged(what: str, why: str = DIFFERS) -> StoreDamaged:
-    """The error that tells of something stored that is not what was written."""
-    return StoreDamaged(f"{what} is damaged: {why}; {WHAT_TO_DO}")
+def damage_error(what: str, reason: str = DIFFERS) -> StoreDamaged:
+    """Return the error for a stored row that differs from what was written."""
+    return StoreDamaged(f"{what} is damaged: {reason}; {ADVICE}")
 
 
 def entry_name(stored: object) -> str:
-    """An entry as an error names it; the id may be damaged, too."""
-    sane = isinstance(stored, str) and stored.isprintable() and 0 < len(stored) <= _NAME
+    """Return the name of an entry in error messages; its id may be damaged too."""
+    sane = isinstance(stored, str) and stored.isprintable() and 0 < len(stored) <= _MAX_NAME
     return f"entry {stored}" if sane else "an entry"

@@ -1,4 +1,4 @@
-"""What a repair takes out of the records is kept in a file beside them: nothing is destroyed."""
+"""The quarantine file: rows that a repair removes from the records are kept in a file beside them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from agentformer.errors import StoreFull
 from agentformer.records.files import sync_folder
 
 
-class Aside:
-    """`damaged-DATE.jsonl`, made with the first row: one row a line, with its table, why it was set aside, and its
-    columns as far as they could be read. Bytes that are no text stand as {"hex": "..."}. Only its owner can read it."""
+class Quarantine:
+    """`damaged-DATE.jsonl`, created with the first row: a row per line, with its table, the reason, and all columns
+    that could be read. Bytes that are not UTF-8 are written as {"hex": "..."}. Only its owner can read the file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"damaged-{datetime.now(UTC):%Y-%m-%d}.jsonl"
         self.rows = 0
 
-    def keep(self, table: str, row: Mapping[str, Any], why: str) -> None:
-        """Add a row; it has reached the disk when this returns. Raises `StoreFull`."""
-        line = {"table": table, "why": why, "row": {name: _readable(value) for name, value in row.items()}}
+    def add(self, table: str, row: Mapping[str, Any], reason: str) -> None:
+        """Append a row and sync the file. Raises `StoreFull`."""
+        line = {"table": table, "why": reason, "row": {name: _readable(value) for name, value in row.items()}}
         new = not self.path.exists()
         try:
             with open(self.path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
@@ -32,7 +32,7 @@ class Aside:
                 os.fsync(file.fileno())
         except OSError as error:
             raise StoreFull(
-                f"{self.path} cannot be written ({error.strerror or error}), so nothing is taken out of the records; "
+                f"{self.path} cannot be written ({error.strerror or error}), so nothing is removed from the records; "
                 "free space or check permissions"
             ) from error
         if new:

@@ -1,9 +1,9 @@
-"""A database file that SQLite cannot read to its end: what can be read of it goes into a new file in its place.
+"""Recovery of a database file that SQLite cannot read to its end: all readable rows are copied into a new file.
 
-The damaged file is kept beside it, with its log, byte for byte: what SQLite opens is another copy. Rows are read in
-order of their numbers, and where a page is broken, from the next row on that can be read; an entry that is not what was
-written is set aside. Indexes are of no use then, and none is asked. What follows from entries (windows, vectors) is
-taken over as far as it fits, and the rest is made anew by whoever looks at the new file.
+The damaged file stays beside the new one, with its log, byte for byte; SQLite opens another copy of it. Rows are read
+in order of their numbers, without indexes; after a damaged page, reading goes on with the next readable row. Damaged
+entries are moved to the quarantine file. Windows and vectors are copied if their entries were; the next repair embeds
+the rest again.
 """
 
 from __future__ import annotations
@@ -14,147 +14,149 @@ import sqlite3
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
-from agentformer.records import entries as records
-from agentformer.records import secure_delete as erasure
+from agentformer.records import change_feed, meta
 from agentformer.records.codec import from_state
 from agentformer.records.database import Database
 from agentformer.records.files import sync_folder
-from agentformer.records.integrity import verify_checksums as checksums
-from agentformer.records.integrity.file_guard import log_of
-from agentformer.records.integrity.quarantine import Aside
-from agentformer.records.integrity.stale_wal import beginning, check_log_is_ours, left_by_repair, note_former
-from agentformer.records.integrity.verify import lenient, whole
-from agentformer.records.meta import check_fact
+from agentformer.records.integrity.file_guard import wal_path
+from agentformer.records.integrity.quarantine import Quarantine
+from agentformer.records.integrity.stale_wal import check_wal, store_former_wal, wal_header, wal_left_by_repair
+from agentformer.records.integrity.verify import DamagedRow, is_intact, read_page, readable_rows
 from agentformer.records.schema import MIGRATIONS, migrate
-from agentformer.records.spaces import described
+from agentformer.records.spaces import decode_space
 from agentformer.records.vectors import window_damage
 
 if sys.platform != "win32":
     import fcntl
 
-LOST = "they are in no file any more, unless in a backup"
+LOST = "only a backup has them"
 _GROUP = 2_000  # rows written in one transaction
-# Where SQLite keeps its locks in a file (https://www.sqlite.org/c3ref/io_methods.html). Each process that has a
-# database with a write-ahead log open holds one on the second range for as long as it has.
+# The position of SQLite's locks in a file (https://www.sqlite.org/c3ref/io_methods.html). Each process that has a
+# database with a write-ahead log open holds a lock there.
 _LOCKS_AT, _LOCKS = 0x40000000, 512
 
 Row = sqlite3.Row
-_Fits = Callable[[Row], bool]
+_Filter = Callable[[Row], bool]
 
 
-class Salvaged(NamedTuple):
-    """What came of it."""
+class Recovered(NamedTuple):
+    """The result of a recovery."""
 
     entries: int
-    set_aside: int  # rows
-    unreadable: tuple[str, ...]  # ranges, in words
+    set_aside: int  # rows in the quarantine file
+    unreadable: tuple[str, ...]  # ranges, for people
     kept_as: Path  # the damaged file
-    aside: Path
+    aside: Path  # the quarantine file
 
-    def told(self) -> str:
-        rows = f", {self.set_aside} rows set aside in {self.aside.name}" if self.set_aside else ""
-        lost = f"; of {', '.join(self.unreadable)} some could not be read" if self.unreadable else ""
-        saved = f"{self.entries} entries are saved in a new file{rows}{lost}"
-        return f"{saved}; the damaged one is kept as {self.kept_as.name}"
+    def summary(self) -> str:
+        """Return the result for people."""
+        rows = f", {self.set_aside} rows moved to {self.aside.name}" if self.set_aside else ""
+        lost = f"; some of {', '.join(self.unreadable)} could not be read" if self.unreadable else ""
+        return (
+            f"{self.entries} entries copied to a new file{rows}{lost}; the damaged file is kept as {self.kept_as.name}"
+        )
 
 
-def salvage(path: Path, aside: Aside) -> Salvaged:
-    """Put a new file in the place of the damaged one. Raises `StoreError` where another process has it open, it is of a
-    newer version, or the log beside it is of another database; `StoreDamaged` where nothing of it can be read;
+def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
+    """Replace a damaged file by a new one with its readable rows. Raises `StoreError` if another process has it open,
+    it is of a newer version, or the log beside it is of another database; `StoreDamaged` if nothing of it can be read;
     `StoreFull`. Then nothing is changed."""
     path = Path(os.path.realpath(path))
     try:
-        with _alone(path) as file:
-            return _Replacement(path, file).run(aside)
+        with _exclusive(path) as file:
+            return _Replacement(path, file).run(quarantine)
     except OSError as error:
         raise StoreFull(f"{path.parent} cannot be written ({error.strerror or error}); nothing was changed") from error
 
 
 class _Replacement:
-    """A file and its log, which nobody else has open, and the new file that takes their place.
+    """Replaces a damaged file, open in no other process, by a new one.
 
-    A kill at any point leaves the damaged file with its log, or the new one: it comes first, and knows the log beside
-    it for what it is, until that is removed."""
+    A kill at any point leaves the damaged file with its log, or the new file. The new file records the header of the
+    old log, so that an old log beside it is recognized until it is deleted."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file = path, file
-        self._copy, self._fresh = path.with_name(f".{path.name}.copy"), path.with_name(f".{path.name}.salvaged")
-        self._log = beginning(log_of(path))
-        self._ours = bool(self._log)  # is the log of this file?
+        self._copy, self._new = path.with_name(f".{path.name}.copy"), path.with_name(f".{path.name}.salvaged")
+        self._wal_header = wal_header(wal_path(path))
+        self._has_wal = bool(self._wal_header)  # False too if the log beside it is of another file
 
-    def run(self, aside: Aside) -> Salvaged:
+    def run(self, quarantine: Quarantine) -> Recovered:
         try:
-            _drop(self._fresh)
-            self._make(self._fresh).close()
+            _delete(self._new)
+            self._create(self._new).close()
             self._take_copy()
-            self._check_log()
-            told = _Salvage(self._copy, self._fresh, aside, self._path.name, self._log).run()
+            self._check_wal()
+            copier = _Copier(self._copy, self._new, quarantine, self._path.name, self._wal_header)
+            recovered = copier.run()
             self._take_copy()
             kept = self._keep_copy()
             self._replace()
-            return told._replace(kept_as=kept)
+            return recovered._replace(kept_as=kept)
         finally:
-            _drop(self._copy)
-            _drop(self._fresh)
+            _delete(self._copy)
+            _delete(self._new)
 
-    def _check_log(self) -> None:
-        if left_by_repair(self._copy):
-            self._ours = False
-            _drop_log(self._copy)
+    def _check_wal(self) -> None:
+        if wal_left_by_repair(self._copy):
+            self._has_wal = False
+            _delete_wal(self._copy)
         else:
-            check_log_is_ours(self._copy, self._path)
+            check_wal(self._copy, self._path)
 
     def _replace(self) -> None:
-        """Nobody opens the new file before the log of the former one is gone: the lock of each is held."""
-        with _alone(self._fresh) as fresh:
+        """Hold the locks of both files until the old log is deleted, so that nobody opens the new file before."""
+        with _exclusive(self._new) as new:
             if sys.platform != "win32":
-                os.fchmod(fresh.fileno(), stat.S_IMODE(os.fstat(self._file.fileno()).st_mode))
-            os.replace(self._fresh, self._path)
+                os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(self._file.fileno()).st_mode))
+            os.replace(self._new, self._path)
             sync_folder(self._path.parent)
-            _drop_log(self._path)
+            _delete_wal(self._path)
             sync_folder(self._path.parent)
 
     def _take_copy(self) -> None:
-        """A copy of the file, and of its log. Opening the file once more would let go of the lock."""
-        _drop(self._copy)
+        """Copy the file and its log. Opening the file again would release the lock."""
+        _delete(self._copy)
         self._file.seek(0)
         self._write(self._file, self._copy)
-        if self._ours:
-            with log_of(self._path).open("rb") as log:
-                self._write(log, log_of(self._copy))
+        if self._has_wal:
+            with wal_path(self._path).open("rb") as wal:
+                self._write(wal, wal_path(self._copy))
 
     def _keep_copy(self) -> Path:
-        """Give the copy the name that it keeps."""
+        """Give the copy its final name."""
         name = f"{self._path.name}.damaged-{datetime.now(UTC):%Y-%m-%d}"
         number, kept = 1, self._path.with_name(name)
-        while kept.exists() or log_of(kept).exists():
+        while kept.exists() or wal_path(kept).exists():
             number += 1
             kept = self._path.with_name(f"{name}-{number}")
-        if log_of(self._copy).exists():
-            os.replace(log_of(self._copy), log_of(kept))
+        if wal_path(self._copy).exists():
+            os.replace(wal_path(self._copy), wal_path(kept))
         os.replace(self._copy, kept)
         sync_folder(self._path.parent)
         return kept
 
     def _write(self, source: BinaryIO, path: Path) -> None:
-        with self._make(path) as copy:
+        with self._create(path) as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
             copy.flush()
             os.fsync(copy.fileno())
 
-    def _make(self, path: Path) -> BinaryIO:
-        """A new file of the same owner, which nobody else can read. Raises `StoreError` where it would have another."""
+    def _create(self, path: Path) -> BinaryIO:
+        """Create a file that only its owner can read, with the owner of the damaged file. Raises `StoreError` if the
+        owner cannot be set."""
         file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - for the caller
-        like, made = os.fstat(self._file.fileno()), os.fstat(file.fileno())
-        if sys.platform != "win32" and (like.st_uid, like.st_gid) != (made.st_uid, made.st_gid):
+        old, new = os.fstat(self._file.fileno()), os.fstat(file.fileno())
+        if sys.platform != "win32" and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
             try:
-                os.fchown(file.fileno(), like.st_uid, like.st_gid)
+                os.fchown(file.fileno(), old.st_uid, old.st_gid)
             except PermissionError as error:
                 file.close()
                 raise StoreError(
@@ -163,175 +165,152 @@ class _Replacement:
         return file
 
 
-class _Salvage:
-    """One file's rows, table by table."""
+class _Copier:
+    """Copies the readable rows of one file, table by table."""
 
-    def __init__(self, source: Path, target: Path, aside: Aside, name: str, log: str) -> None:
-        """`name` is of the file, and `log` how the log begins that is beside it."""
+    def __init__(self, source: Path, target: Path, quarantine: Quarantine, name: str, wal_header: str) -> None:
+        """`name` is the name of the damaged file, and `wal_header` identifies the log beside it."""
         self._source_path, self._target_path = source, target
-        self._name, self._log = name, log
-        self._aside = aside
+        self._name, self._wal_header = name, wal_header
+        self._quarantine = quarantine
         self._unreadable: list[str] = []
         self._entries: set[int] = set()
         self._vectors: set[int] = set()
         self._spaces: set[int] = set()
 
-    def run(self) -> Salvaged:
-        before = self._aside.rows
-        with closing(self._opened()) as source:
+    def run(self) -> Recovered:
+        before = self._quarantine.rows
+        with closing(self._open_source()) as source:
             target = Database(self._target_path)
             try:
-                self._fill(source, target)
+                self._copy_tables(source, target)
                 target.clear_log()
-            except LookupError as error:  # a column has another name in a schema that is broken
-                raise self._nothing(f"its schema is broken at {error}") from error
+            except LookupError as error:  # a column has another name in a damaged schema
+                raise self._unreadable_error(f"its schema is damaged at {error}") from error
             finally:
                 target.close()
         with self._target_path.open("rb") as file:
             os.fsync(file.fileno())
-        set_aside = self._aside.rows - before
-        return Salvaged(len(self._entries), set_aside, tuple(self._unreadable), self._source_path, self._aside.path)
+        rows, unreadable = self._quarantine.rows - before, tuple(self._unreadable)
+        return Recovered(len(self._entries), rows, unreadable, self._source_path, self._quarantine.path)
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open_source(self) -> sqlite3.Connection:
         source = sqlite3.connect(self._source_path, isolation_level=None)
         source.row_factory = sqlite3.Row
         try:
-            # Tables are read although the definition of another is broken.
-            source.execute("PRAGMA writable_schema = ON")
-            source.execute("SELECT 1 FROM entries WHERE num = 0").fetchone()  # a file that is empty is not migrated
+            source.execute("PRAGMA writable_schema = ON")  # reads tables although the definition of another is damaged
+            source.execute("SELECT 1 FROM entries WHERE num = 0").fetchone()  # an empty file is not migrated
             if source.execute("PRAGMA user_version").fetchone()[0] != len(MIGRATIONS):
                 migrate(source)
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             source.close()
-            raise self._nothing(str(error)) from error
+            raise self._unreadable_error(str(error)) from error
         except BaseException:
             source.close()
             raise
         return source
 
-    def _nothing(self, why: str) -> StoreDamaged:
-        return StoreDamaged(f"nothing in {self._name} can be read ({why}); restore it from a backup")
+    def _unreadable_error(self, reason: str) -> StoreDamaged:
+        return StoreDamaged(f"nothing in {self._name} can be read ({reason}); restore it from a backup")
 
-    def _fill(self, source: sqlite3.Connection, target: Database) -> None:
-        self._take(source, target, "meta", (), self._fits_fact, "key", instead=True)
-        self._take(source, target, "spaces", ("id",), self._fits_space)
-        self._take(source, target, "entries", ("num",), self._fits_entry)
+    def _copy_tables(self, source: sqlite3.Connection, target: Database) -> None:
+        values, _ = read_page(source, "SELECT * FROM meta ORDER BY key", [])
+        self._insert(target, "meta", iter(values), self._accept_value, verb="INSERT OR REPLACE")
+        self._copy(source, target, "spaces", ("id",), self._accept_space)
+        self._copy(source, target, "entries", ("num",), self._accept_entry)
         if self._unreadable and not self._entries:
-            raise self._nothing(self._unreadable[-1])
-        self._take(source, target, "history", ("entry", "version"), self._fits_history(source))
-        self._take(source, target, "vectors", ("id",), self._fits_vector)
-        self._take(source, target, "windows", ("id",), self._fits_window)
+            raise self._unreadable_error(self._unreadable[-1])
+        self._copy(source, target, "history", ("entry", "version"), lambda row: self._accept_version(source, row))
+        self._copy(source, target, "vectors", ("id",), self._accept_vector)
+        self._copy(source, target, "windows", ("id",), self._accept_window)
         for queue in ("pending", "moving"):
-            self._take(source, target, queue, ("entry",), lambda row: row["entry"] in self._entries)
+            self._copy(source, target, queue, ("entry",), lambda row: row["entry"] in self._entries)
         sequences = _sequences(source)
         with target.writing() as connection:
             for name, last in sequences.items():
                 connection.execute("DELETE FROM sqlite_sequence WHERE name = ?", [name])
                 connection.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", [name, last])
-            # Numbers and tokens that no index has seen: each follows from the beginning.
-            records.announce(connection, sorted(self._entries))
-            erasure.note(connection)
-            note_former(connection, self._log)
+            # New numbers and tokens, so that each index starts from the beginning.
+            change_feed.append(connection, sorted(self._entries))
+            meta.request_secure_delete(connection)
+            store_former_wal(connection, self._wal_header)
 
-    def _take(
-        self,
-        source: sqlite3.Connection,
-        target: Database,
-        table: str,
-        key: Sequence[str],
-        fits: _Fits,
-        order: str = "",
-        *,
-        instead: bool = False,
+    def _copy(
+        self, source: sqlite3.Connection, target: Database, table: str, key: Sequence[str], accept: _Filter
     ) -> None:
-        """Bring over those rows of a table that fit."""
-        with target.reading() as connection:
-            columns = [row["name"] for row in connection.execute(f"PRAGMA table_info({table})")]
-        verb = "INSERT OR REPLACE" if instead else "INSERT OR IGNORE"
-        statement = f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-        rows = checksums.rows(source, table, *key) if key else _readable(source, table, order)
-        for group in _groups(self._told(rows, table), fits):
-            with target.writing() as connection:
-                connection.executemany(statement, ([row[name] for name in columns] for row in group))
+        """Copy the accepted rows of a table in order of its key."""
+        self._insert(target, table, self._readable(readable_rows(source, table, *key)), accept)
 
-    def _told(self, rows: Iterator[Row | checksums.Damaged], table: str) -> Iterator[Row]:
+    def _readable(self, rows: Iterator[Row | DamagedRow]) -> Iterator[Row]:
         for row in rows:
-            if isinstance(row, checksums.Damaged):
-                self._unreadable.append(f"{table} from number {row.num} on")
+            if isinstance(row, DamagedRow):
+                self._unreadable.append(f"{row.table} from number {row.num} on")
             else:
                 yield row
 
-    def _fits_fact(self, row: Row) -> bool:
-        return self._sound("meta", row, check_fact)
+    def _insert(
+        self, target: Database, table: str, rows: Iterator[Row], accept: _Filter, verb: str = "INSERT OR IGNORE"
+    ) -> None:
+        with target.reading() as connection:
+            columns = [row["name"] for row in connection.execute(f"PRAGMA table_info({table})")]
+        statement = f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+        for group in _groups(filter(accept, rows)):
+            with target.writing() as connection:
+                connection.executemany(statement, ([row[name] for name in columns] for row in group))
 
-    def _fits_space(self, row: Row) -> bool:
-        fits = self._sound("spaces", row, described)
-        if fits:
+    def _accept_value(self, row: Row) -> bool:
+        return self._is_sound("meta", row, meta.check_value)
+
+    def _accept_space(self, row: Row) -> bool:
+        sound = self._is_sound("spaces", row, decode_space)
+        if sound:
             self._spaces.add(row["id"])
-        return fits
+        return sound
 
-    def _sound(self, table: str, row: Row, check: Callable[[Row], object]) -> bool:
+    def _is_sound(self, table: str, row: Row, check: Callable[[Row], object]) -> bool:
         try:
             check(row)
         except StoreDamaged as error:
-            self._aside.keep(table, dict(row), str(error))
+            self._quarantine.add(table, dict(row), str(error))
             return False
         return True
 
-    def _fits_entry(self, row: Row) -> bool:
-        if not whole(row):
-            self._aside.keep("entries", dict(row), "its checksum differs, or it cannot be decoded")
+    def _accept_entry(self, row: Row) -> bool:
+        if not is_intact(row):
+            self._quarantine.add("entries", dict(row), "its checksum differs, or it cannot be decoded")
             return False
         self._entries.add(row["num"])
         return True
 
-    def _fits_history(self, source: sqlite3.Connection) -> _Fits:
-        def fits(row: Row) -> bool:
-            if row["entry"] in self._entries:
-                found = source.execute("SELECT id FROM entries WHERE num = ?", [row["entry"]]).fetchone()
-                try:
-                    from_state(row, found["id"])
-                    return True
-                except StoreDamaged:
-                    pass
-            self._aside.keep("history", dict(row), "it, or its entry, is damaged")
-            return False
+    def _accept_version(self, source: sqlite3.Connection, row: Row) -> bool:
+        if row["entry"] in self._entries:
+            entry = source.execute("SELECT id FROM entries WHERE num = ?", [row["entry"]]).fetchone()
+            try:
+                from_state(row, entry["id"])
+                return True
+            except StoreDamaged:
+                pass
+        self._quarantine.add("history", dict(row), "it, or its entry, is damaged")
+        return False
 
-        return fits
-
-    def _fits_vector(self, row: Row) -> bool:
+    def _accept_vector(self, row: Row) -> bool:
         fits = row["space"] in self._spaces and isinstance(row["data"], bytes) and isinstance(row["hash"], bytes)
         if fits:
             self._vectors.add(row["id"])
         return fits
 
-    def _fits_window(self, row: Row) -> bool:
-        there = row["entry"] in self._entries and row["vector"] in self._vectors and row["space"] in self._spaces
-        return there and not window_damage(row)
+    def _accept_window(self, row: Row) -> bool:
+        complete = row["entry"] in self._entries and row["vector"] in self._vectors and row["space"] in self._spaces
+        return complete and not window_damage(row)
 
 
-def _groups(rows: Iterator[Row], fits: _Fits) -> Iterator[list[Row]]:
-    group: list[Row] = []
-    for row in rows:
-        if fits(row):
-            group.append(row)
-        if len(group) >= _GROUP:
-            yield group
-            group = []
-    if group:
+def _groups(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while group := list(islice(rows, _GROUP)):
         yield group
 
 
-def _readable(source: sqlite3.Connection, table: str, order: str) -> Iterator[Row]:
-    """The rows of a small table, up to the first one that cannot be read."""
-    with lenient(source), suppress(sqlite3.DatabaseError, UnicodeDecodeError):
-        rows = source.execute(f"SELECT * FROM {table} ORDER BY {order}")
-        while (row := rows.fetchone()) is not None:
-            yield row
-
-
 def _sequences(source: sqlite3.Connection) -> dict[str, int]:
-    """The last numbers that were given, which are never given again."""
+    """Return the last numbers of each table, which are never used again."""
     try:
         return {row["name"]: row["seq"] for row in source.execute("SELECT name, seq FROM sqlite_sequence")}
     except sqlite3.DatabaseError:
@@ -339,8 +318,9 @@ def _sequences(source: sqlite3.Connection) -> dict[str, int]:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[BinaryIO]:
-    """The file, and no other process has it open. SQLite's own locks tell, also where it cannot read the file."""
+def _exclusive(path: Path) -> Iterator[BinaryIO]:
+    """Yield the file if no other process has it open. SQLite's own locks show that, even if it cannot read the file.
+    Raises `StoreError`."""
     with path.open("r+b") as file:
         if sys.platform != "win32":
             try:
@@ -353,11 +333,11 @@ def _alone(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _drop(path: Path) -> None:
+def _delete(path: Path) -> None:
     path.unlink(missing_ok=True)
-    _drop_log(path)
+    _delete_wal(path)
 
 
-def _drop_log(path: Path) -> None:
-    for each in (log_of(path), path.with_name(path.name + "-shm")):
-        each.unlink(missing_ok=True)
+def _delete_wal(path: Path) -> None:
+    for file in (wal_path(path), path.with_name(path.name + "-shm")):
+        file.unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""A write-ahead log of another database beside ours: SQLite takes its pages for ours, whose they would overwrite.
+"""Detects a stale write-ahead log (WAL) that SQLite would replay into another database.
 
-It is left there by who puts a copy of the records back, and not of the log. The random tokens of each write tell: what
-the file alone says of its newest one must hold with the log too.
+A stale log is left when somebody restores a copy of the database file beside the old log. The change feed has a random
+token for each write: the newest token in the file alone must still be there when SQLite reads the file with the log.
 
-Or a repair was interrupted, which had put a new file in the place of the damaged one, and not yet removed the log of
-that. The new file knows by its random beginning which log this is.
+An interrupted recovery also leaves one: the new database is in place, and the log of the damaged one not yet removed.
+The new database has the header of that log in its metadata.
 """
 
 from __future__ import annotations
@@ -17,103 +17,103 @@ from typing import NamedTuple
 
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.records import meta
-from agentformer.records.integrity.file_guard import log_of
+from agentformer.records.integrity.file_guard import wal_path
 
-_FORMER_LOG = "former_log"
-_HEADER = 32  # bytes: numbers of a log, with 64 random bits that each new beginning of it changes
-_LOOKS = 3  # at a file that another process may just be moving its log into
+_FORMER_WAL = "former_log"
+_HEADER_BYTES = 32  # include 64 random bits that change whenever the log starts anew
+_ATTEMPTS = 3  # another process may be copying its log into the file right now
 _PAUSE_SECONDS = 0.05
-_MIXED = ("malformed", "no such", "not a database", "corrupt")  # what two databases in one look like
+_MIXED_WORDS = ("malformed", "no such", "not a database", "corrupt")  # in errors about a file with a foreign log
 
 
-class _Told(NamedTuple):
+class _LastWrite(NamedTuple):
     store: str
     seq: int
     token: bytes
 
 
-def beginning(log: Path) -> str:
-    """What tells a log from any other; "" where there is none. Raises `OSError`."""
+def wal_header(wal: Path) -> str:
+    """Return what distinguishes a log from any other; "" if there is none. Raises `OSError`."""
     try:
-        with log.open("rb") as file:
-            return file.read(_HEADER).hex()
+        with wal.open("rb") as file:
+            return file.read(_HEADER_BYTES).hex()
     except FileNotFoundError:
         return ""
 
 
-def note_former(connection: sqlite3.Connection, log: str) -> None:
-    """The log that begins so is not of this file, though it may be found beside it."""
-    meta.tell(connection, _FORMER_LOG, log)
+def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
+    """Record the header of the log of a replaced database, which may still be beside this one."""
+    meta.set_value(connection, _FORMER_WAL, header)
 
 
-def left_by_repair(path: Path) -> str:
-    """How the log beside a file begins, where it is of the damaged file that an interrupted repair has replaced; what
-    was in it is in the new file. Else ""."""
+def wal_left_by_repair(path: Path) -> str:
+    """Return the header of the log beside a database if it belongs to the damaged file that an interrupted recovery
+    has replaced, and "" otherwise. The content of such a log is in the database."""
     try:
-        log = beginning(log_of(path))
-        if not log or not path.stat().st_size:
+        header = wal_header(wal_path(path))
+        if not header or not path.stat().st_size:
             return ""
-        with closing(_connected(path, "&immutable=1")) as connection:
-            row = connection.execute("SELECT value FROM meta WHERE key = ?", [_FORMER_LOG]).fetchone()
-    except (OSError, sqlite3.Error, UnicodeDecodeError):  # opening it tells
+        with closing(_connect(path, "&immutable=1")) as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", [_FORMER_WAL]).fetchone()
+    except (OSError, sqlite3.Error, UnicodeDecodeError):  # opening the database reports it
         return ""
-    return log if row and row[0] == log else ""
+    return header if row and row[0] == header else ""
 
 
-def check_log_is_ours(path: Path, called: Path | None = None) -> None:
-    """Raises `StoreError` for a log of another database, and `StoreDamaged` for one that a repair has left, before
-    anything is changed. `called` is what the file is called where `path` is a copy of it."""
-    left = ""
-    log = log_of(path)
-    for look in range(_LOOKS):
-        if look:
+def check_wal(path: Path, original: Path | None = None) -> None:
+    """Raise `StoreError` for the log of another database, and `StoreDamaged` for one that a recovery has left. Changes
+    nothing. `original` is the path for messages if `path` is a copy."""
+    header = ""
+    wal = wal_path(path)
+    for attempt in range(_ATTEMPTS):
+        if attempt:
             time.sleep(_PAUSE_SECONDS)
-        if left := left_by_repair(path):
+        if header := wal_left_by_repair(path):
             continue
         try:
-            if not log.stat().st_size or not path.stat().st_size:
+            if not wal.stat().st_size or not path.stat().st_size:
                 return
-            alone = _told(path, "&immutable=1")
-            if alone is None or _fits(alone, path):
+            last = _last_write(path, "&immutable=1")
+            if last is None or _is_still_there(last, path):
                 return
-        except (OSError, sqlite3.Error):  # opening it tells
+        except (OSError, sqlite3.Error):  # opening the database reports it
             return
-    path = called or path
-    log = log_of(path)
-    if left:
+    path = original or path
+    wal = wal_path(path)
+    if header:
         raise StoreDamaged(
-            f"a repair was interrupted: {log} is of the file that {path.name} has replaced, and what it held is in "
-            "there; nothing was changed; run `agentformer doctor --repair` once more"
+            f"a repair was interrupted: {wal} belongs to the file that {path.name} has replaced, and its content is in "
+            f"{path.name} already; nothing was changed; run `agentformer doctor --repair` again"
         )
     raise StoreError(
-        f"{log} is not the log of {path.name} beside it; nothing was changed; if you put a copy of {path.name} back, "
-        f"move away {log.name} and {path.name}-shm, which are not of it"
+        f"{wal} does not belong to {path.name} beside it; nothing was changed; if you restored a copy of {path.name}, "
+        f"move {wal.name} and {path.name}-shm away: they belong to another database"
     )
 
 
-def _fits(alone: _Told, path: Path) -> bool:
-    """Is what the file alone tells still so with the log?"""
+def _is_still_there(last: _LastWrite, path: Path) -> bool:
+    """Return whether the last write of the file alone is unchanged when it is read with the log."""
     try:
-        whole = _told(path, "", alone.seq)
+        with_wal = _last_write(path, "", last.seq)
     except sqlite3.DatabaseError as error:
-        if any(word in str(error) for word in _MIXED):
+        if any(word in str(error) for word in _MIXED_WORDS):
             return False
         raise
-    return whole is None or (whole.store == alone.store and whole.token == alone.token)
+    return with_wal is None or (with_wal.store == last.store and with_wal.token == last.token)
 
 
-def _told(path: Path, how: str, seq: int | None = None) -> _Told | None:
-    """The store's id and its newest token, or that of `seq`, which is b"" where there are others alone; None where
-    there is none at all."""
-    with closing(_connected(path, how)) as connection:
+def _last_write(path: Path, options: str, seq: int | None = None) -> _LastWrite | None:
+    """Return the store's id and its newest token, or the token of `seq`, which is b"" if the feed lacks it. None for a
+    store without writes."""
+    with closing(_connect(path, options)) as connection:
         store = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
         newest = connection.execute("SELECT seq, token FROM points ORDER BY seq DESC LIMIT 1").fetchone()
         if newest is None or store is None:
             return None
         if seq is not None:
             newest = connection.execute("SELECT seq, token FROM points WHERE seq = ?", [seq]).fetchone() or (seq, b"")
-    return _Told(str(store[0]), int(newest[0]), bytes(newest[1]))
+    return _LastWrite(str(store[0]), int(newest[0]), bytes(newest[1]))
 
 
-def _connected(path: Path, how: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{how}", uri=True)
+def _connect(path: Path, options: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{options}", uri=True)

@@ -1,170 +1,327 @@
-"""Do the records agree with themselves? Each check reads on the connection it is given, which is in one transaction, so
-that what others write meanwhile is of no concern; it changes nothing, and raises nothing for what is damaged."""
+"""Checks of the records: SQLite's own check, the checksum of every row, and the consistency of the tables.
+
+Each check reads on a connection in one transaction, so that concurrent writes do not matter. It changes nothing, and
+reports damage instead of raising. Rows of a former version have no checksum and are only decoded.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentformer.errors import StoreDamaged
-from agentformer.records.codec import from_row
-from agentformer.records.integrity import checksums as crc
-from agentformer.records.integrity import verify_checksums as checksums
-from agentformer.records.integrity.findings import Findings
-from agentformer.records.sqlite_file import is_damage
+from agentformer.records.codec import from_row, from_state
+from agentformer.records.integrity import Findings
+from agentformer.records.integrity.checksums import ADVICE, damage_error, entry_name
+from agentformer.records.integrity.file_guard import is_damage
+from agentformer.records.meta import check_value
+from agentformer.records.spaces import decode_space
+from agentformer.records.vectors import vector_damage, window_damage
 
-UNREADABLE = "a part of the file cannot be read"
-_INDEX = ("index", "non-unique entry")  # what SQLite says where the fault is in an index, which the rows make anew
+_INDEX_WORDS = ("index", "non-unique entry")  # in SQLite's messages about an index, which is rebuilt from the rows
 _BROKEN_JSON = "malformed JSON"
-_PROBLEMS = 1_000  # of SQLite's own that are looked at
-_CLOCK = 1_000_000  # microseconds that two readings of the clock may differ by
+_MAX_PROBLEMS = 1_000  # of SQLite's own check
+_CLOCK_TOLERANCE = 1_000_000  # microseconds between two readings of the clock
+_PAGE = 500  # rows read at a time
+_MAX_NUM = 2**62  # above every number of a row
 # Tables that refer to rows of others; windows have a check of their own.
-REFERRING = ("history", "pending", "moving", "vectors")
+REFERRING_TABLES = ("history", "pending", "moving", "vectors")
 
 Check = Callable[[sqlite3.Connection], Findings]
 
 
+class DamagedRow(NamedTuple):
+    """A row that differs from what was written, or a range of numbers with rows that cannot be read."""
+
+    table: str
+    num: int  # of an entry, a vector, a space; in `history` that of the entry
+    last: int  # the last number of a range; `num` for one row
+    name: str  # the entry's id, the key of a meta value; "" if unknown
+    why: str  # for people
+
+    @property
+    def is_range(self) -> bool:
+        return self.last > self.num
+
+
 def database(connection: sqlite3.Connection) -> Findings:
-    """SQLite's own check of its file. Its keys are "index" and "pages" for what is damaged, "unread" where it could not
-    be read for another reason, and tables with the rows that refer to nothing."""
-    found = Findings("database", "the database file is sound, by SQLite's own check")
+    """Run SQLite's own check of the file. Keys are "index" and "pages" for damage, "unread" if the file could not be
+    read for another reason, and table names for rows that refer to missing rows."""
+    findings = Findings("database", "the database file passes SQLite's integrity check")
     try:
-        found.looked_at = int(connection.execute("PRAGMA page_count").fetchone()[0])
-        for said in _unsound(connection, found):
-            found.add(f"SQLite says: {said}", "index" if any(word in said for word in _INDEX) else "pages")
-        for table in REFERRING:
+        findings.looked_at = int(connection.execute("PRAGMA page_count").fetchone()[0])
+        for problem in _sqlite_problems(connection, findings):
+            findings.add(f"SQLite: {problem}", "index" if any(word in problem for word in _INDEX_WORDS) else "pages")
+        for table in REFERRING_TABLES:
             for row in connection.execute(f"PRAGMA foreign_key_check({table})"):
-                found.add(f"a row of {row[0]} refers to a row of {row[2]} that is not there", table)
+                findings.add(f"a row of {row[0]} refers to a missing row of {row[2]}", table)
     except sqlite3.DatabaseError as error:
-        found.unread = True
-        found.add(f"{UNREADABLE}: {error}", "pages" if is_damage(error) else "unread")
-    return found
+        findings.incomplete = True
+        findings.add(f"a part of the file cannot be read: {error}", "pages" if is_damage(error) else "unread")
+    return findings
 
 
-def _unsound(connection: sqlite3.Connection, found: Findings) -> list[str]:
-    """What SQLite finds. It does not get through the indexes of the entries while the metadata of one are broken, which
-    the check of the entries tells."""
+def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list[str]:
+    """Return SQLite's messages. SQLite cannot check the indexes of the entries while the metadata of an entry are
+    damaged, which the check of the entries reports."""
     try:
-        rows = connection.execute(f"PRAGMA integrity_check({_PROBLEMS})").fetchall()
+        rows = connection.execute(f"PRAGMA integrity_check({_MAX_PROBLEMS})").fetchall()
     except sqlite3.OperationalError as error:
         if _BROKEN_JSON not in str(error):
             raise
-        found.unread = True
-        found.note("the indexes of the entries were not looked at, since the metadata of an entry are broken")
+        findings.incomplete = True
+        findings.note("the indexes of the entries were not checked, since the metadata of an entry are damaged")
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'entries'")
         rows = [row for table in tables.fetchall() for row in connection.execute(f"PRAGMA integrity_check({table[0]})")]
     return [str(row[0]) for row in rows if row[0] != "ok"]
 
 
 def entries(connection: sqlite3.Connection) -> Findings:
-    """Is each entry as it was written? Keys are `Damaged`."""
-    found = Findings("entries", "each entry is as it was written, by its checksum")
-    with found.reading(sqlite3.DatabaseError):
-        found.looked_at = _count(connection, "entries")
-        found.look((_told(each, "entries"), each) for each in checksums.damaged_entries(connection))
-    return found
+    """Check the checksums of the entries. Keys are `DamagedRow`."""
+    findings = Findings("entries", "entries: checksums match")
+    with findings.reading(sqlite3.DatabaseError):
+        findings.looked_at = _count(connection, "entries")
+        findings.add_all((_text(row, "entries"), row) for row in damaged_entries(connection))
+    return findings
 
 
 def history(connection: sqlite3.Connection) -> Findings:
-    """Is each former version as it was written? Keys are `Damaged`."""
-    found = Findings("history", "each former version of an entry is as it was written")
-    with found.reading(sqlite3.DatabaseError):
-        found.looked_at = _count(connection, "history")
-        found.look((_told(each, "former versions"), each) for each in checksums.damaged_history(connection))
-    return found
+    """Check the checksums of former versions. Keys are `DamagedRow`."""
+    findings = Findings("history", "former versions: checksums match")
+    with findings.reading(sqlite3.DatabaseError):
+        findings.looked_at = _count(connection, "history")
+        findings.add_all((_text(row, "former versions"), row) for row in damaged_history(connection))
+    return findings
 
 
-def facts(connection: sqlite3.Connection) -> Findings:
-    """What the store knows of itself and of its embedding spaces. Keys are `Damaged`."""
-    found = Findings("facts", "what the store knows of itself and of its embedding spaces is as it was written")
-    with found.reading(sqlite3.DatabaseError):
-        found.looked_at = _count(connection, "spaces") + _count(connection, "meta")
-        found.look((_told(each, each.table), each) for each in checksums.damaged_facts(connection))
-    return found
+def metadata(connection: sqlite3.Connection) -> Findings:
+    """Check the checksums of the store's metadata and of its embedding spaces. Keys are `DamagedRow`."""
+    findings = Findings("facts", "metadata: checksums match")
+    with findings.reading(sqlite3.DatabaseError):
+        findings.looked_at = _count(connection, "spaces") + _count(connection, "meta")
+        findings.add_all((_text(row, row.table), row) for row in damaged_metadata(connection))
+    return findings
 
 
 def links(connection: sqlite3.Connection) -> Findings:
-    """Do archived entries and the summaries that stand for them agree? Keys are numbers of archived entries."""
-    found = Findings("links", "whatever a summary stands for is archived, and the summary is live")
-    with lenient(connection), found.reading(sqlite3.DatabaseError):
-        found.looked_at = _count(connection, "entries WHERE archived_by IS NOT NULL")
+    """Check archived entries against their summaries. Keys are numbers of archived entries."""
+    findings = Findings("links", "the originals of each live summary are archived")
+    with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
+        findings.looked_at = _count(connection, "entries WHERE archived_by IS NOT NULL")
         rows = connection.execute(
             "SELECT e.num, e.id, e.archived_by, e.archived_at, s.num, s.archived_at FROM entries AS e "
             "LEFT JOIN entries AS s ON s.id = e.archived_by AND +s.namespace = e.namespace "
             "WHERE e.archived_by IS NOT NULL AND (s.num IS NULL OR s.archived_at IS NOT NULL OR e.archived_at IS NULL)"
         )
-        for num, entry, summary, archived, there, _ in rows:
-            why = "is not there" if there is None else "is archived itself" if archived else "does not hide it"
-            found.add(f"entry {entry} was archived for the summary {summary}, which {why}", num)
-    return found
+        for num, entry, summary, archived, summary_num, _ in rows:
+            problem = "is missing" if summary_num is None else "is archived itself" if archived else "does not hide it"
+            findings.add(f"entry {entry} was archived for the summary {summary}, which {problem}", num)
+    return findings
 
 
-def feed(connection: sqlite3.Connection) -> Findings:
-    """Can indexes follow? Each entry is announced, and the newest change has its token. Keys are numbers to announce,
-    and 0 where the end alone is wrong."""
-    found = Findings("changes", "each entry is in the change feed, whose end has its token")
-    with lenient(connection), found.reading(sqlite3.DatabaseError):
-        found.looked_at = _count(connection, "changes")
+def changes(connection: sqlite3.Connection) -> Findings:
+    """Check that indexes can follow: each entry is in the change feed, and the newest change has its token. Keys are
+    numbers of missing entries, and 0 if only the end is wrong."""
+    findings = Findings("changes", "each entry is in the change feed, and the newest change has a token")
+    with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
+        findings.looked_at = _count(connection, "changes")
         rows = connection.execute(
             "SELECT num, id FROM entries WHERE NOT EXISTS (SELECT 1 FROM changes WHERE changes.entry = entries.num)"
         )
-        found.look((f"entry {row[1]} is not in the change feed, so no index learns of it", row[0]) for row in rows)
-        last = connection.execute(
+        findings.add_all((f"entry {row[1]} is not in the change feed, so no index has it", row[0]) for row in rows)
+        last_change, last_token = connection.execute(
             "SELECT coalesce((SELECT max(seq) FROM changes), 0), coalesce((SELECT max(seq) FROM points), 0)"
         ).fetchone()
-        if last[0] != last[1]:
-            found.add(f"the newest change is {last[0]}, and the newest token is of {last[1]}", 0)
-    return found
+        if last_change != last_token:
+            findings.add(f"the newest change is {last_change}, but the newest token is of {last_token}", 0)
+    return findings
 
 
 def leases(connection: sqlite3.Connection) -> Findings:
-    """Keys are names."""
-    found = Findings("leases", "no lease ends later than its own length from now")
-    with lenient(connection), found.reading(sqlite3.DatabaseError):
-        found.looked_at = _count(connection, "leases")
+    """Check that no lease ends later than its own length from now. Keys are names."""
+    findings = Findings("leases", "no lease ends later than its own length from now")
+    with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
+        findings.looked_at = _count(connection, "leases")
         moment = time.time_ns() // 1_000
-        rows = connection.execute("SELECT name FROM leases WHERE ends_at - ? > micros + ?", [moment, _CLOCK])
-        found.look((f"the lease {row[0]} was taken by a clock that was ahead of this one", row[0]) for row in rows)
-    return found
+        rows = connection.execute("SELECT name FROM leases WHERE ends_at - ? > micros + ?", [moment, _CLOCK_TOLERANCE])
+        findings.add_all(
+            (f"the lease {row[0]} was taken by a clock that was ahead of this one", row[0]) for row in rows
+        )
+    return findings
 
 
-ALL: Sequence[Check] = (database, facts, entries, history, links, feed, leases)
+def damaged_entries(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
+    """Yield entries that differ from what was written, in order of number."""
+    for row in readable_rows(connection, "entries", "num"):
+        if isinstance(row, DamagedRow):
+            yield row
+            continue
+        try:
+            from_row(row)
+            _check_utf8(row)
+        except StoreDamaged as error:
+            name = row["id"] if entry_name(row["id"]).endswith(f" {row['id']}") else ""
+            yield DamagedRow("entries", row["num"], row["num"], name, str(error))
+
+
+def damaged_history(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
+    """Yield former versions that differ from what was written, in order of the entry's number."""
+    for row in readable_rows(connection, "history", "entry", "version"):
+        if isinstance(row, DamagedRow):
+            yield row
+            continue
+        num = row["entry"]
+        try:
+            entry = connection.execute("SELECT id FROM entries WHERE num = ?", [num]).fetchone()
+            name = str(entry[0]) if entry else ""
+            from_state(row, name)
+        except StoreDamaged as error:
+            yield DamagedRow("history", num, num, name, f"version {row['version']}: {error}")
+        except sqlite3.DatabaseError:
+            continue  # `damaged_entries` reports the unreadable entry
+
+
+def damaged_vectors(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
+    """Yield vectors that differ from what was written, in order of number."""
+    dimensions: dict[int, int] = {}
+    for row in readable_rows(connection, "spaces", "id"):
+        if isinstance(row, DamagedRow):
+            continue
+        try:
+            dimensions[row["id"]] = decode_space(row).dimension
+        except StoreDamaged:
+            continue  # `damaged_metadata` reports it
+    for row in readable_rows(connection, "vectors", "id"):
+        if isinstance(row, DamagedRow):
+            yield row
+        elif problem := vector_damage(row["data"], row["checksum"], dimensions.get(row["space"])):
+            yield DamagedRow("vectors", row["id"], row["id"], "", problem)
+
+
+def damaged_windows(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
+    """Yield windows that differ from what was written, in order of number."""
+    for row in readable_rows(connection, "windows", "id"):
+        if isinstance(row, DamagedRow):
+            yield row
+        elif problem := window_damage(row):
+            yield DamagedRow("windows", row["id"], row["id"], "", problem)
+
+
+def damaged_metadata(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
+    """Yield descriptions of spaces and values of `meta` that differ from what was written."""
+    for row in readable_rows(connection, "spaces", "id"):
+        if isinstance(row, DamagedRow):
+            yield row
+            continue
+        try:
+            decode_space(row)
+        except StoreDamaged as error:
+            yield DamagedRow("spaces", row["id"], row["id"], "", str(error))
+    for row in read_page(connection, "SELECT * FROM meta", [])[0]:
+        try:
+            check_value(row)
+        except StoreDamaged as error:
+            yield DamagedRow("meta", 0, 0, str(row["key"]), str(error))
+
+
+def readable_rows(connection: sqlite3.Connection, table: str, *key: str) -> Iterator[sqlite3.Row | DamagedRow]:
+    """Yield all rows in order of their key, and a `DamagedRow` for each range of numbers that cannot be read."""
+    order = ", ".join(key)
+    query = f"SELECT * FROM {table} WHERE ({order}) >= ({', '.join('?' * len(key))}) ORDER BY {order} LIMIT {_PAGE}"
+    start: list[Any] = [-_MAX_NUM] * len(key)
+    while True:
+        rows, problem = read_page(connection, query, start)
+        for row in rows:
+            place = [row[name] for name in key]
+            if not all(isinstance(part, int) for part in place) or place < start:
+                problem = problem or "rows out of order"
+                break
+            start = [*place[:-1], place[-1] + 1]
+            yield row
+        if not problem:
+            if len(rows) < _PAGE:
+                return
+            continue
+        following = _readable_from(connection, table, key[0], start[0])
+        yield DamagedRow(table, max(start[0], 1), following - 1, "", f"rows cannot be read: {problem}")
+        if following >= _MAX_NUM:
+            return
+        start = [following, *[-_MAX_NUM] * (len(key) - 1)]
+
+
+def _readable_from(connection: sqlite3.Connection, table: str, key: str, start: int) -> int:
+    """Return a number above `start` from which rows can be read again; `_MAX_NUM` for none."""
+    query = f"SELECT * FROM {table} WHERE {key} >= ? ORDER BY {key} LIMIT 1"
+
+    def is_readable(num: int) -> bool:
+        rows, problem = read_page(connection, query, [num])
+        return not problem and all(isinstance(row[key], int) and row[key] >= num for row in rows)
+
+    step = 1
+    while not is_readable(start + step):
+        step *= 2
+        if start + step >= _MAX_NUM:
+            return _MAX_NUM
+    low, high = start + step // 2, start + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_readable(middle) else (middle, high)
+    return high
+
+
+def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> tuple[list[sqlite3.Row], str]:
+    """Return the rows before the first unreadable one, and the error."""
+    rows: list[sqlite3.Row] = []
+    with lenient_text(connection):
+        try:
+            cursor = connection.execute(query, values)
+            while (row := cursor.fetchone()) is not None:
+                rows.append(row)
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter for a damaged name in the schema
+            return rows, str(error)
+    return rows, ""
 
 
 @contextmanager
-def lenient(connection: sqlite3.Connection) -> Iterator[None]:
-    """Text that is no UTF-8 comes as bytes: the check of the entries tells about that."""
+def lenient_text(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read text that is not UTF-8 as bytes, which no checksum fits."""
     former: Any = connection.text_factory
-    connection.text_factory = _text
+    connection.text_factory = _decode_or_keep
     try:
         yield
     finally:
         connection.text_factory = former
 
 
-def whole(entry: sqlite3.Row) -> bool:
-    """Is a row of `entries`, read with `lenient`, what was written?"""
-    try:
-        from_row(entry)
-    except StoreDamaged:
-        return False
-    return not any(isinstance(value, bytes) for value in entry)
-
-
-def _text(data: bytes) -> str | bytes:
+def _decode_or_keep(data: bytes) -> str | bytes:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return data
 
 
-def _told(damaged: checksums.Damaged, what: str) -> str:
-    if damaged.last > damaged.num:
-        return f"{what} from number {damaged.num} on: {damaged.why}"
-    return damaged.why.partition(f"; {crc.WHAT_TO_DO}")[0]
+def is_intact(entry: sqlite3.Row) -> bool:
+    """Return whether a row of `entries`, read with `lenient_text`, is what was written."""
+    try:
+        from_row(entry)
+        _check_utf8(entry)
+    except StoreDamaged:
+        return False
+    return True
+
+
+def _check_utf8(entry: sqlite3.Row) -> None:
+    """Raise `StoreDamaged` for bytes in an entry: `lenient_text` could not decode them."""
+    if any(isinstance(value, bytes) for value in entry):
+        raise damage_error(entry_name(entry["id"]), "a text of it is not UTF-8")
+
+
+def _text(row: DamagedRow, what: str) -> str:
+    """Return a finding for people, without the general advice."""
+    return f"{what} from number {row.num} on: {row.why}" if row.is_range else row.why.partition(f"; {ADVICE}")[0]
 
 
 def _count(connection: sqlite3.Connection, what: str) -> int:

@@ -22,15 +22,14 @@ from agentformer.index.files import check_records, read_index_status
 from agentformer.index.secure_delete import SecureDelete
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE
-from agentformer.records import consolidation, leases, spaces
+from agentformer.records import change_feed, consolidation, leases, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
-from agentformer.records.backup import write_copy
 from agentformer.records.codec import check_texts, now
 from agentformer.records.database import Database
 from agentformer.records.entry_json import check_settable
-from agentformer.records.history import Past, checked_past
-from agentformer.records.snapshot import RecordsSnapshot, snapshot_of
+from agentformer.records.history import Histories, check_histories, insert_histories, versions_of
+from agentformer.records.snapshot import RecordsSnapshot, open_snapshot, write_copy
 from agentformer.rerankers import named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
@@ -140,11 +139,11 @@ class FaissMemoryBackend:
         *,
         replacing: Sequence[Scope] = (),
         unique: bool = False,
-        former: Past | None = None,
+        former: Histories | None = None,
         progress: Progress | None = None,
     ) -> list[MemoryEntry]:
         entries = [_completed(entry) for entry in entries]
-        past = checked_past(entries, former, unique=unique)
+        past = check_histories(entries, former, unique=unique)
         prepared = self._prepared(entries, progress)
         with self._changing() as connection:
             doomed: set[int] = set()
@@ -152,11 +151,11 @@ class FaissMemoryBackend:
                 doomed.update(records.with_parts(connection, records.numbers(connection, scope)))
             fresh, standing = entries, entries
             if unique:
-                doomed = consolidation.with_telling(connection, sorted(doomed))
+                doomed = consolidation.with_summaries(connection, sorted(doomed))
                 nums, fresh, standing = records.insert_unique(connection, entries, doomed)
             else:
                 nums = records.insert(connection, entries)
-                records.insert_past(connection, nums, entries, past)
+                insert_histories(connection, nums, entries, past)
             self._embedding.commit(connection, nums, fresh, _only(prepared, entries, fresh))
             consolidation.remove(connection, sorted(doomed))  # last, so that vectors of text that stays are kept
         if not isinstance(prepared, str):
@@ -225,7 +224,7 @@ class FaissMemoryBackend:
 
     def release(self, name: str, holder: str) -> None:
         with self._database.writing() as connection:
-            leases.give_up(connection, name, holder)
+            leases.release(connection, name, holder)
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
         if self._database.read_only and not refused:
@@ -237,7 +236,7 @@ class FaissMemoryBackend:
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
         with self._database.reading() as connection:
-            return stored_vectors.waiting(connection, what, limit)
+            return stored_vectors.waiting_entries(connection, what, limit)
 
     def spaces(self) -> Sequence[SpaceState]:
         with self._database.reading() as connection:
@@ -256,7 +255,7 @@ class FaissMemoryBackend:
         gone, done = 0, False
         while not done:
             with self._changing() as connection:
-                some, done = spaces.prune_some(connection)
+                some, done = spaces.prune_batch(connection)
             gone += some
         return gone
 
@@ -264,7 +263,7 @@ class FaissMemoryBackend:
         return self._indexes.verify(repair=repair)
 
     def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
-        return snapshot_of(self._database)
+        return open_snapshot(self._database)
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
         return self._indexes.keep_vectors(vectors)
@@ -295,7 +294,7 @@ class FaissMemoryBackend:
 
     def history(self, entry_id: str) -> list[MemoryEntry]:
         with self._database.reading() as connection:
-            return records.history(connection, entry_id)
+            return versions_of(connection, entry_id)
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
         with self._database.reading() as connection:
@@ -314,8 +313,8 @@ class FaissMemoryBackend:
             }
             return {
                 **counts,
-                "kinds": records.kinds(connection),
-                "changes": records.last_change(connection),
+                "kinds": records.count_by_kind(connection),
+                "changes": change_feed.last_seq(connection),
                 "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
                 "index": self._search.status() if self._searching() else read_index_status(self._folder),
             }

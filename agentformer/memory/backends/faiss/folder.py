@@ -7,8 +7,8 @@ from pathlib import Path
 
 from agentformer.records import spaces
 from agentformer.records.database import Database
-from agentformer.records.integrity.quarantine import Aside
-from agentformer.records.integrity.recover import Salvaged, salvage
+from agentformer.records.integrity.quarantine import Quarantine
+from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.types import EmbeddingSpace
 
 DATABASE_FILE = "memory.sqlite3"
@@ -47,9 +47,9 @@ def stored_space(folder: Path) -> EmbeddingSpace | None:
     return known[1] if known else None
 
 
-def salvage_folder(folder: Path) -> Salvaged | None:
+def salvage_folder(folder: Path) -> Recovered | None:
     """Put a new database in the place of one that cannot be opened; None where there is none. Raises `StoreError`."""
     path = folder / DATABASE_FILE
     if not path.exists():
         return None
-    return salvage(path, Aside(Path(os.path.realpath(path)).parent))
+    return recover_file(path, Quarantine(Path(os.path.realpath(path)).parent))

@@ -19,11 +19,11 @@ from agentformer.index.integrity import repair as repairing
 from agentformer.index.integrity import verify as verifying
 from agentformer.index.verify import verify_snapshot, verify_words
 from agentformer.records.database import Database
+from agentformer.records.integrity import Findings
 from agentformer.records.integrity import repair as mending
 from agentformer.records.integrity import verify as records
-from agentformer.records.integrity.findings import Findings
-from agentformer.records.integrity.quarantine import Aside
-from agentformer.records.integrity.recover import LOST, Salvaged, salvage
+from agentformer.records.integrity.quarantine import Quarantine
+from agentformer.records.integrity.recover import LOST, Recovered, recover_file
 from agentformer.records.spaces import active_space
 from agentformer.search.hybrid import HybridSearch
 from agentformer.types import Check, Embedder
@@ -47,7 +47,7 @@ class StoreVerifier:
         self._embedder = embedder
         self._search = search
         self._embedding = embedding
-        self._aside = Aside(database.path.parent)
+        self._aside = Quarantine(database.path.parent)
         self._repair = False
 
     def run(self, *, repair: bool = False) -> list[Check]:
@@ -58,32 +58,32 @@ class StoreVerifier:
         file = self._file()
         entries = self._look(records.entries, mending.entries)
         damaged = {each.num for each in entries.keys} if not entries.mended else set()
-        if self._repair and file.unread and "pages" not in file.keys:  # broken metadata stood in the way
+        if self._repair and file.incomplete and "pages" not in file.keys:  # broken metadata stood in the way
             file = self._file()
         found = [
             file,
-            self._look(records.facts, mending.facts),
+            self._look(records.metadata, mending.metadata),
             entries,
             self._look(records.history, mending.history),
             self._look(records.links, mending.links),
-            self._look(records.feed, mending.feed),
+            self._look(records.changes, mending.changes),
             self._look(records.leases, mending.leases),
         ]
         vectors = self._look(verifying.vectors, lambda database, each, _: repairing.vectors(database, each))
         if self._repair:
-            mending.deleted_unused(self._database)
+            mending.delete_unused_vectors(self._database)
         windows = self._windows(damaged)
         if vectors.mended or windows.mended:
             with suppress(SpaceMismatch):
                 self._embedding().catch_up(refused=False)
         followers = self._followers({*damaged, *windows.keys}, {each.num for each in vectors.keys})
-        return [each.check() for each in (*found, vectors, windows, *followers)]
+        return [each.to_check() for each in (*found, vectors, windows, *followers)]
 
-    def _look(self, check: Callable[[sqlite3.Connection], Findings], mend: mending.Mend | None) -> Findings:
+    def _look(self, check: Callable[[sqlite3.Connection], Findings], mend: mending.Repair | None) -> Findings:
         with self._database.reading() as connection:
             found = check(connection)
         if self._repair and mend and found.keys:
-            with found.mending():
+            with found.repairing():
                 mend(self._database, found, self._aside)
         return found
 
@@ -94,30 +94,30 @@ class StoreVerifier:
         if not self._repair or not found.keys:
             return found
         if "unread" in found.keys:  # the disk is full, say; whether the file is sound is not known
-            self._repair, found.todo = False, _UNTOUCHED
+            self._repair, found.advice = False, _UNTOUCHED
             return found
         broken = "pages" in found.keys
         if not broken and "index" in found.keys:
-            why = mending.reindexed(self._database)
+            why = mending.rebuild_sqlite_indexes(self._database)
             broken = bool(why)
-            found.mend(0 if broken else found.keys.count("index"), "its indexes are made anew")
+            found.mark_repaired(0 if broken else found.keys.count("index"), "its indexes are made anew")
         if not broken:
-            with found.mending():
-                mending.referring(self._database, found, self._aside)
+            with found.repairing():
+                mending.dangling_references(self._database, found, self._aside)
             return found
         try:
             saved = self._salvaged()
-            found.mend(found.found, saved.told())
-            found.todo = LOST
-            found.look((f"of {each}, some could not be read", "") for each in saved.unreadable)
+            found.mark_repaired(found.found, saved.summary())
+            found.advice = LOST
+            found.add_all((f"of {each}, some could not be read", "") for each in saved.unreadable)
         except AgentFormerError as error:
             self._repair = False
-            found.todo = f"{_UNTOUCHED}: {error}"
+            found.advice = f"{_UNTOUCHED}: {error}"
         return found
 
-    def _salvaged(self) -> Salvaged:
+    def _salvaged(self) -> Recovered:
         with self._database.replacing():
-            saved = salvage(self._database.path, self._aside)
+            saved = recover_file(self._database.path, self._aside)
         self._search().renew(words=True, vectors=True)
         return saved
 
@@ -152,6 +152,6 @@ class StoreVerifier:
         try:
             self._search().renew(words=words, vectors=vectors)
         except OSError as error:
-            found.todo = f"it cannot be deleted: {error.strerror or error}"
+            found.advice = f"it cannot be deleted: {error.strerror or error}"
         else:
-            found.mend(found.found, "deleted; the next search makes it anew")
+            found.mark_repaired(found.found, "deleted; the next search makes it anew")

@@ -20,8 +20,8 @@ from agentformer.memory.backends.local_json.search import bm25_scores, is_search
 from agentformer.records.codec import happened_at, now
 from agentformer.records.entry_json import check_settable
 from agentformer.records.files import write_atomically
-from agentformer.records.history import Past, checked_past
-from agentformer.records.integrity.findings import Findings
+from agentformer.records.history import Histories, check_histories
+from agentformer.records.integrity import Findings
 from agentformer.search.fusion import merge
 from agentformer.settings import Settings
 from agentformer.types import (
@@ -96,12 +96,12 @@ class LocalJsonMemoryBackend:
         *,
         replacing: Sequence[Scope] = (),
         unique: bool = False,
-        former: Past | None = None,
+        former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[MemoryEntry]:
         """Store entries and remove what is in the scopes of `replacing`, in one transaction."""
         entries = [_with_times(entry) for entry in entries]
-        past = checked_past(entries, former, unique=unique)
+        past = check_histories(entries, former, unique=unique)
         with self._folder.writing() as (contents, records):
             replaced = {entry_id for scope in replacing for entry_id in _ids(contents, scope)}
             to_delete = operations.with_dependents(records, replaced)
@@ -271,7 +271,7 @@ class LocalJsonMemoryBackend:
             for name, reason in contents.damaged.items():
                 files.add(reason, name)
         history, links = operations.check_history(contents.records), operations.check_links(contents.records)
-        return [findings.check() for findings in (files, history, links, self._leases.check(repair=repair))]
+        return [findings.to_check() for findings in (files, history, links, self._leases.check(repair=repair))]
 
     def backup(self, folder: Path) -> None:
         """Write a copy of all files into an empty folder."""

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.local_json.file_format import SHOWN, Record, file_name, file_text, parse_file
-from agentformer.records.files import file_bytes, opened_file, sync_folder, write_atomically
+from agentformer.records.files import open_regular_file, read_file, sync_folder, write_atomically
 
 LOCK_FILE = "memory.lock"
 JOURNAL_FILE = "memory.journal"
@@ -185,7 +185,7 @@ class Folder:
             return former
         path = self.path / name
         try:
-            with opened_file(path) as file:
+            with open_regular_file(path) as file:
                 version = _version_of(os.fstat(file.fileno()))
                 data = file.read()
         except OSError as error:
@@ -281,7 +281,7 @@ class Folder:
         """Finish the change of a journal, if there is one."""
         journal = self.path / JOURNAL_FILE
         try:
-            data = file_bytes(journal)
+            data = read_file(journal)
         except FileNotFoundError:
             return
         try:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from agentformer.errors import StoreFull
 from agentformer.memory.backends.local_json.folder import Folder
-from agentformer.records.files import file_bytes, write_atomically
-from agentformer.records.integrity.findings import Findings
+from agentformer.records.files import read_file, write_atomically
+from agentformer.records.integrity import Findings
 
 log = logging.getLogger("agentformer")
 
@@ -68,7 +68,7 @@ class Leases:
                     findings.add(f"the lease {name} was taken by a clock that was ahead of this one")
             if repair and findings.found:
                 self._write(self._running())
-                findings.mend(findings.found, "they are given up")
+                findings.mark_repaired(findings.found, "they are given up")
         return findings
 
     def _running(self) -> dict[str, _Lease]:
@@ -85,7 +85,7 @@ class Leases:
         try:
             return {
                 str(name): _Lease(str(holder), float(ends_at), float(seconds))
-                for name, (holder, ends_at, seconds) in json.loads(file_bytes(self._path)).items()
+                for name, (holder, ends_at, seconds) in json.loads(read_file(self._path)).items()
             }
         except FileNotFoundError:
             return {}

@@ -12,9 +12,9 @@ from datetime import datetime
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory.backends.local_json.file_format import Record
-from agentformer.records.duplicates import same
-from agentformer.records.history import wrong_past
-from agentformer.records.integrity.findings import Findings
+from agentformer.records.entries import is_duplicate
+from agentformer.records.history import history_problem
+from agentformer.records.integrity import Findings
 from agentformer.types import MemoryEntry, Use
 
 Records = dict[str, Record]
@@ -23,7 +23,7 @@ Records = dict[str, Record]
 def insert(records: Records, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
     """Add an entry with its history. Raises `Conflict` for an id that exists."""
     if entry.id in records:
-        raise Conflict(f"there is an entry {entry.id} already; update it or store under a new id")
+        raise Conflict(f"entry {entry.id} exists already; update it or store under a new id")
     records[entry.id] = Record(entry, former)
 
 
@@ -39,7 +39,7 @@ def insert_unique(records: Records, entries: Sequence[MemoryEntry], ignored: Col
     stored = []
     for entry in entries:
         candidates = by_content[entry.namespace, entry.content]
-        oldest = min((i for i in candidates if same(entry, records[i].entry)), default=None)
+        oldest = min((i for i in candidates if is_duplicate(entry, records[i].entry)), default=None)
         if oldest is None:
             insert(records, entry)
             candidates.append(entry.id)
@@ -114,7 +114,7 @@ def consolidate(
     for entry_id in ids:
         record = records.get(entry_id)
         if record is None or not _is_live(record.entry, versions.get(entry_id)):
-            raise Conflict("some of the entries to archive are gone, changed, archived or superseded; select again")
+            raise Conflict("some of the entries to archive are missing, changed, archived or superseded; select again")
         if entry_id in summaries:
             raise Conflict(f"{entry_id} is a summary of other entries and cannot be summarized; restore it first")
         records[entry_id] = record.replaced(dataclasses.replace(record.entry, archived_at=at, archived_by=summary.id))
@@ -158,7 +158,7 @@ def check_history(records: Mapping[str, Record]) -> Findings:
     """Check that former versions belong to their entries and are older."""
     findings = Findings("history", "former versions belong to their entries and are older", _EDIT, len(records))
     for record in records.values():
-        if problem := wrong_past(record.entry.id, record.entry.version, record.former):
+        if problem := history_problem(record.entry.id, record.entry.version, record.former):
             findings.add(problem, record.entry.id)
     return findings
 

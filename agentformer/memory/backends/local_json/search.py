@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.index.words.index import BOOSTS
-from agentformer.records.salience import effective_salience
-from agentformer.records.scopes import OWNERS
+from agentformer.records.scopes import OWNERS, effective_salience
 from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import UNSEARCHED_KINDS, Decay, MemoryEntry, Scope

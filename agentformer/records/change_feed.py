@@ -1,0 +1,99 @@
+"""The change feed that indexes follow, and the messages that are indexed together with their neighbors.
+
+A message is often too short to be found by its own words: "Yes, last May" answers the question before it. The index
+reads a message together with its neighbors, so a message that is stored, changed or removed puts its neighbors into the
+feed too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+
+from agentformer.records.codec import happened_at, to_micros
+from agentformer.records.integrity.checksums import damage_error
+from agentformer.types import MemoryEntry
+
+REACH = 2  # messages on each side; chosen on a development half, see docs/BENCHMARKS.md
+
+# Only messages of the same user, agent and project are neighbors. IS, since most of these columns are NULL.
+_SAME_SESSION = (
+    "kind = 'message' AND namespace = :namespace AND session_id = :session_id AND user_id IS :user_id "
+    "AND agent_id IS :agent_id AND project IS :project AND superseded_by IS NULL"
+)
+_AT = "coalesce(occurred_at, created_at)"
+# The comparison of the time alone follows from that of the pair. SQLite needs it to seek in the index.
+_NEIGHBORS = (
+    "SELECT {columns} FROM entries WHERE "
+    + _SAME_SESSION
+    + f" AND {_AT} {{side}}= :at AND ({_AT}, id) {{side}} (:at, :id) "
+    f"ORDER BY {_AT} {{order}}, id {{order}} LIMIT :reach"
+)
+_SIDES = (("<", "DESC"), (">", "ASC"))
+
+
+def append(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
+    """Move entries to the end of the feed and give the end a new random token. Does nothing without entries."""
+    nums = list(nums)
+    if not nums:
+        return
+    connection.executemany("INSERT OR REPLACE INTO changes (entry) VALUES (?)", ((num,) for num in nums))
+    connection.execute(
+        "INSERT OR REPLACE INTO points SELECT seq, randomblob(8) FROM sqlite_sequence WHERE name = 'changes'"
+    )
+
+
+def last_seq(connection: sqlite3.Connection) -> int:
+    """Return the newest `seq`; 0 for an empty store. Raises `StoreDamaged` if the two tables end at different
+    changes: an index would wait for a change that never comes."""
+    row = connection.execute("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points").fetchone()
+    if row[0] != row[1]:
+        raise damage_error("the change feed", "its tables end at different changes")
+    return int(row[0] or 0)
+
+
+def token_at(connection: sqlite3.Connection, seq: int) -> str:
+    """Return the token of `seq`, which must have been a `last_seq`; "" if there is none."""
+    row = connection.execute("SELECT hex(token) FROM points WHERE seq = ?", [seq]).fetchone()
+    return str(row[0]) if row else ""
+
+
+def entries_since(connection: sqlite3.Connection, seq: int) -> list[int]:
+    """Return the numbers of entries that changed after `seq`, in order of their last change, with removed entries."""
+    return [row[0] for row in connection.execute("SELECT entry FROM changes WHERE seq > ? ORDER BY seq", [seq])]
+
+
+def since(connection: sqlite3.Connection, seq: int, limit: int = -1) -> list[tuple[int, int]]:
+    """Return at most `limit` changes after `seq`, oldest first, as pairs of seq and entry number."""
+    query = "SELECT seq, entry FROM changes WHERE seq > ? ORDER BY seq LIMIT ?"
+    return [(row[0], row[1]) for row in connection.execute(query, [seq, limit])]
+
+
+def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[str]:
+    """Return the contents of the messages before and after a message; [] for an entry that is no message."""
+    return [row[0] for row in _neighbors(connection, entry, "content")]
+
+
+def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
+    """Return the numbers of the messages that have one of these entries as a neighbor, each once."""
+    nums = (row[0] for entry in entries for row in _neighbors(connection, entry, "num"))
+    return list(dict.fromkeys(nums))
+
+
+def _neighbors(connection: sqlite3.Connection, entry: MemoryEntry, columns: str) -> list[sqlite3.Row]:
+    if entry.kind != "message" or entry.session_id is None:
+        return []
+    values: Mapping[str, object] = {
+        "namespace": entry.namespace,
+        "session_id": entry.session_id,
+        "user_id": entry.user_id,
+        "agent_id": entry.agent_id,
+        "project": entry.project,
+        "at": to_micros(happened_at(entry)),
+        "id": entry.id,
+        "reach": REACH,
+    }
+    rows: list[sqlite3.Row] = []
+    for side, order in _SIDES:
+        rows += connection.execute(_NEIGHBORS.format(columns=columns, side=side, order=order), values)
+    return rows
