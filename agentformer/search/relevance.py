@@ -1,126 +1,306 @@
-"""Which hits bear on the query, and which only came because a search returns its best, however poor that is.
+"""Relevance: which hits answer the query, and which came only because a search returns its best.
 
-A hit passes for one of three reasons. It is *named*: the query holds the whole of its title or of one of its
-aliases (`metadata["aliases"]`). It *holds* what is asked for: enough of the query's terms, weighed by how rare they
-are among these hits (inverse document frequency, Spärck Jones 1972), absolutely and beside the best hit; a brief text
-need hold only one of the two words of a short query, where no other hit holds it. Or it is *near*: its cosine is
-high, absolutely and beside the best. One common word is no reason.
+A hit is relevant for one of three reasons. The query *names* it: the query holds all words of its title or of an alias
+(`metadata["aliases"]`). It *holds* enough of the query's terms, weighted by their rarity among the hits (inverse
+document frequency, Spärck Jones 1972). Or it is *near*: its cosine is high, absolutely and relative to the best.
 
-Where a query names something, other hits must hold what the named ones do not: "What is Redis for?" asks for the
-entry called Redis, and not for all that mention it. Reads nothing but the hits.
+If the query names a hit, other hits must hold terms that the named one does not: "What is Redis for?" returns the entry
+called Redis, and not all entries that mention it. Terms are those of the word index, also mistyped or inflected.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 
-from agentformer.search.query_match import Held, holdings
-from agentformer.types import Hit, Hits
+from agentformer.text.analysis import COMPOUNDING, QueryTerms, analyze_query, text_terms
+from agentformer.text.languages import detect_language, language_code
+from agentformer.types import Hit, Hits, MemoryEntry
 
 # Chosen on nine development sets in six languages, where they keep 96% or more of the right passages among the first
-# ten hits; the neighbourhood is flat, so the values are round ones. What shares no word with the query and lies far
-# from it is not kept, though a person may see the tie (madial_en; docs/BENCHMARKS.md).
-_SHARE = 0.12  # of what is asked for, by weight
-_BESIDE = 0.35  # of the best hit's share, or of its BM25 score
+# ten hits; nearby values give about the same (docs/BENCHMARKS.md).
+_SHARE = 0.12  # of the query's terms, by weight
+_SHARE_OF_BEST = 0.35  # of the best hit's share, or of its BM25 score
 _LONG = 10  # terms of a query: of a longer one, no short memory can hold the same share
-_ALONE = 0.6  # the share at which a single term is enough: it is most of the query;
-_RARE = 6.0  # or its BM25 score, which a term has that few entries of a large store hold;
-_RARE_BESIDE = 0.6
-_AGREED = 0.35  # or the cosine that confirms it
+_MOST_OF_QUERY = 0.6  # share at which a single term is enough,
+_RARE = 6.0  # or BM25 score at which it is: few entries of a large store hold the term,
+_RARE_OF_BEST = 0.6
+_CONFIRMING_COSINE = 0.35  # or cosine that confirms it
 _NEAR = 0.5  # cosine that needs no words: unrelated sentences of SBERT models stay below .4
-_NEAR_BESIDE = 0.75  # of the best cosine
-_SHORT = 2  # terms of a query: of so few, one that no other hit holds is enough
-_BRIEF = 12  # for a hit of at most so many terms, which says little else
-_COMMON_NAME = 4  # a name that more than a quarter of the hits bear tells none of them apart,
-_FEW = 2  # unless these are all
+_NEAR_OF_BEST = 0.75
+_SHORT_QUERY = 2  # terms of a query: of so few, one that no other hit holds is enough
+_SHORT_HIT = 12  # for a hit of at most so many terms
+_COMMON_NAME = 4  # a name that more than a quarter of the hits have tells none of them apart,
+_FEW_NAMED = 2  # unless these are all
+
+_MAX_TEXT = 20_000  # code points of an entry's content that are read, in addition to the part that matched best
+_MAX_NAMES = 50  # names of an entry
+_MAX_TYPOS = 10  # words of a query that are looked up as typing errors: prose has few, noise has many
+
+# Weight of a term that a hit holds in another form than the query's.
+_INSIDE = 0.8  # in a compound: "kone" in "pesukone"
+_BEGINNING = 0.6  # the stems differ in their last letters only, as stemmers leave them
+_TYPO = 0.8
+_STEM_END = 2  # letters in which such stems may differ
+_LONG_STEM = 6  # letters that must agree
 
 
-def relevant_hits(text: str, hits: Hits) -> Hits:
-    """The hits that bear on `text`, in their order, with their warnings; none for a blank text.
+class EntryLanguages:
+    """The languages of the entries of one request, each detected once."""
 
-    Pure. Judges better the more hits there are to compare: ask for some 30, and cut to what is wanted afterwards.
+    def __init__(self) -> None:
+        self._languages: dict[str, str] = {}
+
+    def of(self, entry: MemoryEntry) -> str:
+        """Return the language of an entry (ISO 639-1), "" if unknown. `metadata["language"]` decides in doubt."""
+        if entry.id not in self._languages:
+            prior = language_code(entry.metadata.get("language"))
+            self._languages[entry.id] = detect_language(entry.content, prior)
+        return self._languages[entry.id]
+
+
+def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = None) -> Hits:
+    """Return the relevant hits in their order, with their warnings; none for a blank query.
+
+    Hits are compared with each other, so pass some 30 and cut the result afterwards.
     """
-    if not text.strip() or not hits:
+    if not query.strip() or not hits:
         return Hits((), hits.warnings)
-    rows = holdings(text, hits)
-    named = _named(rows)
-    field = _Field(rows, named)
-    kept = [row.hit for row in rows if id(row) in named or field.near(row.hit) or field.answers(row)]
-    return Hits(kept, hits.warnings)
+    matches = _matches(analyze_query(query.replace("_", " ")), hits, languages or EntryLanguages())
+    named = _named(matches)
+    judge = _Judge(matches, named)
+    relevant = [m.hit for m in matches if id(m) in named or judge.is_near(m.hit) or judge.holds_enough(m)]
+    return Hits(relevant, hits.warnings)
 
 
-def _named(rows: Sequence[Held]) -> set[int]:
-    """The rows (by `id`) whose name is in the query."""
-    bearers = Counter(row.named for row in rows if row.named)
-    most = max(_FEW, len(rows) // _COMMON_NAME)
-    return {id(row) for row in rows if row.named and bearers[row.named] <= most}
+# ------------------------------------------------------------------ what a hit holds
 
 
-@dataclass(frozen=True, slots=True)
-class _Strength:
-    """What terms weigh: as a share of the query (0..1), and how many they are."""
+@dataclass(slots=True)
+class _LanguageQuery:
+    """A query's terms in one language, without function words."""
 
-    share: float
-    count: int
+    language: str
+    terms: tuple[str, ...]
+    words: dict[str, str]  # term -> the word as written
+    corrections: dict[str, frozenset[str]] = field(default_factory=dict)  # mistyped term -> terms of the hits
 
 
-class _Field:
-    """All hits of one search, against which each is judged."""
+@dataclass(slots=True)
+class _Match:
+    """A hit with the query's terms that it holds."""
 
-    def __init__(self, rows: Sequence[Held], named: set[int]) -> None:
-        self._size = len(rows)
-        self._holders = Counter(term for row in rows for term in row.terms)
-        self._told = {term for row in rows if id(row) in named for term in row.terms}
-        self._best_share = max(self._strength(row, row.terms).share for row in rows)
-        self._best_words = max((row.hit.lexical_score or 0.0 for row in rows), default=0.0)
-        self._best_cosine = max((_cosine(row.hit) for row in rows), default=0.0)
+    hit: Hit
+    query: _LanguageQuery
+    stems: frozenset[str]
+    joined: str  # the stems with a space before each, to search for parts and beginnings of stems
+    words: frozenset[str]
+    names: list[tuple[frozenset[str], tuple[str, ...]]]  # the terms of each name of the entry, and its words
+    terms: dict[str, float] = field(default_factory=dict)  # term of the query -> certainty that the hit holds it, 0..1
+    name: frozenset[str] | None = None  # the terms of a name that the query holds wholly
 
-    def near(self, hit: Hit) -> bool:
-        return _cosine(hit) >= max(_NEAR, _NEAR_BESIDE * self._best_cosine)
 
-    def answers(self, row: Held) -> bool:
-        """Do the words that the hit holds, and that no named hit holds, suffice?"""
-        rest = self._strength(row, [term for term in row.terms if term not in self._told])
-        if rest.count == 1:
-            return self._one_is_enough(row, rest.share)
-        return rest.count > 1 and rest.share >= _SHARE and self._beside(row) >= _BESIDE
+def _matches(query: QueryTerms, hits: Sequence[Hit], languages: EntryLanguages) -> list[_Match]:
+    queries: dict[str, _LanguageQuery] = {}
+    matches = []
+    for hit in hits:
+        language = languages.of(hit.entry)
+        if language not in queries:
+            queries[language] = _in_language(query, language)
+        matches.append(_read(hit, queries[language]))
+    for one in queries.values():
+        one.corrections = _corrections(one, [match for match in matches if match.query is one])
+    for match in matches:
+        match.terms = {term: sure for term in match.query.terms if (sure := _certainty(match, term))}
+        said = set(match.query.terms).union(*match.query.corrections.values())
+        match.name = next((terms for terms, _ in match.names if terms and terms <= said), None)
+    return matches
 
-    def _one_is_enough(self, row: Held, share: float) -> bool:
-        if share >= _ALONE or self._only_holder(row):
+
+def _in_language(query: QueryTerms, language: str) -> _LanguageQuery:
+    terms = _content_terms(query, language)
+    words: dict[str, str] = {}
+    for word in dict.fromkeys(query.as_text(language).words):
+        words.setdefault(_stem(word, language), word)
+    return _LanguageQuery(language, terms, {term: words[term] for term in terms if term in words})
+
+
+def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
+    """Return the terms without function words, and without the words inside names like `TypeScript`."""
+    whole = set(query.as_text(language).stems)
+    return tuple(term for term in dict.fromkeys(query.terms([language]).stems) if term in whole)
+
+
+def _read(hit: Hit, query: _LanguageQuery) -> _Match:
+    entry, language = hit.entry, query.language
+    beyond = entry.content[max(hit.span.start, _MAX_TEXT) : hit.span.end] if hit.span else ""
+    text = "\n".join((entry.title, entry.context, entry.content[:_MAX_TEXT], beyond))
+    terms = text_terms(text.replace("_", " "), language)  # "error_handling" as two words
+    names = []
+    for name in _names(entry):
+        analyzed = QueryTerms.of(name.replace("_", " "))
+        names.append((frozenset(_content_terms(analyzed, language)), analyzed.as_text(language).words))
+    joined = "".join(" " + stem.rpartition("~")[2] for stem in dict.fromkeys(terms.stems))
+    ideographs = frozenset(part for part in terms.parts if len(part) == 1)  # a query may be a single one
+    return _Match(hit, query, ideographs.union(terms.stems), joined, frozenset(terms.words), names)
+
+
+def _names(entry: MemoryEntry) -> list[str]:
+    """Return the entry's title and aliases. The title of a document's part is its document's, and names no part."""
+    aliases = entry.metadata.get("aliases")
+    title = [] if entry.source else [entry.title]
+    given = aliases if isinstance(aliases, (list, tuple)) else []
+    return [name for name in (*title, *given) if isinstance(name, str) and name.strip()][:_MAX_NAMES]
+
+
+def _stem(word: str, language: str) -> str:
+    return next(iter(text_terms(word, language).stems), "")
+
+
+def _certainty(match: _Match, term: str) -> float:
+    """Return the certainty that the hit holds the term, 0..1."""
+    if term in match.stems:
+        return 1.0
+    if match.query.corrections.get(term, frozenset()) & match.stems:
+        return _TYPO
+    language, marked, stem = term.partition("~")
+    if not marked or len(stem) < _LONG_STEM or not stem.isalpha():
+        return 0.0
+    if language in COMPOUNDING and stem in match.joined:
+        return _INSIDE
+    beginning = stem[: max(_LONG_STEM, len(stem) - _STEM_END)]
+    if f" {beginning}" in match.joined:
+        return _BEGINNING
+    return _INSIDE * _BEGINNING if language in COMPOUNDING and beginning in match.joined else 0.0
+
+
+def _corrections(query: _LanguageQuery, matches: Sequence[_Match]) -> dict[str, frozenset[str]]:
+    """Return the terms of the hits that mistyped words of the query may mean: first names, then, for a word that no
+    hit holds, any word of the hits."""
+    in_names = frozenset(chain.from_iterable(terms for match in matches for terms, _ in match.names))
+    known = in_names.union(*(match.stems for match in matches))
+    doubtful = [
+        (term, word) for term, word in query.words.items() if term not in in_names and len(word) >= 4 and word.isalpha()
+    ]
+    names = chain.from_iterable(words for match in matches for _, words in match.names)
+    corrections = _similar(doubtful, names, query.language)
+    unknown = [(term, word) for term, word in doubtful if term not in corrections and term not in known]
+    words = chain.from_iterable(match.words for match in matches) if unknown else ()
+    return corrections | _similar(unknown, words, query.language)
+
+
+def _similar(wanted: Sequence[tuple[str, str]], words: Iterable[str], language: str) -> dict[str, frozenset[str]]:
+    by_initial: dict[str, list[str]] = {}
+    for word in dict.fromkeys(words):
+        by_initial.setdefault(word[0], []).append(word)
+    similar = {
+        term: frozenset(_stem(other, language) for other in by_initial.get(word[0], ()) if is_typo(word, other))
+        for term, word in wanted[:_MAX_TYPOS]
+    }
+    return {term: stems for term, stems in similar.items() if stems}
+
+
+def is_typo(written: str, meant: str) -> bool:
+    """Return whether `written` is a typing error of `meant`. The first letter agrees, and no digit is involved.
+
+    One letter more or fewer, or two swapped, in words of five letters; another letter only in words of seven, since a
+    short word with another letter is mostly another word ("mango", "mongo"); two errors in words of nine.
+    """
+    longer, shorter = max(len(written), len(meant)), min(len(written), len(meant))
+    if longer < 5 or shorter < 4 or written == meant or written[0] != meant[0]:
+        return False
+    if not (written.isalpha() and meant.isalpha()):
+        return False
+    allowed = 2 if longer >= 9 else 1
+    if longer - shorter > allowed or len(set(written) ^ set(meant)) > 2 * allowed:
+        return False
+    if longer == shorter < 7 and sorted(written) != sorted(meant):
+        return False
+    return _distance(written, meant) <= allowed
+
+
+def _distance(one: str, other: str) -> int:
+    """Return the number of letters to add, drop, change or swap (optimal string alignment; Damerau 1964)."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        above, row = row, [i]
+        for j, b in enumerate(other, 1):
+            best = min(row[-1] + 1, above[j] + 1, above[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and b == one[i - 2]:
+                best = min(best, before[j - 2] + 1)
+            row.append(best)
+        before = above
+    return row[-1]
+
+
+# ------------------------------------------------------------------ which hits are relevant
+
+
+def _named(matches: Sequence[_Match]) -> set[int]:
+    """Return the matches (by `id`) that the query names."""
+    owners = Counter(match.name for match in matches if match.name)
+    most = max(_FEW_NAMED, len(matches) // _COMMON_NAME)
+    return {id(match) for match in matches if match.name and owners[match.name] <= most}
+
+
+class _Judge:
+    """Compares each hit with all hits of the search."""
+
+    def __init__(self, matches: Sequence[_Match], named: set[int]) -> None:
+        self._size = len(matches)
+        self._holders = Counter(term for match in matches for term in match.terms)
+        self._in_named = {term for match in matches if id(match) in named for term in match.terms}
+        self._best_share = max(self._share(match, match.terms) for match in matches)
+        self._best_bm25 = max(_bm25(match.hit) for match in matches)
+        self._best_cosine = max(_cosine(match.hit) for match in matches)
+
+    def is_near(self, hit: Hit) -> bool:
+        """Return whether the cosine is high enough without words."""
+        return _cosine(hit) >= max(_NEAR, _NEAR_OF_BEST * self._best_cosine)
+
+    def holds_enough(self, match: _Match) -> bool:
+        """Return whether the terms that the hit holds, and no named hit holds, suffice."""
+        rest = [term for term in match.terms if term not in self._in_named]
+        share = self._share(match, rest)
+        if len(rest) == 1:
+            return self._one_is_enough(match, share)
+        of_best = max(
+            self._share(match, match.terms) / self._best_share if self._best_share else 0.0, self._of_best_bm25(match)
+        )
+        return len(rest) > 1 and share >= _SHARE and of_best >= _SHARE_OF_BEST
+
+    def _one_is_enough(self, match: _Match, share: float) -> bool:
+        if share >= _MOST_OF_QUERY:
             return True
-        if len(row.terms) == 1 and self._words(row.hit) >= _RARE_BESIDE and (row.hit.lexical_score or 0.0) >= _RARE:
+        short = len(match.query.terms) <= _SHORT_QUERY and len(match.stems) <= _SHORT_HIT
+        if short and any(self._holders[term] == 1 for term in match.terms):
+            return True  # no other hit holds it: however few the hits are, it is rare here
+        if len(match.terms) == 1 and self._of_best_bm25(match) >= _RARE_OF_BEST and _bm25(match.hit) >= _RARE:
             return True
-        agreed = _cosine(row.hit) >= max(_AGREED, _NEAR_BESIDE * self._best_cosine)
-        return agreed and share >= _SHARE
+        confirmed = _cosine(match.hit) >= max(_CONFIRMING_COSINE, _NEAR_OF_BEST * self._best_cosine)
+        return confirmed and share >= _SHARE
 
-    def _only_holder(self, row: Held) -> bool:
-        """Does this brief hit alone hold a term of a short query? However few the hits are, it is rare here."""
-        short = len(row.asked.terms) <= _SHORT and len(row.stems) <= _BRIEF
-        return short and any(self._holders[term] == 1 for term in row.terms)
+    def _of_best_bm25(self, match: _Match) -> float:
+        return _bm25(match.hit) / self._best_bm25 if self._best_bm25 else 0.0
 
-    def _beside(self, row: Held) -> float:
-        """The hit's words beside those of the best hit, 0..1."""
-        share = self._strength(row, row.terms).share
-        return max(share / self._best_share if self._best_share else 0.0, self._words(row.hit))
+    def _share(self, match: _Match, terms: Iterable[str]) -> float:
+        """Return the weight of `terms` as a share of the query in the hit's language, 0..1. Of a long query, only the
+        heaviest terms count."""
+        weights = {
+            term: math.log(1 + self._size / (0.5 + self._holders[term])) for term in match.query.terms
+        }  # by rarity among the hits
+        whole = sum(sorted(weights.values())[-_LONG:])
+        return min(1.0, sum(weights[term] * match.terms[term] for term in terms) / whole) if whole else 0.0
 
-    def _words(self, hit: Hit) -> float:
-        return (hit.lexical_score or 0.0) / self._best_words if self._best_words else 0.0
 
-    def _strength(self, row: Held, terms: Iterable[str]) -> _Strength:
-        """Of the query in the row's language, whose weightiest terms alone count where it is long."""
-        asked: Mapping[str, float] = {term: self._weight(term) for term in row.asked.terms}
-        chosen = [asked[term] * row.terms[term] for term in terms]
-        whole = sum(sorted(asked.values())[-_LONG:])
-        return _Strength(min(1.0, sum(chosen) / whole) if whole else 0.0, len(chosen))
-
-    def _weight(self, term: str) -> float:
-        """Rarity among the hits: highest for what none holds."""
-        return math.log(1 + self._size / (0.5 + self._holders[term]))
+def _bm25(hit: Hit) -> float:
+    return hit.lexical_score or 0.0
 
 
 def _cosine(hit: Hit) -> float:
-    """0 where no vector was compared, or the embedder had no vote."""
+    """Return the cosine; 0 if no vector was compared, or the embedder had no vote."""
     return hit.dense_score if hit.dense_score is not None and hit.dense_rank is not None else 0.0

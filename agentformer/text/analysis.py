@@ -12,9 +12,10 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
-from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, language_of_query, stem
+from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, stem
 from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes
 
 __all__ = ["COMPOUNDING", "MAX_QUERY", "MAX_TERM", "QueryTerms", "Terms", "analyze_query", "query_terms", "text_terms"]
@@ -101,9 +102,26 @@ class QueryTerms:
     """
 
     text: str  # at most `MAX_QUERY` code points
-    language: str  # ISO 639-1, "" if unknown
     tokens: tuple[Lexeme, ...]
-    _derived: dict[object, Terms] = field(default_factory=dict, compare=False, repr=False)
+    _derived: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, text: str) -> QueryTerms:
+        """Analyze a query. Only its first `MAX_QUERY` characters count."""
+        text = text[:MAX_QUERY]
+        shouted = text.isupper()
+        tokens = (
+            replace(lexeme, capital=False) if lexeme.capital and (n == 0 or shouted) else lexeme
+            for n, lexeme in enumerate(lexemes(text))
+        )
+        return cls(text, tuple(tokens))
+
+    @property
+    def language(self) -> str:
+        """The query's language (ISO 639-1), "" if unknown."""
+        if (language := self._derived.get("language")) is None:
+            language = self._derived["language"] = detect_language(self.text)
+        return str(language)
 
     def terms(self, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
         """Return the terms to look up among texts in `languages` ("" for texts of unknown language).
@@ -118,8 +136,8 @@ class QueryTerms:
 
     def as_text(self, language: str) -> Terms:
         """Return the terms that a stored text in `language` with these words has."""
-        if (terms := self._derived.get(language)) is None:
-            terms = self._derived[language] = _text_terms(self.tokens, language, PLAIN)
+        if (terms := self._derived.get(key := (language,))) is None:
+            terms = self._derived[key] = _text_terms(self.tokens, language, PLAIN)
         return terms
 
     def _lookup_terms(self, languages: Sequence[str], analyzers: Analyzers) -> Terms:
@@ -148,19 +166,13 @@ class QueryTerms:
 
 @lru_cache(maxsize=512)
 def analyze_query(text: str) -> QueryTerms:
-    """Analyze a query. Only its first `MAX_QUERY` characters count. The last queries are cached."""
-    text = text[:MAX_QUERY]
-    shouted = text.isupper()
-    tokens = tuple(
-        replace(lexeme, capital=False) if lexeme.capital and (n == 0 or shouted) else lexeme
-        for n, lexeme in enumerate(lexemes(text))
-    )
-    return QueryTerms(text, language_of_query(text), tokens)
+    """Return the analysis of a query. The last queries are cached, so each stage of a search gets the same object."""
+    return QueryTerms.of(text)
 
 
 def query_terms(text: str, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
     """Return the terms of a query against texts in `languages`; see `QueryTerms.terms`."""
-    return analyze_query(text).terms(languages, analyzers)
+    return QueryTerms.of(text).terms(languages, analyzers)
 
 
 def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> Iterator[str]:

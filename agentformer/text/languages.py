@@ -250,12 +250,6 @@ def language_code(value: object) -> str:
     return code if code in _KNOWN else ""
 
 
-@lru_cache(maxsize=512)
-def language_of_query(text: str) -> str:
-    """Return `detect_language` of a query; cached, because several parts of a search need it."""
-    return detect_language(text)
-
-
 def likelier_of_alike(text: str) -> str:
     """Return the likeliest of Danish, Norwegian and Swedish if the text is surely one of them, else "".
 

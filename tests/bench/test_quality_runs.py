@@ -115,7 +115,7 @@ def test_ways_take_turns_at_who_begins_and_none_profits_from_the_other() -> None
         def search(query: Query) -> None:
             begun.append(name)
             before = analysis.analyze_query.cache_info().hits + analysis._fold.cache_info().hits
-            analysis.query_terms(query.text, ("en",))
+            analysis.analyze_query(query.text)
             after = analysis.analyze_query.cache_info().hits + analysis._fold.cache_info().hits
             found.append(after - before)
 

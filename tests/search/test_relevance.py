@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.search.query_match import is_typo
-from agentformer.search.relevance import relevant_hits
+from agentformer.search.relevance import is_typo, relevant_hits
 from agentformer.types import Hit, Hits, MemoryEntry, Query, Source
 from bench import precision
 from bench.data import DATA, load
