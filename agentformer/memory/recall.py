@@ -6,7 +6,7 @@ import dataclasses
 
 from agentformer.records import fields
 from agentformer.search.recency import latest_first
-from agentformer.search.relevance import relevant_hits
+from agentformer.search.relevance import EntryLanguages, relevant_hits
 from agentformer.search.salience import EXTRA_HITS, above_noise, weigh_by_salience
 from agentformer.types import Hits, MemoryBackend, Query
 
@@ -26,12 +26,13 @@ class Recall:
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
         wider = dataclasses.replace(query, limit=count)
         hits = self._backend.search(wider)
+        languages = EntryLanguages()
         ranked = weigh_by_salience(hits, query.scope.decay)
         if relevant_only:
-            ranked = relevant_hits(query.text, ranked)  # tolerates misspelt words
+            ranked = relevant_hits(query.text, ranked, languages)  # tolerates misspelt words
         elif query.mode == "hybrid":
             ranked = above_noise(ranked, self._noise_floor)
-        best = latest_first([hit for hit in ranked if hit.score >= min_score])[: query.limit]
+        best = latest_first([hit for hit in ranked if hit.score >= min_score], languages)[: query.limit]
         return Hits(best, hits.warnings) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 
     def _why_nothing(self, query: Query) -> tuple[str, ...]:

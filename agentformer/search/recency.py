@@ -1,9 +1,9 @@
-"""Of facts that contradict each other the latest comes first: "Anna lives in Turku" of last year stands behind "Anna
-lives in Oslo" of this one.
+"""Recency: of facts that contradict each other, the newest is ranked first.
 
-Only what was found is compared, word by word: the same subject with the same verb, or the same label, and another
-name or number. Words decide and no meaning, so precision comes first: verbs and labels are those of which there is one
-value at a time, and what stands behind a number must be the same.
+"Anna lives in Turku" of last year stands behind "Anna lives in Oslo" of this year. Only the hits are compared, word by
+word: the same subject with the same verb, or the same label, and another name or number. Words decide and not meaning,
+so precision comes first: the verbs and labels are those with one value at a time ("lives in", "costs"; not "likes"),
+and the words behind a number must be the same.
 """
 
 from __future__ import annotations
@@ -11,90 +11,156 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from agentformer.search.recency_words import (
-    ARTICLES,
-    COPULAS,
-    ENDINGS,
-    LABELS,
-    NOUNS,
-    NOW,
-    OTHERS,
-    PLACES,
-    VERBS,
-)
+from agentformer.search.relevance import EntryLanguages
 from agentformer.text.dates.calendar import months, weekdays
-from agentformer.text.languages import FUNCTION_WORDS, detect_language
+from agentformer.text.languages import FUNCTION_WORDS
 from agentformer.text.negations import NEGATIONS
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import DOCUMENT_KINDS, Hit, MemoryEntry
 
-COMPARED = 40  # hits at most, the best
-NEAR = 0.7  # of the score of a place is the least with which another hit takes it
-_LONGEST = 300  # code points of an entry: longer ones tell more than one fact
-_SENTENCES = 3
-_SUBJECT = 6  # words in front of the verb at most: more are a clause of its own
-_VALUE = 3  # words of a value that are compared
-_LABEL = 4  # words in front of a colon
-_BETWEEN = 2  # small words between the verb and the value
-_ALIKE = ("sv", "no", "da")  # short sentences in one of them are taken for another
+COMPARED = 40  # best hits that are compared
+NEAR = 0.7  # of a place's score: the least score of another hit that takes the place
+_MAX_LENGTH = 300  # code points of an entry: longer ones have more than one fact
+_SENTENCES = 3  # of an entry
+_SUBJECT_WORDS = 6  # in front of the verb at most
+_VALUE_WORDS = 3  # of a value that are compared
+_LABEL_WORDS = 4  # in front of a colon at most
+_WORDS_BETWEEN = 2  # function words between the verb and the value at most
+_ALIKE = ("sv", "no", "da")  # short sentences in one of them look like another
 _WORD = re.compile(r"[^\W_]+(?:[-.,:/@'’+][^\W_]+)*")
 _LABELLED = re.compile(r"\s*([^\n:]{2,60}):\s+(\S[^\n]{0,80})")
-_EARLY = datetime(1, 1, 1, tzinfo=UTC)
+_EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
-class _Said(NamedTuple):
-    """`about` what a statement is, in words, and which value it gives."""
+def _phrases(table: Mapping[str, str]) -> dict[str, frozenset[tuple[str, ...]]]:
+    """Return each language's phrases as tuples of words."""
+    return {
+        language: frozenset(tuple(phrase.split()) for phrase in phrases.split(", "))
+        for language, phrases in table.items()
+    }
+
+
+# Verbs with one value at a time, by language (ISO 639-1), with the words that give them this meaning.
+_VERBS: Mapping[str, frozenset[tuple[str, ...]]] = _phrases(
+    {
+        "en": "lives in, live in, lives at, live at, resides in, reside in, works at, work at, works for, work for, "
+        "studies at, study at, is called, am called, is named, moved to, has moved to, costs, weighs",
+        "fi": "asuu, asun, asutaan, työskentelee, työskentelen, opiskelee, opiskelen, muutti, muutin, maksaa, painaa",
+        "sv": "bor i, bor på, arbetar på, arbetar hos, jobbar på, jobbar hos, studerar på, heter, flyttade till, "
+        "har flyttat till, kostar, väger",
+        "no": "bor i, bor på, arbeider på, arbeider hos, jobber på, jobber hos, studerer på, heter, flyttet til, "
+        "har flyttet til, koster, veier",
+        "da": "bor i, bor på, arbejder på, arbejder hos, studerer på, hedder, flyttede til, er flyttet til, koster, "
+        "vejer",
+        "de": "wohnt in, wohne in, lebt in, lebe in, arbeitet bei, arbeite bei, studiert in, studiere in, heißt, "
+        "heiße, zog nach, kostet, wiegt",
+    }
+)
+_COPULAS: Mapping[str, frozenset[tuple[str, ...]]] = _phrases(
+    {"en": "is, are, am", "fi": "on, olen, ovat", "sv": "är", "no": "er", "da": "er", "de": "ist, bin, sind"}
+)
+_ARTICLES = frozenset(
+    {"a", "an", "the", "my", "your", "his", "her", "our", "their", "en", "ett", "ei", "et", "den", "det", "de"}
+    | {"ein", "eine", "einen", "einem", "einer", "der", "die", "das", "dem"}
+)
+# Subjects that mean another person or thing in each text.
+_PRONOUNS = frozenset(
+    {"he", "she", "it", "they", "this", "that", "who", "hän", "se", "ne", "joka", "han", "hon", "hun", "ho", "det"}
+    | {"den", "de", "dette", "som", "er", "sie", "es", "dies", "das", "der", "die"}
+)
+_PREPOSITIONS = frozenset({"in", "at", "i"})  # between a copula and a place
+_CAPITAL_NOUNS = frozenset({"de"})  # languages that capitalize nouns
+# Labels in front of a colon with one value at a time.
+_LABELS = frozenset().union(
+    *_phrases(
+        {
+            "en": "phone, phone number, telephone, mobile, mobile number, address, email, e-mail, email address, "
+            "e-mail address, postcode, zip code, salary, rent, employer",
+            "fi": "puhelin, puhelinnumero, osoite, kotiosoite, sähköposti, sähköpostiosoite, postinumero, palkka, "
+            "vuokra, työnantaja",
+            "sv": "telefon, telefonnummer, mobilnummer, adress, e-post, epost, e-postadress, postnummer, lön, hyra, "
+            "arbetsgivare",
+            "no": "telefon, telefonnummer, mobilnummer, adresse, e-post, epost, e-postadresse, postnummer, lønn, "
+            "husleie, arbeidsgiver",
+            "da": "telefon, telefonnummer, mobilnummer, adresse, e-mail, mailadresse, postnummer, løn, husleje, "
+            "arbejdsgiver",
+            "de": "telefon, telefonnummer, handynummer, adresse, e-mail, e-mail-adresse, postleitzahl, gehalt, miete, "
+            "arbeitgeber",
+        }
+    ).values()
+)
+# Words that mean "now" and add nothing else.
+_NOW: Mapping[str, frozenset[str]] = {
+    language: frozenset(words.split())
+    for language, words in {
+        "en": "now currently nowadays presently actually",
+        "fi": "nyt nykyään nykyisin parhaillaan",
+        "sv": "nu numera nuförtiden",
+        "no": "nå nåtildags",
+        "da": "nu nutildags",
+        "de": "jetzt nun derzeit inzwischen momentan",
+    }.items()
+}
+_ENDINGS = ("ssa", "ssä", "lla", "llä")  # case endings of a place in Finnish, which has no preposition for it
+
+
+class _Statement(NamedTuple):
+    """A fact as words: its subject and verb, and its value."""
 
     about: tuple[str, ...]
     value: tuple[str, ...]
 
 
-def latest_first(hits: Sequence[Hit]) -> list[Hit]:
-    """The hits, where those of one owner and speaker that contradict each other change places among themselves, newest
-    first by when it happened, or else was stored. A score belongs to its place, which no hit takes whose own is much
-    lower (`NEAR`)."""
+def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -> list[Hit]:
+    """Return the hits with contradicting ones in order of time, newest first.
+
+    Hits contradict each other if they are of one owner and speaker and give different values. They change places among
+    themselves only, by the time when they happened or else were stored. A score belongs to its place. A hit with a much
+    lower score (`NEAR`) does not take the place.
+    """
+    languages = languages or EntryLanguages()
     ordered = [*hits]
-    for places in _contradicting(hits[:COMPARED]):
-        newest = sorted(places, key=lambda place: (-_when(hits[place].entry).timestamp(), place))
+    for places in _contradictions(hits[:COMPARED], languages):
+        newest = sorted(places, key=lambda place: (-_time(hits[place].entry).timestamp(), place))
         for place in places:
-            # One that may stand here is always left: as many are as there are places from here on.
-            other = next(each for each in newest if each <= place or hits[each].score >= NEAR * hits[place].score)
+            # A candidate is always left: there are as many as places from here on.
+            other = next(n for n in newest if n <= place or hits[n].score >= NEAR * hits[place].score)
             newest.remove(other)
             if place != other:
                 ordered[place] = replace(hits[other], score=hits[place].score)
     return ordered
 
 
-def _contradicting(hits: Sequence[Hit]) -> list[list[int]]:
-    """Places of entries that give different values of the same, each list ascending; a place is in one list at most."""
-    said: defaultdict[tuple[object, ...], dict[int, tuple[str, ...]]] = defaultdict(dict)
+def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list[int]]:
+    """Return groups of places with different values of the same fact, ascending. A place is in one group at most."""
+    facts: defaultdict[tuple[object, ...], dict[int, tuple[str, ...]]] = defaultdict(dict)
     for place, hit in enumerate(hits):
-        for about, value in _statements(hit.entry):
-            said[*_owner(hit.entry), about].setdefault(place, value)
+        for about, value in _statements(hit.entry, languages):
+            facts[*_owner(hit.entry), about].setdefault(place, value)
     groups: list[list[int]] = []
-    taken: set[int] = set()
-    for values in said.values():
-        places = [place for place in values if place not in taken]
+    grouped: set[int] = set()
+    for values in facts.values():
+        places = [place for place in values if place not in grouped]
         if any(_differ(values[one], values[other]) for one, other in pairwise(places)):
             groups.append(places)
-            taken.update(places)
+            grouped.update(places)
     return groups
 
 
 def _differ(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Do the values exclude each other? "Oslo, Norway" only says more than "Oslo"."""
-    return any(ours != theirs for ours, theirs in zip(one, other, strict=False))
+    """Return whether the values exclude each other. "Oslo, Norway" does not exclude "Oslo"."""
+    return any(a != b for a, b in zip(one, other, strict=False))
 
 
 def _owner(entry: MemoryEntry) -> tuple[object, ...]:
-    """Whose a statement is, and of what: "I live in Turku" says another thing of each speaker, and "Price: 5" of each
-    title."""
+    """Return the owner and speaker of a statement: "I live in Turku" is another fact for each speaker, and "Price: 5"
+    for each title."""
     return (
         *(entry.namespace, entry.agent_id, entry.user_id, entry.project),
         *(entry.kind == "message", entry.role, entry.speaker),
@@ -102,76 +168,78 @@ def _owner(entry: MemoryEntry) -> tuple[object, ...]:
     )
 
 
-def _when(entry: MemoryEntry) -> datetime:
-    return entry.occurred_at or entry.created_at or _EARLY
+def _time(entry: MemoryEntry) -> datetime:
+    return entry.occurred_at or entry.created_at or _EARLIEST
 
 
-def _statements(entry: MemoryEntry) -> Iterator[_Said]:
+def _statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[_Statement]:
     content = entry.content
-    if entry.kind in DOCUMENT_KINDS or entry.kind == "summary" or len(content) > _LONGEST:
+    if entry.kind in DOCUMENT_KINDS or entry.kind == "summary" or len(content) > _MAX_LENGTH:
         return
-    languages = _read_as(detect_language(content))
+    candidates = _candidate_languages(languages.of(entry))
     for start, end in sentence_spans(content)[:_SENTENCES]:
         sentence = content[start:end].strip()
         if sentence.endswith(("?", "？")):
             continue
         labelled = _LABELLED.fullmatch(sentence) if entry.kind != "message" else None
-        words = _WORD.findall(sentence)
-        found = (
-            _labelled(labelled) if labelled else next(filter(None, (_stated(words, each) for each in languages)), None)
-        )
-        if found:
-            yield found
+        if labelled:
+            statement = _labelled(labelled)
+        else:
+            words = _WORD.findall(sentence)
+            statement = next(filter(None, (_stated(words, language) for language in candidates)), None)
+        if statement:
+            yield statement
 
 
-def _read_as(language: str) -> Iterable[str]:
-    """The languages in which a text may be, whose own it is first."""
-    return _ALIKE if language in _ALIKE else (language,) if language in VERBS else VERBS
+def _candidate_languages(language: str) -> Iterable[str]:
+    """Return the languages in which a sentence of a text in `language` may be."""
+    return _ALIKE if language in _ALIKE else (language,) if language in _VERBS else _VERBS
 
 
-def _labelled(match: re.Match[str]) -> _Said | None:
-    """A value behind its name: "Phone: 040 123"."""
+def _labelled(match: re.Match[str]) -> _Statement | None:
+    """Return the statement of a label with a value: "Phone: 040 123"."""
     label, value = (tuple(_WORD.findall(part.casefold())) for part in match.groups())
-    if len(label) <= _LABEL and 0 < len(value) <= _VALUE and (label[-1:] in LABELS or label[-2:] in LABELS):
-        return _Said((*label, ":", "#" * value[0][0].isdecimal()), value)
+    known = label[-1:] in _LABELS or label[-2:] in _LABELS
+    if len(label) <= _LABEL_WORDS and 0 < len(value) <= _VALUE_WORDS and known:
+        return _Statement((*label, ":", "#" * value[0][0].isdecimal()), value)
     return None
 
 
-def _stated(written: Sequence[str], language: str) -> _Said | None:
-    """What a sentence says, if it is "subject verb value" in this language."""
-    written = [word for word in written if word.casefold() not in NOW[language]]
+def _stated(written: Sequence[str], language: str) -> _Statement | None:
+    """Return the statement of a sentence "subject verb value" in this language."""
+    written = [word for word in written if word.casefold() not in _NOW[language]]
     words = [word.casefold() for word in written]
     if any(word in NEGATIONS[language] or word.endswith(("n't", "n’t")) for word in words):
         return None
-    for at in range(min(_SUBJECT + 1, len(words))):
+    for at in range(min(_SUBJECT_WORDS + 1, len(words))):
         for size in (3, 2, 1):
             verb = tuple(words[at : at + size])
-            if verb in VERBS[language] or verb in COPULAS[language]:
-                return _valued(words[:at], verb, written[at + size :], language)
+            if verb in _VERBS[language] or verb in _COPULAS[language]:
+                return _with_value(words[:at], verb, written[at + size :], language)
     return None
 
 
-def _valued(subject: Sequence[str], verb: tuple[str, ...], rest: Sequence[str], language: str) -> _Said | None:
-    """The name or the number behind the verb."""
-    empty = FUNCTION_WORDS[language]
-    first = next((n for n, word in enumerate(rest) if word.casefold() not in empty), len(rest))
-    if first > _BETWEEN or first == len(rest):
+def _with_value(subject: Sequence[str], verb: tuple[str, ...], rest: Sequence[str], language: str) -> _Statement | None:
+    """Return the statement with the name or number behind the verb; None without one."""
+    function_words = FUNCTION_WORDS[language]
+    first = next((n for n, word in enumerate(rest) if word.casefold() not in function_words), len(rest))
+    if first > _WORDS_BETWEEN or first == len(rest):
         return None
     between, value = [word.casefold() for word in rest[:first]], [word.casefold() for word in rest[first:]]
-    copula = verb in COPULAS[language]
-    if OTHERS.intersection(subject[-1:]) or (copula and all(word in empty for word in subject)):
+    copula = verb in _COPULAS[language]
+    if _PRONOUNS.intersection(subject[-1:]) or (copula and all(word in function_words for word in subject)):
         return None  # "she lives in Turku", "here is 5 euros"
     if value[0][0].isdecimal():
-        return _Said((*subject, *verb, *between, "#", *value[1:]), (value[0],))
-    if not ARTICLES.isdisjoint(between):
+        return _Statement((*subject, *verb, *between, "#", *value[1:]), (value[0],))
+    if not _ARTICLES.isdisjoint(between):
         return None  # "in a big house" may be in Turku, too
-    ending = next((ending[:2] for ending in ENDINGS if value[0].endswith(ending)), "") if language == "fi" else ""
-    if copula and not ending and (language in NOUNS or not PLACES.intersection(between)):
+    ending = next((ending[:2] for ending in _ENDINGS if value[0].endswith(ending)), "") if language == "fi" else ""
+    if copula and not ending and (language in _CAPITAL_NOUNS or not _PREPOSITIONS.intersection(between)):
         return None  # "Anna is tall" and "Anna is a nurse" both hold
-    named = tuple(word.casefold() for word in takewhile(_is_name, rest[first : first + _VALUE]))
-    return _Said((*subject, *verb, *between, ending), named) if named else None
+    named = tuple(word.casefold() for word in takewhile(_is_name, rest[first : first + _VALUE_WORDS]))
+    return _Statement((*subject, *verb, *between, ending), named) if named else None
 
 
 def _is_name(word: str) -> bool:
-    """Is it written as a name, and none of a time? "In Turku" and "in May" both hold."""
+    """Return whether a word is written as a name and is no month or weekday: "in Turku" and "in May" both hold."""
     return word[0].isupper() and not months(word) and not weekdays(word)
