@@ -1,7 +1,6 @@
-"""Files to text: `read` gives a document's pages of clean text, or says what is wrong and what to do.
+"""Read files into pages of clean text.
 
-Importing this is cheap. Parsers are imported by their adapters, and those only in the child process, except
-for plain text, which needs none.
+Importing this package is cheap: adapters import their parsers, and run in a child process, except for plain text.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from agentformer.types import DocumentText
 __all__ = ["ReadLimits", "read", "sniff"]
 
 _WITHOUT_PARSER = frozenset({PLAIN})
-_PLAIN_ASCII = 1 << 20  # bytes that are read here, in a few milliseconds, whatever they are
-_PLAIN = 1 << 14  # of other alphabets: putting accents in order takes time in proportion to the square of their number
+_PLAIN_ASCII = 1 << 20  # bytes of ASCII that are read in this process, in a few milliseconds
+_PLAIN = 1 << 14  # bytes of other text: normalising combining marks may take quadratic time
 
 
 def read(
@@ -33,14 +32,14 @@ def read(
     isolate: bool = True,
     ocr: bool = True,
 ) -> DocumentText:
-    """The document's text, page by page, with an honest status for every page.
+    """Return the text of a document, page by page, with a status for every page.
 
-    `status` is `ready`, `no_text` or `garbled`; `reason` says what is missing and what to do. Raises
-    `EmptyDocument`, `UnsupportedFormat`, `CorruptDocument`, `EncryptedDocument` or `DocumentTooLarge`, whose
-    messages are about this file and name no path. `name` is used for its extension only.
+    `status` is `ready`, `no_text` or `garbled`; `reason` says what is missing and what to do. Only the extension of
+    `name` is used. With `isolate`, everything but short plain text is read in a child process under `limits`; without,
+    in this process without bounds of time and memory, for tests and for hosts that isolate by other means.
 
-    With `isolate`, everything but short plain text is read in a child process under `limits`; without, in this one
-    and unbounded in time and memory, which is for tests and for hosts that isolate by other means.
+    Raises `EmptyDocument`, `UnsupportedFormat`, `CorruptDocument`, `EncryptedDocument` or `DocumentTooLarge`; their
+    messages name no path.
     """
     if not data:
         raise EmptyDocument("the file is empty")
@@ -54,23 +53,23 @@ def read(
         return read_isolated(data, options)
     last = deque(adapter_for(media_type).parse(data, options), maxlen=1)
     if not last:
-        raise CorruptDocument("the file gives no text at all; it is damaged")
+        raise CorruptDocument("the file contains no text; it is damaged")
     return last[0]
 
 
 def _is_simple(data: bytes) -> bool:
-    """Whether this text is read faster than a process starts, however it was made."""
+    """Return whether any such text is read faster than a process starts."""
     if len(data) <= _PLAIN:
         return True
-    # ASCII with zeros or escapes may be another encoding.
+    # ASCII with zeros or escapes may be in another encoding.
     return len(data) <= _PLAIN_ASCII and data.isascii() and b"\0" not in data and b"\x1b" not in data
 
 
 def _refuse_disguise(media_type: str, name: str) -> None:
-    """Types that nothing reads, and text under a name that promises something else."""
+    """Raise `UnsupportedFormat` for types without a reader, and for text with the extension of another type."""
     suffix = PurePath(name).suffix.lower()
     if media_type == BINARY:
-        raise UnsupportedFormat(f"the content is no type of file that is known here; {SUPPORTED}")
+        raise UnsupportedFormat(f"the type of the file is unknown; {SUPPORTED}")
     if media_type not in ADAPTERS:
         raise UnsupportedFormat(f"files of type {media_type} are not read; {SUPPORTED}")
     if suffix == ".pdf" and media_type != PDF:

@@ -1,4 +1,4 @@
-"""Media type -> adapter. Adapters are named, not imported: each brings its own parser."""
+"""Choose the adapter for a media type. An adapter is imported when it is needed, with its parser."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ SUPPORTED = "PDF, Word (.docx), HTML, Markdown and plain text are read"
 
 
 class Adapter(Protocol):
-    """An adapter module. `parse` gives drafts of the document, each complete in itself and better than the one
-    before; the last one counts. It raises `DocumentError`s only, each about this file."""
+    """An adapter module. `parse` yields drafts of the document, each complete and better than the one before; the last
+    one counts. It raises only `DocumentError`s, each about this file."""
 
     def parse(self, data: bytes, options: ReadOptions) -> Iterator[DocumentText]: ...
 
 
 def adapter_for(media_type: str) -> Adapter:
+    """Import and return the adapter. Raises `UnsupportedFormat`, or `DocumentError` if its parser is not installed."""
     if media_type not in ADAPTERS:
         raise UnsupportedFormat(f"files of type {media_type} are not read; {SUPPORTED}")
     try:
         return cast(Adapter, importlib.import_module(ADAPTERS[media_type]))
     except ImportError as error:
         missing = error.name or "a library"
-        raise DocumentError(f"{missing} is missing, so this file cannot be read; install agentformer again") from error
+        message = f"{missing} is not installed, so this file cannot be read; install agentformer again"
+        raise DocumentError(message) from error

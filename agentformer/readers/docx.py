@@ -1,4 +1,5 @@
-"""Word documents: paragraphs, headings, tables row by row, foot- and endnotes. Checked for bombs before parsing."""
+"""Read Word documents: paragraphs, headings, tables by rows, footnotes and endnotes. Sizes are checked before
+parsing."""
 
 from __future__ import annotations
 
@@ -11,9 +12,8 @@ from collections.abc import Iterator
 from lxml import etree
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
-from agentformer.readers.outline import OutlineBuilder
+from agentformer.readers.pages import OutlineBuilder, document_of
 from agentformer.readers.sandbox.limits import ReadOptions
-from agentformer.readers.sections import document_of
 from agentformer.types import DocumentText
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
@@ -28,7 +28,7 @@ _MAX_DEPTH = 100
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Only the text parts are unpacked, each under a bound; images and macros are never touched."""
+    """Yield the document. Only text parts are unpacked, each up to `MAX_PART_BYTES`; images and macros are not."""
     parts = _unpack(data)
     levels = _heading_levels(parts.get("word/styles.xml"))
     body = _xml(parts[_BODY]).find(f"{_W}body")
@@ -60,7 +60,7 @@ def _missing_body() -> dict[str, bytes]:
 
 
 def _part(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    # The declared size may lie, so the reading itself is bounded too.
+    # The declared size may be wrong, so reading is bounded too.
     with archive.open(entry) as stream:
         content = stream.read(MAX_PART_BYTES + 1) if entry.file_size <= MAX_PART_BYTES else b""
     if entry.file_size > MAX_PART_BYTES or len(content) > MAX_PART_BYTES:
@@ -75,12 +75,12 @@ def _xml(content: bytes) -> etree._Element:
     except etree.XMLSyntaxError as error:
         raise CorruptDocument("the Word document's text is damaged; open it in Word and save it again") from error
     if root.getroottree().docinfo.internalDTD is not None:
-        raise CorruptDocument("the Word document declares XML entities, which Word never does; it was not read")
+        raise CorruptDocument("the Word document declares XML entities, which Word never writes; it was not read")
     return root
 
 
 def _heading_levels(styles: bytes | None) -> dict[str, int]:
-    """Style id -> heading level, through the English built-in name, which every language version keeps."""
+    """Return style id -> heading level, by the built-in English name, which every language version uses."""
     levels: dict[str, int] = {}
     if styles is None:
         return levels
@@ -139,7 +139,7 @@ def _text(paragraph: etree._Element) -> str:
 
 
 def _is_fallback(node: etree._Element) -> bool:
-    """Text boxes are stored twice, for new and old versions of Word."""
+    """Return whether the node repeats a text box for old versions of Word."""
     return any(True for _ in node.iterancestors(_ALTERNATE))
 
 
@@ -152,5 +152,5 @@ def _notes(root: etree._Element, kind: str, out: OutlineBuilder) -> None:
 
 
 def _title(core: bytes | None) -> str:
-    found = _xml(core).findtext(_CORE_TITLE) if core else ""
-    return " ".join((found or "").split())
+    title = _xml(core).findtext(_CORE_TITLE) if core else ""
+    return " ".join((title or "").split())

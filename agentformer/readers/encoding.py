@@ -1,4 +1,4 @@
-"""Bytes to text without a single guess that loses a character: every decoding here is strict."""
+"""Decode bytes to text. Every decoding is strict: no character is replaced or lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentformer.errors import CorruptDocument
 from agentformer.readers.media_type import utf16_without_bom
 
 _BOMS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is its prefix
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -20,18 +20,20 @@ _BOMS = (
 )
 _JAPANESE = ("cp932", "euc_jp", "iso2022_jp")
 _C1 = re.compile(rb"[\x80-\x9f]")
-# In ISO-8859-15 these bytes are letters and the euro; in Windows-1252 symbols that stand apart from letters.
+# Letters and the euro in ISO-8859-15, but symbols in Windows-1252, which do not touch letters.
 _LATIN9_LETTER = re.compile(
     rb"(?<=[A-Za-z\xc0-\xff])[\xa6\xa8\xb4\xb8\xbc\xbd\xbe]|[\xa6\xa8\xb4\xb8\xbc\xbd\xbe](?=[a-z\xe0-\xff]{2})"
 )
 _LATIN9_EURO = re.compile(rb"\d\s?\xa4|\xa4\s?\d")
-_SAMPLE = 1 << 18  # enough for statistics; decoding itself always covers the whole
+_SAMPLE = 1 << 18  # bytes for statistics; decoding always covers the whole file
 _KANA = re.compile("[\u3040-\u30ff\uff66-\uff9f]")
 
 
 def decode(data: bytes, declared: str = "") -> str:
-    """The text, decoded strictly. Order: byte order mark, UTF-8, UTF-16, what the file declares, Japanese,
-    Western European, and last what statistics say. Raises `CorruptDocument` if no encoding fits."""
+    """Return the decoded text. Raises `CorruptDocument` if no encoding fits.
+
+    Order of attempts: byte order mark, UTF-8, UTF-16, the declared encoding, Japanese, Western European, statistics.
+    """
     for mark, encoding in _BOMS:
         if data.startswith(mark):
             return _strict(data, encoding)
@@ -57,7 +59,7 @@ def _strict(data: bytes, encoding: str) -> str:
 
 
 def _refuse_broken_utf8(data: bytes, error: UnicodeDecodeError) -> None:
-    """UTF-8 with a few bad bytes is damaged UTF-8, not some other encoding that would read as mojibake."""
+    """Raise `CorruptDocument` for UTF-8 with a few bad bytes, which another encoding would read as mojibake."""
     text = data[:_SAMPLE].decode("utf-8", "surrogateescape")
     broken = sum(1 for c in text if "\udc80" <= c <= "\udcff")
     good = sum(1 for c in text if c > "\x7f") - broken
@@ -67,7 +69,7 @@ def _refuse_broken_utf8(data: bytes, error: UnicodeDecodeError) -> None:
 
 def _declared(data: bytes, declared: str) -> str:
     try:
-        # HTML says Latin-1 and means Windows-1252: so do the browsers.
+        # Browsers read declared Latin-1 as Windows-1252, too.
         name = codecs.lookup(declared).name
         return data.decode("cp1252" if name in ("iso8859-1", "ascii") else name)
     except (LookupError, UnicodeDecodeError, ValueError):
@@ -75,7 +77,7 @@ def _declared(data: bytes, declared: str) -> str:
 
 
 def _japanese(data: bytes) -> str:
-    best, best_share = "", 0.3  # kana make up half of Japanese prose; chance gives a few in a hundred
+    best, best_share = "", 0.3  # half of Japanese prose is kana; other text has a few per cent by chance
     for encoding in _JAPANESE:
         try:
             text = data.decode(encoding)
@@ -83,7 +85,7 @@ def _japanese(data: bytes) -> str:
             continue
         sample = text[:_SAMPLE]
         foreign = sum(1 for c in sample if c > "\x7f")
-        # Half-width katakana are what EUC and Latin bytes look like when read as Shift-JIS.
+        # EUC and Latin bytes read as Shift-JIS look like half-width katakana.
         full = sum(1 for c in _KANA.findall(sample) if c < "\uff00")
         share = full / foreign if foreign else 0.0
         if share > best_share:
@@ -92,8 +94,8 @@ def _japanese(data: bytes) -> str:
 
 
 def _western(data: bytes) -> str:
-    """Windows-1252 or ISO-8859-15, if the high bytes are letters as Western languages use them: one or two
-    at a time, among ASCII letters. Other code pages read this way give words wholly of accented letters."""
+    """Decode as Windows-1252 or ISO-8859-15 if accented letters stand alone or in pairs among ASCII letters, as in
+    Western languages. Other code pages give words of accented letters only. Return "" otherwise."""
     latin9 = not _C1.search(data) and (_LATIN9_EURO.search(data) or _LATIN9_LETTER.search(data))
     try:
         text = data.decode("iso8859-15" if latin9 else "cp1252")
@@ -114,4 +116,4 @@ def _statistical(data: bytes) -> str:
             return data.decode(best.encoding)
         except UnicodeDecodeError:
             pass
-    raise CorruptDocument("the text is in no encoding that can be told; save it again as UTF-8")
+    raise CorruptDocument("the encoding of the text is unknown; save it again as UTF-8")

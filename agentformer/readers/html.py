@@ -1,4 +1,4 @@
-"""HTML by headings. The parser is lxml's HTML parser without network and without entity expansion."""
+"""Read HTML by headings with lxml's HTML parser, without network and without entity expansion."""
 
 from __future__ import annotations
 
@@ -10,102 +10,32 @@ from lxml import html as lxml_html
 
 from agentformer.errors import CorruptDocument
 from agentformer.readers.encoding import decode
-from agentformer.readers.outline import OutlineBuilder
+from agentformer.readers.pages import OutlineBuilder, document_of
 from agentformer.readers.sandbox.limits import ReadOptions
-from agentformer.readers.sections import document_of
 from agentformer.types import DocumentText
 
 _META_CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
-_DROPPED = frozenset(
-    [
-        "script",
-        "style",
-        "noscript",
-        "template",
-        "svg",
-        "math",
-        "head",
-        "nav",
-        "iframe",
-        "object",
-        "embed",
-        "canvas",
-        "button",
-        "select",
-        "dialog",
-    ]
-)
-_BLOCKS = frozenset(
-    [
-        "address",
-        "article",
-        "aside",
-        "blockquote",
-        "body",
-        "caption",
-        "center",
-        "dd",
-        "details",
-        "div",
-        "dl",
-        "dt",
-        "fieldset",
-        "figcaption",
-        "figure",
-        "footer",
-        "form",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "header",
-        "hr",
-        "li",
-        "main",
-        "ol",
-        "p",
-        "pre",
-        "section",
-        "summary",
-        "table",
-        "tbody",
-        "tfoot",
-        "thead",
-        "tr",
-        "ul",
-    ]
-)
-_PARAGRAPHS = frozenset(
-    [
-        "p",
-        "div",
-        "blockquote",
-        "ul",
-        "ol",
-        "table",
-        "pre",
-        "section",
-        "article",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "figure",
-        "dl",
-    ]
-)
+_DROPPED = frozenset({
+    "script", "style", "noscript", "template", "svg", "math", "head", "nav", "iframe", "object", "embed",
+    "canvas", "button", "select", "dialog",
+})  # fmt: skip
+_BLOCKS = frozenset({
+    "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "div", "dl",
+    "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header",
+    "hr", "li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "tfoot", "thead", "tr", "ul",
+})  # fmt: skip
+_PARAGRAPHS = frozenset({
+    "p", "div", "blockquote", "ul", "ol", "table", "pre", "section", "article", "h1", "h2", "h3", "h4", "h5",
+    "h6", "figure", "dl",
+})  # fmt: skip
 _CELLS = frozenset({"td", "th"})
-_MAX_DEPTH = 400  # honest pages stay below 60
+_MAX_DEPTH = 400  # real pages stay below 60
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """The main text: `<main>` or the one `<article>` where the page has it, else the body without navigation."""
+    """Yield the document: `<main>` or the only `<article>` if there is one, else the body without navigation."""
     declared = _META_CHARSET.search(data[:4096])
     text = _XML_DECLARATION.sub("", decode(data, declared.group(1).decode("ascii") if declared else ""))
     parser = lxml_html.HTMLParser(no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)
@@ -113,7 +43,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
         root = lxml_html.document_fromstring(text, parser=parser) if text.strip() else None
     except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
         raise CorruptDocument("the HTML cannot be parsed; open it in a browser and save it again") from error
-    if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):  # the parser leaves the rest out
+    if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):  # the parser drops the rest
         raise CorruptDocument("the HTML is nested too deeply to be read to its end; save it from a browser as text")
     builder = OutlineBuilder()
     if root is not None:
@@ -124,9 +54,9 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 def _main_part(root: lxml_html.HtmlElement) -> lxml_html.HtmlElement:
     for path in (".//main", ".//article"):
-        found = root.findall(path)
-        if len(found) == 1 and len(found[0].text_content()) > 200:
-            main: lxml_html.HtmlElement = found[0]
+        elements = root.findall(path)
+        if len(elements) == 1 and len(elements[0].text_content()) > 200:
+            main: lxml_html.HtmlElement = elements[0]
             return main
     return root
 
@@ -144,10 +74,10 @@ def _walk(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verba
         out.heading(" ".join(element.text_content().split()), level)
         return
     _open(tag, out)
-    _say(element.text, out, verbatim)
+    _add_text(element.text, out, verbatim)
     for child in element:
         _walk(child, out, depth + 1, verbatim)
-        _say(child.tail, out, verbatim)
+        _add_text(child.tail, out, verbatim)
     if tag in _BLOCKS:
         out.line(paragraph=tag in _PARAGRAPHS)
 
@@ -163,7 +93,7 @@ def _open(tag: str, out: OutlineBuilder) -> None:
         out.text("- ")
 
 
-def _say(text: str | None, out: OutlineBuilder, verbatim: bool) -> None:
+def _add_text(text: str | None, out: OutlineBuilder, verbatim: bool) -> None:
     if text:
         out.text(text if verbatim else re.sub(r"[ \t\r\n\f]+", " ", text), verbatim=verbatim)
 

@@ -1,4 +1,4 @@
-"""Markdown by headings: each section is a page whose label is the path of headings above it."""
+"""Read Markdown by headings: each section is a page, labelled with the path of its headings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agentformer.readers.encoding import decode
+from agentformer.readers.pages import document_of, page_of, parts_of
 from agentformer.readers.sandbox.limits import ReadOptions
-from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Heading, Page
 
@@ -32,12 +32,12 @@ class _Section:
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Front matter gives the title and stays searchable as the first section's text."""
+    """Yield the document. Front matter supplies the title and stays part of the first section's text."""
     text = clean_plain(decode(data))
     front = _FRONT_MATTER.match(text)
     title = ""
-    if front and (found := _FRONT_TITLE.search(front.group(1) or "")):
-        title = found.group(2)
+    if front and (match := _FRONT_TITLE.search(front.group(1) or "")):
+        title = match.group(2)
     sections = list(_sections(text, front.end() if front else 0))
     first = next((s.path[0] for s in sections if s.path and s.level == 1), "")
     yield document_of(options.media_type, _pages(sections), options.limits, title or first)
@@ -73,7 +73,7 @@ def _sections(text: str, body_start: int) -> Iterator[_Section]:
 
 
 def _fenced(line: str, fence: str) -> tuple[str, bool]:
-    """(the open fence after this line, whether the line belongs to a code block)."""
+    """Return the fence that is open after this line, and whether the line belongs to a code block."""
     match = _FENCE.match(line)
     if fence:
         closes = match and match.group(1).startswith(fence) and not line.strip("`~ \t")
@@ -93,5 +93,5 @@ def _heading(line: str, following: str) -> tuple[int, str] | None:
 
 
 def plain_title(markup: str) -> str:
-    """The heading as a person reads it, of bounded length: a label is shown beside every citation."""
+    """Return the heading without markup, of bounded length: labels are shown with every citation."""
     return " ".join(_MARKUP.sub(lambda m: m.group(1) or "", markup[:_LONGEST_TITLE]).split())

@@ -1,4 +1,4 @@
-"""The media type of bytes, from the bytes. A name only tells kinds of text apart."""
+"""Detect the media type of a file by its content. The name only distinguishes kinds of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARKDOWN = "text/markdown"
 PLAIN = "text/plain"
 BINARY = "application/octet-stream"
 
-_PDF_HEADER_WITHIN = 1024  # readers accept junk before "%PDF-"; so do we
+_PDF_HEADER_WITHIN = 1024  # PDF readers accept other bytes before "%PDF-"
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _MAGIC = (
     (b"\x89PNG", "image/png"),
@@ -38,10 +38,10 @@ _MAGIC = (
 _MARKDOWN_NAMES = frozenset({".md", ".markdown", ".mdown", ".mkd"})
 _HTML_NAMES = frozenset({".html", ".htm", ".xhtml"})
 _HTML_TAG = re.compile(rb"<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
-_ZIP_END = b"PK\x05\x06"  # of the record that ends an archive, with the size of its directory
-_ZIP_END_WITHIN = 22 + 65535  # that record, and the longest comment after it
+_ZIP_END = b"PK\x05\x06"  # the last record of an archive, with the size of its directory
+_ZIP_END_WITHIN = 22 + 65535  # that record and the longest comment after it
 _ZIP_SIZE_AT = 12
-_ZIP_ENTRY = 46  # bytes of an entry of the directory before its name
+_ZIP_ENTRY = 46  # bytes of a directory entry before its name
 _ZIP_PARTS = (
     (b"word/document.xml", DOCX),
     (b"xl/workbook.xml", "application/Excel"),
@@ -51,10 +51,10 @@ _TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
 
 
 def sniff(data: bytes, name: str = "") -> str:
-    """The media type by content. The extension only separates plain text from Markdown and HTML fragments.
+    """Return the media type by content. The extension only separates plain text from Markdown and HTML fragments.
 
-    Of a file that is of two types at once, what stands at its very beginning counts. This runs in the process that
-    was asked, on bytes that nobody has looked at: every step takes time in proportion to their number at most.
+    If a file is of two types at once, its first bytes decide. Runs in the calling process on untrusted bytes, so every
+    step takes at most linear time.
     """
     pdf = b"%PDF-" in data[:_PDF_HEADER_WITHIN] and not _is_prose_before_pdf(data)
     if data.startswith(b"%PDF-") or (pdf and data.startswith(b"%!PS")):
@@ -78,8 +78,10 @@ def sniff(data: bytes, name: str = "") -> str:
 
 
 def _begins_html(start: bytes) -> bool:
-    """Whether a tag of HTML comes first, after an XML declaration and comments. One expression for all of that would
-    try every way to tell comments apart, which a hundred of them make endless."""
+    """Return whether an HTML tag comes first, after an XML declaration and comments.
+
+    A single regular expression would backtrack over all divisions of the comments.
+    """
     rest = start.lstrip()
     if rest.startswith(b"<?xml"):
         rest = rest.partition(b">")[2].lstrip()
@@ -89,16 +91,17 @@ def _begins_html(start: bytes) -> bool:
 
 
 def looks_like_text(data: bytes) -> bool:
-    """Whether the bytes can be text in some encoding: hardly any control bytes, or UTF-16/32."""
+    """Return whether the bytes can be text: hardly any control bytes, or UTF-16/32."""
     if data.startswith(_BOMS) or utf16_without_bom(data):
         return True
     sample = data[:65536]
     controls = sample.translate(None, _TEXT_CONTROLS)
-    return len(controls) * 200 <= len(sample)  # a stray NUL or two does not make a log file binary
+    return len(controls) * 200 <= len(sample)  # a log file may contain a few NUL bytes
 
 
 def utf16_without_bom(data: bytes) -> str:
-    """The byte order of UTF-16 that has no mark, told by where the zero bytes of ASCII characters stand."""
+    """Return the encoding of UTF-16 without a byte order mark, detected by the zero bytes of ASCII; "" if it is not
+    UTF-16."""
     sample = data[:4096]
     if len(sample) < 4 or len(data) % 2:
         return ""
@@ -116,26 +119,26 @@ def _as_ascii(data: bytes) -> bytes:
 
 
 def _is_prose_before_pdf(data: bytes) -> bool:
-    """A text that mentions "%PDF-" is no PDF: a real one has objects."""
+    """Return whether the bytes are a text that mentions "%PDF-": a real PDF has objects."""
     return not data.startswith(b"%PDF-") and b" obj" not in data and b"startxref" not in data
 
 
 def _zip_type(data: bytes) -> str:
-    """By the names in the archive's directory, which is searched and not unpacked: it may name millions."""
+    """Return the type of an archive by the names in its directory, which is searched without unpacking."""
     end = data.rfind(_ZIP_END, max(0, len(data) - _ZIP_END_WITHIN))
     if end < 0 or end + _ZIP_SIZE_AT + 4 > len(data):
-        # Word's own parts stand at the archive's start: a truncated file is a damaged document, not an unknown one.
+        # Word's parts come first: a truncated file is a damaged document, not an unknown archive.
         return DOCX if b"word/" in data[:65536] or b"[Content_Types].xml" in data[:256] else "application/zip"
     (size,) = struct.unpack_from("<I", data, end + _ZIP_SIZE_AT)
     start = max(0, end - size)
     for part, media_type in _ZIP_PARTS:
-        if _names(data, part, start, end):
+        if _has_entry(data, part, start, end):
             return media_type
     return "application/zip"
 
 
-def _names(data: bytes, part: bytes, start: int, end: int) -> bool:
-    """Whether a directory that stands at `start` has an entry of this very name."""
+def _has_entry(data: bytes, part: bytes, start: int, end: int) -> bool:
+    """Return whether the directory at `[start, end)` has an entry named `part`."""
     at = data.find(part, start, end)
     while at >= 0:
         header = data[max(0, at - _ZIP_ENTRY) : at]

@@ -1,18 +1,18 @@
-"""Plain text of any kind: prose, logs, CSV, JSON, source code. Kept as it is but for line ends and controls."""
+"""Read plain text: prose, logs, CSV, JSON, source code. Only line ends and control characters change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from agentformer.readers.encoding import decode
+from agentformer.readers.pages import document_of, page_of, parts_of
 from agentformer.readers.sandbox.limits import ReadOptions
-from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Page
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Pages are what form feeds separate; a long text without them comes in numbered parts."""
+    """Yield the document. Form feeds separate pages; long pages are divided into numbered parts."""
     yield document_of(options.media_type, _pages(decode(data)), options.limits)
 
 

@@ -72,10 +72,10 @@ def asked(code: str) -> bool:
 
 
 def has_filter() -> bool:
-    code = "from agentformer.readers.sandbox.seccomp import refuse_calls; print(refuse_calls(starts_programs=False))"
+    code = "from agentformer.readers.sandbox.linux import refuse_calls; print(refuse_calls(starts_programs=False))"
     return sys.platform == "linux" and asked(code)
 
 
 def confines_files() -> bool:
-    code = "from agentformer.readers.sandbox.landlock import confine_files; print(confine_files((), ()))"
+    code = "from agentformer.readers.sandbox.linux import confine_files; print(confine_files((), ()))"
     return sys.platform == "linux" and asked(code)

@@ -17,7 +17,6 @@ import pytest
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge
 from agentformer.readers import ReadLimits, read
-from agentformer.readers.sandbox import pipe as exchange
 from agentformer.readers.sandbox import process as sandbox
 from agentformer.readers.sandbox.protocol import READY
 
@@ -117,9 +116,9 @@ CALLS = """
                   lambda: LIBC.kill(parent, 0), lambda: LIBC.kill(0, 0), lambda: LIBC.kill(-1, 0))
 """
 OLD_LANDLOCK = """
-from agentformer.readers.sandbox import landlock
-call = landlock._call
-landlock._call = lambda number, *given: min(2, call(number, *given)) if given[-1] == 1 else call(number, *given)
+from agentformer.readers.sandbox import linux
+call = linux._call
+linux._call = lambda number, *given: min(2, call(number, *given)) if given[-1] == 1 else call(number, *given)
 """
 
 
@@ -162,7 +161,7 @@ def test_native_code_starts_threads_and_no_process(monkeypatch: pytest.MonkeyPat
 def test_a_program_of_32_bits_gets_no_filter_of_64() -> None:
     if not has_filter():
         pytest.skip("this system takes no filter of calls")
-    code = "sys.maxsize = 2**31 - 1\nfrom agentformer.readers.sandbox.seccomp import refuse_calls\n"
+    code = "sys.maxsize = 2**31 - 1\nfrom agentformer.readers.sandbox.linux import refuse_calls\n"
     assert not asked(code + "print(refuse_calls(starts_programs=False))")
 
 
@@ -234,13 +233,13 @@ FLOOD = "import os, struct\nos.read(0, 10)\nwhile True:\n    os.write(1, {piece}
 
 def test_a_reader_that_never_stops_talking_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_BOOT", FLOOD.format(piece="struct.pack('>cQ', b'D', 70000) + bytes(70000)"))
-    with pytest.raises(CorruptDocument, match="makes no sense"):  # its last draft counts, and is none
+    with pytest.raises(CorruptDocument, match="invalid output"):  # its last draft counts, and is none
         told(output_bytes=1 << 20)
 
 
 def test_a_draft_without_end_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_BOOT", FLOOD.format(piece="struct.pack('>cQ', b'D', 1 << 40) + bytes(70000)"))
-    with pytest.raises(DocumentTooLarge, match="gives more than 1 MiB"):
+    with pytest.raises(DocumentTooLarge, match="produces more than 1 MiB"):
         told(output_bytes=1 << 20)
 
 
@@ -256,7 +255,7 @@ def test_drafts_leave_room_for_the_last_one(monkeypatch: pytest.MonkeyPatch) -> 
 
 @LINUX
 def test_a_reader_that_closes_its_output_and_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(exchange, "_LAST_SECONDS", 0.2)
+    monkeypatch.setattr(sandbox, "_LAST_SECONDS", 0.2)
     number = tmp_path / "pid"
     monkeypatch.setattr(
         sandbox,
@@ -363,6 +362,6 @@ def _ends(pid: int) -> bool:
 
 
 def _number(call: str) -> int:
-    from agentformer.readers.sandbox.seccomp import _MACHINES, _STARTS
+    from agentformer.readers.sandbox.linux import _MACHINES, _STARTS
 
     return _STARTS[call][_MACHINES[os.uname().machine][0]]

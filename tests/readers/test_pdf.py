@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_recognition_draws_the_page_and_never_a_giant_image(monkeypatch: pytest.
         TesseractError=OSError,
         Output=SimpleNamespace(DICT="dict"),
     )
-    monkeypatch.setattr(ocr, "pytesseract", engine)
+    monkeypatch.setitem(sys.modules, "pytesseract", engine)
     out = io.BytesIO()
     canvas = Canvas(out, pagesize=(144, 72))
     canvas.drawInlineImage(Image.new("L", (400, 300)), 10, 10, 50, 40)

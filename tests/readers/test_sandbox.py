@@ -48,7 +48,7 @@ def test_a_crash_is_this_files_error(monkeypatch: pytest.MonkeyPatch, crash: str
 def test_a_reader_that_does_not_start_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
     monkeypatch.setattr(sandbox, "_BOOT", f"import os, sys\n{crash}")
 
-    with pytest.raises(DocumentError, match="cannot be started here") as caught:
+    with pytest.raises(DocumentError, match="cannot be started") as caught:
         read(PDF, "a.pdf")
     assert type(caught.value) is DocumentError
 
@@ -58,7 +58,7 @@ def test_a_parser_that_cannot_be_imported_is_no_fault_of_the_file(monkeypatch: p
     taken_over(monkeypatch, "yield", unreadable)
     monkeypatch.setattr(sandbox, "_BOOT", sandbox._BOOT.replace("main()\n", "worker.adapter_for = closed\nmain()\n"))
 
-    with pytest.raises(DocumentError, match=r"cannot be started here.*PermissionError") as caught:
+    with pytest.raises(DocumentError, match=r"cannot be started.*PermissionError") as caught:
         read(PDF, "a.pdf")
     assert type(caught.value) is DocumentError
 
@@ -178,7 +178,7 @@ def test_importing_the_readers_imports_no_parser() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_options_survive_the_wire() -> None:
+def test_options_survive_the_protocol() -> None:
     options = ReadOptions("a", "b", "ö", False, ReadLimits(max_pages=3))
     assert options_from_json(options_to_json(options)) == options
 

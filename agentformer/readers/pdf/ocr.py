@@ -1,40 +1,36 @@
-"""Text from images of pages, through tesseract (extra `ocr`)."""
+"""Recognise text on images of pages with tesseract (extra `ocr`)."""
 
 from __future__ import annotations
 
 import math
 import shutil
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 from agentformer.readers.pdf.pdfium import PdfiumDocument
 
-DPI = 300  # what tesseract's models were trained for
+DPI = 300  # the resolution of tesseract's training data
 POINTS_PER_INCH = 72
 MAX_PIXELS = 40_000_000  # an A3 page at 300 dpi has 17 million
-MAX_IMAGE_PIXELS = 200_000_000  # an image inside the page, which rendering unpacks whole
+MAX_IMAGE_PIXELS = 200_000_000  # of an image inside the page, which rendering unpacks whole
 PAGE_SECONDS = 60
 # Mean confidence per letter: clean scans reach 90 and more, poor ones 60 to 80, upside-down text 30 to 50.
-SURE = 75.0  # below it the page may be turned
-LEAST = 55.0  # below it the text is guesswork, and must not be indexed
+SURE = 75.0  # below it, the page may be rotated
+LEAST = 55.0  # below it, the text is not indexed
 LANGUAGES = ("eng", "fin", "swe", "nor", "dan", "deu", "fra", "spa", "est")
 
 ADVICE = "install tesseract and agentformer[ocr] to read scanned pages"
 
 
-class Recogniser(Protocol):
-    def __call__(self, document: PdfiumDocument, number: int) -> str: ...
-
-
 def unavailable() -> str:
-    """Why pages cannot be recognised, as advice; empty if they can."""
+    """Return advice if OCR is not installed, else ""."""
     return "" if shutil.which("tesseract") and find_spec("pytesseract") else ADVICE
 
 
 def recognise(document: PdfiumDocument, number: int) -> str:
-    """The text on the page's image; empty if the page is too large to draw, tesseract fails, or what it reads
-    is guesswork. A page that lies on its side or stands on its head is turned first."""
-    import pytesseract  # imports NumPy, and few files need it
+    """Return the text on the image of a page, rotated upright if needed. Return "" if the page is too large to render,
+    tesseract fails, or its confidence is too low."""
+    import pytesseract  # imports NumPy, which few files need
 
     scale = scale_for(*document.size(number))
     if not scale or document.largest_image(number) > MAX_IMAGE_PIXELS:
@@ -50,20 +46,20 @@ def recognise(document: PdfiumDocument, number: int) -> str:
 
 
 def _read(image: Any) -> tuple[str, float]:
-    """The text by lines and paragraphs, and the mean confidence of its letters, 0..100."""
+    """Return the text in lines and paragraphs, and the mean confidence of its letters (0..100)."""
     import pytesseract
 
-    found = pytesseract.image_to_data(
+    data = pytesseract.image_to_data(
         image, lang=_languages(), timeout=PAGE_SECONDS, output_type=pytesseract.Output.DICT
     )
     lines: dict[tuple[int, int, int], list[str]] = {}
     letters = sure = 0.0
-    for i, word in enumerate(found["text"]):
+    for i, word in enumerate(data["text"]):
         if word.strip():
-            place = (found["block_num"][i], found["par_num"][i], found["line_num"][i])
+            place = (data["block_num"][i], data["par_num"][i], data["line_num"][i])
             lines.setdefault(place, []).append(word)
             letters += len(word)
-            sure += len(word) * max(0.0, float(found["conf"][i]))
+            sure += len(word) * max(0.0, float(data["conf"][i]))
     paragraphs: dict[tuple[int, int], list[str]] = {}
     for (block, paragraph, _), words in lines.items():
         paragraphs.setdefault((block, paragraph), []).append(" ".join(words))
@@ -71,23 +67,23 @@ def _read(image: Any) -> tuple[str, float]:
 
 
 def _turn(image: Any) -> int:
-    """Degrees, clockwise, by which the page must be turned to stand upright; 0 where tesseract cannot tell."""
+    """Return the clockwise rotation in degrees that makes the page upright; 0 if tesseract does not know."""
     import pytesseract
 
     try:
-        found = pytesseract.image_to_osd(image, timeout=PAGE_SECONDS, output_type=pytesseract.Output.DICT)
+        orientation = pytesseract.image_to_osd(image, timeout=PAGE_SECONDS, output_type=pytesseract.Output.DICT)
     except (pytesseract.TesseractError, RuntimeError, OSError):  # too few letters, no `osd` data, or too slow
         return 0
-    return int(found["rotate"])
+    return int(orientation["rotate"])
 
 
 def scale_for(width: float, height: float) -> float:
-    """Pixels per point for a page of this size, at most 300 dpi and `MAX_PIXELS`; 0: do not draw it at all."""
+    """Return pixels per point for a page of this size, at most 300 dpi and `MAX_PIXELS`; 0 for a page not to render."""
     area = width * height
     if not 1 < area < math.inf:
         return 0.0
     scale = min(DPI / POINTS_PER_INCH, math.sqrt(MAX_PIXELS / area))
-    return scale if scale >= 1.0 else 0.0  # below 72 dpi nothing can be recognised
+    return scale if scale >= 1.0 else 0.0  # below 72 dpi nothing is recognised
 
 
 def _languages() -> str:

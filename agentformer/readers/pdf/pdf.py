@@ -1,8 +1,8 @@
-"""PDF: the better of two extractors per page, and an honest status where neither has usable text.
+"""Read PDF files with two extractors and OCR, taking the better text per page.
 
-PDFium reads every page. pypdf, fifteen times slower, is asked only where PDFium's text is doubtful, within a
-share of the time. Pages still without text go to OCR where that is installed. After each stage the document
-so far is given out, so that a later stage that hangs or crashes costs nothing that was already read.
+PDFium reads every page. pypdf, fifteen times slower, reads pages on which PDFium's text is doubtful, within a share of
+the time. Pages still without text go to OCR if it is installed. After each stage the document so far is yielded, so
+that a later stage that hangs or crashes loses nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument
 from agentformer.readers.pdf import ocr
-from agentformer.readers.pdf.headers_footers import bodies
-from agentformer.readers.pdf.headings import page_headings
+from agentformer.readers.pdf.layout import bodies, page_headings
 from agentformer.readers.pdf.pdfium import PasswordNeeded, PdfiumDocument, Unreadable
 from agentformer.readers.pdf.pypdf_text import PypdfDocument
 from agentformer.readers.sandbox.limits import ReadOptions
@@ -24,13 +23,13 @@ from agentformer.text.normalize import from_symbol_area, normalize_pages
 from agentformer.text.quality import Quality, assess
 from agentformer.types import DocumentStatus, DocumentText, Page, PageStatus, Span
 
-PYPDF_SHARE = 0.25  # of the time left when the second extractor begins
-MIN_HIDDEN_LETTERS = 60  # text that PDFium does not see at all is a layer's name or a stray glyph unless long
+PYPDF_SHARE = 0.25  # share of the remaining time for the second extractor
+MIN_HIDDEN_LETTERS = 60  # shorter text that only pypdf finds is the name of a layer or a stray glyph
 MIN_OCR_LETTERS = 3
 DRAFT_SECONDS = 20.0
 
 _LARGE_COUNT = re.compile(rb"/Count\s+(\d{7,20})")
-_DICTIONARY = 400  # bytes around "/Count" in which its dictionary says what it counts
+_DICTIONARY = 400  # bytes around "/Count" that contain its dictionary
 
 _NEEDED = "the PDF is encrypted and needs a password"
 _WRONG = "the PDF is encrypted and this password does not open it"
@@ -42,18 +41,18 @@ _NOTHING = Quality(0.0, 0, "empty")
 
 @dataclass(slots=True)
 class _Draft:
-    """One page on its way: raw text with the judgement on it."""
+    """A page in progress: raw text and its quality."""
 
     raw: str = ""
     method: str = ""
     quality: Quality = _NOTHING
     failed: bool = False
     blank: bool = False
-    recognised: bool = False  # tried by OCR, with whatever result
+    recognised: bool = False  # tried by OCR
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Drafts of the document, each better than the one before."""
+    """Yield drafts of the document, each better than the one before."""
     _check_page_count(data)
     fast, slow = _open(data, options)
     count = len(fast) if fast is not None else len(slow) if slow is not None else 0
@@ -78,7 +77,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def _check_page_count(data: bytes) -> None:
-    """A page takes more than a byte: a tree that claims more pages than the file has bytes is forged."""
+    """Raise `CorruptDocument` for a page tree that claims more pages than the file has bytes."""
     for match in _LARGE_COUNT.finditer(data):
         count = int(match.group(1))
         around = data[max(0, match.start() - _DICTIONARY) : match.end() + _DICTIONARY]
@@ -112,7 +111,7 @@ def _open(data: bytes, options: ReadOptions) -> tuple[PdfiumDocument | None, Pyp
 
 
 def _passwords(password: str | None) -> tuple[str, ...]:
-    """As typed, as SASLprep (RFC 4013) has it, and none: many files open with the owner's restrictions only."""
+    """Return the password as typed, in SASLprep form (RFC 4013), and empty, which opens many restricted files."""
     if not password:
         return ("",)
     prepared = "".join(" " if unicodedata.category(c) == "Zs" else c for c in password if c not in _TO_NOTHING)
@@ -143,7 +142,7 @@ def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -
 
 
 def _doubtful(pages: list[_Draft]) -> list[int]:
-    """Pages for a second opinion: those with some text first, where it is worth most; scans come last."""
+    """Return the pages for the second extractor: pages with some text first, scans last."""
     doubtful = [n for n, page in enumerate(pages) if page.failed or (page.quality.verdict != "good" and not page.blank)]
     return sorted(doubtful, key=lambda n: pages[n].quality.verdict == "empty")
 
@@ -173,7 +172,7 @@ def _better(first: _Draft, second: _Draft) -> _Draft:
     if first.quality.verdict == "empty":
         enough = second.quality.verdict in ("good", "doubtful") and second.quality.letters >= MIN_HIDDEN_LETTERS
         return second if enough else first
-    if second.quality.letters * 2 < first.quality.letters:  # cleaner because most of it is missing
+    if second.quality.letters * 2 < first.quality.letters:  # a higher score because most text is missing
         return first
     return second if second.quality.score > first.quality.score + 0.02 else first
 
@@ -183,7 +182,7 @@ def _without_text(pages: list[_Draft]) -> list[int]:
 
 
 def _recognised(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -> Iterator[DocumentText]:
-    """Recognise page after page while there is time; a draft now and then, should the time be cut off."""
+    """Recognise pages while there is time, and yield a draft from time to time in case the process is ended."""
     drafted = time.monotonic()
     for number in _without_text(pages):
         if time.monotonic() > options.deadline:
@@ -225,7 +224,7 @@ def _page(
 
 
 def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:
-    """Filled fields that the page's text does not show, one a line."""
+    """Return the filled form fields that the page's text lacks, one per line."""
     if fast is None:
         return ""
     try:

@@ -1,7 +1,7 @@
-"""PDFium's view of a PDF: text with paragraphs, labels, outline, form values, and pages as images.
+"""Read a PDF with PDFium: text with paragraphs, labels, outline, form values, and pages as images.
 
-PDFium reads what others cannot, and fast; it is the first extractor. It is not thread-safe: one document of
-one process at a time, which the child process guarantees.
+PDFium is fast and reads damaged files, so it is the first extractor. It is not thread-safe; the child process opens one
+document.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import ctypes
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
-from agentformer.readers.pdf.paragraphs import Line, with_paragraphs
+from agentformer.readers.pdf.layout import Line, OutlineEntry, with_paragraphs
 from agentformer.text.normalize import LINE_HYPHEN
 
 MAX_FORM_FIELDS = 2_000
 MAX_OUTLINE = 20_000
-SHORT = 400  # characters of a page on which one asks whether any of them can be seen
-SAMPLE = 100  # characters of a page asked for their mapping
-STRAY = 60  # letters beside the visible page that are no text: printers' marks, names of layers
+SHORT = 400  # characters; shorter pages are checked for visible text
+SAMPLE = 100  # characters of a page whose Unicode mapping is checked
+STRAY = 60  # letters outside the visible page that are not text: printers' marks, names of layers
 _PASSWORD_ERROR = raw.FPDF_ERR_PASSWORD
 _UNTITLED = re.compile(
     r"untitled|unbenannt|nimetön|namnlös|document\d*|microsoft (?:word|powerpoint)|slide \d+", re.IGNORECASE
@@ -41,15 +40,8 @@ class Unreadable(Exception):
     """PDFium cannot open the file or the page."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutlineEntry:
-    page: int  # from 0
-    level: int  # from 1
-    title: str
-
-
 class PdfiumDocument:
-    """An open document. Page numbers are from 0."""
+    """An open document. Page numbers start at 0."""
 
     def __init__(self, data: bytes, password: str | None) -> None:
         try:
@@ -68,10 +60,10 @@ class PdfiumDocument:
         return len(self._document)
 
     def text(self, number: int) -> tuple[str, float]:
-        """(the page's text, share of its characters whose font gives no Unicode value).
+        """Return the text of a page and the share (0..1) of characters without a Unicode value in their font.
 
-        Text in reading order, blank lines between paragraphs; all of it, also what stands beyond the edge of
-        the visible page, where text that runs over the margin ends.
+        Text is in reading order with blank lines between paragraphs, and includes text beyond the visible page, where
+        lines that exceed the margin end. Raises `Unreadable`.
         """
         page = self._page(number)
         try:
@@ -89,7 +81,7 @@ class PdfiumDocument:
             page.close()
 
     def form_values(self, number: int) -> list[tuple[str, str]]:
-        """(label, value) of the filled text and choice fields, in the page's order."""
+        """Return (label, value) of the filled text and choice fields, in the order of the page."""
         if not self._form:
             return []
         page = self._page(number)
@@ -99,11 +91,13 @@ class PdfiumDocument:
             page.close()
 
     def label(self, number: int) -> str:
+        """Return the printed label of a page, "" if it has none."""
         with suppress(pdfium.PdfiumError):
             return str(self._document.get_page_label(number) or "").strip("\x00 ")
         return ""
 
     def outline(self) -> Iterator[OutlineEntry]:
+        """Yield the entries of the outline that point to a page, at most `MAX_OUTLINE`."""
         with suppress(pdfium.PdfiumError, RecursionError):
             for count, mark in enumerate(self._document.get_toc()):
                 if count >= MAX_OUTLINE:
@@ -114,18 +108,20 @@ class PdfiumDocument:
                     yield OutlineEntry(page, mark.level + 1, " ".join(mark.get_title().replace("\x00", "").split()))
 
     def title(self) -> str:
-        """The title that a person gave, not the one that a program made of a file name."""
+        """Return the title in the metadata, "" if it is a file name or a placeholder."""
         with suppress(pdfium.PdfiumError):
             title = " ".join(self._document.get_metadata_value("Title").replace("\x00", "").split())
-            honest = len(title) > 2 and not _UNTITLED.match(title) and not _FILE_NAME.fullmatch(title)
-            return title if honest and any(c.isalpha() for c in title) else ""
+            real = len(title) > 2 and not _UNTITLED.match(title) and not _FILE_NAME.fullmatch(title)
+            return title if real and any(c.isalpha() for c in title) else ""
         return ""
 
     def size(self, number: int) -> tuple[float, float]:
+        """Return width and height of a page in points."""
         width, height = self._document.get_page_size(number)
         return float(width), float(height)
 
     def has_objects(self, number: int) -> bool:
+        """Return whether anything is drawn on a page."""
         page = self._page(number)
         try:
             return bool(raw.FPDFPage_CountObjects(page.raw) > 0)
@@ -133,7 +129,7 @@ class PdfiumDocument:
             page.close()
 
     def largest_image(self, number: int) -> int:
-        """Pixels of the largest image on the page: rendering would unpack it, whatever the page's own size."""
+        """Return the pixels of the largest image on a page, which rendering unpacks whole."""
         page = self._page(number)
         largest = 0
         try:
@@ -147,7 +143,7 @@ class PdfiumDocument:
         return largest
 
     def image(self, number: int, scale: float) -> Any:
-        """The page as a grey PIL image, `scale` pixels per point. The caller bounds the size."""
+        """Return the page as a grey PIL image with `scale` pixels per point. The caller bounds the size."""
         page = self._page(number)
         try:
             return page.render(scale=scale, grayscale=True).to_pil()
@@ -172,7 +168,7 @@ def _unmapped(text_page: Any) -> float:
 
 
 def _lines(text_page: Any, text: str) -> list[Line] | None:
-    """Where each line stands on the page; None if offsets in the text and PDFium's own cannot be matched."""
+    """Return the position of each line; None if offsets in the text do not match PDFium's."""
     if not text.isascii() and any(c > "\uffff" for c in text):
         return None
     lines: list[Line] = []
@@ -189,7 +185,7 @@ def _line(text_page: Any, content: str, at: int) -> Line:
         return unplaced
     first = raw.FPDFText_GetCharIndexFromTextIndex(text_page, at + len(content) - len(content.lstrip()))
     last = raw.FPDFText_GetCharIndexFromTextIndex(text_page, at + len(content.rstrip()) - 1)
-    # After its mark for a hyphen PDFium goes on in the next row of the page without a line end.
+    # After its hyphen mark, PDFium continues with the next row without a line end.
     torn = content.rfind(LINE_HYPHEN)
     row = raw.FPDFText_GetCharIndexFromTextIndex(text_page, at + torn + 1) if 0 <= torn < len(content) - 1 else first
     box = raw.FS_RECTF()
@@ -198,7 +194,7 @@ def _line(text_page: Any, content: str, at: int) -> Line:
         return unplaced
     if not raw.FPDFText_GetCharOrigin(text_page, row, last_x, last_y):
         return unplaced
-    # The nominal font size may be 1 with the scale in the matrix: the box of a letter is what is seen.
+    # The nominal font size may be 1 with the scale in the matrix, so the visible box of a letter is used.
     if not raw.FPDFText_GetLooseCharBox(text_page, first, box):
         return unplaced
     height = abs(box.top - box.bottom)

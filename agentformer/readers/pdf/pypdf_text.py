@@ -1,4 +1,4 @@
-"""pypdf's view of a PDF: slower, and right on some pages where PDFium is wrong. Asked for single pages only."""
+"""Read single pages of a PDF with pypdf: slower than PDFium, but right on some pages where PDFium is wrong."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pypdf
 
-logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings are for authors of PDFs
+logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings concern authors of PDFs
 
-# What a parser in Python may raise on hostile input, beside its own errors: the page is lost, the file is not.
+# Errors of a Python parser on hostile input, in addition to pypdf's own. Only the page is lost.
 PAGE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError,
                NotImplementedError, OSError, AssertionError, ImportError, TimeoutError)  # fmt: skip
-PAGE_SECONDS = 8.0  # honest pages take 0.03 s; a drawing of 40,000 paths takes 4
+PAGE_SECONDS = 8.0  # ordinary pages take 0.03 s; a drawing of 40,000 paths takes 4
 
 
 class PypdfDocument:
-    """An open document, or none: every method of one that pypdf cannot read answers with nothing."""
+    """A document opened with pypdf. If pypdf cannot read it, it has no pages and no text."""
 
     def __init__(self, data: bytes, passwords: tuple[str, ...]) -> None:
         self.encrypted = False
@@ -47,7 +47,7 @@ class PypdfDocument:
         return self._count if self._reader is not None else 0
 
     def text(self, number: int) -> str | None:
-        """The page's text; None if pypdf fails on the page or takes too long."""
+        """Return the text of a page; None if pypdf fails or takes too long."""
         if self._reader is None:
             return None
         try:
@@ -58,7 +58,7 @@ class PypdfDocument:
             return None
 
     def decrypted(self) -> bytes | None:
-        """The file without encryption, for an extractor that does not know this kind of password."""
+        """Return the file without encryption, for an extractor that does not support its kind of password."""
         if self._reader is None:
             return None
         try:
@@ -79,7 +79,7 @@ def _page_errors() -> tuple[type[Exception], ...]:
 
 
 def _opens(reader: pypdf.PdfReader, password: str) -> bool:
-    """An empty owner's password is no invitation: every viewer asks for the user's one."""
+    """Return whether the password opens the file. An empty owner password does not count, as in every viewer."""
     from pypdf import PasswordType
 
     kind = reader.decrypt(password)
@@ -88,7 +88,7 @@ def _opens(reader: pypdf.PdfReader, password: str) -> bool:
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Interrupt Python code after `seconds`, where the platform can: elsewhere the parent's limit remains."""
+    """Interrupt Python code after `seconds`, if the platform supports it; the parent's limit applies in any case."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return

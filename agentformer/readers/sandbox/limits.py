@@ -1,4 +1,4 @@
-"""What one file may cost. A file over a limit is refused; the others of the same upload go on."""
+"""Limits for reading one file. A file above a limit is refused; other files of the upload go on."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ MIB = 1 << 20
 
 MAX_BYTES = 256 * MIB  # scanned books reach 200 MB
 MAX_PAGES = 10_000  # the longest legal and medical works have about 5,000
-MAX_CHARS = 50_000_000  # twenty times the Bible: beyond, it is a data dump, not a document
-WALL_SECONDS = 120.0  # 3,000 pages take about 10 s; what needs longer hangs
-MEMORY_BYTES = 2048 * MIB  # address space of the child; the largest honest PDFs take a quarter
-OUTPUT_BYTES = 384 * MIB  # all drafts together: `MAX_CHARS` of three bytes twice, and room
-FILE_BYTES = 128 * MIB  # a page's image on its way to tesseract: `ocr.MAX_PIXELS` in three bytes
+MAX_CHARS = 50_000_000  # twenty times the Bible; longer files are data dumps
+WALL_SECONDS = 120.0  # 3,000 pages take about 10 s
+MEMORY_BYTES = 2048 * MIB  # address space of the child; the largest real PDFs take a quarter
+OUTPUT_BYTES = 384 * MIB  # all drafts together: twice `MAX_CHARS` of three bytes, and some room
+FILE_BYTES = 128 * MIB  # the image of a page for tesseract: `ocr.MAX_PIXELS` of three bytes
 OPEN_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Bounds of one `read`. `wall_seconds` covers text and OCR together; `memory_bytes` holds for the reader and for
-    each program that it starts, which is tesseract alone."""
+    """Limits of one `read`. `wall_seconds` covers text and OCR together. `memory_bytes` applies to the reader and to
+    tesseract, each."""
 
     max_bytes: int = MAX_BYTES
     max_pages: int = MAX_PAGES
@@ -31,7 +31,7 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What an adapter is told beside the bytes. `deadline` is a `time.monotonic()` of the adapter's process."""
+    """The options of an adapter. `deadline` is a `time.monotonic()` value of the adapter's process."""
 
     name: str
     media_type: str
@@ -39,5 +39,5 @@ class ReadOptions:
     ocr: bool = True
     limits: ReadLimits = ReadLimits()
     deadline: float = float("inf")
-    engines: tuple[str, ...] = ("pdfium", "pypdf")  # a second attempt leaves out the one that crashed
-    folder: str = ""  # where the reader may write, and then start tesseract; "": nowhere
+    engines: tuple[str, ...] = ("pdfium", "pypdf")  # a second attempt omits the one that crashed
+    folder: str = ""  # the folder in which the reader may write and run tesseract; "" for none

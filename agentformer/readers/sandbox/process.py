@@ -1,9 +1,10 @@
-"""Parses a file in a process of its own: a parser that crashes, hangs or eats memory takes nothing with it."""
+"""Read a file in a child process: a parser that crashes, hangs or exhausts memory ends alone."""
 
 from __future__ import annotations
 
 import json
 import os
+import selectors
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,6 @@ from pathlib import Path
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
 from agentformer.readers.media_type import PDF
 from agentformer.readers.sandbox.limits import MIB, ReadLimits, ReadOptions
-from agentformer.readers.sandbox.pipe import exchange
 from agentformer.readers.sandbox.protocol import (
     NOT_STARTED,
     Frames,
@@ -32,8 +32,116 @@ from agentformer.readers.sandbox.protocol import (
 )
 from agentformer.types import DocumentText
 
-# The child gets this process's module path, and the package as a bare namespace: running the package's own
-# `__init__` would import the whole application to read one file. `-I` keeps the working folder off the path.
+_PIECE = 1 << 16
+_POLL_SECONDS = 0.25  # between checks whether the child has ended
+_LAST_SECONDS = 2.0  # to end after closing its output; an interpreter takes 0.05
+
+
+def exchange(
+    process: subprocess.Popen[bytes], given: Sequence[bytes], frames: Frames, *, start: float, seconds: float
+) -> bool:
+    """Send `given` to the process and feed its output to `frames` until it is done or out of time, then end its group.
+
+    The process has `start` seconds until it is ready, and `seconds` from then on. Return whether time ran out. Raises
+    `Overrun` or `NoFrame`. The process may misbehave: never read, never end, close its output, or leave a process
+    behind that holds it open.
+    """
+    try:
+        if sys.platform == "win32":
+            return _communicate(process, given, frames, start + seconds)
+        timed_out = _talk(process, given, frames, start, seconds)
+        if not frames.done and not timed_out:  # it is about to end; its exit status gives the reason
+            last = time.monotonic() + _LAST_SECONDS
+            while not (gone := _gone(process)) and time.monotonic() < last:
+                time.sleep(0.005)
+            timed_out = not gone
+        return timed_out
+    finally:
+        _end(process)
+
+
+def _talk(
+    process: subprocess.Popen[bytes], given: Sequence[bytes], frames: Frames, start: float, seconds: float
+) -> bool:
+    assert process.stdin and process.stdout
+    deadline, ready_seen = time.monotonic() + start + seconds, False
+    todo = [memoryview(piece) for piece in given if piece]
+    with selectors.DefaultSelector() as selector:
+        for pipe, event in ((process.stdin, selectors.EVENT_WRITE), (process.stdout, selectors.EVENT_READ)):
+            os.set_blocking(pipe.fileno(), False)
+            selector.register(pipe, event)
+        while not frames.done:
+            if frames.ready and not ready_seen:
+                deadline, ready_seen = min(deadline, time.monotonic() + seconds), True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return True
+            gone = _gone(process)
+            ready = [key.fileobj for key, _ in selector.select(0 if gone else min(left, _POLL_SECONDS))]
+            if process.stdin in ready and not _give(process.stdin.fileno(), todo):
+                selector.unregister(process.stdin)
+                process.stdin.close()
+            if process.stdout in ready:
+                data = os.read(process.stdout.fileno(), _PIECE)
+                if not data:
+                    return False
+                frames.feed(data)
+            elif gone:  # a process that it left behind may hold the pipe open
+                return False
+    return False
+
+
+def _give(pipe: int, todo: list[memoryview]) -> bool:
+    """Write what the pipe accepts now. Return False when all is written or the pipe is closed."""
+    try:
+        while todo:
+            todo[0] = todo[0][os.write(pipe, todo[0][: 16 * _PIECE]) :]
+            if not todo[0]:
+                todo.pop(0)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _gone(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether the process has ended. It stays a zombie, so that its group id is not reused before `_end`."""
+    if sys.platform != "win32" and hasattr(os, "waitid"):
+        try:
+            return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # this process ignores SIGCHLD: the system has reaped the child
+            return True
+    return process.poll() is not None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and its group, and close its pipes."""
+    try:
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe and not pipe.closed:
+            pipe.close()
+
+
+def _communicate(process: subprocess.Popen[bytes], given: Sequence[bytes], frames: Frames, seconds: float) -> bool:
+    """Exchange on systems without waiting on pipes: the child alone bounds its output until it has ended."""
+    try:
+        out, _ = process.communicate(b"".join(given), timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    frames.feed(out)
+    return False
+
+
+# The child gets this process's module path, and the package as a bare namespace, so that the package's `__init__` is
+# not run. `-I` keeps the working folder off the path.
 _BOOT = """
 import json, sys, types
 path, package = json.loads(sys.argv[1])
@@ -45,13 +153,15 @@ from agentformer.readers.sandbox.worker import main
 main()
 """
 _PACKAGE = Path(__file__).resolve().parents[2]
-_STARTUP_SECONDS = 20.0  # a cold disk: imports are not the file's fault
-# Each thread of a numeric library reserves address space, which counts against the child's limit.
+_STARTUP_SECONDS = 20.0  # imports from a cold disk
+# Threads of numeric libraries reserve address space, which counts against the child's limit.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1", "MKL_NUM_THREADS": "1"}
-# All that a reader is told of this process's environment, which may hold keys of remote services.
-_TOLD = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TESSDATA_PREFIX", "SYSTEMROOT")
-_CRASH = "the file makes its parser crash; it is damaged or hostile: get it again or convert it"
-_AT_ONCE = threading.BoundedSemaphore(8)  # readers of this process; each may take `memory_bytes`
+# The only environment variables that a reader gets: others may hold keys.
+_PASSED_ENVIRONMENT = (
+    *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TESSDATA_PREFIX", "SYSTEMROOT"),
+)
+_CRASH = "the file crashes its parser; it is damaged or hostile: get it again or convert it"
+_READERS = threading.BoundedSemaphore(8)  # concurrent readers of this process; each may use `memory_bytes`
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +175,18 @@ class _Outcome:
 
     @property
     def crashed(self) -> bool:
-        """Ended by a signal that a parser earns itself, before it had said anything. 0 means that nobody knows how it
-        ended, because this process ignores SIGCHLD: a reader that ends in order has said so."""
-        said = self.draft or self.error or self.fault or self.timed_out
-        return self.ready and not said and self.returncode <= 0
+        """Whether the parser died without output. A return code of 0 is unknown if this process ignores SIGCHLD; a
+        reader that ends properly has sent a frame."""
+        output = self.draft or self.error or self.fault or self.timed_out
+        return self.ready and not output and self.returncode <= 0
 
 
 def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
-    """The document as the child read it. What it had read before it crashed or ran out of time is used; of a PDF that
-    makes one engine crash, what the others can read in the time that is left."""
+    """Read a document in a child process. Raises `DocumentError`.
+
+    The last draft before a crash or the end of time is used. If one engine crashes on a PDF, the others read it in the
+    remaining time.
+    """
     until = time.monotonic() + options.limits.wall_seconds
     outcome = _attempt(data, options)
     if outcome.crashed and options.media_type == PDF and len(options.engines) > 1:
@@ -85,7 +198,7 @@ def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
 
 
 def _attempt(data: bytes, options: ReadOptions) -> _Outcome:
-    with _AT_ONCE, _folder(options) as folder:
+    with _READERS, _folder(options) as folder:
         return _run(data, replace(options, folder=folder))
 
 
@@ -103,12 +216,12 @@ def _error(outcome: _Outcome, limits: ReadLimits) -> DocumentError:
 
 @contextmanager
 def _folder(options: ReadOptions) -> Iterator[str]:
-    """A folder for tesseract's files, which goes with the reader; "" where none is needed or can be had."""
+    """Yield a temporary folder for tesseract's files; "" if none is needed or possible."""
     folder = ""
     if options.ocr and options.media_type == PDF and shutil.which("tesseract"):
         try:
             folder = tempfile.mkdtemp(prefix="agentformer-read-")
-        except OSError:  # no room: pages without text stay so
+        except OSError:  # a full disk: pages without text stay without
             folder = ""
     try:
         yield folder
@@ -127,7 +240,7 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
         bufsize=0,
         cwd=options.folder or None,
         env=_environment(options.folder),
-        start_new_session=True,  # so that tesseract, its child, ends with it
+        start_new_session=True,  # tesseract, its child, ends with the group
     )
     frames = Frames(options.limits.output_bytes)
     timed_out = False
@@ -137,7 +250,7 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
         timed_out = exchange(process, given, frames, start=_STARTUP_SECONDS, seconds=options.limits.wall_seconds)
     except Overrun:
         most = options.limits.output_bytes // MIB
-        fault = DocumentTooLarge(f"reading gives more than {most} MiB; split the file")
+        fault = DocumentTooLarge(f"reading the file produces more than {most} MiB; split it")
     except NoFrame:
         fault = CorruptDocument(_CRASH) if frames.ready else DocumentError(NOT_STARTED)
     timed_out = timed_out or -process.returncode == getattr(signal, "SIGXCPU", 0)
@@ -145,11 +258,11 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
 
 
 def _module_path() -> list[str]:
-    """`sys.path` for a process that works in another folder; what is no folder or file there is a mark of importers."""
-    found = [os.path.abspath(p) if os.path.exists(p) else p for p in sys.path if p]  # noqa: PTH100, PTH110
-    return found or [""]
+    """Return `sys.path` with absolute paths, for a process in another folder. Entries that are not files are kept."""
+    paths = [os.path.abspath(p) if os.path.exists(p) else p for p in sys.path if p]  # noqa: PTH100, PTH110
+    return paths or [""]
 
 
 def _environment(folder: str) -> dict[str, str]:
-    told = {name: os.environ[name] for name in _TOLD if name in os.environ}
-    return told | _ENVIRONMENT | (dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder) if folder else {})
+    passed = {name: os.environ[name] for name in _PASSED_ENVIRONMENT if name in os.environ}
+    return passed | _ENVIRONMENT | (dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder) if folder else {})

@@ -1,4 +1,4 @@
-"""Where the programs of a reader are: what it may read once it is confined, and nothing of the user's."""
+"""Find the files of programs and libraries, which a confined reader may read. User files are never among them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-# What parsers are made of. Each may lie elsewhere than its neighbours, and be a link to elsewhere again.
+# Modules of the parsers. Each may be in another folder or be a link.
 _PARSERS = (
     *("charset_normalizer", "lxml", "pypdfium2", "pypdfium2_raw", "pypdfium2_cfg", "pypdf", "cryptography", "cffi"),
     *("_cffi_backend", "Crypto", "typing_extensions", "pytesseract", "packaging", "PIL", "numpy"),
 )
 _SITES = frozenset({"site-packages", "dist-packages"})
 _LIBRARIES = ("DLLs", "Lib", "Library") if sys.platform == "win32" else ("lib", "lib64")
-_BESIDE = ("*.libs", "*__mypyc*")  # what wheels put beside their package
-# What C libraries read when they start: their own places, random numbers, and how many processors there are.
+_WHEEL_FILES = ("*.libs", "*__mypyc*")  # files of wheels next to their package
+# Files that C libraries read at their start: libraries, random numbers, number of processors.
 _SYSTEM = (
     *("/usr", "/lib", "/lib64", "/bin", "/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew/Cellar"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/dev/null", "/dev/urandom"),
@@ -30,7 +30,7 @@ _SYSTEM = (
 
 
 class Programs(NamedTuple):
-    """`readable`: files, and folders with all in them. `listed`: folders of which the names are needed to import."""
+    """`readable`: files, and folders with everything in them. `listed`: folders whose names are needed for imports."""
 
     readable: tuple[Path, ...]
     listed: tuple[Path, ...]
@@ -38,16 +38,16 @@ class Programs(NamedTuple):
 
 @cache
 def programs() -> Programs:
-    """This package, Python's modules, the parsers, the system's libraries, and tesseract with its languages.
+    """Return this package, Python's modules, the parsers, system libraries, and tesseract with its languages.
 
-    No other entry of `sys.path`: the first is the folder of the user's script, or the working folder. Cached, since
-    not all of it can be looked up again when it has come into force.
+    Other entries of `sys.path` are excluded: the first is the folder of the user's script or the working folder.
+    Cached, because a confined process cannot look everything up again.
     """
     readable = [Path(__file__).parents[2], Path(os.__file__).resolve().parent, *_of_python(), *_of_tesseract()]
     readable += [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if _is_narrow(p)]
-    found = [place for spec in filter(None, map(_spec, _PARSERS)) for place in _places(spec)]
-    around = _real([place.parent for place in found])
-    readable += [*found, *(beside for folder in around for pattern in _BESIDE for beside in folder.glob(pattern))]
+    places = [place for spec in filter(None, map(_spec, _PARSERS)) for place in _places(spec)]
+    around = _real([place.parent for place in places])
+    readable += [*places, *(file for folder in around for pattern in _WHEEL_FILES for file in folder.glob(pattern))]
     return Programs(_real([*readable, *map(Path, _SYSTEM)]), around)
 
 
@@ -66,7 +66,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _places(spec: ModuleSpec) -> Iterator[Path]:
-    """A package's folder, and that of the files which stand there as links; of a single module its file alone."""
+    """Yield the folder of a package and the target folder of links in it; for a single module, its file."""
     origin = (Path(spec.origin), Path(spec.origin).resolve()) if spec.has_location and spec.origin else ()
     if spec.submodule_search_locations is None:
         yield from origin
@@ -76,9 +76,9 @@ def _places(spec: ModuleSpec) -> Iterator[Path]:
 
 
 def _of_tesseract() -> Iterator[Path]:
-    """Its file, its languages and, where it has a place of its own, its libraries; of a home the languages alone."""
-    if found := shutil.which("tesseract"):
-        program = Path(found).resolve()
+    """Yield tesseract's program, languages, and its libraries unless its folder contains a home."""
+    if path := shutil.which("tesseract"):
+        program = Path(path).resolve()
         prefix = program.parent.parent
         yield program
         yield from (prefix / "share" / name for name in ("tessdata", "tesseract-ocr"))
@@ -89,7 +89,7 @@ def _of_tesseract() -> Iterator[Path]:
 
 
 def _is_narrow(folder: str) -> bool:
-    """Whether it is named in full and does not hold a home, such as "/home" does."""
+    """Return whether a folder is absolute and contains no home, unlike "/home"."""
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 (there may be none)
     return os.path.isabs(folder) and not Path(home).is_relative_to(os.path.realpath(folder))  # noqa: PTH117
 

@@ -1,8 +1,8 @@
-"""Documents and errors between the parsing child and its parent. Never pickle: the child has read hostile bytes, and
-what it says is data, which is bounded before it is unpacked.
+"""The protocol between the child process and its parent: documents and errors in frames.
 
-A frame is its kind (a byte), its length (8 bytes) and so many bytes. A draft is a line of JSON about the document, and
-for each page a line of JSON and the page's text as UTF-8: so no JSON is larger than `_LINE_BYTES`.
+The child has read hostile bytes, so its output is untrusted: it is bounded before it is unpacked, and never unpickled.
+A frame is its kind (one byte), its length (8 bytes) and a payload. A draft is a line of JSON about the document, and
+for each page a line of JSON and the text as UTF-8, so that no JSON exceeds `_LINE_BYTES`.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ _ERRORS = {
 }
 _FRAME = struct.Struct(">cQ")
 _READY, _DRAFT, _ERROR, _DONE = b"R", b"D", b"E", b"."
-NOT_STARTED = "the reader of files cannot be started here; install agentformer again"
+NOT_STARTED = "the reader process cannot be started; install agentformer again"
 READY, DONE = _FRAME.pack(_READY, 0), _FRAME.pack(_DONE, 0)
-_LINE_BYTES = 4 << 20  # as nothing but brackets it unpacks to 90 MB; a page with 10,000 headings has 1
-_LONGEST_NAME = 2_000  # code points of a title, label or heading, which are shown beside every passage
+_LINE_BYTES = 4 << 20  # brackets alone unpack to 90 MB; a page with 10,000 headings has 1 MB
+_LONGEST_NAME = 2_000  # code points of a title, label or heading
 _LONGEST_REASON = 1_000
-# Controls, directions, and halves of characters: what honest readers leave out, and no terminal or store may get.
+# Control and direction characters, and surrogates, which must not reach a terminal or the store.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _IN_LINE = re.compile("[\t\n]")
 
 
 class Overrun(Exception):
-    """The child says more than it may."""
+    """The child sent more than its limit."""
 
 
 class NoFrame(Exception):
-    """The child says what none of ours says."""
+    """The child sent something that is not a frame."""
 
 
 class Frames:
-    """What a child has said so far. Of drafts the last one is kept, so memory is bounded by `most` bytes, of all."""
+    """The frames received from a child, `most` bytes in all. Only the last draft is kept."""
 
     def __init__(self, most: int) -> None:
         self.draft = b""
         self.error = b""
-        self.ready = False  # its parser is loaded: from here on the file's time runs
+        self.ready = False  # its parser is loaded and the file's time begins
         self.done = False
         self._left = most
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Raises `Overrun` or `NoFrame`; what was complete before stays."""
+        """Add received bytes. Raises `Overrun` or `NoFrame`; complete frames before stay."""
         self._left -= len(data)
         self._unread += data
         while not self.done and len(self._unread) >= _FRAME.size:
@@ -85,6 +85,7 @@ class Frames:
 
 
 def draft_frame(document: DocumentText) -> bytes:
+    """Return the frame of a draft."""
     about = {
         "media_type": document.media_type,
         "title": document.title,
@@ -94,7 +95,7 @@ def draft_frame(document: DocumentText) -> bytes:
     }
     pieces = [to_line(about)]
     for page in document.pages:
-        text = page.text.encode("utf-8", "surrogatepass")  # a damaged font may yield half a character
+        text = page.text.encode("utf-8", "surrogatepass")  # a damaged font may yield a lone surrogate
         pieces += (_page_line(page, len(text)), text)
     return _frame(_DRAFT, b"".join(pieces))
 
@@ -106,12 +107,11 @@ def _page_line(page: Page, size: int) -> bytes:
 
 
 def draft_from_bytes(data: bytes, limits: ReadLimits) -> DocumentText:
-    """The document of a draft, with nothing in it that could hurt a terminal. Raises `CorruptDocument` for one that no
-    reader of ours would have said."""
+    """Return the document of a draft without unsafe characters. Raises `CorruptDocument` for an invalid draft."""
     try:
         return _document(data, limits)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise CorruptDocument("the file makes its parser say what makes no sense; it is damaged or hostile") from error
+        raise CorruptDocument("the parser produced invalid output for this file; it is damaged or hostile") from error
 
 
 def _document(data: bytes, limits: ReadLimits) -> DocumentText:
@@ -137,7 +137,7 @@ def _page(line: dict[str, Any], text: str) -> Page:
     headings = tuple(Heading(_name(title), int(level), int(start)) for title, level, start in line["headings"])
     return Page(
         number=int(line["number"]),
-        text=_UNSAFE.sub("\ufffd", text),  # in place, so that all offsets stay
+        text=_UNSAFE.sub("\ufffd", text),  # replaced one by one, so that offsets stay
         label=_name(line["label"]),
         status=_one_of(line["status"], get_args(PageStatus)),
         reason=_name(line["reason"])[:_LONGEST_REASON],
@@ -148,7 +148,7 @@ def _page(line: dict[str, Any], text: str) -> Page:
 
 
 def _line(data: bytes, at: int) -> tuple[dict[str, Any], int]:
-    """(the JSON object that stands at `at`, where the next thing begins)."""
+    """Return the JSON object at `at` and the offset after its line."""
     end = data.index(b"\n", at, at + _LINE_BYTES + 1)
     value = json.loads(data[at:end])
     if not isinstance(value, dict):
@@ -162,8 +162,8 @@ def _name(value: Any) -> str:
     return _IN_LINE.sub(" ", _UNSAFE.sub("", value[:_LONGEST_NAME]))
 
 
-def _one_of(value: Any, known: tuple[Any, ...]) -> Any:
-    if value not in known:
+def _one_of(value: Any, choices: tuple[Any, ...]) -> Any:
+    if value not in choices:
         raise ValueError("unknown")
     return value
 
@@ -173,27 +173,30 @@ def error_frame(error: DocumentError) -> bytes:
 
 
 def error_from_bytes(data: bytes) -> DocumentError:
+    """Return the error of an error frame."""
     try:
         value, _ = _line(data, 0)
         return _ERRORS[value["error"]](_name(value["message"])[:_LONGEST_REASON])
     except (ValueError, TypeError, LookupError, RecursionError):
-        return CorruptDocument("the file makes its parser say what makes no sense; it is damaged or hostile")
+        return CorruptDocument("the parser produced invalid output for this file; it is damaged or hostile")
 
 
 def options_to_json(options: ReadOptions) -> dict[str, Any]:
+    """Return the options as JSON, without the deadline."""
     value = dataclasses.asdict(options)
-    del value["deadline"]  # clocks of two processes need not agree
+    del value["deadline"]  # the clocks of two processes may differ
     return value
 
 
 def options_from_json(value: dict[str, Any]) -> ReadOptions:
+    """Return the options of `options_to_json`."""
     limits = ReadLimits(**value.pop("limits"))
     engines = tuple(value.pop("engines"))
     return ReadOptions(limits=limits, engines=engines, **value)
 
 
 def to_line(value: dict[str, Any]) -> bytes:
-    # ASCII escapes carry lone surrogates, where UTF-8 would fail.
+    """Return one line of JSON in ASCII, whose escapes also carry lone surrogates."""
     return json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
 
 

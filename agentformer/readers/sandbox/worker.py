@@ -1,7 +1,7 @@
-"""The child process: takes one file on stdin, gives drafts on stdout, and ends.
+"""The child process: reads one file from stdin, writes drafts to stdout, and ends.
 
-Started by `sandbox`. It limits itself before it imports any parser, and trusts its parent only. What native code could
-do then is refused by Linux; what is refused elsewhere is refused by Python, which is less.
+It limits itself before it imports a parser. On Linux the system enforces the limits (`sandbox.linux`). Elsewhere an
+audit hook does, which cannot be removed but sees only Python code.
 """
 
 from __future__ import annotations
@@ -12,31 +12,86 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
 from agentformer.readers.dispatch import Adapter, adapter_for
-from agentformer.readers.sandbox.audit_hook import refuse_events
 from agentformer.readers.sandbox.limits import FILE_BYTES, OPEN_FILES, ReadOptions
 from agentformer.readers.sandbox.programs import programs
 from agentformer.readers.sandbox.protocol import DONE, NOT_STARTED, READY, draft_frame, error_frame, options_from_json
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_REFUSED = (
+    "socket.",
+    "ctypes.dlopen",
+    "os.system",
+    "os.fork",
+    "os.exec",
+    "os.spawn",
+    "os.startfile",
+    "pty.",
+    "winreg.",
+)
+_STARTING = frozenset({"subprocess.Popen", "os.posix_spawn"})
+_CHANGES = ("remove", "mkdir", "rmdir", "chmod", "chown", "truncate", "utime", "setxattr", "removexattr")
+# The arguments that name the changed files; for a symbolic link, only the link.
+_CHANGING = dict.fromkeys((f"os.{name}" for name in _CHANGES), slice(1)) | {
+    "os.rename": slice(2),
+    "os.link": slice(2),
+    "os.symlink": slice(1, 2),
+}
+
+
+def refuse_events(readable: Iterable[Path], folder: str) -> None:
+    """Refuse, until the process ends, sockets, libraries, programs except tesseract, and writing outside `folder`."""
+    writable = (os.path.realpath(folder),) if folder else ()
+    allowed_to_read = (*map(str, readable), *writable)
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            allowed = writable if isinstance(flags, int) and flags & _WRITING else allowed_to_read
+            if not isinstance(path, int) and not _within(path, allowed):
+                raise PermissionError(f"a reader may not open {os.fsdecode(path)[:80]!r}")
+        elif event in _CHANGING:
+            if not all(_within(path, writable) for path in arguments[_CHANGING[event]]):
+                raise PermissionError(f"a reader may not do this: {event}")
+        elif event in _STARTING:
+            if not folder or Path(str(arguments[0])).name != "tesseract":
+                raise PermissionError("a reader may not start programs")
+        elif event.startswith(_REFUSED):
+            raise PermissionError(f"a reader may not do this: {event}")
+
+    sys.addaudithook(refuse)
+
+
+def _within(path: Any, places: Iterable[str]) -> bool:
+    if path == os.devnull:
+        return True
+    try:
+        real = os.path.realpath(os.fsdecode(path))
+    except (TypeError, ValueError, OSError):
+        return False
+    return any(real == place or real.startswith(place + os.sep) for place in places)
+
 
 if sys.platform != "win32":  # there the parent's wall clock is the only limit
     import resource
 if sys.platform == "linux":
     import ctypes
 
-    from agentformer.readers.sandbox.landlock import confine_files
-    from agentformer.readers.sandbox.seccomp import refuse_calls
+    from agentformer.readers.sandbox.linux import confine_files, refuse_calls
 
-OWN_SHARE = 0.9  # of the wall time: the worker stops by itself before it is killed
+OWN_SHARE = 0.9  # of the wall time, so that the worker stops before it is killed
 _PR_SET_PDEATHSIG = 1
-_UNNEEDED = ("pandas",)  # pytesseract imports it where it can, for what is not asked for here
+_UNNEEDED = ("pandas",)  # pytesseract imports it if installed, for functions that are not used
 
 
 def main() -> None:
+    """Run the worker: read options and file from stdin, write frames to stdout."""
     stdin, out = sys.stdin.buffer, _own_stdout()
     options = options_from_json(json.loads(stdin.readline()))
     restrict(options)
@@ -44,8 +99,8 @@ def main() -> None:
 
 
 def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
-    """Says each draft at once, as long as there is room for the last one too."""
-    said, held, end = 0, b"", DONE
+    """Read the file and write each draft at once, while there is room for the last one too."""
+    written, pending, end = 0, b"", DONE
     try:
         adapter = _adapter(options.media_type)
         refuse_events(programs().readable, options.folder)
@@ -53,39 +108,39 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
         out.flush()
         options = replace(options, deadline=time.monotonic() + OWN_SHARE * options.limits.wall_seconds)
         for document in adapter.parse(stdin.read(), options):
-            held = draft_frame(document)
-            if said + len(held) <= options.limits.output_bytes // 2:
-                out.write(held)
+            pending = draft_frame(document)
+            if written + len(pending) <= options.limits.output_bytes // 2:
+                out.write(pending)
                 out.flush()
-                said, held = said + len(held), b""
+                written, pending = written + len(pending), b""
     except DocumentError as error:
         end = error_frame(error)
     except MemoryError:
-        end = error_frame(DocumentTooLarge("reading the file needs more memory than a file may take"))
+        end = error_frame(DocumentTooLarge("reading the file needs more memory than allowed"))
     except RecursionError:
-        end = error_frame(CorruptDocument("the file is nested too deeply to be honest; save it again"))
-    out.write(held)
+        end = error_frame(CorruptDocument("the file is nested too deeply; save it again"))
+    out.write(pending)
     out.write(end)
     out.flush()
 
 
 def _adapter(media_type: str) -> Adapter:
-    """Its parser is imported before the file is seen, so what fails here is no fault of the file."""
+    """Import the parser before the file is read, so that a failure is not attributed to the file."""
     for name in _UNNEEDED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: no such module
     try:
         return adapter_for(media_type)
     except (ImportError, OSError, SyntaxError, AttributeError) as error:
-        raise DocumentError(f"{NOT_STARTED}: {type(error).__name__} when it imports its parser") from error
+        raise DocumentError(f"{NOT_STARTED}: {type(error).__name__} while importing the parser") from error
 
 
 def restrict(options: ReadOptions) -> None:
-    """Bounded from inside: a limit set between fork and exec is unsafe with threads."""
+    """Limit this process. Setting limits between fork and exec is unsafe with threads."""
     if sys.platform == "win32":
         return
     _limit_resources(options)
     if sys.platform == "linux":
-        # The thread that started this one waits for it, so this is when the whole of the parent is gone.
+        # Sent when the parent's thread ends; that thread waits for this process, so it ends with the parent.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         folder = (Path(options.folder),) if options.folder else ()
         readable, listed = programs()
@@ -97,7 +152,7 @@ def _limit_resources(options: ReadOptions) -> None:
     seconds = math.ceil(options.limits.wall_seconds) + 1
     for kind, soft, most in (
         (resource.RLIMIT_AS, options.limits.memory_bytes, options.limits.memory_bytes),
-        (resource.RLIMIT_CPU, seconds, seconds + 1),  # first a signal that tells why, then the end
+        (resource.RLIMIT_CPU, seconds, seconds + 1),  # a signal that gives the reason, then the end
         (resource.RLIMIT_FSIZE, *[FILE_BYTES if options.folder else 0] * 2),
         (resource.RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES),
         (resource.RLIMIT_CORE, 0, 0),
@@ -111,7 +166,7 @@ def _limit_resources(options: ReadOptions) -> None:
 
 
 def _own_stdout() -> IO[bytes]:
-    """Keep the pipe for the protocol: what a C library prints goes to stderr."""
+    """Reserve the pipe for the protocol: output of C libraries goes to stderr."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return out

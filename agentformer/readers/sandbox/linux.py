@@ -1,8 +1,4 @@
-"""System calls that a reader never makes, refused by Linux itself (seccomp): no network, no other process.
-
-The filter holds for native code too, and for whatever the reader starts. It is a list of what is refused: a list of
-what is allowed would break with each new C library. A refused call fails with EPERM.
-"""
+"""Confine a reader on Linux: Landlock restricts files, seccomp restricts system calls."""
 
 from __future__ import annotations
 
@@ -12,9 +8,72 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
+_CREATE, _ADD, _RESTRICT = 444, 445, 446  # numbers of the system calls, equal on all machines
+_VERSION, _PATH_BENEATH, _PR_SET_NO_NEW_PRIVS = 1, 1, 38
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15  # rights that apply to a file
+_ALL_SIGNALS_AND_SOCKETS = 3  # no signals to, and no abstract sockets of, other processes
+
+
+def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
+    """Restrict this process and its children to the given files and folders, until they end (Landlock).
+
+    Open files stay open. In `listed` folders only names can be read. Return False if the system does not support it.
+    """
+    version = _call(_CREATE, None, 0, _VERSION)
+    if version < 1:
+        return False
+    handled = _rights(version)
+    scoped = _ALL_SIGNALS_AND_SOCKETS if version >= 6 else 0
+    attributes = struct.pack("=QQQ", handled, 0, scoped)[: 24 if version >= 6 else 8]
+    rules = _call(_CREATE, attributes, len(attributes), 0)
+    if rules < 0:
+        return False
+    try:
+        for path in readable:
+            _allow(rules, path, _READ)
+        for path in listed:
+            _allow(rules, path, _READ_DIR)
+        for path in writable:
+            _allow(rules, path, handled)
+        if ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, *[ctypes.c_ulong(n) for n in (1, 0, 0, 0)]):
+            return False
+        return _call(_RESTRICT, rules, 0) == 0
+    finally:
+        os.close(rules)
+
+
+def _rights(version: int) -> int:
+    """Return all file rights of this Landlock version."""
+    known = 13 if version == 1 else 14 if version == 2 else 15 if version < 5 else 16
+    return (1 << known) - 1
+
+
+def _allow(rules: int, path: Path, rights: int) -> None:
+    try:
+        there = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        rights = rights if path.is_dir() else rights & _FILES
+        _call(_ADD, rules, _PATH_BENEATH, struct.pack("=Qi", rights, there), 0)
+    finally:
+        os.close(there)
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    """Make a system call; -1 if it is refused or unknown."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
+    return int(call(ctypes.c_long(number), *words))
+
+
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # offsets in the kernel's `struct seccomp_data`
@@ -22,23 +81,24 @@ _X32 = 0x40000000  # a second table of calls on x86-64
 _NEW_NAMESPACES, _NEW_THREAD = 0x7E020000, 0x00010000  # CLONE_NEW*, CLONE_THREAD
 _PR_SET_PDEATHSIG = 1
 
-# Name -> numbers on x86-64 and arm64 (-1: it does not exist there).
+# Refused system calls: name -> numbers on x86-64 and arm64 (-1: does not exist). A list of allowed calls would break
+# with each new C library.
 _REFUSED = {
-    # The network, and io_uring, which could reach it unseen.
+    # The network, and io_uring, which could use it unseen.
     **{"socket": (41, 198), "socketpair": (53, 199), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201)},
     **{"accept": (43, 202), "accept4": (288, 242), "sendto": (44, 206), "sendmsg": (46, 211), "sendmmsg": (307, 269)},
     **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
-    # Other processes: to look into them, to signal them, and to leave the group that is ended with the reader.
+    # Other processes: inspecting and signalling them, and leaving the group that is ended with the reader.
     **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)},
     **{"pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "tkill": (200, 130)},
     **{"rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "setsid": (112, 157), "setpgid": (109, 154)},
     **{"setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setscheduler": (144, 119)},
     **{"sched_setparam": (142, 118), "sched_setattr": (314, 274), "sched_setaffinity": (203, 122)},
-    # Memory and messages that processes share by a number or a name.
+    # Shared memory and messages.
     **{"shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semctl": (66, 191)},
     **{"semop": (65, 193), "semtimedop": (220, 192), "msgget": (68, 186), "msgctl": (71, 187), "msgsnd": (69, 189)},
     **{"msgrcv": (70, 188), "mq_open": (240, 180), "mq_unlink": (241, 181)},
-    # Names, rights and times of files, which Landlock does not cover, and their length, which it did not at first.
+    # Names, rights, times and length of files, which Landlock does not cover in all versions.
     **{"truncate": (76, 45), "utimensat": (280, 88), "utime": (132, -1), "utimes": (235, -1), "futimesat": (261, -1)},
     **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "setxattrat": (463, 463)},
     **{"removexattrat": (466, 466), "file_setattr": (469, 469)},
@@ -54,7 +114,7 @@ _REFUSED = {
     **{"kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273), "reboot": (169, 142)},
     **{"settimeofday": (164, 170), "clock_settime": (227, 112), "sethostname": (170, 161), "swapon": (167, 224)},
 }
-_STARTS = {"execve": (59, 221), "execveat": (322, 281), "fork": (57, -1), "vfork": (58, -1)}  # for tesseract alone
+_STARTS = {"execve": (59, 221), "execveat": (322, 281), "fork": (57, -1), "vfork": (58, -1)}  # tesseract needs these
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _KILL_CALL, _TGKILL, _PRLIMIT, _PRCTL = (62, 129), (234, 131), (302, 261), (157, 167)
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -65,9 +125,12 @@ class _Program(ctypes.Structure):
 
 
 def refuse_calls(*, starts_programs: bool) -> bool:
-    """Filter this process and all that it starts, for good; False where this system has no such filter."""
+    """Refuse dangerous system calls of this process and its children, until they end (seccomp).
+
+    A refused call fails with EPERM. Return False if the system does not support it.
+    """
     machine = _MACHINES.get(platform.machine())
-    if machine is None or sys.maxsize < 1 << 32:  # a program of 32 bits makes other calls than the machine's own
+    if machine is None or sys.maxsize < 1 << 32:  # a 32-bit program has other call numbers
         return False
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
@@ -81,7 +144,7 @@ def refuse_calls(*, starts_programs: bool) -> bool:
 def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]:
     yield _step(_LOAD, _MACHINE_AT)
     yield _step(_JUMP_EQUAL, machine, 1, 0)
-    yield _step(_RETURN, _KILL)  # calls of another machine, such as of 32 bits, have other numbers
+    yield _step(_RETURN, _KILL)  # calls of another architecture have other numbers
     yield _step(_LOAD, _NUMBER_AT)
     yield _step(_JUMP_AT_LEAST, _X32, 0, 1)
     yield _step(_RETURN, _REFUSE | errno.EPERM)
@@ -89,17 +152,18 @@ def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]
     for numbers in refused.values():
         if numbers[column] >= 0:
             yield from _when(numbers[column], _REFUSE | errno.EPERM)
-    yield from _when(_CLONE3[column], _REFUSE | errno.ENOSYS)  # its flags cannot be seen; C libraries take `clone` then
+    # The flags of clone3 are invisible to the filter; C libraries fall back to `clone`.
+    yield from _when(_CLONE3[column], _REFUSE | errno.ENOSYS)
     if starts_programs:
         yield from _unless(_CLONE[column], _step(_JUMP_BITS, _NEW_NAMESPACES, 1, 0))
-    else:  # threads alone: a process of its own would not end with the one that asked
+    else:  # only threads: a process would not end with the reader
         yield from _unless(
             _CLONE[column], _step(_JUMP_BITS, _NEW_NAMESPACES, 2, 0), _step(_JUMP_BITS, _NEW_THREAD, 0, 1)
         )
     for call in (_KILL_CALL, _TGKILL):  # abort() signals itself
         yield from _unless(call[column], _step(_JUMP_EQUAL, os.getpid(), 0, 1))
-    yield from _unless(_PRLIMIT[column], _step(_JUMP_EQUAL, 0, 0, 1))  # of this process alone
-    yield from _unless(_PRCTL[column], _step(_JUMP_EQUAL, _PR_SET_PDEATHSIG, 1, 0))  # it ends with its parent
+    yield from _unless(_PRLIMIT[column], _step(_JUMP_EQUAL, 0, 0, 1))  # only for this process
+    yield from _unless(_PRCTL[column], _step(_JUMP_EQUAL, _PR_SET_PDEATHSIG, 1, 0))  # so that it ends with its parent
     yield _step(_RETURN, _ALLOW)
 
 
@@ -109,7 +173,7 @@ def _when(number: int, answer: int) -> Iterator[bytes]:
 
 
 def _unless(number: int, *tests: bytes) -> Iterator[bytes]:
-    """Refuse a call by its first argument: after `tests` it is allowed, and they jump over that step to refuse it."""
+    """Refuse a call by its first argument: `tests` jump over the step that allows it."""
     yield _step(_JUMP_EQUAL, number, 0, 3 + len(tests))
     yield _step(_LOAD, _FIRST_ARGUMENT_AT)
     yield from tests
@@ -118,5 +182,5 @@ def _unless(number: int, *tests: bytes) -> Iterator[bytes]:
 
 
 def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-    """One instruction: on a comparison, `yes` or `no` steps are left out."""
+    """Return one instruction; a comparison skips `yes` or `no` steps."""
     return struct.pack("=HBBI", code, yes, no, value)

@@ -1,31 +1,76 @@
-"""Text gathered block by block under headings, for formats that have structure but no pages."""
+"""Divide text into pages: by headings, or by length, for formats without pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from agentformer.readers.sections import page_of, parts_of
+from agentformer.errors import DocumentTooLarge, EmptyDocument
+from agentformer.readers.sandbox.limits import ReadLimits
 from agentformer.text.normalize import clean
-from agentformer.types import Heading, Page
+from agentformer.types import DocumentText, Heading, Page
+
+SECTION_CHARS = 40_000  # about 15 printed pages
+_BORDERS = ("\n\n", "\n", ". ", "。", " ")
+
+
+def parts_of(text: str, size: int = SECTION_CHARS) -> Iterator[str]:
+    """Yield `text` in parts of at most `size` code points, cut at the best border in the second half of a part."""
+    start = 0
+    while len(text) - start > size:
+        end = start + size
+        for border in _BORDERS:
+            at = text.rfind(border, start + size // 2, end)
+            if at >= 0:
+                end = at + len(border)
+                break
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def page_of(number: int, text: str, label: str = "", headings: tuple[Heading, ...] = (), method: str = "text") -> Page:
+    """Return a page; one without visible text has the status `no_text`."""
+    if text.strip():
+        return Page(number, text, label, headings=headings, method=method)
+    return Page(number, "", label, status="no_text", reason="blank", method=method)
+
+
+def document_of(media_type: str, pages: Iterable[Page], limits: ReadLimits, title: str = "") -> DocumentText:
+    """Return the document. Raises `DocumentTooLarge` above the limits, and `EmptyDocument` without visible text."""
+    accepted: list[Page] = []
+    chars = 0
+    for page in pages:
+        chars += len(page.text)
+        if chars > limits.max_chars:
+            raise DocumentTooLarge(f"the text has more than {limits.max_chars:,} characters; split the file")
+        if len(accepted) >= limits.max_pages:
+            raise DocumentTooLarge(f"the file has more than {limits.max_pages:,} sections; split it")
+        accepted.append(page)
+    if not any(page.status == "text" for page in accepted):
+        raise EmptyDocument("the file contains no text, only blanks")
+    return DocumentText(media_type, tuple(accepted), title)
+
 
 PATH_SEPARATOR = " > "
-MIN_SECTION = 1_500  # small sections share a page, so that a heading with one line is no page of its own
+MIN_SECTION = 1_500  # code points; smaller sections share a page
 
 
 class OutlineBuilder:
-    """Takes text in reading order and gives pages, each beginning at a heading where that is possible."""
+    """Collects text in reading order and divides it into pages that begin at headings where possible."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[tuple[tuple[int, str], ...], list[str]]] = [((), [])]
         self._path: tuple[tuple[int, str], ...] = ()
 
     def heading(self, title: str, level: int) -> None:
+        """Begin a section under a heading of `level` (from 1); an empty title is ignored."""
         if not title:
             return
         self._path = (*(entry for entry in self._path if entry[0] < level), (level, title))
         self._blocks.append((self._path, [title, "\n\n"]))
 
     def text(self, text: str, *, verbatim: bool = False) -> None:
+        """Append text to the current line; unless `verbatim`, spaces at its start collapse."""
         parts = self._blocks[-1][1]
         at_line_start = not parts or parts[-1].endswith("\n")
         if not verbatim and (at_line_start or parts[-1].endswith(" ")):
@@ -45,11 +90,13 @@ class OutlineBuilder:
         parts.append("\n" if tail.endswith("\n") else end)
 
     def cell(self) -> None:
+        """Separate two cells of a table row."""
         parts = self._blocks[-1][1]
         if parts and not parts[-1].endswith("\n"):
             parts.append(" | ")
 
     def pages(self, method: str) -> Iterator[Page]:
+        """Yield the pages, numbered from 1; `method` names the parser."""
         number = 0
         for text, headings, label in self._merged():
             for index, part in enumerate(parts_of(text)):

@@ -1,0 +1,199 @@
+"""The layout of PDF pages: paragraphs, running headers and footers, and headings of the outline."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from agentformer.text.normalize import clean
+from agentformer.types import Heading, Page, Span
+
+GAP = 1.35  # times the usual line distance; paragraph spacing is 1.5 and more
+_INDENT = (0.7, 5.0)  # times the letter height: less is noise, more is another column
+_SENTENCE_ENDS = frozenset('.!?:;…"”’»)。！？')
+
+
+class Line(NamedTuple):
+    """A line of extracted text and its position; `y` grows upwards as in PDF. `height` 0 means unknown."""
+
+    text: str
+    x: float = 0.0
+    y: float = 0.0
+    height: float = 0.0
+    right: float = 0.0  # where its last character ends
+    last_y: float = 0.0  # of its last row, if a hyphen joined two rows
+
+
+def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
+    """Return the text with LF line ends, a blank line before each paragraph, and rows joined that a raised or lowered
+    character had split. Only white space changes."""
+    if lines is None or len(lines) < 2:
+        return text.replace("\r\n", "\n")
+    pitch = _pitch(lines)
+    parts = [lines[0].text]
+    for number in range(1, len(lines)):
+        previous, line = lines[number - 1], lines[number]
+        following = lines[number + 1] if number + 1 < len(lines) else None
+        same_row = _space_in_row(previous, line)
+        if same_row is not None:
+            parts.append(same_row)
+        else:
+            parts.append("\n\n" if pitch and _begins(previous, line, following, pitch) else "\n")
+        parts.append(line.text)
+    return "".join(parts)
+
+
+def _space_in_row(previous: Line, line: Line) -> str | None:
+    """Return the white space between two pieces of one row ("n" and its raised "2"); None if they are two rows."""
+    height = max(previous.height, line.height)
+    gap = line.x - previous.right
+    if not (previous.height and line.height) or abs(previous.last_y - line.y) > 0.5 * height:
+        return None
+    if not -0.3 * height < gap < 1.0 * height:
+        return None
+    return "" if gap < 0.12 * height else " "
+
+
+def _pitch(lines: Sequence[Line]) -> float:
+    """Return the usual distance between two lines of running text, 0 if there is none."""
+    steps = [
+        a.last_y - b.y
+        for a, b in pairwise(lines)
+        if a.height and b.height and 0.6 * b.height < a.last_y - b.y < 3.0 * b.height
+    ]
+    return median(steps) if len(steps) >= 2 else 0.0
+
+
+def _begins(previous: Line, line: Line, following: Line | None, pitch: float) -> bool:
+    if not (previous.height and line.height and previous.text.strip() and line.text.strip()):
+        return False
+    ended = previous.text.rstrip()[-1] in _SENTENCE_ENDS
+    starts_low = line.text.lstrip()[0].islower()
+    step = previous.last_y - line.y
+    if step < -pitch:  # the next column, whose first line may continue the sentence
+        return ended and not starts_low
+    if step > 2.0 * pitch:
+        return ended or not starts_low
+    if step > GAP * pitch:
+        return not starts_low
+    resized = abs(line.height - previous.height) > 0.15 * previous.height
+    if resized and step > 0.8 * pitch and not starts_low and not previous.text.rstrip().endswith(("-", ",", "\ufffe")):
+        return True
+    indent = line.x - previous.x
+    low, high = _INDENT
+    if not ended or starts_low or not low * line.height < indent < high * line.height:
+        return False
+    return following is None or not following.height or line.x - following.x > low * line.height
+
+
+_EDGE_LINES = 5  # a letterhead or report header of four lines and a rule
+_WINDOW = 6  # pages compared on each side; chapter headers change
+_LEAST = 3  # pages with the same line that make it a running line
+_NUMBER = re.compile(r"\d+|\b[ivxlc]+\b")
+_LETTERS = 12  # a line with so many letters is compared without its numbers; "Step 3" may be a slide's title
+_DATE = 6  # least length of a repeated line without letters, such as a date or a document number
+_MAX_LINE = 200
+
+
+def bodies(texts: Sequence[str]) -> list[Span | None]:
+    """Return the span of each page without running lines; None if that is the whole page or empty."""
+    lines = [_spans(text) for text in texts]
+    tops = [
+        [_line_keys(text, s, n) for s in spans[:_EDGE_LINES]]
+        for n, (text, spans) in enumerate(zip(texts, lines, strict=True))
+    ]
+    ends = [
+        [_line_keys(text, s, n) for s in spans[::-1][:_EDGE_LINES]]
+        for n, (text, spans) in enumerate(zip(texts, lines, strict=True))
+    ]
+    result: list[Span | None] = []
+    for page, (text, spans) in enumerate(zip(texts, lines, strict=True)):
+        above, below = _running(tops, page), _running(ends, page)
+        if above + below >= len(spans) or not above + below:
+            result.append(None)
+            continue
+        kept = spans[above : len(spans) - below]
+        result.append(Span(kept[0].start, kept[-1].end) if any(text[s.start : s.end].strip() for s in kept) else None)
+    return result
+
+
+def _spans(text: str) -> list[Span]:
+    return [Span(m.start(), m.end()) for m in re.finditer(r"\S[^\n]*", text)]
+
+
+def _line_keys(text: str, span: Span, page: int) -> frozenset[str]:
+    """Return the keys by which lines on different pages are equal: the text, the text with a number that grows with the
+    page number, and the text without numbers if it is long enough."""
+    line = " ".join(text[span.start : min(span.end, span.start + _MAX_LINE)].casefold().split())
+    pattern = _NUMBER.sub("#", line)
+    letters = sum(c.isalpha() for c in pattern)
+    keys = {f"={line}"} if letters or len(line) >= _DATE else set()
+    keys.update(f"{pattern}+{int(n) - page}" for n in _NUMBER.findall(line) if n.isdecimal() and len(n) < 7)
+    if letters >= _LETTERS:
+        keys.add(pattern)
+    return frozenset(keys)
+
+
+def _running(edges: Sequence[list[frozenset[str]]], page: int) -> int:
+    """Return the number of running lines from the edge of this page inwards."""
+    first, last = max(0, page - _WINDOW), min(len(edges), page + _WINDOW + 1)
+    seen: Counter[str] = Counter()
+    for other in edges[first:last]:
+        seen.update({key for keys in other for key in keys})
+    count = 0
+    for keys in edges[page]:
+        if not any(seen[key] >= _LEAST for key in keys):
+            break
+        count += 1
+    return count
+
+
+MAX_TITLE = 300
+MAX_LEVEL = 9
+
+
+@dataclass(frozen=True, slots=True)
+class OutlineEntry:
+    """An entry of the outline."""
+
+    page: int  # from 0
+    level: int  # from 1
+    title: str
+
+
+def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Page]:
+    """Return the pages with their outline entries as headings, in text order."""
+    by_page: dict[int, list[Heading]] = {}
+    for entry in outline:
+        title = " ".join(clean(entry.title).split())[:MAX_TITLE]
+        if title:
+            page = pages[entry.page]
+            earlier = by_page.get(entry.page)
+            after = earlier[-1].start + 1 if earlier and earlier[-1].start else 0
+            heading = Heading(title, min(entry.level, MAX_LEVEL), locate(title, page, after))
+            by_page.setdefault(entry.page, []).append(heading)
+    result = list(pages)
+    for number, headings in by_page.items():
+        ordered = tuple(sorted(headings, key=lambda h: h.start))
+        result[number] = replace(pages[number], headings=ordered)
+    return result
+
+
+def locate(title: str, page: Page, after: int = 0) -> int:
+    """Return the offset of the title on its page, at the start of a line if possible, else the start of the body.
+
+    A number before the title ("2.1") may be missing on the page or in the outline.
+    """
+    words = r"\s+".join(re.escape(word) for word in title.split())
+    bare = r"\s+".join(re.escape(word) for word in re.sub(r"^[\d.]+\s+", "", title).split())
+    for pattern in (rf"(?m)^[ \t]*(?:[\dA-Z.]+\s+)?({words})", rf"(?m)^[ \t]*(?:[\dA-Z.]+\s+)?({bare})", f"({words})"):
+        for start in (after, 0):
+            match = re.compile(pattern, re.IGNORECASE).search(page.text, start)
+            if match:
+                return match.start() + len(match.group()) - len(match.group().lstrip())
+    return page.body.start if page.body else 0
