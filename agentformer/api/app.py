@@ -1,4 +1,4 @@
-"""The Flask application, and the extension by which one that exists already mounts the same endpoints."""
+"""The Flask application, and the extension that adds its endpoints to an existing application."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from flask import Blueprint, Flask
 from agentformer.access.grant import Grant
 from agentformer.api.auth import Guard
 from agentformer.api.docs_page import add_docs_page
-from agentformer.api.documents import add_documents
+from agentformer.api.documents import add_documents, add_questions
 from agentformer.api.health import add_health
 from agentformer.api.jobs import add_jobs
-from agentformer.api.memory import add_memory
+from agentformer.api.memory.core import add_core_blocks
+from agentformer.api.memory.entries import add_entries
+from agentformer.api.memory.search import add_maintenance, add_search
+from agentformer.api.metrics import add_metrics
 from agentformer.api.openapi import add_openapi
-from agentformer.api.operations import Operations
-from agentformer.api.problems import handle_errors
-from agentformer.api.questions import add_questions
-from agentformer.api.thread_limit import ThreadLimit
+from agentformer.api.operations import Operations, ThreadLimit
+from agentformer.api.response import handle_errors
 from agentformer.api.tools import add_tools
 from agentformer.api.uploads import add_uploads, upload_jobs
 from agentformer.errors import InvalidInput
@@ -38,8 +39,10 @@ class _Mounted:
 
 
 def create_app(settings: Settings) -> Flask:
-    """An application that serves one memory. Its `extensions["agentformer"]` is the opened `AgentFormer`. Raises what
-    opening a memory raises, and `InvalidInput` for settings that name no hosts or origins."""
+    """Return an application that serves one memory; `extensions["agentformer"]` is the opened `AgentFormer`.
+
+    Raises the errors of opening the memory, and `InvalidInput` for settings with invalid hosts or origins.
+    """
     app = Flask(_NAME, static_folder=None)
     memory = AgentFormer(settings)
     try:
@@ -53,36 +56,35 @@ def create_app(settings: Settings) -> Flask:
 def init_app(
     app: Flask, memory: AgentFormer, *, url_prefix: str = "", authorize: Callable[[], Grant] | None = None
 ) -> None:
-    """Mount the endpoints on an application that exists already, below `url_prefix`. The application's own pages and
-    error handlers stay as they are.
+    """Add the endpoints to an existing application, below `url_prefix`. Its own pages and error handlers stay.
 
-    With `authorize` the application decides who asks: it is called for each request, and raises `Unauthenticated`.
-    Without it, the keys of the memory decide. Raises `InvalidInput`.
+    With `authorize`, the application authenticates: it is called for each request, and raises `Unauthenticated`.
+    Without it, the keys of the memory are required. Raises `InvalidInput`.
     """
-    _mount(app, memory, Guard(memory, authorize=authorize), _checked(url_prefix), whole=False)
+    _mount(app, memory, Guard(memory, authorize=authorize), _checked_prefix(url_prefix), whole=False)
 
 
 def stop_jobs(app: Flask) -> None:
-    """Break running jobs off, and end the streams that follow them; does not wait. For a server that is told to end,
-    before it waits for its last requests."""
+    """Interrupt running jobs and end the streams that follow them, without waiting. For a server that is about to wait
+    for its last requests."""
     for mounted in app.extensions.get(_MOUNTED, ()):
         mounted.jobs.stop()
 
 
 def close_app(app: Flask) -> None:
-    """Stop the jobs of every memory that is mounted, and close it. What has not ended goes on with the next start."""
+    """Stop the jobs of every mounted memory, and close it. Unfinished jobs continue after the next start."""
     for mounted in app.extensions.get(_MOUNTED, ()):
         mounted.jobs.close()
         mounted.memory.close()
 
 
 def _mount(app: Flask, memory: AgentFormer, guard: Guard, prefix: str, *, whole: bool) -> None:
-    """`whole`: the application is all ours, so that unknown paths are answered like everything else."""
+    """Add the endpoints. `whole`: the application has no other pages, so checks and errors cover unknown paths too."""
     blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
     jobs = upload_jobs(memory.ready())
     try:
-        room = ThreadLimit(memory.settings.threads - 1 if whole else sys.maxsize)  # a host has threads of its own
-        _declare(Operations(blueprint, guard.authorize, room), memory, jobs, prefix)
+        threads = ThreadLimit(memory.settings.threads - 1 if whole else sys.maxsize)  # a host limits its own threads
+        _declare(Operations(blueprint, guard.authorize, threads), memory, jobs, prefix)
         handle_errors(app if whole else blueprint)
         guard.protect(app if whole else blueprint)
         app.register_blueprint(blueprint)
@@ -94,20 +96,24 @@ def _mount(app: Flask, memory: AgentFormer, guard: Guard, prefix: str, *, whole:
 
 
 def _declare(operations: Operations, memory: AgentFormer, jobs: Jobs, prefix: str) -> None:
-    """Every endpoint, in the order in which the OpenAPI document and its page have them."""
+    """Declare every endpoint, in the order of the OpenAPI document."""
     add_uploads(operations, memory, jobs)
     add_questions(operations, memory)
     add_documents(operations, memory)
     add_jobs(operations, memory, jobs)
-    add_memory(operations, memory)
+    add_entries(operations, memory)
+    add_search(operations, memory)
+    add_core_blocks(operations, memory)
+    add_maintenance(operations, memory)
     add_tools(operations, memory)
     add_health(operations, memory)
+    add_metrics(operations, memory)
     add_docs_page(operations, add_openapi(operations, prefix))
     operations.complete()
 
 
-def _checked(prefix: str) -> str:
-    """A prefix without its last slash."""
+def _checked_prefix(prefix: str) -> str:
+    """Return a prefix without its last slash. Raises `InvalidInput`."""
     if prefix.strip("/") and (not prefix.startswith("/") or "<" in prefix):
         raise InvalidInput("url_prefix", f"must be a path such as /memory, got {prefix[:80]!r}")
     return prefix.rstrip("/")

@@ -1,11 +1,13 @@
-"""`/docs`: the OpenAPI document as one page for people. It has no script and fetches nothing."""
+"""`/docs`: the OpenAPI document as an HTML page, without scripts and external resources."""
 
 from __future__ import annotations
 
 import base64
 import functools
 import hashlib
+import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +17,9 @@ from flask import Response, request
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
-from agentformer.api.examples import curl
-from agentformer.api.openapi import Schema
-from agentformer.api.operations import Operations
-from agentformer.api.problems import PROBLEM
+from agentformer.api.openapi import FORM, JSON, Schema
+from agentformer.api.operations import Operation, Operations
+from agentformer.http.problems import PROBLEM
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _HTML = "text/html"
@@ -26,7 +27,7 @@ _HTML = "text/html"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A parameter, a field or an answer: its type in words, and the models that it speaks of."""
+    """A parameter, a field or a response, with its type in words and the names of its models."""
 
     name: str
     kind: str
@@ -36,7 +37,7 @@ class Row:
 
 
 def add_docs_page(operations: Operations, document: Callable[[], Schema]) -> None:
-    """Declare `/docs`; `document` makes the OpenAPI document for the request that is being answered."""
+    """Declare `/docs`. `document` makes the OpenAPI document for the current request."""
     css = (_TEMPLATES / "docs.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -48,22 +49,23 @@ def add_docs_page(operations: Operations, document: Callable[[], Schema]) -> Non
         environment.filters["code"] = _code
         return environment.get_template("docs.html")
 
-    @operations.declare("GET", "/docs", right=None, returns={200: (_HTML,)}, tag="server")
+    @operations.declare(Operation(method="GET", path="/docs", right=None, returns={200: (_HTML,)}, tag="server"))
     def docs() -> Response:
-        """This interface as a page to read."""
+        """Return this interface as an HTML page."""
         page = template().render(css=Markup(css), **_page(document(), request.host_url.rstrip("/")))  # noqa: S704 - ours
         return Response(page, headers=headers, content_type=f"{_HTML}; charset=utf-8")
 
 
 def _page(document: Schema, host: str) -> dict[str, Any]:
+    """Return the variables of the template."""
     base = document["servers"][0]["url"].rstrip("/")
     shared = document["components"]["schemas"]
     tags: dict[str, list[dict[str, Any]]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            told = _endpoint(operation, shared)
-            example = curl(method.upper(), f"{host}{base}{path}", operation, shared)
-            tags[operation["tags"][0]].append({**told, "method": method.upper(), "path": path, "curl": example})
+            example = _curl(method.upper(), f"{host}{base}{path}", operation, shared)
+            endpoint = {**_endpoint(operation, shared), "method": method.upper(), "path": path, "curl": example}
+            tags[operation["tags"][0]].append(endpoint)
     info = document["info"]
     return {
         "title": info["title"],
@@ -82,28 +84,29 @@ def _endpoint(operation: Schema, shared: Mapping[str, Schema]) -> dict[str, Any]
     content = operation.get("requestBody", {}).get("content", {})
     body_type = next(iter(content), "")
     schema: Schema = content[body_type]["schema"] if body_type else {}
-    answers = operation["responses"].items()
+    responses = operation["responses"].items()
+    problems = {status for status, response in responses if PROBLEM in response.get("content", {})}
     return {
         "id": operation["operationId"],
         "summary": operation["summary"],
         "description": operation["description"],
         "parameters": [
-            _row(each["name"], {**each["schema"], "description": each.get("description", "")}, each["required"])
-            for each in operation["parameters"]
+            _row(item["name"], {**item["schema"], "description": item.get("description", "")}, item["required"])
+            for item in operation["parameters"]
         ],
         "body_type": body_type,
         "fields": [*_fields(shared[_model(schema)] if "$ref" in schema else schema)],
-        "answers": [_answer(status, answer) for status, answer in answers if PROBLEM not in answer.get("content", {})],
-        "problems": [status for status, answer in answers if PROBLEM in answer.get("content", {}) and status.isdigit()],
+        "responses": [_response(status, response) for status, response in responses if status not in problems],
+        "problems": [status for status, _ in responses if status in problems and status.isdigit()],
     }
 
 
-def _answer(status: str, answer: Schema) -> dict[str, Any]:
-    content = answer.get("content", {})
-    schemas = [each["schema"] for each in content.values() if "schema" in each]
+def _response(status: str, response: Schema) -> dict[str, Any]:
+    content = response.get("content", {})
+    schemas = [item["schema"] for item in content.values() if "schema" in item]
     return {
         "status": status,
-        "description": answer["description"],
+        "description": response["description"],
         "types": ", ".join(content),
         "kind": "",
         "models": tuple(dict.fromkeys(name for schema in schemas for name in _models(schema))),
@@ -120,11 +123,11 @@ def _row(name: str, schema: Schema, required: bool) -> Row:
 
 
 def _kind(schema: Schema) -> str:
-    """The type in a few words, with its bounds."""
+    """Return the type in a few words, with its bounds."""
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(each) for each in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(_kind(choice) for choice in schema["anyOf"]))
     if "enum" in schema:
-        return ", ".join(str(each) for each in schema["enum"])
+        return ", ".join(str(value) for value in schema["enum"])
     if "const" in schema:
         return str(schema["const"])
     if schema.get("type") == "array":
@@ -147,22 +150,66 @@ def _bounds(schema: Schema, least: str, most: str) -> str:
 
 
 def _code(text: str) -> Markup:
-    """What stands between backticks, as code."""
+    """Convert text between backticks to code."""
     parts = [escape(part) for part in text.split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))
 
 
 def _models(schema: Any) -> Iterator[str]:
-    """The names of all models that a schema refers to."""
+    """Yield the names of all models that a schema refers to."""
     if isinstance(schema, list):
-        for each in schema:
-            yield from _models(each)
+        for item in schema:
+            yield from _models(item)
     elif isinstance(schema, Mapping):
         if "$ref" in schema:
             yield _model(schema)
-        for each in schema.values():
-            yield from _models(each)
+        for item in schema.values():
+            yield from _models(item)
 
 
 def _model(schema: Mapping[str, Any]) -> str:
     return re.sub(r".*/", "", str(schema["$ref"]))
+
+
+def _curl(method: str, url: str, operation: Schema, shared: Mapping[str, Schema]) -> str:
+    """Return an example call with the required values only. Path parameters are placeholders in capitals."""
+    address = re.sub(r"{(\w+)}", lambda match: match[1].upper(), url)
+    query = [item for item in operation["parameters"] if item["in"] == "query" and item["required"]]
+    if query:
+        address += "?" + "&".join(f"{item['name']}={_plain(_example(item['schema'], shared))}" for item in query)
+    words = ["curl", "-sS", *(() if method == "GET" else ("-X", method)), address]
+    content = operation.get("requestBody", {}).get("content", {})
+    if FORM in content:
+        words = ["curl", "-sS", address, "-F", "file=@report.pdf"]
+    elif JSON in content:
+        body = json.dumps(_example(content[JSON]["schema"], shared), ensure_ascii=False)
+        words = [*words, "-H", f"Content-Type: {JSON}", "-d", body]
+    return shlex.join(words)
+
+
+def _example(schema: Schema, shared: Mapping[str, Schema]) -> Any:
+    """Return a value that matches a schema: its own example, else the simplest one."""
+    if "$ref" in schema:
+        return _example(shared[schema["$ref"].rpartition("/")[2]], shared)
+    for name in ("examples", "enum"):
+        if schema.get(name):
+            return schema[name][0]
+    for name in ("const", "default"):
+        if schema.get(name) is not None:
+            return schema[name]
+    if choices := schema.get("anyOf"):
+        return _example(choices[0], shared)
+    kind = schema.get("type")
+    if kind == "object":
+        properties = schema.get("properties", {})
+        names = schema.get("required") or [*properties][: schema.get("minProperties", 0)]
+        return {name: _example(properties[name], shared) for name in names if name in properties}
+    if kind == "array":
+        return [_example(schema.get("items", {}), shared)]
+    return {"integer": schema.get("minimum", 1), "number": schema.get("minimum", 0.5), "boolean": True}.get(
+        str(kind), "..."
+    )
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

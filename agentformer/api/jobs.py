@@ -1,91 +1,138 @@
-"""Endpoints of jobs: look, follow, list, cancel."""
+"""Endpoints of jobs: uploads that continue after the response to their request."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
-from flask import Response, request
+from flask import Response
+from pydantic import Field
 
 from agentformer.access.grant import Grant
-from agentformer.api.models import jobs as models
-from agentformer.api.operations import Operations
-from agentformer.api.response import reply
-from agentformer.api.streaming import EVENT_STREAM, stream_of
+from agentformer.api.documents import accepts_events
+from agentformer.api.models import NEXT, Cursor, Limit, Namespace, ResponseModel
+from agentformer.api.models.documents import Document
+from agentformer.api.operations import Operation, Operations
+from agentformer.api.request import ParameterModel
+from agentformer.api.response import EVENT_STREAM, Event, reply, stream
 from agentformer.errors import Busy, NotFound
 from agentformer.factory import AgentFormer
-from agentformer.jobs.queue import Jobs
-from agentformer.jobs.store import Job
+from agentformer.jobs.queue import Jobs as JobQueue
+from agentformer.jobs.store import Job as UploadJob
 
-ONE_JOB = "/api/jobs/{job_id}"
+JOB = "/api/jobs/{job_id}"
 _TAG = "jobs"
-_ACCEPT = {"Accept": f"`{EVENT_STREAM}`: events `progress` while the job goes on, and last `done` with the job."}
-_LOOK = 0.5  # seconds between looks at a job that is followed; it may be another process that works on it
-_SILENCE = 6  # looks without news, after which a comment goes out
-_BROKE_OFF = "This stream broke off by an error of this server; the job goes on. Ask again."
-
-Event = tuple[str, Mapping[str, Any]]
+_ACCEPT = {"Accept": f"`{EVENT_STREAM}`: events `progress` while the job runs, and last `done` with the job."}
+_POLL_SECONDS = 0.5  # between looks at a job that is followed: another process may run it
+_SILENT_POLLS = 6  # without a change, before a comment is sent
+_INTERRUPTED = "This stream was interrupted by a server error. The job continues. Ask again."
 
 
-def add_jobs(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
+class JobsParameters(ParameterModel):
+    """A page of jobs."""
+
+    namespace: Namespace = Field(default=None, description="The namespace. Default: all namespaces of the key.")
+    limit: Limit = 100
+    after: Cursor = ""
+
+
+class JobProgress(ResponseModel):
+    """The progress of a job. Windows are the units of embedding; their total grows with each file that is read."""
+
+    files_done: int
+    files: int
+    windows_done: int
+    windows: int
+
+
+class Job(ResponseModel):
+    """An accepted upload. It is stored on the server's disk, and continues after a restart."""
+
+    id: str
+    state: Literal["queued", "running", "done", "failed", "cancelled"] = Field(
+        description="`failed`: no file could be stored as a document. The last three are final."
+    )
+    cancelling: bool = Field(description="True as soon as the job is cancelled, until it ends.")
+    reason: str = Field(description="The reason why the job failed or waits.")
+    namespace: str
+    created_at: str = Field(description="ISO 8601 in UTC.")
+    updated_at: str = Field(description="ISO 8601 in UTC.")
+    progress: JobProgress
+    documents: list[Document] = Field(description="The results of the finished files, in order.")
+
+
+class Jobs(ResponseModel):
+    """A page of jobs, newest first."""
+
+    jobs: list[Job]
+    next: str | None = Field(description=NEXT)
+
+
+def add_jobs(operations: Operations, af: AgentFormer, jobs: JobQueue) -> None:
+    """Declare the endpoints. Streams may block a quarter of the server's threads."""
     _add_list(operations, jobs)
-    _add_one(operations, jobs, threading.BoundedSemaphore(max(1, af.settings.threads // 4)))
+    _add_get(operations, jobs, threading.BoundedSemaphore(max(1, af.settings.threads // 4)))
     _add_cancel(operations, jobs)
 
 
-def _add_list(operations: Operations, jobs: Jobs) -> None:
-    @operations.declare("GET", "/api/jobs", right="read", query=models.JobsAsked, returns={200: models.Jobs}, tag=_TAG)
-    def listed(grant: Grant, query: models.JobsAsked) -> Response:
+def _add_list(operations: Operations, jobs: JobQueue) -> None:
+    @operations.declare(
+        Operation(method="GET", path="/api/jobs", right="read", query=JobsParameters, returns={200: Jobs}, tag=_TAG)
+    )
+    def list_jobs(grant: Grant, query: JobsParameters) -> Response:
         """List jobs, newest first."""
         namespaces = grant.namespaces if query.namespace is None else (grant.namespace(query.namespace),)
         page = [job.as_json() for job in jobs.page(namespaces, after=query.after, limit=query.limit)]
         return reply({"jobs": page, "next": page[-1]["id"] if len(page) == query.limit else None})
 
 
-def _add_one(operations: Operations, jobs: Jobs, followers: threading.BoundedSemaphore) -> None:
-    """`followers` bounds how many of the server's threads are held by streams."""
-
+def _add_get(operations: Operations, jobs: JobQueue, followers: threading.BoundedSemaphore) -> None:
     @operations.declare(
-        "GET",
-        ONE_JOB,
-        right="read",
-        headers=_ACCEPT,
-        returns={200: (models.Job, EVENT_STREAM)},
-        faults=(429,),
-        tag=_TAG,
+        Operation(
+            method="GET",
+            path=JOB,
+            right="read",
+            headers=_ACCEPT,
+            returns={200: (Job, EVENT_STREAM)},
+            errors=(429,),
+            tag=_TAG,
+        )
     )
-    def one(grant: Grant, job_id: str) -> Response:
-        """Tell how far a job is."""
-        job = _seen(jobs, grant, job_id)
-        if request.accept_mimetypes.best_match(["application/json", EVENT_STREAM]) != EVENT_STREAM:
+    def get_job(grant: Grant, job_id: str) -> Response:
+        """Return the state of a job, or stream its progress."""
+        job = _find(jobs, grant, job_id)
+        if not accepts_events():
             return reply(job.as_json())
         if not followers.acquire(blocking=False):
-            raise Busy("threads", "too many follow jobs here already; ask for JSON from time to time", 5)
+            message = "Server busy: too many clients follow jobs. Poll with JSON instead, or retry after 5 s."
+            raise Busy("threads", message, 5)
         try:
-            stream = operations.room.answer(lambda: stream_of(_events(jobs, job), _BROKE_OFF))
+            response = operations.threads.run(lambda: stream(_events(jobs, job), _INTERRUPTED))
         except BaseException:
             followers.release()
             raise
-        stream.call_on_close(followers.release)
-        return stream
+        response.call_on_close(followers.release)
+        return response
 
 
-def _add_cancel(operations: Operations, jobs: Jobs) -> None:
-    @operations.declare("DELETE", ONE_JOB, right="write", returns={200: models.Job, 204: None}, faults=(409,), tag=_TAG)
-    def cancel(grant: Grant, job_id: str) -> Response:
+def _add_cancel(operations: Operations, jobs: JobQueue) -> None:
+    @operations.declare(
+        Operation(method="DELETE", path=JOB, right="write", returns={200: Job, 204: None}, errors=(409,), tag=_TAG)
+    )
+    def cancel_job(grant: Grant, job_id: str) -> Response:
         """Cancel a job.
 
-        One that waits ends at once; one that runs, with its next file or batch. Documents that are stored stay. A job
-        that has ended is a conflict. 204 for a key that may not read.
+        A queued job ends at once, a running one with its next file or batch. Stored documents stay. A job that has
+        ended is a conflict. 204 for a key without the right to read.
         """
-        job = jobs.cancel(_seen(jobs, grant, job_id).id)
+        job = jobs.cancel(_find(jobs, grant, job_id).id)
         return reply(job.as_json()) if grant.may("read") else Response(status=204)
 
 
-def _seen(jobs: Jobs, grant: Grant, job_id: str) -> Job:
-    """The job, if its namespace is reached; else the same `NotFound` as for one that is not there."""
+def _find(jobs: JobQueue, grant: Grant, job_id: str) -> UploadJob:
+    """Return a job. Raises `NotFound`, with the same message for one that the grant does not reach."""
     with suppress(NotFound):
         job = jobs.get(job_id)
         if grant.reaches(job.task.namespace):
@@ -93,20 +140,20 @@ def _seen(jobs: Jobs, grant: Grant, job_id: str) -> Job:
     raise NotFound(f"there is no job {job_id:.80}")
 
 
-def _events(jobs: Jobs, job: Job) -> Generator[Event | None, None, None]:
-    """`progress` with every change, None in a silence, and last `done`; nothing more where the server stops, since
-    another process goes on with the job then."""
-    told: Mapping[str, Any] = {}
-    silent = 0
+def _events(jobs: JobQueue, job: UploadJob) -> Generator[Event | None, None, None]:
+    """Yield `progress` with every change, None in a silence, and last `done`. If the server stops, yield nothing more:
+    the job continues in another process."""
+    last: Mapping[str, Any] = {}
+    unchanged = 0
     while not job.ended:
         state = {"id": job.id, "state": job.state, "cancelling": job.cancelling, "progress": job.progress()}
-        silent = 0 if state != told else silent + 1
-        if not silent:
+        unchanged = 0 if state != last else unchanged + 1
+        if not unchanged:
             yield "progress", state
-        elif silent % _SILENCE == 0:
+        elif unchanged % _SILENT_POLLS == 0:
             yield None
-        told = state
-        if jobs.stopped(_LOOK):
+        last = state
+        if jobs.stopped(_POLL_SECONDS):
             return
         job = jobs.get(job.id)
     yield "done", job.as_json()

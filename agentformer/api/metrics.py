@@ -1,4 +1,4 @@
-"""`GET /metrics`: what the providers were asked and what is stored, as Prometheus reads it."""
+"""`GET /metrics`: calls of providers and sizes of stores, for Prometheus."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Protocol
 from flask import Response
 
 from agentformer.access.grant import Grant
-from agentformer.api.operations import Operations
+from agentformer.api.operations import Operation, Operations
 from agentformer.errors import MissingExtra
 from agentformer.settings import Settings
 
 _LABELS = ("role", "provider", "model")
 _PREFIX = "agentformer_provider"
-_ALIAS = "hierarchical"  # of a backend that is listed under its own name too
+_ALIAS = "hierarchical"  # another name for a backend that is also listed under its own name
 
 
 class _Backend(Protocol):
@@ -22,7 +22,7 @@ class _Backend(Protocol):
 
 
 class Measured(Protocol):
-    """What is measured: an opened memory."""
+    """The source of the metrics: an opened memory."""
 
     @property
     def settings(self) -> Settings: ...
@@ -31,23 +31,29 @@ class Measured(Protocol):
     def backend(self) -> _Backend: ...
 
     def usage(self) -> Mapping[str, Mapping[str, Any]]:
-        """`ROLE PROVIDER:MODEL ADDRESS` (without an address where there is none) -> counts since the start."""
+        """Return counts since the start by `ROLE PROVIDER:MODEL ADDRESS`; some keys have no address."""
         ...
 
 
 def add_metrics(operations: Operations, memory: Measured) -> None:
-    @operations.declare("GET", "/metrics", right="admin", returns={200: ("text/plain",)}, faults=(501,), tag="server")
-    def metrics(grant: Grant) -> Response:
-        """Counters of each embedder and language model, and gauges of each backend, as Prometheus reads them.
+    """Declare the endpoint."""
 
-        Of the process that answers, over every namespace. A key that is bound to namespaces may not ask.
+    @operations.declare(
+        Operation(
+            method="GET", path="/metrics", right="admin", returns={200: ("text/plain",)}, errors=(501,), tag="server"
+        )
+    )
+    def metrics(grant: Grant) -> Response:
+        """Return counters of each embedder and language model, and gauges of each backend, for Prometheus.
+
+        For the process that answers, over all namespaces. Refused for a key that is limited to namespaces.
         """
         grant.require_all_namespaces()
         return _page(memory)
 
 
 def _page(memory: Measured) -> Response:
-    """All metrics, read now. The registry is its own, so that those of a host application stay apart."""
+    """Return the current metrics, from a registry of their own, so that metrics of a host application stay out."""
     try:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
         from prometheus_client.core import Metric
@@ -55,41 +61,41 @@ def _page(memory: Measured) -> Response:
     except ImportError as error:
         raise MissingExtra("metrics", "GET /metrics", error) from None
 
-    class Now(Collector):
+    class Current(Collector):
         def collect(self) -> Iterator[Metric]:
-            yield from _provider_metrics(_summed(memory.usage()))
+            yield from _provider_metrics(_by_labels(memory.usage()))
             yield from _store_metrics(_stores(memory.settings.backend, memory.backend.status()))
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Now())
+    registry.register(Current())
     return Response(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 
 def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) -> Iterator[Any]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    calls = CounterMetricFamily(f"{_PREFIX}_calls", "Calls, failed ones included.", labels=_LABELS)
+    calls = CounterMetricFamily(f"{_PREFIX}_calls", "Calls, including failed ones.", labels=_LABELS)
     errors = CounterMetricFamily(f"{_PREFIX}_errors", "Failed calls by kind of error.", labels=(*_LABELS, "kind"))
     tokens = CounterMetricFamily(
         f"{_PREFIX}_tokens", "Tokens read (in) and written (out).", labels=(*_LABELS, "direction")
     )
     seconds = CounterMetricFamily(f"{_PREFIX}_seconds", "Time spent in calls.", labels=_LABELS)
     slowest = GaugeMetricFamily(f"{_PREFIX}_slowest_seconds", "The slowest call since the start.", labels=_LABELS)
-    for labels, used in providers.items():
-        calls.add_metric(labels, used["calls"])
-        for kind, count in used["errors"].items():
+    for labels, counts in providers.items():
+        calls.add_metric(labels, counts["calls"])
+        for kind, count in counts["errors"].items():
             errors.add_metric((*labels, kind), count)
-        tokens.add_metric((*labels, "in"), used["tokens_in"])
-        tokens.add_metric((*labels, "out"), used["tokens_out"])
-        seconds.add_metric(labels, used["seconds"])
-        slowest.add_metric(labels, used["slowest_ms"] / 1000)
+        tokens.add_metric((*labels, "in"), counts["tokens_in"])
+        tokens.add_metric((*labels, "out"), counts["tokens_out"])
+        seconds.add_metric(labels, counts["seconds"])
+        slowest.add_metric(labels, counts["slowest_ms"] / 1000)
     yield from (calls, errors, tokens, seconds, slowest)
 
 
 def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
     from prometheus_client.core import GaugeMetricFamily
 
-    for name, what in (("entries", "Entries stored."), ("pending", "Entries that wait for their vectors.")):
+    for name, what in (("entries", "Entries stored."), ("pending", "Entries that are not embedded yet.")):
         gauge = GaugeMetricFamily(f"agentformer_{name}", what, labels=("backend",))
         for backend, status in stores.items():
             if name in status:
@@ -98,32 +104,28 @@ def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
 
 
 def _stores(default: str, status: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Backend's name -> its status, each backend once."""
-    several = status.get("backends")
-    if not several:
+    """Return the status of each backend by its name, each backend once."""
+    backends = status.get("backends")
+    if not backends:
         return {default: status}
-    return {name: each for name, each in several.items() if name != _ALIAS or len(several) == 1}
+    return {name: status for name, status in backends.items() if name != _ALIAS or len(backends) == 1}
 
 
-def _summed(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Labels -> counts; those of one model at several addresses are added, as no label tells addresses."""
-    summed: dict[tuple[str, ...], dict[str, Any]] = {}
-    for key, used in usage.items():
-        numbers = {name: used.get(name, 0) for name in ("calls", "tokens_in", "tokens_out", "seconds", "slowest_ms")}
-        errors = dict(used.get("errors", {}))
-        if known := summed.get(labels := _labels(key)):
-            slowest = max(known["slowest_ms"], numbers["slowest_ms"])
-            errors = {
-                kind: known["errors"].get(kind, 0) + errors.get(kind, 0) for kind in {**known["errors"], **errors}
-            }
-            numbers = {name: known[name] + number for name, number in numbers.items()}
-            numbers["slowest_ms"] = slowest
-        summed[labels] = {**numbers, "errors": errors}
-    return summed
+def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return counts by labels. Those of one model at several addresses are added: addresses are no label."""
+    totals: dict[tuple[str, ...], dict[str, Any]] = {}
+    for key, counts in usage.items():
+        total = totals.setdefault(_labels(key), {"errors": {}, "slowest_ms": 0})
+        for name in ("calls", "tokens_in", "tokens_out", "seconds"):
+            total[name] = total.get(name, 0) + counts.get(name, 0)
+        for kind, count in counts.get("errors", {}).items():
+            total["errors"][kind] = total["errors"].get(kind, 0) + count
+        total["slowest_ms"] = max(total["slowest_ms"], counts.get("slowest_ms", 0))
+    return totals
 
 
 def _labels(key: str) -> tuple[str, str, str]:
-    """Role, provider and model of a usage key; of a model in a local folder only the folder's name."""
+    """Return role, provider and model of a usage key; for a model in a local folder only the folder's name."""
     role, _, rest = key.partition(" ")
     spec, _, last = rest.rpartition(" ")
     if not last.startswith(("http://", "https://")):

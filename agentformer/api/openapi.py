@@ -1,7 +1,6 @@
-"""The OpenAPI 3.1 document, made from the endpoints as they are declared.
+"""The OpenAPI 3.1 document, made from the declared operations.
 
-Not by flask-openapi3: it needs the host application to be a Flask class of its own, takes malformed JSON for null, and
-reads form fields as JSON.
+flask-openapi3 is not used: it needs its own Flask class, takes malformed JSON for null, and reads form fields as JSON.
 """
 
 from __future__ import annotations
@@ -17,58 +16,58 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from agentformer._version import __version__
-from agentformer.api.models.common import Problem
-from agentformer.api.operations import Operation, Operations
-from agentformer.api.problems import PROBLEM
+from agentformer.api.models import Problem
+from agentformer.api.operations import Declared, Operation, Operations
 from agentformer.api.response import reply
+from agentformer.http.problems import PROBLEM
 
 JSON = "application/json"
 FORM = "multipart/form-data"
 _REF = "#/components/schemas/{model}"
 _ABOUT = (
-    "A memory that an agent can trust, and answers from documents with page-exact citations. Keys are sent as "
-    "`Authorization: Bearer KEY`. Where no key was ever made, requests from the same machine need none."
+    "A memory for agents, and answers from documents with page-exact citations. Send a key as "
+    "`Authorization: Bearer KEY`. While no key has been made, requests from the same machine need none."
 )
 _FILES = {
     "type": "array",
     "items": {"type": "string", "format": "binary"},
     "minItems": 1,
-    "description": "One or more parts of this name, each a file with its name.",
+    "description": "One or more files, each in a part of this name.",
 }
-
-_NEEDS = {None: "Needs no key.", "any": "Needs a key."}
+_KEYS = {None: "Requires no key.", "any": "Requires a key."}
 
 Schema = dict[str, Any]
 
 
 def add_openapi(operations: Operations, prefix: str) -> Callable[[], Schema]:
-    """Declare `/openapi.json`. Returns what makes the document for the request that is being answered."""
+    """Declare `/openapi.json`. Return a function that makes the document for the current request."""
 
     @functools.cache
-    def made() -> Schema:
-        return described(operations.declared)
+    def without_servers() -> Schema:
+        return openapi_document(operations.declared)
 
     def document() -> Schema:
-        return {**made(), "servers": [{"url": request.script_root.rstrip("/") + prefix or "/"}]}
+        return {**without_servers(), "servers": [{"url": request.script_root.rstrip("/") + prefix or "/"}]}
 
-    @operations.declare("GET", "/openapi.json", right=None, returns={200: (JSON,)}, tag="server")
+    @operations.declare(Operation(method="GET", path="/openapi.json", right=None, returns={200: (JSON,)}, tag="server"))
     def openapi() -> Response:
-        """This interface as an OpenAPI document."""
+        """Return this interface as an OpenAPI document."""
         return reply(document())
 
     return document
 
 
-def described(declared: Sequence[Operation]) -> Schema:
-    """The document of these endpoints. Paths are below the address that `servers` is to name."""
-    schemas = _Schemas(declared)
+def openapi_document(declared: Sequence[Declared]) -> Schema:
+    """Return the document of these operations, without `servers`."""
+    operations = [item.operation for item in declared]
+    schemas = _Schemas(operations)
     paths: dict[str, Schema] = {}
-    for operation in declared:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
+    for item in declared:
+        paths.setdefault(item.operation.path, {})[item.operation.method.lower()] = _operation(item, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "AgentFormer", "version": __version__, "description": _ABOUT},
-        "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for operation in declared)],
+        "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for operation in operations)],
         "paths": paths,
         "components": {
             "schemas": schemas.shared,
@@ -78,15 +77,15 @@ def described(declared: Sequence[Operation]) -> Schema:
 
 
 class _Schemas:
-    """The JSON Schema of each model. Those of queries and forms are taken apart, and not shared."""
+    """The JSON Schema of each model. Models of queries and forms are not in the shared part of the document."""
 
-    def __init__(self, declared: Sequence[Operation]) -> None:
-        models: list[type[BaseModel]] = [Problem, *(model for operation in declared for model in _models(operation))]
-        each = dict.fromkeys(models)
-        self._refs, made = models_json_schema([(model, "validation") for model in each], ref_template=_REF)
-        self._all: dict[str, Schema] = _untitled(made["$defs"])
-        apart = {self._name(model) for op in declared for model in (op.query, op.form) if model is not None}
-        self.shared = {name: schema for name, schema in self._all.items() if name not in apart}
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        used: list[type[BaseModel]] = [Problem, *(model for operation in operations for model in _models(operation))]
+        models = dict.fromkeys(used)
+        self._refs, generated = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
+        self._all: dict[str, Schema] = _without_titles(generated["$defs"])
+        inline = {self._name(model) for op in operations for model in (op.query, op.form) if model is not None}
+        self.shared = {name: schema for name, schema in self._all.items() if name not in inline}
 
     def ref(self, model: type[BaseModel]) -> Schema:
         return self._refs[model, "validation"]
@@ -99,34 +98,35 @@ class _Schemas:
 
 
 def _models(operation: Operation) -> Iterator[type[BaseModel]]:
-    yield from (each for each in (operation.query, operation.form, operation.body) if each is not None)
-    for answer in operation.returns.values():
-        yield from (each for each in _each(answer) if not isinstance(each, str))
+    yield from (model for model in (operation.query, operation.form, operation.body) if model is not None)
+    for returns in operation.returns.values():
+        yield from (item for item in _items(returns) if not isinstance(item, str))
 
 
-def _each(answer: Any) -> Sequence[Any]:
-    """The models and media types of an answer."""
-    if answer is None:
+def _items(returns: Any) -> Sequence[Any]:
+    """Return the models and media types of a response."""
+    if returns is None:
         return ()
-    return answer if isinstance(answer, (list, tuple)) else (answer,)
+    return returns if isinstance(returns, (list, tuple)) else (returns,)
 
 
-def _operation(operation: Operation, schemas: _Schemas) -> Schema:
-    needs = _NEEDS.get(operation.right, f"Needs a key with the right to {operation.right}.")
+def _operation(declared: Declared, schemas: _Schemas) -> Schema:
+    operation = declared.operation
+    key = _KEYS.get(operation.right, f"Requires a key with the right `{operation.right}`.")
     if operation.tool:
-        needs += f" Refused to a key for which the tool `{operation.tool}` is switched off."
-    told: Schema = {
+        key += f" Refused for keys without the tool `{operation.tool}`."
+    schema: Schema = {
         "operationId": "_".join(re.findall(r"\w+", f"{operation.method.lower()} {operation.path}")),
         "tags": [operation.tag],
-        "summary": operation.summary,
-        "description": f"{operation.description} {needs}".strip(),
+        "summary": declared.summary,
+        "description": f"{declared.description} {key}".strip(),
         "parameters": [*_parameters(operation, schemas)],
         "responses": _responses(operation, schemas),
         "security": [{"bearer": []}] if operation.right else [],
     }
     if body := _body(operation, schemas):
-        told["requestBody"] = body
-    return told
+        schema["requestBody"] = body
+    return schema
 
 
 def _parameters(operation: Operation, schemas: _Schemas) -> Iterator[Schema]:
@@ -134,34 +134,34 @@ def _parameters(operation: Operation, schemas: _Schemas) -> Iterator[Schema]:
         values = {"enum": [*operation.choices[name]]} if name in operation.choices else {"minLength": 1}
         yield _parameter(name, "path", {"type": "string", **values}, True)
     if operation.query is not None:
-        asked = schemas.of(operation.query)
-        for name, schema in asked["properties"].items():
-            yield _parameter(name, "query", schema, name in asked.get("required", ()))
-    for name, told in operation.headers.items():
-        schema = {"description": told} if isinstance(told, str) else dict(told)
+        query = schemas.of(operation.query)
+        for name, schema in query["properties"].items():
+            yield _parameter(name, "query", schema, name in query.get("required", ()))
+    for name, header in operation.headers.items():
+        schema = {"description": header} if isinstance(header, str) else dict(header)
         yield _parameter(name, "header", {"type": "string", **schema}, False)
 
 
 def _parameter(name: str, place: str, schema: Schema, required: bool) -> Schema:
-    sent = _sent(schema)
-    described = {"description": sent.pop("description")} if "description" in sent else {}
-    return {"name": name, "in": place, "required": required, "schema": sent, **described}
+    schema = _without_null(schema)
+    description = {"description": schema.pop("description")} if "description" in schema else {}
+    return {"name": name, "in": place, "required": required, "schema": schema, **description}
 
 
-def _sent(schema: Schema) -> Schema:
-    """Of a parameter or a form's field: null cannot be sent there, and leaving it out says the same."""
-    told = {key: value for key, value in schema.items() if key != "anyOf"}
+def _without_null(schema: Schema) -> Schema:
+    """Return the schema of a parameter or a form field: these cannot be null, only absent."""
+    result = {key: value for key, value in schema.items() if key != "anyOf"}
     if choices := [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]:
-        told |= choices[0] if len(choices) == 1 else {"anyOf": choices}
-    if told.get("default", ...) is None:
-        del told["default"]
-    return told
+        result |= choices[0] if len(choices) == 1 else {"anyOf": choices}
+    if result.get("default", ...) is None:
+        del result["default"]
+    return result
 
 
 def _body(operation: Operation, schemas: _Schemas) -> Schema | None:
     if operation.form is not None:
         form = schemas.of(operation.form)
-        fields = {"file": _FILES, **{name: _sent(value) for name, value in form.get("properties", {}).items()}}
+        fields = {"file": _FILES, **{name: _without_null(value) for name, value in form.get("properties", {}).items()}}
         whole = {**form, "properties": fields, "required": ["file", *form.get("required", ())]}
         return {"required": True, "content": {FORM: {"schema": whole}}}
     if operation.body is not None:
@@ -171,38 +171,41 @@ def _body(operation: Operation, schemas: _Schemas) -> Schema | None:
 
 
 def _responses(operation: Operation, schemas: _Schemas) -> Schema:
-    told: Schema = {}
-    for status, answer in operation.returns.items():
-        told[str(status)] = {"description": HTTPStatus(status).phrase}
-        if content := {_media_type(each): _content(each, schemas) for each in _each(answer)}:
-            told[str(status)]["content"] = content
+    responses: Schema = {}
+    for status, returns in operation.returns.items():
+        responses[str(status)] = {"description": HTTPStatus(status).phrase}
+        if content := {_media_type(item): _content(item, schemas) for item in _items(returns)}:
+            responses[str(status)]["content"] = content
     problem = {PROBLEM: {"schema": schemas.ref(Problem)}}
-    for status in sorted(_faults(operation) - set(operation.returns)):
-        told[str(status)] = {"description": HTTPStatus(status).phrase, "content": problem}
-    return told | {"default": {"description": "What else went wrong", "content": problem}}
+    for status in sorted(_error_statuses(operation) - set(operation.returns)):
+        responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": problem}
+    return responses | {"default": {"description": "Other errors", "content": problem}}
 
 
-def _media_type(answer: Any) -> str:
-    return answer if isinstance(answer, str) else JSON
+def _media_type(item: Any) -> str:
+    return item if isinstance(item, str) else JSON
 
 
-def _content(answer: Any, schemas: _Schemas) -> Mapping[str, Any]:
-    return {} if isinstance(answer, str) else {"schema": schemas.ref(answer)}
+def _content(item: Any, schemas: _Schemas) -> Mapping[str, Any]:
+    return {} if isinstance(item, str) else {"schema": schemas.ref(item)}
 
 
-def _faults(operation: Operation) -> set[int]:
-    """The statuses of problems, as far as they follow from what an endpoint takes."""
-    faults = {*operation.faults}
-    faults |= {400, 401, 403} if operation.right else set()
-    faults |= {404} if "{" in operation.path else set()
-    faults |= {413, 415} if operation.body or operation.form else set()
-    return faults
+def _error_statuses(operation: Operation) -> set[int]:
+    """Return the statuses of problems: the declared ones, and those that follow from the operation's requests."""
+    statuses = {*operation.errors}
+    statuses |= {400, 401, 403} if operation.right else set()
+    statuses |= {404} if "{" in operation.path else set()
+    statuses |= {413, 415} if operation.body or operation.form else set()
+    statuses |= {429} if operation.uses_model else set()
+    return statuses
 
 
-def _untitled(schema: Any) -> Any:
-    """Without the titles that pydantic makes of names. A property may be called `title`; its value is no text."""
+def _without_titles(schema: Any) -> Any:
+    """Remove the titles that pydantic generates. A property named `title` stays: its value is not text."""
     if isinstance(schema, list):
-        return [_untitled(each) for each in schema]
+        return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    return {key: _untitled(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
+    return {
+        key: _without_titles(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)
+    }

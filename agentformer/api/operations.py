@@ -1,13 +1,15 @@
-"""Endpoints, each declared once: for Flask, for the check of what comes in, and for the OpenAPI document."""
+"""Endpoints, each declared once: for Flask, for the validation of requests, and for the OpenAPI document."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 from flask import Blueprint, Response, request
 from pydantic import BaseModel
@@ -15,170 +17,196 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from agentformer.access.grant import Grant, Right
 from agentformer.api.request import body_of, check_no_query, form_of, query_of
-from agentformer.api.thread_limit import ThreadLimit
+from agentformer.errors import Busy
 
 View = Callable[..., Any]
 Header = str | Mapping[str, Any]  # a description, or a JSON Schema with one
+Returns = type[BaseModel] | Sequence[Any] | None  # a model, several models and media types, or no content
+Authorize = Callable[[], Grant]  # for the current request; raises `Unauthenticated`
+Result = TypeVar("Result")
+
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"})
+_WAIT_SECONDS = 1.0  # for a free thread, and only while threads become free
+_RETRY_AFTER = 2
 
-Authorize = Callable[[], Grant]  # of the request that is being answered; raises `Unauthenticated`
-Asks = Callable[[Any], bool]  # whether a request with this body may wait for a model
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """An endpoint as the OpenAPI document tells it."""
+    """An endpoint, as the OpenAPI document describes it."""
 
     method: str
     path: str  # with parameters in braces, such as /api/jobs/{job_id}
-    right: Right | Literal["any"] | None  # "any": whatever key, the view looks at its rights; None: no key is needed
-    returns: Mapping[int, Any]  # status -> a model, media types, or None for an empty answer
-    body: type[BaseModel] | None
-    query: type[BaseModel] | None
-    form: type[BaseModel] | None  # of multipart/form-data, beside its parts `file`
-    headers: Mapping[str, Header]  # that the request may carry -> what they say
-    choices: Mapping[str, Sequence[str]]  # parameter in the path -> what it may be; others may be any text
-    faults: Collection[int]  # further statuses that this endpoint answers with a problem
+    right: Right | Literal["any"] | None  # "any": any key, and the view checks its rights; None: no key is needed
+    returns: Mapping[int, Returns]  # by status
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    form: type[BaseModel] | None = None  # fields of multipart/form-data besides the files
+    headers: Mapping[str, Header] = field(default_factory=dict)  # optional headers of the request
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # path parameter -> its allowed values
+    errors: Collection[int] = ()  # statuses of problems besides those that follow from the other fields
     tag: str
+    tool: str | None = None  # the tool that does the same: a key without it is refused here too
+    uses_model: bool | Callable[[Any], bool] = False  # may wait for a model: always, or for some bodies
+    around: Callable[[], AbstractContextManager[None]] = nullcontext  # entered before the body is read
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An operation with the text of its view's docstring."""
+
+    operation: Operation
     summary: str
     description: str
-    tool: str | None  # which does the same, so that a key without it may not ask here either
-
-
-def always(body: Any) -> bool:
-    return True
 
 
 class Operations:
-    """The endpoints of one blueprint. `authorize` tells who asks; in `room` is a place for each request that may hold
-    its thread for long."""
+    """The endpoints of one blueprint."""
 
-    def __init__(self, blueprint: Blueprint, authorize: Authorize, room: ThreadLimit) -> None:
+    def __init__(self, blueprint: Blueprint, authorize: Authorize, threads: ThreadLimit) -> None:
         self._blueprint = blueprint
         self._authorize = authorize
-        self.room = room
-        self.declared: list[Operation] = []
+        self.threads = threads
+        self.declared: list[Declared] = []
 
-    def declare(
-        self,
-        method: str,
-        path: str,
-        *,
-        right: Right | Literal["any"] | None,
-        returns: Mapping[int, type[BaseModel] | Sequence[Any] | None],
-        body: type[BaseModel] | None = None,
-        query: type[BaseModel] | None = None,
-        form: type[BaseModel] | None = None,
-        headers: Mapping[str, Header] | None = None,
-        choices: Mapping[str, Sequence[str]] | None = None,
-        faults: Collection[int] = (),
-        around: Callable[[], AbstractContextManager[None]] = nullcontext,
-        asks: Asks | None = None,
-        tag: str = "",
-        tool: str | None = None,
-    ) -> Callable[[View], View]:
-        """Declare an endpoint. Its view is called with `grant` (but for `right=None`), the path's parameters by name,
-        and `body`, `query`, `form` as far as they are declared; its docstring is the endpoint's description.
+    def declare(self, operation: Operation) -> Callable[[View], View]:
+        """Register the decorated view for an operation; its docstring becomes summary and description.
 
-        In `returns` a sequence has models and media types: what the endpoint may answer with, by what is asked for.
-        Of one path and method there is one endpoint. Order of checks: key, right, `tool`, query, body. A query string
-        that nothing here would look at is refused.
-        `around` is entered when the right was checked, before the body is read, and left when the view is done.
-        Where `asks` says so of the body, the view may wait for a model and needs a place in the room: else it is a 429.
+        The view is called with `grant` (unless `right` is None), the path's parameters by name, and `query`, `body` or
+        `form`. Checks run in this order: key, right, tool, query, body. A query string is refused if the operation has
+        no query model. If the operation uses a model, the request needs a free thread, else it is answered with 429.
         """
 
         def register(view: View) -> View:
             summary, _, description = (view.__doc__ or "").strip().partition("\n\n")
-            declared = Operation(
-                method.upper(),
-                path,
-                right,
-                returns,
-                body,
-                query,
-                form,
-                headers or {},
-                choices or {},
-                {*faults, 429} if asks else faults,
-                tag,
-                " ".join(summary.split()),
-                " ".join(description.split()),
-                tool,
-            )
-            self.declared.append(declared)
-            self._blueprint.add_url_rule(
-                _rule(path),
-                endpoint=_endpoint(method.lower(), path),
-                view_func=self._checked(declared, view, around, asks),
-                methods=[method.upper()],
-                provide_automatic_options=False,
-                merge_slashes=False,  # an id that is empty must not lead to another endpoint
-            )
+            self.declared.append(Declared(operation, " ".join(summary.split()), " ".join(description.split())))
+            self._add_rule(operation.path, operation.method.lower(), self._checked(operation, view), [operation.method])
             return view
 
         return register
 
     def complete(self) -> None:
-        """When all are declared: answer on every path the methods that it does not take, with a problem that tells
-        those it does. Else an application that mounts this would answer them, or an endpoint with a parameter in its
-        path would take them, such as DELETE /api/memory/search for the entry called search."""
-        for path in dict.fromkeys(operation.path for operation in self.declared):
-            taken = {operation.method for operation in self.declared if operation.path == path}
-            taken |= {"HEAD"} if "GET" in taken else set()
-            self._blueprint.add_url_rule(
-                _rule(path),
-                endpoint=_endpoint("other", path),
-                view_func=_others(sorted({*taken, "OPTIONS"})),
-                methods=_METHODS - taken,
-                provide_automatic_options=False,
-                merge_slashes=False,
-            )
+        """Answer all other methods of the declared paths with a problem that lists the allowed ones.
 
-    def _checked(
-        self,
-        declared: Operation,
-        view: View,
-        around: Callable[[], AbstractContextManager[None]],
-        asks: Asks | None,
-    ) -> View:
+        Call it after the last declaration. Without it, a host application would answer these methods, or an endpoint
+        with a path parameter would, such as DELETE /api/memory/search for the entry called search.
+        """
+        operations = [declared.operation for declared in self.declared]
+        for path in dict.fromkeys(operation.path for operation in operations):
+            methods = {operation.method for operation in operations if operation.path == path}
+            methods |= {"HEAD"} if "GET" in methods else set()
+            self._add_rule(path, "other", _not_allowed(sorted({*methods, "OPTIONS"})), _METHODS - methods)
+
+    def _add_rule(self, path: str, name: str, view: View, methods: Collection[str]) -> None:
+        self._blueprint.add_url_rule(
+            re.sub(r"{(\w+)}", r"<\1>", path),
+            endpoint=f"{name} {path}".replace(".", " "),  # `url_for` takes this name after a dot
+            view_func=view,
+            methods=methods,
+            provide_automatic_options=False,
+            merge_slashes=False,  # an empty id must not lead to another endpoint
+        )
+
+    def _checked(self, operation: Operation, view: View) -> View:
         @functools.wraps(view)
-        def run(**given: str) -> Any:
-            values: dict[str, Any] = dict(given)
-            if declared.right is not None:
-                values["grant"] = grant = self._authorize()
-                if declared.right != "any":
-                    grant.require(declared.right)
-                if declared.tool is not None:
-                    grant.require_tool(declared.tool)
-            if declared.query is not None:
-                values["query"] = query_of(declared.query)
-            elif declared.right is not None:
+        def run(**parameters: str) -> Any:
+            arguments: dict[str, Any] = {**parameters, **self._grant(operation)}
+            if operation.query is not None:
+                arguments["query"] = query_of(operation.query)
+            elif operation.right is not None:
                 check_no_query()
-            with around():
-                if declared.body is not None:
-                    values["body"] = body_of(declared.body)
-                if declared.form is not None:
-                    values["form"] = form_of(declared.form)
-                if asks and asks(values.get("body")):
-                    return self.room.answer(functools.partial(view, **values))
-                return view(**values)
+            with operation.around():
+                if operation.body is not None:
+                    arguments["body"] = body_of(operation.body)
+                if operation.form is not None:
+                    arguments["form"] = form_of(operation.form)
+                uses_model = operation.uses_model
+                if uses_model(arguments["body"]) if callable(uses_model) else uses_model:
+                    return self.threads.run(functools.partial(view, **arguments))
+                return view(**arguments)
 
         return run
 
+    def _grant(self, operation: Operation) -> dict[str, Grant]:
+        """Return the argument `grant` of a view. Raises `Unauthenticated` and `Forbidden`."""
+        if operation.right is None:
+            return {}
+        grant = self._authorize()
+        if operation.right != "any":
+            grant.require(operation.right)
+        if operation.tool is not None:
+            grant.require_tool(operation.tool)
+        return {"grant": grant}
 
-def _others(allowed: Sequence[str]) -> View:
-    def others(**given: str) -> Response:
+
+class ThreadLimit:
+    """A limit of the threads for requests that may take long: those that wait for a model, upload, or follow a job.
+
+    It is lower than the number of threads, so that other requests always find one. Thread-safe. A request over the
+    limit waits while threads become free; when none became free for a while, it is refused at once, since a waiting
+    request blocks a thread too.
+    """
+
+    def __init__(self, threads: int, *, wait_seconds: float = _WAIT_SECONDS) -> None:
+        self._threads = max(1, threads)
+        self._wait_seconds = wait_seconds
+        self._used = 0
+        self._changed = threading.Condition()
+        self._changed_at = time.monotonic()
+
+    def acquire(self) -> Callable[[], None]:
+        """Take a thread and return the function that releases it; calling that again has no effect, since a server may
+        close a response twice. Raises `Busy`."""
+        with self._changed:
+            deadline = time.monotonic() + self._wait_seconds
+            while self._used >= self._threads:
+                left = min(deadline, self._changed_at + self._wait_seconds) - time.monotonic()
+                if left <= 0:
+                    message = f"Server busy: all worker threads are in use. Retry after {_RETRY_AFTER} s."
+                    raise Busy("threads", message, _RETRY_AFTER)
+                self._changed.wait(left)
+            self._used += 1
+            self._changed_at = time.monotonic()
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            with self._changed:
+                if not released:
+                    released = True
+                    self._used -= 1
+                    self._changed_at = time.monotonic()
+                    self._changed.notify()
+
+        return release
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold a thread in a `with` block. Raises `Busy`."""
+        release = self.acquire()
+        try:
+            yield
+        finally:
+            release()
+
+    def run(self, view: Callable[[], Result]) -> Result:
+        """Return the response of `view`; a streamed response holds its thread until it is closed. Raises `Busy`."""
+        release = self.acquire()
+        streamed = False
+        try:
+            response = view()
+            if isinstance(response, Response) and response.is_streamed:
+                response.call_on_close(release)
+                streamed = True
+            return response
+        finally:
+            if not streamed:
+                release()
+
+
+def _not_allowed(methods: Sequence[str]) -> View:
+    def view(**parameters: str) -> Response:
         if request.method != "OPTIONS":
-            raise MethodNotAllowed(valid_methods=allowed)
-        return Response(status=204, headers={"Allow": ", ".join(allowed)})
+            raise MethodNotAllowed(valid_methods=methods)
+        return Response(status=204, headers={"Allow": ", ".join(methods)})
 
-    return others
-
-
-def _rule(path: str) -> str:
-    return re.sub(r"{(\w+)}", r"<\1>", path)
-
-
-def _endpoint(what: str, path: str) -> str:
-    """Flask's name for it; `url_for` takes it with a dot before it."""
-    return f"{what} {path}".replace(".", " ")
+    return view

@@ -1,24 +1,24 @@
-"""What a request carries, checked against a model before anything is done with it."""
+"""Requests: bodies and query strings, validated by a model before the endpoint runs."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from flask import request
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic_core import from_json
 from werkzeug.datastructures import MultiDict
-from werkzeug.exceptions import UnsupportedMediaType
+from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, UnsupportedMediaType
 
 from agentformer.errors import InvalidInput
 
 Model = TypeVar("Model", bound=BaseModel)
 
-
-_WORDS = {
+_MAX_SHOWN = 80  # characters of a wrong value or name in a message
+_MESSAGES = {
     "string_type": "must be text",
     "string_unicode": "must be text",
     "string_too_short": "is empty",
@@ -35,65 +35,109 @@ _WORDS = {
 
 
 class RequestModel(BaseModel):
-    """Base of what a body holds: JSON types as they are, no unknown fields."""
+    """Base of JSON bodies: strict JSON types, and no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
     @field_validator("*", mode="before")
     @classmethod
-    def _whole(cls, value: Any) -> Any:
-        """JSON has one kind of number: 3.0 is a whole one, as JSON Schema has it."""
+    def _whole_number(cls, value: Any) -> Any:
+        """Convert 3.0 to 3: JSON has one type of number, and JSON Schema counts 3.0 as an integer."""
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class ParameterModel(BaseModel):
-    """Base of what a query string or a form holds: text that is read as what it stands for."""
+    """Base of query strings and forms: text that is converted to the type of the field."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
+class BoundedBody:
+    """A stream in place of `wsgi.input` that reports bodies that are too long or incomplete.
+
+    Servers that decode chunks end an interrupted body like a complete one, and Werkzeug cuts one that is too long.
+    Here, reading raises `ClientDisconnected` for fewer bytes than `length` (if that is known), and
+    `RequestEntityTooLarge` for more than `max_bytes`.
+    """
+
+    def __init__(self, stream: Any, max_bytes: int, length: int | None) -> None:
+        self._stream = stream
+        self._max_bytes = max_bytes
+        self._length = length
+        self._read = 0
+
+    @property
+    def too_long(self) -> bool:
+        return self._read > self._max_bytes
+
+    def read(self, size: int = -1) -> bytes:
+        return self._count(self._stream.read(self._allowed(size)), size)
+
+    def readline(self, size: int = -1) -> bytes:
+        return self._count(self._stream.readline(self._allowed(size)), size)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.readline, b"")
+
+    def _allowed(self, size: int) -> int:
+        """Return the number of bytes to read: at most one over the limit, to notice a longer body; and not more than
+        `length`, for servers that do not know the end of a body."""
+        end = self._max_bytes + 1 if self._length is None else self._length
+        left = max(end - self._read, 0)
+        return left if size is None or size < 0 else min(size, left)
+
+    def _count(self, data: bytes, requested: int) -> bytes:
+        self._read += len(data)
+        if self.too_long:
+            raise RequestEntityTooLarge
+        if not data and requested != 0 and self._length is not None and self._read < self._length:
+            raise ClientDisconnected
+        return data
+
+
 def body_of(model: type[Model]) -> Model:
-    """The JSON body. An empty one is an empty object. Raises `InvalidInput`; a body of another type is a 415."""
+    """Return the JSON body; an empty body is an empty object. Raises `InvalidInput`, and `UnsupportedMediaType` for
+    another content type."""
     data = request.get_data(cache=True)
     if data and not request.is_json:
         raise UnsupportedMediaType("send the body as application/json")
     try:
         return model.model_validate_json(data or b"{}")
     except ValidationError as error:
-        if field := _unusable_part(data):
-            raise InvalidInput(field, "holds half of a surrogate pair, or is nested too deep") from None
-        raise _told(error, model, "body") from None
+        if name := _unusable_field(data):
+            raise InvalidInput(name, "holds half of a surrogate pair, or is nested too deep") from None
+        raise _invalid_input(error, model, "body") from None
     except ValueError:
         raise InvalidInput("body", "is not JSON in UTF-8") from None
 
 
 def query_of(model: type[Model]) -> Model:
-    """The query string. Raises `InvalidInput`."""
-    return _fields_of(model, request.args, "query")
+    """Return the query string. Raises `InvalidInput`."""
+    return _parameters_of(model, request.args, "query")
 
 
 def check_no_query() -> None:
-    """For an endpoint that takes no query string: what is ignored would be relied upon. Raises `InvalidInput`."""
+    """Refuse a query string, for an endpoint that has none: ignored parameters would mislead. Raises `InvalidInput`."""
     for name in request.args:
-        raise InvalidInput(name[:80] or "query", "is not taken in the address; nothing is, here")
+        raise InvalidInput(name[:_MAX_SHOWN] or "query", "is not allowed in the URL; this endpoint has no parameters")
 
 
 def form_of(model: type[Model]) -> Model:
-    """The text fields of a form. Raises `InvalidInput`."""
-    return _fields_of(model, request.form, "form")
+    """Return the text fields of a form. Raises `InvalidInput`."""
+    return _parameters_of(model, request.form, "form")
 
 
-def _unusable_part(data: bytes) -> str | None:
-    """The field whose value is JSON, but no text or nesting that can be used."""
+def _unusable_field(data: bytes) -> str | None:
+    """Return the first field with a value that is JSON, but has text or nesting that cannot be used."""
     try:
         value = json.loads(data)
-        parts = value if isinstance(value, dict) else {}
-        return next((str(name)[:80] for name in parts if not _usable(parts[name])), None)
+        fields = value if isinstance(value, dict) else {}
+        return next((str(name)[:_MAX_SHOWN] for name in fields if not _is_usable(fields[name])), None)
     except (ValueError, RecursionError):
         return None
 
 
-def _usable(value: Any) -> bool:
+def _is_usable(value: Any) -> bool:
     try:
         from_json(json.dumps(value))
     except ValueError:
@@ -101,55 +145,55 @@ def _usable(value: Any) -> bool:
     return True
 
 
-def _fields_of(model: type[Model], given: MultiDict[str, str], what: str) -> Model:
-    values: dict[str, Any] = {}
-    for name in given:
-        each = given.getlist(name)
-        if name in model.model_fields and _takes_several(model, name):
-            values[name] = each
-        elif len(each) > 1:
-            raise InvalidInput(name, f"is given {len(each)} times; give it once")
+def _parameters_of(model: type[Model], parameters: MultiDict[str, str], place: str) -> Model:
+    arguments: dict[str, Any] = {}
+    for name in parameters:
+        values = parameters.getlist(name)
+        if name in model.model_fields and _is_list(model, name):
+            arguments[name] = values
+        elif len(values) > 1:
+            raise InvalidInput(name, f"is given {len(values)} times; give it once")
         else:
-            values[name] = each[0]
+            arguments[name] = values[0]
     try:
-        return model.model_validate(values)
+        return model.model_validate(arguments)
     except ValidationError as error:
-        raise _told(error, model, what) from None
+        raise _invalid_input(error, model, place) from None
 
 
-def _takes_several(model: type[BaseModel], name: str) -> bool:
-    shape = model.model_json_schema()["properties"][name]
-    return any(each.get("type") == "array" for each in (shape, *shape.get("anyOf", ())))
+def _is_list(model: type[BaseModel], name: str) -> bool:
+    schema = model.model_json_schema()["properties"][name]
+    return any(choice.get("type") == "array" for choice in (schema, *schema.get("anyOf", ())))
 
 
-def _told(error: ValidationError, model: type[BaseModel], what: str) -> InvalidInput:
-    """The first fault, in the words of this package."""
-    fault = error.errors(include_url=False, include_context=False)[0]
-    path = [str(part) for part in fault["loc"]]
-    kind, name = fault["type"], path[0] if path else what
+def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -> InvalidInput:
+    """Convert the first error of a validation. `place` is body, query or form."""
+    details = error.errors(include_url=False, include_context=False)[0]
+    path = [str(part) for part in details["loc"]]
+    kind, name = details["type"], path[0] if path else place
     if kind == "json_invalid":
-        return InvalidInput(what, f"is not JSON: {fault['msg'].removeprefix('Invalid JSON: ')}")
+        return InvalidInput(place, f"is not JSON: {details['msg'].removeprefix('Invalid JSON: ')}")
     if kind == "extra_forbidden" and len(path) == 1:
-        known = model.model_fields
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"fields are {', '.join(sorted(known)) or 'none'}"
-        return InvalidInput(name[:80], f"is not known here; {hint}")
+        names = model.model_fields
+        similar = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {similar[0]}?" if similar else f"fields are {', '.join(sorted(names)) or 'none'}"
+        return InvalidInput(name[:_MAX_SHOWN], f"is not known here; {hint}")
     if kind == "missing":
         return InvalidInput(name, "is missing")
     if kind == "model_type":
-        return InvalidInput(what, "must be a JSON object")
-    said = _WORDS.get(kind) or fault["msg"]
-    if kind == "string_pattern_mismatch" and not any(map(str.isprintable, str(fault["input"]).strip())):
-        said = "is empty"
-    place = f" (in {'.'.join(path[1:4])})" if len(path) > 1 and not _is_branch(path[1]) else ""
-    return InvalidInput(name[:80], f"{said}{place}, got {_short(fault['input'])}")
+        return InvalidInput(place, "must be a JSON object")
+    message = _MESSAGES.get(kind) or details["msg"]
+    if kind == "string_pattern_mismatch" and not any(map(str.isprintable, str(details["input"]).strip())):
+        message = "is empty"
+    inner = f" (in {'.'.join(path[1:4])})" if len(path) > 1 and not _is_union_branch(path[1]) else ""
+    return InvalidInput(name[:_MAX_SHOWN], f"{message}{inner}, got {_shortened(details['input'])}")
 
 
-def _is_branch(part: str) -> bool:
-    """Names that pydantic gives to the alternatives of a union."""
+def _is_union_branch(part: str) -> bool:
+    """Return True for a name that pydantic gives to an alternative of a union."""
     return "[" in part or part in ("str", "int", "float", "bool", "none")
 
 
-def _short(value: Any) -> str:
-    shown = "an object" if isinstance(value, Mapping) else repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:80]}…"
+def _shortened(value: Any) -> str:
+    text = "an object" if isinstance(value, Mapping) else repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

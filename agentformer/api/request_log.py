@@ -1,4 +1,4 @@
-"""One line for each request: enough to follow it, and nothing of what it carried."""
+"""The access log: one line for each request, without its content."""
 
 from __future__ import annotations
 
@@ -17,52 +17,53 @@ from agentformer.types import new_id
 
 log = logging.getLogger("agentformer.requests")
 
-_BEGUN = "agentformer.begun"
-_LONGEST = 300  # characters of a path that a line shows
+_KEY = "agentformer.request_info"  # in the WSGI environment
+_MAX_PATH = 300  # characters of a path in a line
 
 
 @dataclass(slots=True)
-class Begun:
-    """The request that is being answered. `key_id` is "" until it is known whose it is."""
+class RequestInfo:
+    """Data of the current request. `key_id` is "" until the request is authenticated."""
 
     request_id: str = field(default_factory=new_id)
     key_id: str = ""
     started: float = field(default_factory=time.monotonic)
 
 
-def begun(request_id: str = "") -> Begun:
-    """The current request, which begins with the first call and then has this id, or a new one."""
-    known = request.environ.get(_BEGUN)
-    if not isinstance(known, Begun):
-        known = request.environ[_BEGUN] = Begun(request_id) if request_id else Begun()
-    return known
+def request_info(request_id: str = "") -> RequestInfo:
+    """Return the data of the current request. The first call creates them, with this id or a new one."""
+    info = request.environ.get(_KEY)
+    if not isinstance(info, RequestInfo):
+        info = request.environ[_KEY] = RequestInfo(request_id) if request_id else RequestInfo()
+    return info
 
 
 def log_request(response: Response, log_format: str) -> None:
-    """Log the current request: now, or for an answer that is made while it is sent, at its end."""
+    """Log the current request: now, or at the end of a streamed response."""
     if not log.isEnabledFor(logging.INFO):
         return
-    seen, path = begun(), quote(request.path, safe="/:@!$&'()*+,;=~", errors="replace")
+    info, path = request_info(), quote(request.path, safe="/:@!$&'()*+,;=~", errors="replace")
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "method": quote(request.method, safe="")[:20],
-        "path": path[:_LONGEST],
+        "path": path[:_MAX_PATH],
         "status": response.status_code,
     }
 
     def write(sent: int) -> None:
-        ms = round((time.monotonic() - seen.started) * 1000, 1)
-        log.info("%s", _told({**line, "ms": ms, "bytes": sent, **_names(seen)}, log_format))
+        ms = round((time.monotonic() - info.started) * 1000, 1)
+        ids = {"request_id": info.request_id, "key_id": info.key_id}
+        log.info("%s", _formatted({**line, "ms": ms, "bytes": sent, **ids}, log_format))
 
     if response.is_streamed and not response.direct_passthrough and request.method != "HEAD":
-        response.response = counted = _Counted(response.response)
-        response.call_on_close(lambda: write(counted.bytes))
+        response.response = pieces = _CountedPieces(response.response)
+        response.call_on_close(lambda: write(pieces.bytes))
     else:
         write(0 if request.method == "HEAD" else response.content_length or 0)
 
 
 def log_requests_to(stream: IO[str]) -> None:
-    """Write the lines to `stream`, and nowhere else: what a server of ours does, and a host application need not."""
+    """Write the lines to `stream` only. For our own servers; a host application configures logging itself."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.handlers[:] = [handler]
@@ -70,19 +71,15 @@ def log_requests_to(stream: IO[str]) -> None:
     log.propagate = False
 
 
-def _names(seen: Begun) -> dict[str, str]:
-    return {"request_id": seen.request_id, "key_id": seen.key_id}
-
-
-def _told(line: dict[str, Any], log_format: str) -> str:
+def _formatted(line: dict[str, Any], log_format: str) -> str:
     if log_format == "json":
         return json.dumps(line)
-    told = {**line, "ms": f"{line['ms']}ms", "bytes": f"{line['bytes']}B", "key_id": line["key_id"] or "-"}
-    return " ".join(str(value) for value in told.values())
+    values = {**line, "ms": f"{line['ms']}ms", "bytes": f"{line['bytes']}B", "key_id": line["key_id"] or "-"}
+    return " ".join(str(value) for value in values.values())
 
 
-class _Counted:
-    """An answer's pieces, and how many bytes they had."""
+class _CountedPieces:
+    """The pieces of a response, with a count of their bytes."""
 
     def __init__(self, pieces: Iterable[Any]) -> None:
         self.bytes = 0
@@ -94,6 +91,6 @@ class _Counted:
             yield piece
 
     def close(self) -> None:
-        """As the server does at the end, also of an answer that nobody read."""
+        """Close the pieces. The server calls this at the end, also for a response that nobody read."""
         if callable(close := getattr(self._pieces, "close", None)):
             close()

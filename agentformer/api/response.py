@@ -1,24 +1,182 @@
-"""What goes out as JSON."""
+"""Responses: JSON, problem documents for every error, and streams of server-sent events."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import logging
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, suppress
+from queue import Empty, Queue
+from typing import Any, Generic, TypeVar
 
-from flask import Response
+from flask import Blueprint, Flask, Response, request
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from agentformer.errors import AgentFormerError
+from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
+from agentformer.tools.shapes import event_json
+from agentformer.types import AnswerEvent
+
+log = logging.getLogger("agentformer")
+
+EVENT_STREAM = "text/event-stream"
+Event = tuple[str, Mapping[str, Any]]  # name and data
+T = TypeVar("T")
+
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer events
+_SILENCE_SECONDS = 3.0  # without an event, before a comment checks that the client is still connected
+_COMMENT = ":\n\n"
+_INTERRUPTED = "The answer was interrupted by a server error. The part before it is valid. Ask again."
+_MAX_THREADS = 64  # at once; further generators run in the thread of their caller, without comments
+_threads = threading.BoundedSemaphore(_MAX_THREADS)
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """In ASCII and on one line, whatever reads lines. Not by the host application's own JSON provider, which may be of
-    another opinion. Raises `ValueError` for what JSON has no word for, such as NaN."""
+    """Return JSON in ASCII on one line, independent of the host application's JSON provider. Raises `ValueError` for
+    values that JSON does not have, such as NaN."""
     return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
 
 def reply(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A response of type `application/json`, which people can read too."""
+    """Return a response of type `application/json` in UTF-8."""
     try:
         body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:  # half a character, that a model or a file name gave
+    except UnicodeEncodeError:  # half of a surrogate pair, from a model or a file name
         body = to_json(value).encode()
     return Response(body, status, headers, content_type="application/json")
+
+
+def problem(status: int, kind: str, detail: str = "", **members: Any) -> Response:
+    """Return a response of type `application/problem+json`."""
+    return _response(Problem(status, problem_json(status, kind, detail, **members)))
+
+
+def handle_errors(target: Flask | Blueprint) -> None:
+    """Answer every error of a whole application, or of the views of a blueprint, with a problem document."""
+    target.register_error_handler(AgentFormerError, _expected)
+    target.register_error_handler(HTTPException, _http)
+    target.register_error_handler(Exception, _unexpected)
+
+
+def _response(problem: Problem) -> Response:
+    return Response(to_json(problem.document), problem.status, problem.headers, content_type=PROBLEM)
+
+
+def _expected(error: AgentFormerError) -> Response:
+    problem = problem_of(error)
+    if problem.status >= 500:
+        log.error("%s %s: %s", request.method, request.path, error)
+    return _response(problem)
+
+
+def _http(error: HTTPException) -> Response:
+    kind = (error.name or "error").lower().replace(" ", "-")
+    response = problem(error.code or 500, kind, error.description or "", title=error.name or "Error")
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return response
+
+
+def _unexpected(error: Exception) -> Response:
+    log.exception("%s %s", request.method, request.path)
+    return problem(500, "internal")
+
+
+def answer_stream(events: Generator[AnswerEvent, None, None]) -> Response:
+    """Stream an answer: events `token` and `error`, and last `answer`."""
+    return stream(_named(events), _INTERRUPTED)
+
+
+def stream(events: Generator[Event | None, None, None], interrupted: str) -> Response:
+    """Stream events; None is sent as a comment. `interrupted` is the detail of the last event after a server error.
+
+    If the client disconnects, the server's thread is released, and `events` is closed at its next event.
+    """
+    return Response(_encoded(events, interrupted), content_type=f"{EVENT_STREAM}; charset=utf-8", headers=_HEADERS)
+
+
+def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | None, None, None]:
+    """Yield the items of a generator that runs in a thread, and None whenever `seconds` pass without one.
+
+    Errors of `items` are raised here. Closing does not wait: `items` is closed at its next item or its end.
+    """
+    if not _threads.acquire(blocking=False):
+        with closing(items):
+            yield from items
+        return
+    producer = _Producer(items)
+    threading.Thread(target=producer.run, name="agentformer-stream", daemon=True).start()
+    try:
+        while True:
+            try:
+                item = producer.items.get(timeout=seconds)
+            except Empty:
+                yield None
+                continue
+            if isinstance(item, _End):
+                break
+            yield item
+    finally:
+        producer.cancel()
+    if item.error:
+        raise item.error
+
+
+class _End:
+    """The end of a generator, and its error."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+
+class _Producer(Generic[T]):
+    """Runs a generator. The queue holds one item, so that a slow reader slows the generator down."""
+
+    def __init__(self, generator: Generator[T, None, None]) -> None:
+        self.items: Queue[T | _End] = Queue(1)
+        self._generator = generator
+        self._cancelled = threading.Event()
+
+    def run(self) -> None:
+        """Put all items into the queue, and last the end."""
+        error: Exception | None = None
+        try:
+            with closing(self._generator) as generator:
+                for item in generator:
+                    self.items.put(item)
+                    if self._cancelled.is_set():
+                        break
+        except Exception as raised:  # noqa: BLE001 - it is raised again by the reader
+            error = raised
+        finally:
+            _threads.release()
+            if not self._cancelled.is_set():
+                self.items.put(_End(error))
+
+    def cancel(self) -> None:
+        """Stop at the next item. A waiting item is dropped, so that `run` does not wait for space in the queue."""
+        self._cancelled.set()
+        with suppress(Empty):
+            self.items.get_nowait()
+
+
+def _named(events: Generator[AnswerEvent, None, None]) -> Generator[Event, None, None]:
+    with closing(events):
+        for event in events:
+            yield event_json(event)
+
+
+def _encoded(events: Generator[Event | None, None, None], interrupted: str) -> Iterator[str]:
+    try:
+        with closing(in_thread(events, _SILENCE_SECONDS)) as items:
+            for event in items:
+                yield _event(*event) if event else _COMMENT
+    except Exception:  # the status was sent already, so the error can only be an event
+        log.exception("a stream was interrupted")
+        problem = problem_json(500, "internal")
+        yield _event("error", {"type": problem["type"], "title": problem["title"], "detail": interrupted})
+
+
+def _event(name: str, data: Mapping[str, Any]) -> str:
+    return f"event: {name}\ndata: {to_json(data)}\n\n"

@@ -1,97 +1,136 @@
-"""`POST /api/rag/upload`: files become documents at once, or as a job."""
+"""`POST /api/rag/upload`: files become documents, at once or in a job."""
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, cast
+from typing import IO, Annotated, Any, BinaryIO, cast
 
 from flask import Response, json, request, url_for
+from pydantic import Field
+from pydantic.config import JsonDict
+from werkzeug.datastructures import FileStorage
+from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
+from werkzeug.formparser import FormDataParser
 
 from agentformer.access.grant import Grant
-from agentformer.api.jobs import ONE_JOB
-from agentformer.api.models import jobs as job_models
-from agentformer.api.models import uploads as models
-from agentformer.api.multipart import files_of_request, read_multipart
-from agentformer.api.operations import Operations
+from agentformer.api.auth import FORM_BYTES
+from agentformer.api.jobs import JOB
+from agentformer.api.jobs import Job as JobModel
+from agentformer.api.models import Namespace, ResponseModel
+from agentformer.api.models.documents import Document as DocumentModel
+from agentformer.api.operations import Operation, Operations
+from agentformer.api.request import BoundedBody, ParameterModel
 from agentformer.api.response import reply
-from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError
+from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError, StoreFull, TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs, Progress
 from agentformer.jobs.store import Job, Task, any_usable
 from agentformer.rag.documents import Document
 from agentformer.records import fields
+from agentformer.settings import Settings
 from agentformer.tools.document_tools import upload_json
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.shapes import document_json
 
+_FILE = "file"  # the name of the parts that are files
 _ASYNC = "respond-async"
-_PREFER = {"Prefer": f"`{_ASYNC}` (RFC 7240): answer 202 at once, and bring the files in as a job."}
-_LONGEST_NAME = 255
+_PREFER = {"Prefer": f"`{_ASYNC}` (RFC 7240): answer with 202 at once, and read the files in a job."}
+_MAX_NAME = 255  # characters
+_MAX_FIELDS = 20  # parts besides the files; more than there are
+_MAX_FIELD_BYTES = 500_000  # of each of these, held in memory
+_MAX_METADATA = 100_000  # characters: in any alphabet less than `_MAX_FIELD_BYTES`
+_MAX_PASSWORD = 1000  # characters; PDF's own limit is 127 bytes
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_OBJECT: JsonDict = {"contentMediaType": "application/json", "contentSchema": {"type": "object"}}
+
+
+class UploadForm(ParameterModel):
+    """The fields for all files of an upload."""
+
+    namespace: Namespace = None
+    metadata: Annotated[str, Field(max_length=_MAX_METADATA, json_schema_extra=_OBJECT)] | None = Field(
+        default=None,
+        description="A JSON object, by which questions can filter documents.",
+        examples=['{"site": "north"}'],
+    )
+    password: Annotated[str, Field(max_length=_MAX_PASSWORD)] | None = Field(
+        default=None, description="The password of encrypted files. It is not stored."
+    )
+
+
+class Uploaded(ResponseModel):
+    """The result of each file, in the order of the request."""
+
+    documents: list[DocumentModel]
 
 
 def upload_jobs(af: AgentFormer) -> Jobs:
-    """The jobs of a memory; what an earlier process has left goes on."""
-    settings = af.settings
-    jobs = Jobs(settings.index_dir, settings.upload_dir, _Bring(af.rag), most=settings.max_jobs, days=settings.job_days)
+    """Return the started job queue of a memory. Jobs of an earlier process continue."""
+    settings, ingest = af.settings, _JobIngest(af.rag)
+    jobs = Jobs(settings.index_dir, settings.upload_dir, ingest, most=settings.max_jobs, days=settings.job_days)
     jobs.start()
     return jobs
 
 
 def add_uploads(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
+    """Declare the endpoint."""
     slots = threading.BoundedSemaphore(af.settings.max_uploads)
-    bring = _Bring(af.rag)
 
     @contextmanager
     def slot() -> Iterator[None]:
-        """One of the uploads that this process takes at once, from before the body is read."""
+        """Hold one of the uploads that this process accepts at once, and read the body."""
         if not slots.acquire(blocking=False):
-            raise Busy("max_uploads", f"{af.settings.max_uploads} uploads are under way here; send it again later")
+            message = f"Server busy: {af.settings.max_uploads} uploads are in progress. Retry later."
+            raise Busy("max_uploads", message)
         try:
-            with nullcontext() if _wants_job() else operations.room.place():  # a job waits for its model elsewhere
-                read_multipart(af.settings)
+            with nullcontext() if _prefers_job() else operations.threads.held():
+                _read_multipart(af.settings)
                 yield
         finally:
             slots.release()
 
     @operations.declare(
-        "POST",
-        "/api/rag/upload",
-        right="write",
-        form=models.UploadForm,
-        headers=_PREFER,
-        around=slot,
-        returns={201: models.Uploaded, 202: job_models.Job, 422: models.Uploaded},
-        faults=(409, 429, 507),
-        tag="documents",
-        tool="rag_upload",
+        Operation(
+            method="POST",
+            path="/api/rag/upload",
+            right="write",
+            form=UploadForm,
+            headers=_PREFER,
+            around=slot,
+            returns={201: Uploaded, 202: JobModel, 422: Uploaded},
+            errors=(409, 429, 507),
+            tag="documents",
+            tool="rag_upload",
+        )
     )
-    def upload(grant: Grant, form: models.UploadForm) -> Response:
+    def upload(grant: Grant, form: UploadForm) -> Response:
         """Upload documents.
 
-        201 where at least one file became a document, 422 with the same body where none did; each file has its own
-        status and reason. The same bytes again are `unchanged`; other bytes of the same name replace the document.
-        A key that may not read is told no id, and nothing of what was there before.
-        With `Prefer: respond-async` the answer is 202 with a job, which `Location` names.
+        201 if at least one file is stored as a document, else 422 with the same body; each file has its own status and
+        reason. The same bytes again are `unchanged`; other bytes with the same name replace the document. A key without
+        the right to read gets no ids, and no data of an earlier document. With `Prefer: respond-async`, the response is
+        202 with a job, and `Location` is its URL.
         """
         namespace = grant.namespace(form.namespace)
-        metadata = fields.metadata(_object("metadata", form.metadata))
-        files = files_of_request(af.settings)
-        task = Task(namespace, tuple(_plain_name(file.filename) for file in files), metadata)
+        metadata = fields.metadata(_json_object("metadata", form.metadata))
+        files = _files_of_request(af.settings)
+        task = Task(namespace, tuple(_file_name(file.filename) for file in files), metadata)
         streams = [cast(BinaryIO, file.stream) for file in files]
-        if _wants_job():
+        if _prefers_job():
             return _accepted(jobs.submit(task, streams, form.password))
         documents = [
-            upload_json(bring.one(task, name, stream, form.password), grant, name, metadata)
+            upload_json(_ingest(af.rag, task, name, stream, form.password), grant, name, metadata)
             for name, stream in zip(task.names, streams, strict=True)
         ]
         return reply({"documents": documents}, 201 if any_usable(documents) else 422)
 
 
-class _Bring:
-    """Brings a file in, at once or in a job. What is wrong with one does not stop the others."""
+class _JobIngest:
+    """Ingests the files of a job. A failed file does not stop the others."""
 
     def __init__(self, rag: RAGTool) -> None:
         self._rag = rag
@@ -100,31 +139,27 @@ class _Bring:
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
     ) -> Mapping[str, Any]:
         try:
-            return document_json(self.one(job.task, name, file, password, progress))
+            return document_json(_ingest(self._rag, job.task, name, file, password, progress))
         except StoreError:
             raise
-        except AgentFormerError as error:  # that a request would have been answered with
+        except AgentFormerError as error:  # an error that an upload without a job would respond with
             return self.failed(job, name, str(error))
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:
         return document_json(_failed(job.task, name, reason))
 
-    def one(
-        self, task: Task, name: str, file: BinaryIO, password: str | None, progress: Progress | None = None
-    ) -> Document:
-        try:
-            if not name:  # else it would be called as the file is in which a job keeps it
-                raise InvalidInput("name", "give the document a name, such as report.pdf")
-            return self._rag.upload(
-                file,
-                name=name,
-                namespace=task.namespace,
-                metadata=task.metadata,
-                password=password,
-                progress=progress,
-            )
-        except InvalidInput as error:
-            return _failed(task, name, str(error))
+
+def _ingest(
+    rag: RAGTool, task: Task, name: str, file: BinaryIO, password: str | None, progress: Progress | None = None
+) -> Document:
+    """Ingest one file. Invalid input is a failed document, not an error."""
+    try:
+        if not name:  # else the document would get the name of the job's temporary file
+            raise InvalidInput("name", "give the document a name, such as report.pdf")
+        namespace, metadata = task.namespace, task.metadata
+        return rag.upload(file, name=name, namespace=namespace, metadata=metadata, password=password, progress=progress)
+    except InvalidInput as error:
+        return _failed(task, name, str(error))
 
 
 def _failed(task: Task, name: str, reason: str) -> Document:
@@ -132,24 +167,25 @@ def _failed(task: Task, name: str, reason: str) -> Document:
 
 
 def _accepted(job: Job) -> Response:
-    place = url_for(f".get {ONE_JOB}", job_id=job.id)
-    return reply(job.as_json(), 202, {"Location": place, "Preference-Applied": _ASYNC})
+    location = url_for(f".get {JOB}", job_id=job.id)
+    return reply(job.as_json(), 202, {"Location": location, "Preference-Applied": _ASYNC})
 
 
-def _wants_job() -> bool:
-    """Preferences are separated by commas, may have values and parameters, and are known by any case."""
-    given = ",".join(request.headers.getlist("Prefer"))
-    names = (each.partition(";")[0].partition("=")[0].strip().lower() for each in given.split(","))
+def _prefers_job() -> bool:
+    """Check the header `Prefer`: preferences are separated by commas, ignore case, and may have values and
+    parameters."""
+    header = ",".join(request.headers.getlist("Prefer"))
+    names = (item.partition(";")[0].partition("=")[0].strip().lower() for item in header.split(","))
     return _ASYNC in names
 
 
-def _plain_name(given: str | None) -> str:
-    """The file's own name as the client gave it, without folders and what nobody can see."""
-    name = PurePosixPath((given or "").replace("\\", "/")).name
-    return "".join(letter for letter in name if letter.isprintable())[-_LONGEST_NAME:]
+def _file_name(path: str | None) -> str:
+    """Return the name of a file without folders and characters that are not printable."""
+    name = PurePosixPath((path or "").replace("\\", "/")).name
+    return "".join(letter for letter in name if letter.isprintable())[-_MAX_NAME:]
 
 
-def _object(field: str, text: str | None) -> dict[str, Any]:
+def _json_object(field: str, text: str | None) -> dict[str, Any]:
     if not text:
         return {}
     try:
@@ -159,3 +195,81 @@ def _object(field: str, text: str | None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput(field, "must be a JSON object")
     return value
+
+
+def _read_multipart(settings: Settings) -> None:
+    """Read the body of the current request. Large files are stored on disk until the end of the request.
+
+    Raises `InvalidInput`, `TooLarge`, `StoreFull`, and `UnsupportedMediaType`.
+    """
+    if request.mimetype != "multipart/form-data":
+        if not request.mimetype and not request.content_length:
+            raise _no_file()
+        raise UnsupportedMediaType("send the files as multipart/form-data, in parts named 'file'")
+    if not request.mimetype_params.get("boundary"):
+        raise InvalidInput("Content-Type", "has no boundary; let your HTTP library write this header")
+    request.form_data_parser_class = _Parser
+    request.max_form_memory_size = _MAX_FIELD_BYTES
+    request.max_form_parts = settings.max_upload_files + _MAX_FIELDS
+    try:
+        request.files  # noqa: B018 (reads the body)
+    except RequestEntityTooLarge:
+        raise _too_large(settings) from None
+    except ValueError as error:
+        raise InvalidInput("body", f"is not valid multipart/form-data: {str(error)[:120]}") from None
+    except OSError as error:
+        if error.errno in _DISK_FULL:
+            message = f"the upload cannot be stored: {error.strerror}; free space for temporary files"
+            raise StoreFull(message) from error
+        raise
+    _files_of_request(settings)  # before the form is validated, which would report a file without a name as a field
+
+
+def _files_of_request(settings: Settings) -> list[FileStorage]:
+    """Return the parts named `file`. Raises `InvalidInput`; `TooLarge` if the host application has read the body."""
+    if _FILE in request.form:
+        raise InvalidInput(_FILE, "must be a file: its part needs a filename")
+    if unknown := next((name for name in request.files if name != _FILE), None):
+        raise InvalidInput(unknown[:80], f"is not known here; files are parts named '{_FILE}'")
+    files = request.files.getlist(_FILE)
+    if not files:
+        raise _no_file()
+    _check_count(len(files), settings.max_upload_files)
+    return files
+
+
+class _Parser(FormDataParser):
+    """A parser that reports an invalid body, which Werkzeug's takes for an empty one, and too many files. Raises
+    `TooLarge`."""
+
+    silent = property(lambda self: False, lambda self, value: None)
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._open, self._files = self.stream_factory, 0
+        self.stream_factory = self._open_counted
+
+    def _open_counted(self, *arguments: Any, **named: Any) -> IO[bytes]:
+        self._files += 1
+        _check_count(self._files, (self.max_form_parts or 0) - _MAX_FIELDS)
+        return self._open(*arguments, **named)
+
+
+def _check_count(files: int, limit: int) -> None:
+    if files > limit:
+        raise TooLarge("max_upload_files", f"the upload has more than {limit} files; send at most {limit} at once")
+
+
+def _too_large(settings: Settings) -> TooLarge:
+    """Return the error for the exceeded limit other than the number of files; Werkzeug does not name it."""
+    max_bytes = settings.max_file_bytes + FORM_BYTES
+    body = request.environ["wsgi.input"]
+    if (request.content_length or 0) > max_bytes or (isinstance(body, BoundedBody) and body.too_long):
+        message = f"an upload may have at most {max_bytes} bytes; send fewer files, or raise the limit"
+        return TooLarge("max_file_bytes", message)
+    message = f"a field has more than {_MAX_FIELD_BYTES} bytes, or there are more than {_MAX_FIELDS}; send less"
+    return TooLarge("max_field_bytes", message)
+
+
+def _no_file() -> InvalidInput:
+    return InvalidInput(_FILE, "is missing; send multipart/form-data with one or more parts named 'file'")

@@ -1,120 +1,204 @@
-"""Serving many clients over HTTP (streamable HTTP, without sessions)."""
+"""Serving many clients over HTTP: streamable HTTP without sessions, each request with its own key."""
 
 from __future__ import annotations
 
-import errno
+import logging
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
 
+import anyio.to_thread
+import pydantic_core
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import JSONRPCError
 from sse_starlette.sse import AppStatus
-from starlette.types import ASGIApp
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentformer.access.hosts import check_bind_address, is_local
+from agentformer.access.hosts import authenticate, host_of, is_local, origin_host
 from agentformer.access.keys import KeyStore
-from agentformer.errors import InvalidInput
-from agentformer.mcp_server.ending import watchdog
-from agentformer.mcp_server.guarding import Guard
-from agentformer.mcp_server.opening import Opening
-from agentformer.mcp_server.patience import PatientProtocol
-from agentformer.mcp_server.server import MemoryServer
+from agentformer.access.listening import listen, url_of
+from agentformer.errors import AgentFormerError, Busy, StoreError, TooLarge
+from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
+from agentformer.mcp_server.server import GRANT, LazyMemory, MemoryServer, exit_timer, message_error
+from agentformer.mcp_server.timeouts import SAFE_HEADERS, TimeoutProtocol
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 
 PATH = "/mcp"
-_FINISH_SECONDS = 20  # that running calls have after a signal: less than most supervisors wait before they kill
-_GIVE_UP_SECONDS = 25.0  # after which a call that cannot be stopped is left behind
+_FINISH_SECONDS = 20  # for running calls after a signal: less than most supervisors wait before they kill
+_EXIT_SECONDS = 25.0  # after which a call that cannot be stopped is left behind
 _MAX_MESSAGE = 64 * 1024 * 1024  # bytes, all in memory: a file of 48 MB in base64
-_BACKLOG = 128  # connections that wait to be taken
+_MAX_LARGE_BODIES = 4  # of the largest size, in memory at once
+_SMALL = 64 * 1024  # bytes of a message that is always accepted; the limit of connections bounds these
+_BACKLOG = 128  # connections that wait to be accepted
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
+
+log = logging.getLogger("agentformer")
 
 
 def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until SIGTERM or SIGINT; calls in progress have 20 seconds to finish, and the memory is closed.
+    """Serve until SIGTERM or SIGINT; running calls have 20 seconds to finish, then the memory is closed.
 
-    Requests that have not come whole by then are dropped. `started` is told the address once requests are taken; port 0
-    takes a free one. Raises `InvalidInput` for an address that is not this machine's, or that others could reach while
-    there is no key, and what opening the memory raises.
+    Incomplete requests are dropped then. `started` is called with the URL when the server accepts requests; port 0
+    takes a free one. Raises `InvalidInput` for an address that cannot be used, or that other machines reach while
+    there is no key, and the errors of opening the memory.
     """
     keys = KeyStore(settings.index_dir)
-    family, address = _resolved(settings.host, settings.port)
-    check_bind_address(settings.host, settings.host, keys)
-    listening = _bound(family, address, settings.host)
-    opening, last_resort = Opening(settings), watchdog(_GIVE_UP_SECONDS)
+    memory, timer = LazyMemory(settings), exit_timer(_EXIT_SECONDS)
+    listener = listen(settings.host, settings.port, keys, backlog=_BACKLOG)
     try:
-        opening.memory()
-        config = _config(application(settings, caller, opening, keys))
-        server = _Server(config, settings.host, started, ending=last_resort.start)
+        memory.get()
+        config = _config(application(settings, caller, memory, keys))
+        server = _Server(config, lambda: started(url_of(listener) + PATH), timer.start)
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Uvicorn takes them over while it runs, and at its end raises them again.
+            # Uvicorn replaces these handlers while it runs, and raises the signals again at its end.
             signal.signal(number, lambda *_: setattr(server, "should_exit", True))
-        server.run(sockets=[listening])
+        server.run(sockets=[listener])
     finally:
-        listening.close()
-        opening.close()
-        last_resort.cancel()
+        listener.close()
+        memory.close()
+        timer.cancel()
 
 
-def application(settings: Settings, caller: Caller, opening: Opening, keys: KeyStore) -> ASGIApp:
-    """MCP behind the keys, as an ASGI application."""
-    # Or answers under way would be cut at a signal.
+def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: KeyStore) -> ASGIApp:
+    """Return MCP with authentication as an ASGI application."""
+    # Else a signal would cut responses off.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
-    most = min(settings.max_file_bytes * 4 // 3 + 1024 * 1024, _MAX_MESSAGE)
-    app = (
-        MemoryServer(opening, caller, settings.threads)
-        .build()
-        .streamable_http_app(
-            streamable_http_path=PATH,
-            stateless_http=True,
-            max_request_body_size=most,
-            transport_security=_trusted(settings),
-        )
+    max_bytes = min(settings.max_file_bytes * 4 // 3 + 1024 * 1024, _MAX_MESSAGE)
+    server = MemoryServer(memory, caller, settings.threads).build()
+    app = server.streamable_http_app(
+        streamable_http_path=PATH,
+        stateless_http=True,
+        max_request_body_size=max_bytes,
+        transport_security=_transport_security(settings),
     )
-    return Guard(app, keys, max_bytes=most)
+    return AccessMiddleware(app, keys, max_bytes=max_bytes)
+
+
+class AccessMiddleware:
+    """Authenticates each request and reads its body, within limits, before the SDK sees it.
+
+    Puts the request's `Grant` into its ASGI scope. Errors are problem documents.
+    """
+
+    def __init__(self, app: ASGIApp, keys: KeyStore, *, max_bytes: int) -> None:
+        self._app = app
+        self._keys = keys
+        self._max_bytes = max_bytes
+        self._bytes_in_memory = 0  # bodies of all requests without a response
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._handle(scope, receive, send)
+            return
+        except StoreError as error:  # its message names a file
+            log.error("keys cannot be read: %s", error)
+            problem = Problem(503, problem_json(503, "unavailable", title="Keys cannot be read"))
+        except AgentFormerError as error:
+            problem = problem_of(error)
+        await _response(problem)(scope, receive, send)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises `Unauthenticated`, `StoreError`, `TooLarge` or `Busy` before a response has begun."""
+        headers = Headers(scope=scope)
+        problem = _header_problem(headers)
+        if problem is None:
+            peer = (scope.get("client") or (None,))[0]
+            scope[GRANT] = await anyio.to_thread.run_sync(authenticate, self._keys, headers, peer)
+            if scope["method"] != "POST":  # without sessions there is nothing to listen to or to end
+                document = problem_json(405, "method-not-allowed", title="Only POST is supported here")
+                problem = Problem(405, document, {"Allow": "POST"})
+        if problem is not None:
+            await _response(problem)(scope, receive, send)
+            return
+        body = bytearray()
+        try:
+            if await self._read(headers.get("content-length", ""), receive, body):
+                await self._forward(bytes(body), scope, receive, send)
+        finally:
+            self._bytes_in_memory -= len(body)
+
+    async def _forward(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        if (error := await anyio.to_thread.run_sync(_body_error, body)) is not None:
+            content = error.model_dump_json(by_alias=True, exclude_unset=True)
+            await Response(content, 400, media_type="application/json")(scope, receive, send)
+            return
+        first = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def replay() -> Message:
+            return next(first, None) or await receive()
+
+        await self._app(scope, replay, send)
+
+    async def _read(self, declared: str, receive: Receive, body: bytearray) -> bool:
+        """Read the whole body; return False if the client disconnects. The bytes in `body` count as in memory, also
+        after an error. Raises `TooLarge` and `Busy`."""
+        if len(declared) < 20 and declared.isdecimal() and int(declared) > self._max_bytes:
+            raise self._too_large()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return False
+            piece = message.get("body", b"")
+            size = len(body) + len(piece)
+            if size > self._max_bytes:
+                raise self._too_large()
+            if size > _SMALL and self._bytes_in_memory + len(piece) > _MAX_LARGE_BODIES * self._max_bytes:
+                raise Busy("max_message_bytes", "too many large messages are in progress; retry after 5 s", 5)
+            body += piece
+            self._bytes_in_memory += len(piece)
+            if not message.get("more_body", False):
+                return True
+
+    def _too_large(self) -> TooLarge:
+        alternative = "upload larger files by the HTTP API or `agentformer ingest`"
+        return TooLarge("max_message_bytes", f"a message may have at most {self._max_bytes} bytes; {alternative}")
 
 
 class _Server(uvicorn.Server):
-    """Tells `started` its address when it listens, and `ending` when it stops to."""
+    """Calls `started` when it listens, and `ending` when it stops."""
 
-    def __init__(
-        self, config: uvicorn.Config, host: str, started: Callable[[str], None], ending: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None], ending: Callable[[], None]) -> None:
         super().__init__(config)
-        self._host = f"[{host}]" if ":" in host else host
-        self._tell, self._ending = started, ending
+        self._on_start, self._on_end = started, ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started and sockets:
-            self._tell(f"http://{self._host}:{sockets[0].getsockname()[1]}{PATH}")
+        if self.started:
+            self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._ending()
+        self._on_end()
         await super().shutdown(sockets)
 
 
-def _config(app: Any) -> uvicorn.Config:
+def _config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=TimeoutProtocol,
         ws="none",
-        log_config=None,  # ours
+        log_config=None,  # logging is configured by the command line
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # who asks is who connects
+        proxy_headers=False,  # the peer of the connection is the client; headers are not trusted
         timeout_graceful_shutdown=_FINISH_SECONDS,
     )
 
 
-def _trusted(settings: Settings) -> TransportSecuritySettings:
-    """Which names requests may be addressed to, against DNS rebinding. An address that others reach is served with keys
-    only, which a page that plays such tricks has not; there the names are checked where the settings give some."""
+def _transport_security(settings: Settings) -> TransportSecuritySettings:
+    """Return the allowed Host and Origin headers, against DNS rebinding.
+
+    An address that other machines reach needs a key, which a page in a browser does not have. There, names are checked
+    only if the setting `allowed_hosts` has some.
+    """
     names = settings.allowed_hosts.lower().replace(",", " ").split()
-    local = is_local(settings.host)
-    hosts = [*(_LOCAL if local or names else ()), *names]
+    hosts = [*(_LOCAL if names or is_local(settings.host) else ()), *names]
     origins = [f"http://{name}" for name in _LOCAL] + settings.cors_origins.lower().replace(",", " ").split()
     return TransportSecuritySettings(
         enable_dns_rebinding_protection=bool(hosts),
@@ -123,30 +207,26 @@ def _trusted(settings: Settings) -> TransportSecuritySettings:
     )
 
 
-def _resolved(host: str, port: int) -> tuple[int, Any]:
-    """Family and address of a socket. Raises `InvalidInput`."""
-    name = "127.0.0.1" if host == "localhost" else host
+def _header_problem(headers: Headers) -> Problem | None:
+    """Refuse a malformed Host or Origin: a port such as `:80@evil.com` could name another host."""
+    host, origin = headers.get("host"), headers.get("origin", "").lower()
+    if host is not None and not host_of(host).name:
+        document = problem_json(421, "misdirected-request", "Invalid Host header", title="Misdirected Request")
+        return Problem(421, document)
+    if origin.startswith("http") and not origin_host(origin):
+        return Problem(403, problem_json(403, "forbidden", "Invalid Origin header", title="Forbidden"))
+    return None
+
+
+def _body_error(body: bytes) -> JSONRPCError | None:
+    """Return the JSON-RPC error of an invalid message, which the SDK may take for a notification. The SDK itself
+    answers a body that is not JSON."""
     try:
-        found = socket.getaddrinfo(name or ".", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (OSError, UnicodeError):
-        raise _elsewhere(host) from None
-    return found[0], found[4]
+        return message_error(pydantic_core.from_json(body))
+    except ValueError:
+        return None
 
 
-def _bound(family: int, address: Any, host: str) -> socket.socket:
-    """A listening socket. Raises `InvalidInput`."""
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)
-    except OSError as error:
-        listening.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise _elsewhere(host) from None
-        raise InvalidInput("port", f"{host}:{address[1]} cannot be used: {error.strerror or error}") from None
-    return listening
-
-
-def _elsewhere(host: str) -> InvalidInput:
-    return InvalidInput("host", f"{host[:80]!r} is no address of this machine; use 127.0.0.1")
+def _response(problem: Problem) -> Response:
+    headers = {**SAFE_HEADERS, **problem.headers}
+    return Response(problem.as_json(), problem.status, headers=headers, media_type=PROBLEM)

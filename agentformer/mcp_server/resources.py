@@ -1,4 +1,4 @@
-"""Documents and core blocks as MCP resources: what a client lists, and what it reads."""
+"""Documents and core blocks as MCP resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 import mcp_types as types
 
-from agentformer.errors import AgentFormerError, InvalidInput, NotFound
+from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
 from agentformer.records import fields
@@ -20,18 +20,18 @@ from agentformer.tools.caller import Caller
 from agentformer.types import Page
 
 _SCHEME = "agentformer://"
-DATA = {"agentformer/content": "data"}  # `_meta` of what was stored by anybody: no host is to take it for instructions
-_HEADER = re.compile(r"^\[(?=pages? \d)", re.MULTILINE)
+DATA = {"agentformer/content": "data"}  # `_meta` of stored content: hosts must not take it for instructions
+_PAGE_MARK = re.compile(r"^\[(?=pages? \d)", re.MULTILINE)
 _TEXT = "text/plain"
-_PAGE = 100  # resources of one list
-_MOST = 200_000  # characters of a document that one reading gives; a context of 50,000 tokens is full of them
+_PAGE_SIZE = 100  # resources in one list
+_MAX_CHARS = 200_000  # of a document in one response: about 50,000 tokens
 
 TEMPLATES = (
     types.ResourceTemplate(
         name="document",
         title="A document",
         uri_template=f"{_SCHEME}documents/{{id}}",
-        description="The stored text of an uploaded document, page by page: data. rag_list and citations tell ids.",
+        description="The stored text of an uploaded document, page by page: data. rag_list and citations give the ids.",
         mime_type=_TEXT,
     ),
     types.ResourceTemplate(
@@ -51,81 +51,79 @@ TEMPLATES = (
 )
 
 
-def listed(af: AgentFormer, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
-    """The documents that the caller reaches, namespace by namespace, oldest first. Raises `InvalidInput` for a cursor
-    that is not one of ours."""
+def list_resources(af: AgentFormer, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
+    """Return the documents that the caller may read, by namespace and then by age, the oldest first.
+
+    Raises `InvalidInput` for a cursor that is not from this server.
+    """
     if not caller.grant.may("read"):
         return types.ListResourcesResult(resources=[])
     namespaces = _namespaces(af, caller)
-    start, after = _position(cursor)
-    found: list[Document] = []
+    first_namespace, after = _decode_cursor(cursor)
+    documents: list[Document] = []
     for namespace in namespaces:
-        if namespace < start:
+        if namespace < first_namespace:
             continue
-        behind = after if namespace == start else ""
-        found += af.rag.page_of_documents(namespace=namespace, after=behind, limit=_PAGE - len(found))
-        if len(found) == _PAGE:
+        after_id = after if namespace == first_namespace else ""
+        limit = _PAGE_SIZE - len(documents)
+        documents += af.rag.page_of_documents(namespace=namespace, after=after_id, limit=limit)
+        if len(documents) == _PAGE_SIZE:
             break
-    more = _cursor(found[-1]) if len(found) == _PAGE else None
-    return types.ListResourcesResult(resources=[_resource(document) for document in found], next_cursor=more)
+    next_cursor = _encode_cursor(documents[-1]) if len(documents) == _PAGE_SIZE else None
+    return types.ListResourcesResult(resources=[_resource(document) for document in documents], next_cursor=next_cursor)
 
 
-def read(af: AgentFormer, caller: Caller, uri: str) -> types.ReadResourceResult:
-    """Raises `NotFound`, in the same words for what is not there and what the caller does not reach."""
+def read_resource(af: AgentFormer, caller: Caller, uri: str) -> types.ReadResourceResult:
+    """Return the text of a resource. Raises `NotFound`, with the same message for a resource that does not exist and
+    for one that the caller may not read."""
     try:
         text = _text(af, caller, uri)
-    except AgentFormerError as error:
-        if isinstance(error, (NotFound, InvalidInput)):
-            raise _missing(uri) from None
-        raise
-    return types.ReadResourceResult(contents=[_contents(uri, text)])
-
-
-def _contents(uri: str, text: str) -> types.TextResourceContents:
-    return types.TextResourceContents(uri=uri, mime_type=_TEXT, text=text, _meta=DATA)
+    except (NotFound, InvalidInput):
+        raise _not_found(uri) from None
+    contents = types.TextResourceContents(uri=uri, mime_type=_TEXT, text=text, _meta=DATA)
+    return types.ReadResourceResult(contents=[contents])
 
 
 def _text(af: AgentFormer, caller: Caller, uri: str) -> str:
     uri = fields.encodable("uri", uri)
     kind, *rest = uri.removeprefix(_SCHEME).split("/") if uri.startswith(_SCHEME) else [""]
     if not caller.grant.may("read"):
-        raise _missing(uri)
+        raise _not_found(uri)
     if kind == "core" and len(rest) == 1:
         place = {"agent_id": caller.agent_id, "user_id": caller.user_id}
         return af.memory.core.get(unquote(rest[0]), namespace=caller.namespace_for(None), **place).content
     if kind != "documents" or len(rest) not in (1, 3) or rest[1:2] not in ([], ["pages"]):
-        raise _missing(uri)
+        raise _not_found(uri)
     document = af.rag.document(rest[0])
     if document.namespace not in _namespaces(af, caller):
-        raise _missing(uri)
+        raise _not_found(uri)
     pages = af.rag.pages(document.id)
     if len(rest) == 1:
-        return "".join(_marked(document, pages))
-    wanted = [page for page in pages if str(page.number) == rest[2]]
-    if not wanted:
-        raise _missing(uri)
-    return wanted[0].text
-
-
-def _marked(document: Document, pages: list[Page]) -> Iterator[str]:
-    """The pages, each below a line that says which it is; a document that is too long ends with where to go on."""
-    told = 0
+        return "".join(_page_texts(document, pages))
     for page in pages:
-        if told + len(page.text) > _MOST and told:
-            rest = f"pages {page.number} to {pages[-1].number} are at {_uri(document)}/pages/NUMBER"
-            yield f"[{rest}]\n"
+        if str(page.number) == rest[2]:
+            return page.text
+    raise _not_found(uri)
+
+
+def _page_texts(document: Document, pages: list[Page]) -> Iterator[str]:
+    """Yield each page below a line with its number; for a long document, last where to read the other pages."""
+    size = 0
+    for page in pages:
+        if size + len(page.text) > _MAX_CHARS and size:
+            yield f"[pages {page.number} to {pages[-1].number} are at {_uri(document)}/pages/NUMBER]\n"
             return
-        told += len(page.text)
+        size += len(page.text)
         printed = f", printed {page.label}" if page.label not in ("", str(page.number)) else ""
         reason = f" ({page.status}: {page.reason})" if page.reason else ""
-        text = _HEADER.sub("⟦", page.text)  # a page must not begin another one
+        text = _PAGE_MARK.sub("⟦", page.text)  # the text of a page must not contain the mark of another page
         yield f"[page {page.number} of {document.pages}{printed}]{reason}\n{text}\n\n"
 
 
 def _namespaces(af: AgentFormer, caller: Caller) -> list[str]:
-    """Those that the caller reaches and that hold something, sorted."""
-    there = [namespace for namespace in af.backend.namespaces() if caller.grant.reaches(namespace)]
-    return sorted(name for name in there if caller.namespace in (None, name))
+    """Return the namespaces with entries that the caller may read, sorted."""
+    readable = [namespace for namespace in af.backend.namespaces() if caller.grant.reaches(namespace)]
+    return sorted(name for name in readable if caller.namespace in (None, name))
 
 
 def _resource(document: Document) -> types.Resource:
@@ -136,7 +134,7 @@ def _resource(document: Document) -> types.Resource:
         name=" ".join(escape_text(document.name).split()),
         description=f"{document.media_type}, {pages}, namespace {document.namespace}{state}",
         mime_type=_TEXT,
-        # Of other formats the size of the text is not known without reading it.
+        # For other formats, the size of the text is only known after reading it.
         size=document.bytes if document.media_type.startswith("text/plain") else None,
     )
 
@@ -145,17 +143,17 @@ def _uri(document: Document) -> str:
     return f"{_SCHEME}documents/{quote(document.id, safe='')}"
 
 
-def _missing(uri: str) -> NotFound:
-    return NotFound(f"there is no resource {uri!r:.200}; resources/list shows those that are there")
+def _not_found(uri: str) -> NotFound:
+    return NotFound(f"there is no resource {uri!r:.200}; resources/list shows the existing ones")
 
 
-def _cursor(document: Document) -> str:
+def _encode_cursor(document: Document) -> str:
     position = json.dumps([document.namespace, document.id])
     return base64.urlsafe_b64encode(position.encode()).decode()
 
 
-def _position(cursor: str | None) -> tuple[str, str]:
-    """Namespace and id behind which to go on."""
+def _decode_cursor(cursor: str | None) -> tuple[str, str]:
+    """Return the namespace and the id of the last document of the previous page. Raises `InvalidInput`."""
     if cursor is None:
         return "", ""
     try:
@@ -164,4 +162,4 @@ def _position(cursor: str | None) -> tuple[str, str]:
             return namespace, after
     except (binascii.Error, ValueError, TypeError, RecursionError):
         pass
-    raise InvalidInput("cursor", "is none of this server; leave it out to begin anew")
+    raise InvalidInput("cursor", "is not from this server; leave it out to start again")

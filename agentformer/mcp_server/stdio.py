@@ -3,50 +3,255 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import os
+import queue
+import re
 import signal
+import sys
+import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import anyio
+import anyio.lowlevel
+import mcp_types as types
+import pydantic_core
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
-from agentformer.mcp_server.ending import watchdog
-from agentformer.mcp_server.opening import Opening
-from agentformer.mcp_server.server import MemoryServer
-from agentformer.mcp_server.wire import Wire
+from agentformer.mcp_server.server import LazyMemory, MemoryServer, exit_timer, message_error, rpc_error, usable_id
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 
-_FINISH_SECONDS = 20.0  # that calls in progress have after a signal or the end of the input
+_FINISH_SECONDS = 20.0  # for running calls, after a signal or the end of the input
+_BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
+_CHUNK = 1 << 16
+_TICKS = 100  # turns of the event loop until the last line has become a call
+_TOKEN = re.compile(r'\\.|["\[\]{}]')
+_ID_VALUE = re.compile(r'\s*:\s*(-?[0-9]{1,18}(?=\s*[,}])|"(?:[^"\\]|\\.){0,500}")')
 
 
 def serve(settings: Settings, caller: Caller) -> None:
-    """Serve until the input ends, or SIGTERM or SIGINT comes: calls in progress are answered, and the memory is
-    closed. What they have not finished within 20 seconds is cut off; nothing that is stored is harmed by it."""
-    opening = Opening(settings)
-    last_resort = watchdog(_FINISH_SECONDS)
+    """Serve until the input ends, or until SIGTERM or SIGINT.
+
+    Running calls have 20 seconds to finish; then the memory is closed. Stored data are never harmed by the end.
+    """
+    memory = LazyMemory(settings)
+    timer = exit_timer(_FINISH_SECONDS)
     try:
-        anyio.run(_serve, opening, MemoryServer(opening, caller, settings.threads), last_resort.start)
+        anyio.run(_serve, memory, MemoryServer(memory, caller, settings.threads), timer.start)
     finally:
-        opening.close()
-        last_resort.cancel()
+        memory.close()
+        timer.cancel()
 
 
-async def _serve(opening: Opening, memories: MemoryServer, ending: Callable[[], None]) -> None:
-    wire = Wire(ending)
+def line_error(line: str) -> types.JSONRPCError | None:
+    """Return the error response to a line that is not a valid message, else None. Never raises."""
+    try:
+        message = pydantic_core.from_json(line)
+    except ValueError as error:
+        return rpc_error(types.PARSE_ERROR, f"the line is not valid JSON: {str(error)[:200]}", _id_in(line))
+    return message_error(message)
+
+
+def needs_response(error: types.JSONRPCError) -> bool:
+    """Return False for the error of a notification: notifications have no response, valid or not."""
+    return error.id is not None or error.error.code != types.INVALID_PARAMS
+
+
+async def _serve(memory: LazyMemory, handlers: MemoryServer, ending: Callable[[], None]) -> None:
+    pipes = StandardPipes(ending)
     loop = asyncio.get_running_loop()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        with suppress(RuntimeError):  # the loop has ended: what a signal asks for is being done already
-            loop.call_soon_threadsafe(wire.stop)
+        with contextlib.suppress(RuntimeError):  # the event loop has ended, so the server is ending already
+            loop.call_soon_threadsafe(pipes.stop)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    opening.begin()
-    server = memories.build()
-    server.middleware.append(wire.count)
-    lines = cast(Any, wire)  # the SDK asks for anyio's files, of which it uses no more than this
-    async with stdio_server(stdin=lines, stdout=lines) as (received, sent):
+    memory.open_in_background()
+    server = handlers.build()
+    server.middleware.append(pipes.track)
+    files = cast(Any, pipes)  # the SDK asks for anyio's files, but uses only these methods
+    async with stdio_server(stdin=files, stdout=files) as (received, sent):
         await server.run(received, sent, server.create_initialization_options())
+
+
+class StandardPipes:
+    """Standard input and output as the input and the output of the SDK's `stdio_server`.
+
+    Lines that are not valid messages are answered here; blank lines are skipped. At the end of the input, or after
+    `stop`, `ending` is called, and running calls are answered before the iteration ends. Create it before anything is
+    printed, and use it in one running event loop.
+    """
+
+    def __init__(self, ending: Callable[[], None]) -> None:
+        self._ending = ending
+        self._in, self._out = _take_over(0), _take_over(1)
+        self._reader, self._writer = _DaemonThread("reader"), _DaemonThread("writer")
+        self._buffer = bytearray()
+        self._first_line = True
+        self._unanswered: set[Any] = set()
+        self._stopped = anyio.Event()
+
+    def stop(self) -> None:
+        """Stop reading. Call it in the thread of the event loop only."""
+        self._stopped.set()
+
+    async def track(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """A middleware of the server: records the calls without a response."""
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        self._unanswered.add(ctx.request_id)
+        try:
+            return await call_next(ctx)
+        except asyncio.CancelledError:  # cancelled by the client, which gets no response
+            self._unanswered.discard(ctx.request_id)
+            raise
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._stopped.is_set() and (received := await self._next_line()):
+            line, error = received
+            if error is None:
+                return line
+            if needs_response(error):
+                await self._send(error.model_dump_json(by_alias=True, exclude_unset=True) + "\n")
+        self._ending()
+        for _ in range(_TICKS):
+            await anyio.lowlevel.checkpoint()
+        while self._unanswered:
+            await anyio.sleep(0.01)
+        raise StopAsyncIteration
+
+    async def write(self, text: str) -> None:
+        """Write a whole line. A client that has disconnected ends the server."""
+        await self._send(text)
+        with contextlib.suppress(ValueError, AttributeError):
+            self._unanswered.discard(json.loads(text).get("id"))
+
+    async def flush(self) -> None:
+        """Do nothing: `write` has no buffer."""
+
+    async def _send(self, text: str) -> None:
+        try:
+            await self._writer.run(lambda: _write(self._out, text.encode("utf-8")))
+        except OSError:
+            self._unanswered.clear()
+            self.stop()
+
+    async def _next_line(self) -> tuple[str, types.JSONRPCError | None] | None:
+        """Return the next line that is not blank, and its error; None at the end of the input and after `stop`."""
+        line: tuple[str, types.JSONRPCError | None] | None = None
+
+        async def read() -> None:
+            nonlocal line
+            line = await self._reader.run(self._read_and_check)
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await self._stopped.wait()
+            group.cancel_scope.cancel()
+        return line
+
+    def _read_and_check(self) -> tuple[str, types.JSONRPCError | None] | None:
+        while line := self._read_line():
+            if self._first_line:
+                line, self._first_line = line.removeprefix(_BOM), False
+            if line.strip():
+                return line, line_error(line)
+        return None
+
+    def _read_line(self) -> str:
+        """Return the next line; "" at the end. A read error is the end. The last line may lack its line break."""
+        while (end := self._buffer.find(b"\n", max(len(self._buffer) - _CHUNK, 0))) < 0:
+            try:
+                data = os.read(self._in, _CHUNK)
+            except OSError:
+                data = b""
+            if not data:
+                end = len(self._buffer) - 1
+                break
+            self._buffer += data
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
+        return line.decode("utf-8", "replace")
+
+
+class _DaemonThread:
+    """Runs blocking calls one after another. Unlike a thread of a pool, a call that never returns does not keep the
+    process alive."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """Return the result of `call`, or raise its `OSError`."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls.put((future, call))
+        return await future
+
+    def _work(self) -> None:
+        while True:
+            future, call = self._calls.get()
+            try:
+                result, error = call(), None
+            except OSError as failure:
+                result, error = None, failure
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: OSError | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _write(handle: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+
+
+def _take_over(stream: int) -> int:
+    """Return a private descriptor of standard input or output.
+
+    The public one then reads nothing, or writes to standard error: output of libraries, models and child processes
+    must not mix with the protocol.
+    """
+    sys.stdout.flush()
+    private = os.dup(stream)
+    replacement = os.open(os.devnull, os.O_RDONLY) if stream == 0 else os.dup(2)
+    os.dup2(replacement, stream)
+    os.close(replacement)
+    return private
+
+
+def _id_in(line: str) -> int | str | None:
+    """Return the id of a message that cannot be decoded because of its numbers, nesting or characters, else None."""
+    depth, string_start, value = 0, -1, None  # string_start: -1 outside of strings
+    for token in _TOKEN.finditer(line):
+        if token[0] == '"':
+            is_id = string_start >= 0 and line[string_start : token.end()] == '"id"'
+            string_start = token.start() if string_start < 0 else -1
+            if is_id and depth == 1 and (match := _ID_VALUE.match(line, token.end())):
+                value = match[1]
+        elif string_start < 0:
+            depth += 1 if token[0] in "{[" else -1 if token[0] in "}]" else 0
+    try:
+        message_id = usable_id(json.loads(value)) if value else None
+        str(message_id).encode()  # half of a surrogate pair cannot be sent back
+    except ValueError:
+        return None
+    return message_id

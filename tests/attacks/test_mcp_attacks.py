@@ -15,8 +15,7 @@ import anyio
 from mcp.client import Client
 
 from agentformer import connect
-from agentformer.mcp_server.opening import Opening
-from agentformer.mcp_server.server import MemoryServer
+from agentformer.mcp_server.server import LazyMemory, MemoryServer
 from agentformer.settings import load_settings
 from agentformer.tools.caller import Caller
 from tests.attacks.gullible import TOKENS, why
@@ -39,9 +38,9 @@ def asked(folders: dict[str, Any]) -> tuple[Any, Any, Any, list[Any]]:
     """The tools, the list of resources, the first of them, and what tools gave."""
 
     async def talk() -> Any:
-        opening = Opening(load_settings(folders))
+        memory = LazyMemory(load_settings(folders))
         try:
-            async with Client(MemoryServer(opening, Caller(), threads=2).build()) as client:
+            async with Client(MemoryServer(memory, Caller(), threads=2).build()) as client:
                 listed = (await client.list_resources()).resources
                 read = (await client.read_resource(str(listed[0].uri))).contents[0]
                 gave = [
@@ -54,7 +53,7 @@ def asked(folders: dict[str, Any]) -> tuple[Any, Any, Any, list[Any]]:
                 ]
                 return (await client.list_tools()).tools, listed, read, gave
         finally:
-            opening.close()
+            memory.close()
 
     return anyio.run(talk)  # type: ignore[no-any-return]
 

@@ -234,7 +234,7 @@ def test_an_original_that_was_lost_tells_nothing_of_the_disk(client: Any, tmp_pa
     for file in (tmp_path / "u").rglob("*.bin"):
         file.unlink()
     answer = client.get(f"/api/rag/documents/{document}/content")
-    assert (answer.status_code, answer.json["detail"]) == (404, "the original of this document is not kept")
+    assert (answer.status_code, answer.json["detail"]) == (404, "the original of this document is not stored")
 
 
 def test_a_file_that_could_not_be_read_has_no_pages_and_no_original(client: Any) -> None:

@@ -16,8 +16,8 @@ Flask = pytest.importorskip("flask", reason="the extra `server` is not installed
 
 import agentformer  # noqa: E402
 from agentformer.access.grant import Grant  # noqa: E402
+from agentformer.api import health as models  # noqa: E402
 from agentformer.api.app import close_app, init_app  # noqa: E402
-from agentformer.api.models import health as models  # noqa: E402
 from agentformer.errors import Unauthenticated  # noqa: E402
 from tests.edges.mounted import Mounted, grant, mounted, shaped  # noqa: E402
 
@@ -88,7 +88,7 @@ def test_a_store_that_cannot_be_read_is_503_without_a_path(
     host.af.backend.close()
     with caplog.at_level(logging.ERROR):
         parts = ready(host, 503)
-    assert "cannot be read" in parts["store"] and "cannot be read" in parts["index"]
+    assert "unreadable" in parts["store"] and "unreadable" in parts["index"]
     assert str(tmp_path) not in str(parts) and "store is not ready" in caplog.text
 
 
@@ -96,7 +96,7 @@ def test_an_index_that_cannot_be_read_is_503_without_a_path(host: Mounted, tmp_p
     host.add("Aino prefers tea.")
     (host.af.settings.index_dir / "words.lock").mkdir()  # neither can it be mended
     parts = ready(host, 503)
-    assert parts["store"] == "ok" and "cannot be read" in parts["index"]
+    assert parts["store"] == "ok" and "unreadable" in parts["index"]
     assert str(tmp_path) not in str(parts)
 
 
@@ -118,8 +118,8 @@ def test_an_embedder_that_is_away_is_told_and_comes_back(tmp_path: Path) -> None
         with mounted(tmp_path, **settings) as host:
             host.add("Aino prefers tea.")
             parts = ready(host)
-            assert (parts["store"], parts["index"]) == ("ok", "ok") and "does not answer" in parts["embedder"]
-            assert "does not answer" in ready(host)["embedder"]  # also when nobody has asked it since
+            assert (parts["store"], parts["index"]) == ("ok", "ok") and "unavailable" in parts["embedder"]
+            assert "unavailable" in ready(host)["embedder"]  # also when nobody has asked it since
             assert nobody not in str(parts)
 
 

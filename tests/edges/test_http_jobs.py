@@ -145,7 +145,7 @@ def test_a_wrong_upload_is_refused_before_anything_is_acknowledged(client: Any) 
 def test_a_job_is_followed_by_events_that_end_with_it(
     client: Any, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_jobs, "_SILENCE", 1)
+    monkeypatch.setattr(api_jobs, "_SILENT_POLLS", 1)
     place = send(client, (KEYS, "a.txt"), (KEYS + b"!", "b.txt")).headers["Location"]
     until(client, place, lambda job: job["state"] == "running")
     threading.Timer(1.0, gate.set).start()

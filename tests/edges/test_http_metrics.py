@@ -16,9 +16,8 @@ parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metr
 from agentformer.access.grant import EVERYTHING  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
 from agentformer.api.metrics import add_metrics  # noqa: E402
-from agentformer.api.operations import Operations  # noqa: E402
-from agentformer.api.problems import handle_errors  # noqa: E402
-from agentformer.api.thread_limit import ThreadLimit  # noqa: E402
+from agentformer.api.operations import Operations, ThreadLimit  # noqa: E402
+from agentformer.api.response import handle_errors  # noqa: E402
 from agentformer.settings import Settings, load_settings  # noqa: E402
 
 

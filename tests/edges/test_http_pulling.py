@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.api import threaded_stream as pulling
-from agentformer.api.threaded_stream import pulled
+from agentformer.api import response
+from agentformer.api.response import in_thread
 
 BOUND = 30.0
 
@@ -25,7 +25,7 @@ def numbers(count: int, ended: threading.Event) -> Generator[int, None, None]:
 
 def test_the_items_come_in_their_order_and_the_generator_is_closed() -> None:
     ended = threading.Event()
-    assert list(pulled(numbers(200, ended), BOUND)) == list(range(200))
+    assert list(in_thread(numbers(200, ended), BOUND)) == list(range(200))
     assert ended.wait(BOUND)
 
 
@@ -36,7 +36,7 @@ def test_silence_is_told_until_the_next_item_comes() -> None:
         go.wait(BOUND)
         yield "at last"
 
-    with closing(pulled(slow(), 0.01)) as coming:
+    with closing(in_thread(slow(), 0.01)) as coming:
         assert [next(coming), next(coming)] == [None, None]
         go.set()
         assert next(item for item in coming if item) == "at last"
@@ -47,7 +47,7 @@ def test_an_error_is_raised_where_the_items_are_read_and_after_them() -> None:
         yield 1
         raise ValueError("no more")
 
-    coming = pulled(broken(), BOUND)
+    coming = in_thread(broken(), BOUND)
     assert next(coming) == 1
     with pytest.raises(ValueError, match="no more"):
         next(coming)
@@ -65,7 +65,7 @@ def test_a_reader_that_leaves_does_not_wait_and_the_generator_ends_with_its_next
         finally:
             ended.set()
 
-    coming = pulled(stuck(), 0.01)
+    coming = in_thread(stuck(), 0.01)
     assert (next(coming), next(coming)) == (1, None)
     coming.close()
     assert not ended.is_set()
@@ -84,7 +84,7 @@ def test_a_slow_reader_slows_the_generator_down() -> None:
                 third.set()
             yield n
 
-    with closing(pulled(eager(), BOUND)) as coming:
+    with closing(in_thread(eager(), BOUND)) as coming:
         assert next(coming) == 0
         assert third.wait(BOUND)  # one waits to be read, and one for its place
         assert len(made) == 3
@@ -97,20 +97,20 @@ def streaming() -> set[threading.Thread]:
 def test_over_the_most_threads_the_items_come_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for thread in streaming():  # of earlier tests: at its end one would give back a place in the smaller room
         thread.join(BOUND)
-    monkeypatch.setattr(pulling, "_room", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(response, "_threads", threading.BoundedSemaphore(1))
     ended = threading.Event()
 
     def first() -> Iterator[int]:
         yield 1
         ended.wait(BOUND)
 
-    held = pulled((n for n in first()), BOUND)
+    held = in_thread((n for n in first()), BOUND)
     assert next(held) == 1
     threads = streaming()
-    other = pulled(numbers(3, ended), BOUND)
+    other = in_thread(numbers(3, ended), BOUND)
     assert next(other) == 0
     assert streaming() == threads  # none was started
     assert list(other) == [1, 2]
     assert list(held) == []
     ended.clear()
-    assert list(pulled(numbers(3, ended), BOUND)) == [0, 1, 2]  # the room is given back
+    assert list(in_thread(numbers(3, ended), BOUND)) == [0, 1, 2]  # the room is given back

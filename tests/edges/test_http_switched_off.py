@@ -89,7 +89,7 @@ def test_the_document_says_which_tool_an_endpoint_stands_for(host: Mounted) -> N
     for method, path, _, tool in SAME_AS:
         path = path.partition("?")[0].replace("entry", "entry_id").replace("document}", "document_id}")
         described = paths[path.replace("persona", "{name}")][method.lower()]
-        assert f"the tool `{tool}` is switched off" in described["description"]
+        assert f"Refused for keys without the tool `{tool}`" in described["description"]
 
 
 # Queries

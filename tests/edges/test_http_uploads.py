@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.api import create_app, init_app
+from agentformer.api import uploads as models
 from agentformer.api.app import close_app
-from agentformer.api.models import uploads as models
 from agentformer.settings import load_settings
 from tests.edges.mounted import Mounted, grant, mounted
 from tests.readers.conftest import make_pdf

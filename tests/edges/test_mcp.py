@@ -25,7 +25,7 @@ from mcp.shared.exceptions import MCPError
 
 import agentformer
 from agentformer.cli import main
-from agentformer.mcp_server.messages import is_answered, refusal
+from agentformer.mcp_server.stdio import line_error, needs_response
 from agentformer.tools.toolbox import HINTS
 from tests.edges.doors import BOUND, ENVIRONMENT, after, options, stdio_transport
 from tests.edges.talking import Talker
@@ -218,7 +218,7 @@ def test_the_greeting_is_answered_although_the_memory_cannot_be_opened(
     assert server.greet()["result"]["serverInfo"]["name"] == "agentformer"
     server.say({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, called(2, "memory_status"))
     told = {message["id"]: message for message in (server.hear(), server.hear())}
-    assert told[1]["error"]["message"] == "the memory cannot be used now; the log of the server says why"
+    assert told[1]["error"]["message"] == "The memory is unavailable; see the log of the server."
     assert told[2]["result"]["isError"] is True
     code, _, errors = server.end()
     assert code == 0
@@ -277,10 +277,10 @@ Toolbox.call = loud
 def test_what_is_no_message_is_answered_with_its_id_where_one_can_be_read(
     line: bytes, code: int, of: int | str | None
 ) -> None:
-    answer = refusal(line.decode("utf-8", "replace"))
+    answer = line_error(line.decode("utf-8", "replace"))
     assert answer is not None
     assert (answer.error.code, answer.id) == (code, of)
-    assert is_answered(answer)
+    assert needs_response(answer)
 
 
 @pytest.mark.parametrize(
@@ -295,13 +295,13 @@ def test_what_is_no_message_is_answered_with_its_id_where_one_can_be_read(
     ids=str,
 )
 def test_what_is_a_message_is_left_to_the_sdk(message: dict[str, Any]) -> None:
-    assert refusal(json.dumps(message)) is None
+    assert line_error(json.dumps(message)) is None
 
 
 def test_a_notification_that_is_wrong_has_no_answer() -> None:
-    wrong = refusal('{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": []}')
+    wrong = line_error('{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": []}')
     assert wrong is not None
-    assert not is_answered(wrong)
+    assert not needs_response(wrong)
 
 
 def test_every_wrong_line_is_answered_and_the_server_goes_on(piped: Callable[..., Piped]) -> None:
@@ -312,7 +312,7 @@ def test_every_wrong_line_is_answered_and_the_server_goes_on(piped: Callable[...
     assert server.hear() == {
         "jsonrpc": "2.0",
         "id": None,
-        "error": {"code": -32700, "message": "this cannot be read as JSON: expected ident at line 1 column 2"},
+        "error": {"code": -32700, "message": "the line is not valid JSON: expected ident at line 1 column 2"},
     }
     server.say({"jsonrpc": "2.0", "id": 5, "method": "tools/list", "params": []})
     told = server.hear()
@@ -383,7 +383,7 @@ def test_a_call_that_does_not_return_is_left_behind(piped: Callable[..., Piped],
     finally:
         go_on.set()
     assert (code, answers) == (1, [])
-    assert errors == "a call was still at work after 0.5 seconds; the server ends without it\n"
+    assert errors == "a call did not finish within 0.5 seconds; the server exits without it\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -483,8 +483,8 @@ def test_without_the_extra_it_says_what_to_install(piped: Callable[..., Piped]) 
         (["--port", "0"], "--port: goes with --http only"),
         (["--folder", "nowhere"], "--folder: 'nowhere' is no folder"),
         (["--http", "--host", "0.0.0.0"], "make a key with: agentformer keys add NAME"),
-        (["--http", "--host", "no such host"], "'no such host' is no address of this machine; use 127.0.0.1"),
-        (["--http", "--host", "bogus.invalid"], "'bogus.invalid' is no address of this machine; use 127.0.0.1"),
+        (["--http", "--host", "no such host"], "'no such host' is not an address of this machine; use 127.0.0.1"),
+        (["--http", "--host", "bogus.invalid"], "'bogus.invalid' is not an address of this machine; use 127.0.0.1"),
         (["--http", "--host", ""], "--host: must be a text"),
         (["--user", ""], "--user: must be a text"),
         (["--agent", ""], "--agent: must be a text"),

@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 import agentformer
 from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.access.keys import KeyStore
-from agentformer.mcp_server.callers import narrowed
+from agentformer.mcp_server.server import intersection
 from tests.edges.doors import BOUND, HttpServer, after
 from tests.edges.talking import Talker
 
@@ -208,12 +208,12 @@ def test_what_the_server_was_started_with_bounds_every_key(start: Start, tmp_pat
 def test_two_grants_allow_what_both_allow() -> None:
     key = Grant(frozenset({"read", "write"}), ("work", "home"), frozenset({"rag_upload"}), "k1")
     server = Grant(frozenset({"read"}), ("work",), frozenset({"memory_audit"}))
-    assert narrowed(key, server) == Grant(
+    assert intersection(key, server) == Grant(
         frozenset({"read"}), ("work",), frozenset({"rag_upload", "memory_audit"}), "k1"
     )
-    assert narrowed(EVERYTHING, server).namespaces == ("work",)
-    assert narrowed(key, EVERYTHING) == key
-    assert not narrowed(key, Grant(frozenset({"read"}), ("elsewhere",))).rights
+    assert intersection(EVERYTHING, server).namespaces == ("work",)
+    assert intersection(key, EVERYTHING) == key
+    assert not intersection(key, Grant(frozenset({"read"}), ("elsewhere",))).rights
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS"])
@@ -331,7 +331,7 @@ def test_a_signal_lets_calls_under_way_finish(start: Start, talker: Talker) -> N
 def test_a_call_that_does_not_return_is_left_behind(start: Start, talker: Talker) -> None:
     go_on = threading.Event()
     talker.script = after(go_on, "At noon [1].")
-    hasty = "import agentformer.mcp_server.http as http; http._FINISH_SECONDS, http._GIVE_UP_SECONDS = 1, 1.5"
+    hasty = "import agentformer.mcp_server.http as http; http._FINISH_SECONDS, http._EXIT_SECONDS = 1, 1.5"
     server = start(before=hasty, environment=talker.settings)
 
     async def run() -> None:
@@ -349,7 +349,7 @@ def test_a_call_that_does_not_return_is_left_behind(start: Start, talker: Talker
         go_on.set()
         asking.join()
     assert code == 1
-    assert "a call was still at work after 1.5 seconds; the server ends without it\n" in errors
+    assert "a call did not finish within 1.5 seconds; the server exits without it\n" in errors
 
 
 def ask_in_vain(server: HttpServer) -> None:

@@ -31,7 +31,7 @@ def listed(af: AgentFormer, caller: Caller) -> list[str]:
     names: list[str] = []
     cursor = None
     while True:
-        page = resources.listed(af, caller, cursor)
+        page = resources.list_resources(af, caller, cursor)
         names += [each.name for each in page.resources]
         cursor = page.next_cursor
         if cursor is None:
@@ -42,7 +42,7 @@ def listed(af: AgentFormer, caller: Caller) -> list[str]:
 def test_the_pages_of_a_list_hold_each_document_once_in_order(
     af: AgentFormer, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(resources, "_PAGE", size)
+    monkeypatch.setattr(resources, "_PAGE_SIZE", size)
     for namespace, number in [("work", 1), ("default", 1), ("work", 2), ("default", 2), ("home", 1), ("default", 3)]:
         af.rag.upload(f"{namespace} {number}".encode(), name=f"{namespace}-{number}.txt", namespace=namespace)
     everything = ["default-1.txt", "default-2.txt", "default-3.txt", "home-1.txt", "work-1.txt", "work-2.txt"]
@@ -57,17 +57,17 @@ def test_the_pages_of_a_list_hold_each_document_once_in_order(
     "cursor", ["", "x", "é", "\ud800", "W10=", "bnVsbA==", base64.b64encode(b"[" * 9_999).decode()]
 )
 def test_a_cursor_of_nobodys_is_refused(af: AgentFormer, cursor: str) -> None:
-    with pytest.raises(InvalidInput, match="cursor: is none of this server"):
-        resources.listed(af, Caller(), cursor)
+    with pytest.raises(InvalidInput, match="cursor: is not from this server"):
+        resources.list_resources(af, Caller(), cursor)
 
 
 def test_a_cursor_reaches_no_other_namespace(af: AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "_PAGE", 1)
+    monkeypatch.setattr(resources, "_PAGE_SIZE", 1)
     for namespace in ("home", "work"):
         for number in range(2):
             af.rag.upload(f"{namespace} {number}".encode(), name=f"{namespace}-{number}.txt", namespace=namespace)
-    foreign = resources.listed(af, Caller(grant=Grant(READ, ("home",))), None).next_cursor
-    seen = resources.listed(af, Caller(grant=Grant(READ, ("work",))), foreign).resources
+    foreign = resources.list_resources(af, Caller(grant=Grant(READ, ("home",))), None).next_cursor
+    seen = resources.list_resources(af, Caller(grant=Grant(READ, ("work",))), foreign).resources
     assert [each.name for each in seen] == ["work-0.txt"]
 
 
@@ -77,13 +77,13 @@ def test_a_document_that_is_too_long_for_one_reading_says_where_to_go_on(
     document = af.rag.upload("\f".join(f"Page {number} of the tides." for number in range(1, 6)).encode(), name="a.txt")
     pages = af.rag.pages(document.id)
     uri = f"agentformer://documents/{document.id}"
-    whole = resources.read(af, Caller(), uri).contents[0].text
+    whole = resources.read_resource(af, Caller(), uri).contents[0].text
     for page in pages:
         assert f"[page {page.number} of {len(pages)}]\n{page.text}\n" in whole
-        assert resources.read(af, Caller(), f"{uri}/pages/{page.number}").contents[0].text == page.text
+        assert resources.read_resource(af, Caller(), f"{uri}/pages/{page.number}").contents[0].text == page.text
 
-    monkeypatch.setattr(resources, "_MOST", len(pages[0].text) + 1)
-    cut = resources.read(af, Caller(), uri).contents[0].text
+    monkeypatch.setattr(resources, "_MAX_CHARS", len(pages[0].text) + 1)
+    cut = resources.read_resource(af, Caller(), uri).contents[0].text
     assert cut.startswith(f"[page 1 of {len(pages)}]\n{pages[0].text}\n")
     if len(pages) > 1:
         assert cut.endswith(f"[pages 2 to {len(pages)} are at {uri}/pages/NUMBER]\n")
@@ -96,7 +96,7 @@ def test_a_document_that_is_too_long_for_one_reading_says_where_to_go_on(
 def test_a_place_in_a_document_that_is_not_there_is_not_found(af: AgentFormer, place: str) -> None:
     document = af.rag.upload(b"The crane is blue.", name="a.txt")
     with pytest.raises(NotFound, match="there is no resource") as missing:
-        resources.read(af, Caller(), f"agentformer://documents/{document.id}{place}")
+        resources.read_resource(af, Caller(), f"agentformer://documents/{document.id}{place}")
     str(missing.value).encode("utf-8")
 
 
@@ -104,13 +104,13 @@ def test_other_entries_are_no_documents(af: AgentFormer) -> None:
     entry = af.memory.store("The safe opens with 4711.")
     for uri in (f"agentformer://documents/{entry.id}", f"agentformer://core/{entry.id}", "http://localhost/", ""):
         with pytest.raises(NotFound):
-            resources.read(af, Caller(), uri)
+            resources.read_resource(af, Caller(), uri)
 
 
 def test_a_core_block_is_read_by_whom_it_belongs_to(af: AgentFormer) -> None:
     af.memory.core.append("persona", "Answer briefly.", user_id="aino", namespace="work")
     aino = Caller(user_id="aino", grant=Grant(READ, ("work",)))
-    assert resources.read(af, aino, "agentformer://core/persona").contents[0].text == "Answer briefly."
+    assert resources.read_resource(af, aino, "agentformer://core/persona").contents[0].text == "Answer briefly."
     for other in (Caller(user_id="bo", grant=Grant(READ, ("work",))), Caller(user_id="aino")):
         with pytest.raises(NotFound):
-            resources.read(af, other, "agentformer://core/persona")
+            resources.read_resource(af, other, "agentformer://core/persona")

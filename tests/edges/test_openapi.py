@@ -24,7 +24,7 @@ from agentformer.access.grant import RIGHTS  # noqa: E402
 from agentformer.access.keys import KeyStore  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
 from agentformer.api.app import close_app  # noqa: E402
-from agentformer.api.openapi import described  # noqa: E402
+from agentformer.api.openapi import openapi_document  # noqa: E402
 from agentformer.settings import load_settings  # noqa: E402
 from tests.readers.conftest import make_pdf  # noqa: E402
 
@@ -186,7 +186,7 @@ def test_the_tools_are_named(served: Served, document: dict[str, Any]) -> None:
 
 
 def test_no_endpoint_makes_a_document_too() -> None:
-    assert described([])["paths"] == {}
+    assert openapi_document([])["paths"] == {}
 
 
 class _Read(HTMLParser):
@@ -231,7 +231,7 @@ def test_the_page_fetches_nothing_and_runs_nothing(page: Any) -> None:
 
 def test_the_page_tells_parameters_bodies_answers_and_examples(page: Any) -> None:
     text = " ".join(re.sub(r"<[^>]+>", " ", page.text).split())
-    assert "limit whole number (1..200) At most so many." in text
+    assert "limit whole number (1..200) The maximum number of items." in text
     assert "question * text (not empty)" in text
     assert "/api/memory/ENTRY_ID -H &#39;Content-Type: application/json&#39; -d &#39;{&#34;content&#34;:" in text
     assert "curl -sS -X POST http://localhost/api/rag/query -H &#39;Content-Type: application/json&#39;" in text

@@ -21,7 +21,8 @@ if os.name != "posix":
 import agentformer
 from agentformer.access.hosts import is_local
 from agentformer.access.keys import KeyStore
-from agentformer.api.serving.listening import listen, url_of
+from agentformer.access.listening import url_of
+from agentformer.api.serving import open_listener
 from agentformer.errors import InvalidInput
 from agentformer.settings import Settings
 from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of, head_of, takes_connections, wait_until
@@ -93,7 +94,7 @@ def test_no_name_or_address_of_others_gets_around_it(tmp_path: Path, host: str) 
     if host != "::" and is_local(socket.gethostbyname(host)):
         pytest.skip("this machine's name leads to itself alone")
     with pytest.raises(InvalidInput, match="agentformer keys add"):
-        listen(Settings(index_dir=tmp_path, host=host, port=0))
+        open_listener(Settings(index_dir=tmp_path, host=host, port=0))
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -111,7 +112,7 @@ def test_with_a_key_it_listens_everywhere_and_lets_only_the_key_in(serve: Serve,
 def test_an_address_that_is_not_ours_is_told(tmp_path: Path, host: str) -> None:
     KeyStore(tmp_path).make("office")
     with pytest.raises(InvalidInput) as refused:
-        listen(Settings(index_dir=tmp_path, host=host, port=0))
+        open_listener(Settings(index_dir=tmp_path, host=host, port=0))
     assert refused.value.field in ("host", "port")
 
 
@@ -119,7 +120,7 @@ def test_an_address_that_is_not_ours_is_told(tmp_path: Path, host: str) -> None:
 def test_a_loopback_address_needs_no_key(tmp_path: Path, host: str, url: str) -> None:
     if ":" in host and not has_ipv6():
         pytest.skip("no IPv6 here")
-    with listen(Settings(index_dir=tmp_path, host=host, port=0)) as listener:
+    with open_listener(Settings(index_dir=tmp_path, host=host, port=0)) as listener:
         assert url_of(listener).startswith(url)
         assert url_of(listener).removeprefix(url) != "0"
 
@@ -205,7 +206,7 @@ def test_a_request_that_does_not_end_is_cut_off_and_the_memory_is_closed(serve: 
 
 
 def test_a_request_whose_headers_are_half_sent_at_sigterm_is_answered(serve: Serve) -> None:
-    running = serve(before="import agentformer.api.serving.gunicorn as ours\nours._SILENT_SECONDS = 19")
+    running = serve(before="import agentformer.api.serving.gunicorn as ours\nours._IDLE_AT_END_SECONDS = 19")
     with running.connect() as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHo")
         assert running.ask("GET", "/healthz")[0] == 200

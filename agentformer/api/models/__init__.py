@@ -1,1 +1,43 @@
-"""What the endpoints take and give, as the OpenAPI document tells it."""
+"""Models of requests and responses, as the OpenAPI document shows them; and the types that several of them share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentformer.records.fields import MAX_NAME
+
+MAX_LISTED = 200  # items in one page of a list
+
+# A character that is not blank in Python, in Rust, and in ECMAScript, which JSON Schema follows.
+NOT_BLANK = r"[^\s\u0085\u001c-\u001f\ufeff]"
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=NOT_BLANK)]
+Namespace = Annotated[
+    Name | None,
+    Field(description="The namespace. Default: the key's only namespace, else `default`.", examples=["default"]),
+]
+Limit = Annotated[int, Field(ge=1, le=MAX_LISTED, description="The maximum number of items.")]
+Cursor = Annotated[str, Field(max_length=MAX_NAME, description="The `next` of the previous page.")]
+Tier = Literal["core", "semantic", "episodic", "working"]
+NEXT = "The value of `after` for the next page; null at the end."
+
+
+class ResponseModel(BaseModel):
+    """Base of responses: all fields are always present, and no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457). `type` is stable; further fields depend on it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="The kind of error.", examples=["urn:agentformer:problem:invalid-input"])
+    title: str = Field(description="The kind of error in a few words.")
+    status: int = Field(ge=400, le=599)
+    detail: str = Field(default="", description="The error of this request, and what to do.")
+    field: str = Field(default="", description="The invalid parameter or field of the body.")
+    limit: str = Field(default="", description="The setting that limits the request.")
+    request_id: str = Field(default="", description="The id of this request in the server's log.")

@@ -1,4 +1,4 @@
-"""Documents, and answers from them."""
+"""Documents, their parts, and answers from them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from agentformer.api.models.common import NOT_BLANK, Cursor, Limit, Namespace, ResponseModel, Tier
+from agentformer.api.models import NEXT, NOT_BLANK, Cursor, Limit, Namespace, ResponseModel, Tier
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.types import DocumentStatus, PageStatus
 
-_MOST_TOKENS = 4096
+_MAX_TOKENS = 4096
 
 
 def _empty(value: Any) -> Any:
-    """A question that is null is called empty, as one without words is."""
+    """Convert null to "", so that the error is the same as for an empty question."""
     return "" if value is None else value
 
 
@@ -27,66 +27,71 @@ class Question(RequestModel):
         Field(
             min_length=1,
             pattern=NOT_BLANK,
-            description="In plain words. How long it may be is a setting, `max_question_chars`.",
+            description="The question. The setting `max_question_chars` limits its length.",
             examples=["Who keeps the keys?"],
         ),
         BeforeValidator(_empty),
     ]
     top_k: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = Field(
-        default=None, description="How many passages to answer from. Left out: as the server is set, 3 by default."
+        default=None,
+        description="The number of passages to answer from. Default: a setting of the server, 3 unless changed.",
     )
     namespace: Namespace = None
     filters: dict[str, Any] | None = Field(
         default=None,
         max_length=100,
-        description="Metadata that the documents must have, by equality.",
+        description="Metadata that the documents must have; values are compared by equality.",
         examples=[{"site": "north"}],
     )
-    max_tokens: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] | None = Field(
-        default=None, description="What a language model may write."
+    max_tokens: Annotated[int, Field(ge=1, le=_MAX_TOKENS)] | None = Field(
+        default=None, description="The maximum length of the answer of a language model."
     )
     stream: bool | None = Field(
-        default=None, description="True: server-sent events. Left out: as the header `Accept` prefers."
+        default=None,
+        description="True: stream the answer as server-sent events. Default: the preference of the header `Accept`.",
     )
 
 
-class InNamespace(ParameterModel):
-    """Where a document is looked for."""
+class DocumentParameters(ParameterModel):
+    """The namespace of a document."""
 
     namespace: Namespace = Field(
-        default=None, description="Where the document must be. Left out: any that the key reaches."
+        default=None, description="The document's namespace. Default: all namespaces of the key."
     )
 
 
-class DocumentsAsked(ParameterModel):
-    """Which documents are listed."""
+class DocumentsParameters(ParameterModel):
+    """A page of documents."""
 
     namespace: Namespace = None
     limit: Limit = 100
     after: Cursor = ""
 
 
-class PartsAsked(InNamespace):
-    """Which parts of a document are listed."""
+class PartsParameters(DocumentParameters):
+    """A page of the parts of a document."""
 
     limit: Limit = 100
     after: Cursor = ""
 
 
 class Document(ResponseModel):
-    """A document, or a file that could not become one: `reason` says why. `pending` ones are found by words."""
+    """A document, or a file that could not be stored, with its `reason`.
+
+    `pending`: found by its words only, until it is embedded.
+    """
 
     name: str
     namespace: str
     status: DocumentStatus
     reason: str
-    id: str = Field(description="Empty for a file of which nothing was kept, and for a key that may not read.")
+    id: str = Field(description="Empty for a file that was not stored, and for a key without the right to read.")
     pages: int
     chunks: int
     media_type: str
-    sha256: str = Field(description="Of the original, in hexadecimal.")
+    sha256: str = Field(description="SHA-256 of the original, in hexadecimal.")
     bytes: int
-    unchanged: bool = Field(description="True where the same bytes were there already.")
+    unchanged: bool = Field(description="True if the same bytes were stored already.")
     metadata: dict[str, Any]
 
 
@@ -94,7 +99,7 @@ class Documents(ResponseModel):
     """A page of documents, oldest first."""
 
     documents: list[Document]
-    next: str | None = Field(description="What `after` takes to go on; null at the end.")
+    next: str | None = Field(description=NEXT)
 
 
 class Chunk(ResponseModel):
@@ -104,45 +109,47 @@ class Chunk(ResponseModel):
     document_id: str
     document: str
     page: int | None
-    label: str = Field(description="The page's number as printed, or the section's name.")
+    label: str = Field(description="The printed page number, or the name of the section.")
     start: int
     end: int
     content: str
     title: str
-    context: str = Field(description="What helps to find it: the document's title and the headings above.")
+    context: str = Field(
+        description="Text that is indexed with the chunk: the document's title and the headings above."
+    )
     metadata: dict[str, Any]
 
 
 class Chunks(ResponseModel):
-    """A page of chunks, in their order."""
+    """A page of chunks, in document order."""
 
     chunks: list[Chunk]
-    next: str | None = Field(description="What `after` takes to go on; null at the end.")
+    next: str | None = Field(description=NEXT)
 
 
 class DocumentPage(ResponseModel):
-    """The text of a page as stored. Citations' offsets refer to it."""
+    """The stored text of a page. The offsets of citations refer to it."""
 
     id: str
-    number: int = Field(description="From 1.")
+    number: int = Field(description="The page number, from 1.")
     label: str
     text: str
     status: PageStatus
     reason: str
-    method: str = Field(description="Which extractor's text it is.")
+    method: str = Field(description="The extractor that read the page.")
 
 
 class DocumentPages(ResponseModel):
-    """Some of a document's pages, in their order."""
+    """Pages of a document, in order."""
 
     pages: list[DocumentPage]
-    next: str | None = Field(description="What `after` takes to go on; null at the end.")
+    next: str | None = Field(description=NEXT)
 
 
 class Citation(ResponseModel):
-    """Evidence: `quote` is the text of the page from `start` to `end`, in code points."""
+    """Evidence for the answer. `quote` is the text of the page from `start` to `end`, in code points."""
 
-    number: int = Field(description="The n of [n] in the answer.")
+    number: int = Field(description="The number n of [n] in the answer.")
     document: str
     document_id: str
     page: int | None
@@ -151,33 +158,33 @@ class Citation(ResponseModel):
     end: int
     quote: str
     score: float
-    entry_id: str = Field(description="The chunk.")
+    entry_id: str = Field(description="The id of the cited chunk.")
 
 
 class Vote(ResponseModel):
-    """A ranked list's part in the place of something that was found."""
+    """The part of one ranked list in the rank of a hit."""
 
     name: str = Field(description="`words`, `vectors`, `document`, `mentions`, `period` or `reranker`.")
-    rank: int = Field(ge=1, description="Its place in that list.")
-    weight: float = Field(ge=0, description="How much the list decided in this search. A reranker decides alone.")
+    rank: int = Field(ge=1, description="The rank of the hit in this list.")
+    weight: float = Field(ge=0, description="The weight of the list in this search. A reranker decides alone.")
 
 
 class Scores(ResponseModel):
-    """How well something fits: `score` in 0..1 is comparable within its own list, and higher is better."""
+    """The scores of a hit. `score` is in 0..1, higher is better, and comparable within its own list."""
 
     score: float
-    dense_score: float | None = Field(description="Cosine of the best window.")
-    lexical_score: float | None = Field(description="BM25, unbounded.")
+    dense_score: float | None = Field(description="The cosine similarity of the best window.")
+    lexical_score: float | None = Field(description="BM25, without an upper limit.")
     dense_rank: int | None
     lexical_rank: int | None
     span: Annotated[list[int], Field(min_length=2, max_length=2)] | None = Field(
-        description="Where in the content the best-matching part begins and ends, in code points."
+        description="Start and end of the best-matching part of the content, in code points."
     )
-    votes: list[Vote] = Field(description="Why it stands where it stands.")
+    votes: list[Vote] = Field(description="The lists that decided the rank of the hit.")
 
 
 class Hit(Scores):
-    """A passage that was found."""
+    """A passage of a document."""
 
     id: str
     document: str | None
@@ -193,15 +200,17 @@ class Hit(Scores):
 
 
 class Answer(ResponseModel):
-    """An answer and what it stands on."""
+    """An answer, its citations, and the passages that it is based on."""
 
     answer: str
     mode: Literal["llm", "extractive", "none"] = Field(
-        description="Who answers: the language model, quotation, or nobody, since nothing good enough was found."
+        description="The source of the answer: a language model, quotations, or none if nothing relevant was found."
     )
     citations: list[Citation]
     hits: list[Hit]
-    timings: dict[str, float] = Field(description="Milliseconds.")
+    timings: dict[str, float] = Field(description="Times in milliseconds.")
     warnings: list[str]
-    complete: bool = Field(description="False where the model broke off or was cut.")
-    confidence: float | None = Field(description="That the hits hold the answer, 0 to 1, judged before it was given.")
+    complete: bool = Field(description="False if the model was interrupted or its answer was cut off.")
+    confidence: float | None = Field(
+        description="The probability, 0 to 1, that the hits contain the answer; estimated before answering."
+    )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import Field, create_model
 
 from agentformer import types as records
-from agentformer.api.models.common import ResponseModel
+from agentformer.api.models import ResponseModel
 from agentformer.api.models.documents import Scores
 from agentformer.records.entry_json import ENTRY_FIELDS
 from agentformer.types import MemoryEntry

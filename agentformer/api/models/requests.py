@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
-from agentformer.api.models.common import NOT_BLANK, Cursor, Limit, Name, Namespace
+from agentformer.api.models import NOT_BLANK, Cursor, Limit, Name, Namespace
 from agentformer.api.models.memory import Moment
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME

@@ -1,7 +1,7 @@
-"""gunicorn: one process watches over others, each of which has the memory open and answers with threads.
+"""gunicorn: an arbiter process and workers, each of which opens the memory and answers with threads.
 
-A thread takes a connection when the headers of a request are whole; reads the body, and answers. So that clients who
-send or read slowly, or not at all, do not hold all threads, every connection is a `PatientSocket`.
+A thread takes a connection when the headers of a request are complete, reads the body, and answers. Each connection is
+a `TimedSocket`, so that slow clients do not block all threads.
 """
 
 from __future__ import annotations
@@ -35,21 +35,23 @@ from gunicorn.util import write_nonblock
 from gunicorn.workers.gthread import ThreadWorker
 from werkzeug.exceptions import BadRequest
 
+from agentformer import errors
+from agentformer.access.listening import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.request_log import log_requests_to
-from agentformer.api.serving import timeouts as patience
-from agentformer.api.serving.listening import FINISH_SECONDS, listen, url_of
-from agentformer.api.serving.startup_pipe import Failure
-from agentformer.api.serving.timeouts import HeadersTooLong, PatientSocket
+from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.errors import AgentFormerError
+from agentformer.http.problems import Problem, problem_json
+from agentformer.http.server_timeouts import HTTP_API, HeadersTooLong, TimedSocket
 from agentformer.settings import Settings
 
-_CLOSE_SECONDS = 10  # for a process to close its memory after its last request
-_WEDGED_SECONDS = 300  # without a sign of life; loading a model must fit in, and takes no more
-_KEEP_SECONDS = 30  # that an idle connection stays open; it costs no thread
-_SILENT_SECONDS = 2.0  # that a connection without a request stays open at the end
-_DRAIN_SECONDS = 0.1  # for the rest of a body that nobody wants, so that the connection can be used again
-_REFUSED = (  # the first class that fits decides
+_CLOSE_SECONDS = 10  # for a worker to close its memory after its last request
+_WORKER_TIMEOUT = 300  # seconds without a sign of life; loading a model takes less
+_KEEP_ALIVE_SECONDS = 30  # for an idle connection, which needs no thread
+_IDLE_AT_END_SECONDS = 2.0  # for a connection without a request, while the server ends
+_DRAIN_SECONDS = 0.1  # for the unread rest of a body, so that the connection can be used again
+_PIPE_BYTES = 4096  # that a pipe takes in one piece, so that several workers may write at once
+_HTTP_ERRORS = (  # the first class that matches decides
     (LimitRequestLine, 414, "URI Too Long"),
     (LimitRequestHeaders, 431, "Request Header Fields Too Large"),
     (HeadersTooLong, 431, "Request Header Fields Too Large"),
@@ -60,29 +62,61 @@ _REFUSED = (  # the first class that fits decides
 
 
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
-    """See `agentformer.api.serving.serve`. Ends by `SystemExit` in the processes that it makes, and where one of them
-    fails without an error of ours."""
-    listener = listen(settings)
-    url, failure, watcher = url_of(listener), Failure(), os.getpid()
+    """Serve like `agentformer.api.serving.serve`.
+
+    Raises `SystemExit` in the workers, and when a worker fails with an unexpected error.
+    """
+    listener = open_listener(settings)
+    url, failure, arbiter = url_of(listener), StartupPipe(), os.getpid()
     application = _Application(settings, listener.detach(), failure, lambda: started(url))
     try:
-        _Watcher(application).run()
-    except SystemExit as ended:
-        if os.getpid() != watcher:
+        _Arbiter(application).run()
+    except SystemExit as end:
+        if os.getpid() != arbiter:
             raise
-        if error := failure.told():
+        if error := failure.receive():
             raise error from None
-        if ended.code:
+        if end.code:
             raise
     finally:
         failure.close()
 
 
-class _Application(BaseApplication):  # type: ignore[misc]
-    """What gunicorn runs. The memory is opened by each process that answers, and never before it is forked off:
-    neither databases nor the threads of a model survive that."""
+class StartupPipe:
+    """A pipe for one error from a worker to the arbiter. Create it before workers are forked."""
 
-    def __init__(self, settings: Settings, listener: int, failure: Failure, ready: Callable[[], None]) -> None:
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+
+    def send(self, error: AgentFormerError) -> None:
+        """Send an error; only the first one is received."""
+        message = {"kind": type(error).__name__, "text": str(error)[:1000], "field": getattr(error, "field", "")}
+        with contextlib.suppress(OSError):
+            os.write(self._write, json.dumps(message).encode()[: _PIPE_BYTES - 1] + b"\n")
+
+    def receive(self) -> AgentFormerError | None:
+        """Return the error, with its class and message, or None if there was none."""
+        try:
+            message = json.loads(os.read(self._read, _PIPE_BYTES).partition(b"\n")[0])
+        except (OSError, ValueError):
+            return None
+        kind = getattr(errors, message["kind"], AgentFormerError)
+        error: AgentFormerError = kind.__new__(kind, message["text"])
+        vars(error)["field"] = message["field"]
+        return error
+
+    def close(self) -> None:
+        """Close both ends."""
+        for end in (self._read, self._write):
+            os.close(end)
+
+
+class _Application(BaseApplication):  # type: ignore[misc]
+    """The application that gunicorn runs. Each worker opens the memory after it is forked: databases and the threads
+    of a model do not survive a fork."""
+
+    def __init__(self, settings: Settings, listener: int, failure: StartupPipe, ready: Callable[[], None]) -> None:
         self.settings = settings
         self.failure = failure
         self.ready = ready
@@ -91,23 +125,25 @@ class _Application(BaseApplication):  # type: ignore[misc]
         super().__init__()
 
     def load_config(self) -> None:
+        """Set gunicorn's configuration from ours."""
         for name, value in {
             "bind": f"fd://{self._listener}",
             "workers": self.settings.workers,
             "threads": self.settings.threads,
             "worker_class": _Worker,
-            "timeout": _WEDGED_SECONDS,
+            "timeout": _WORKER_TIMEOUT,
             "graceful_timeout": FINISH_SECONDS + _CLOSE_SECONDS,
-            "keepalive": _KEEP_SECONDS,
+            "keepalive": _KEEP_ALIVE_SECONDS,
             "limit_request_line": 8190,
-            "forwarded_allow_ips": "",  # nobody is trusted to say who asks
-            "sendfile": False,  # it would go past our socket
+            "forwarded_allow_ips": "",  # no proxy is trusted
+            "sendfile": False,  # it would bypass the TimedSocket
             "control_socket_disable": True,
-            "loglevel": "error",  # its warnings quote what clients send
+            "loglevel": "error",  # warnings quote the requests of clients
         }.items():
             self.cfg.set(name, value)
 
     def load(self) -> Any:
+        """Open the memory and return the WSGI application."""
         log_requests_to(sys.stderr)
         self._flask = app = create_app(self.settings)
 
@@ -126,11 +162,12 @@ class _Application(BaseApplication):  # type: ignore[misc]
             close_app(self._flask)
 
 
-class _Watcher(Arbiter):  # type: ignore[misc]
-    """Ends in good order by SIGTERM, SIGINT and, unless it is to be ignored as by `nohup`, SIGHUP; a second SIGINT
-    hurries."""
+class _Arbiter(Arbiter):  # type: ignore[misc]
+    """Ends gracefully on SIGTERM, SIGINT and SIGHUP, unless SIGHUP is ignored (`nohup`); a second SIGINT ends it at
+    once."""
 
     def init_signals(self) -> None:
+        """Keep an ignored SIGHUP ignored."""
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         super().init_signals()
         if ignored:
@@ -145,38 +182,43 @@ class _Watcher(Arbiter):  # type: ignore[misc]
 
 class _Worker(ThreadWorker):  # type: ignore[misc]
     def init_process(self) -> None:
-        self._parting: deque[Any] = deque()  # connections that are answered for the last time
-        self.cfg.set("graceful_timeout", FINISH_SECONDS)  # of this process alone: the watcher waits for longer
+        """Set the time of this worker; the arbiter waits longer."""
+        self._lingering: deque[Any] = deque()  # connections after their last response
+        self.cfg.set("graceful_timeout", FINISH_SECONDS)
         super().init_process()
 
     def init_signals(self) -> None:
+        """Ignore signals that a terminal sends to all processes; the arbiter handles them."""
         super().init_signals()
-        for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to everybody; the watcher sees to it
+        for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.app.stop_jobs()  # else whoever follows one would be waited for
+        """Stop jobs first: else the worker would wait for the streams that follow them."""
+        self.app.stop_jobs()
         super().handle_exit(sig, frame)
 
     def load_wsgi(self) -> None:
+        """Report an error to the arbiter and end it: another worker would fail in the same way."""
         try:
             super().load_wsgi()
         except AgentFormerError as error:
-            self.app.failure.tell(error)
-            os.kill(self.ppid, signal.SIGTERM)  # instead of another process that fails the same way
+            self.app.failure.send(error)
+            os.kill(self.ppid, signal.SIGTERM)
             sys.exit(0)
 
     def run(self) -> None:
+        """Serve, then close the memory."""
         if self.age == 1:
             self.app.ready()
         super().run()
         self.app.close()
-        if self.nr_conns > 0:  # threads that do not end would keep the process
+        if self.nr_conns > 0:  # threads that do not end would keep the process alive
             logging.shutdown()
             os._exit(0)
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """At the end, take who has connected already, and let nobody else wait in vain."""
+        """At the end, accept the connections that wait already, and close the listener."""
         super().set_accept_enabled(enabled)
         if enabled or self.alive:
             return
@@ -187,63 +229,66 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
                 self.accept(listener)
             listener.close()
         for conn in self.pending_conns:
-            conn.timeout = min(conn.timeout, time.monotonic() + _SILENT_SECONDS)
+            conn.timeout = min(conn.timeout, time.monotonic() + _IDLE_AT_END_SECONDS)
 
     def enqueue_req(self, conn: Any) -> None:
-        """A connection gets a thread when the headers of a request are here, and not before."""
-        if isinstance(conn.sock, PatientSocket):
+        """Give a connection to a thread when the headers of a request are complete, and not before."""
+        if isinstance(conn.sock, TimedSocket):
             conn.sock.expect_headers(conn.parser.unreader.take_buffered())
         else:
-            conn.sock = PatientSocket.instead_of(conn.sock)
+            conn.sock = TimedSocket.replacing(conn.sock)
         conn.sock.setblocking(False)
-        if conn.sock.gather():
-            self._answer(conn)
+        if conn.sock.receive_headers():
+            self._enqueue(conn)
             return
-        conn.timeout = time.monotonic() + (patience.HEADER_SECONDS if self.alive else _SILENT_SECONDS)
+        conn.timeout = time.monotonic() + (HTTP_API.headers if self.alive else _IDLE_AT_END_SECONDS)
         self.pending_conns.append(conn)
         self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
 
-    def on_pending_socket_readable(self, conn: Any, client: PatientSocket) -> None:
-        if client.gather():
+    def on_pending_socket_readable(self, conn: Any, client: TimedSocket) -> None:
+        """Read further headers."""
+        if client.receive_headers():
             self.poller.unregister(client)
             self.pending_conns.remove(conn)
-            self._answer(conn)
+            self._enqueue(conn)
 
-    def _answer(self, conn: Any) -> None:
-        conn.data_ready = True  # else the thread would wait for what is read already
+    def _enqueue(self, conn: Any) -> None:
+        conn.data_ready = True  # else the thread would wait for bytes that were read already
         super().enqueue_req(conn)
 
     def handle(self, conn: Any) -> Any:
+        """Answer a request. Bytes of the next one go back to the parser, before the socket is polled again."""
         keep = super().handle(conn)
-        if keep and (ahead := conn.sock.read_ahead()):
+        if keep and (rest := conn.sock.take_buffer()):
             unreader = conn.parser.unreader
-            unreader.unread(unreader.take_buffered() + ahead)  # where it is looked for, before the socket is watched
+            unreader.unread(unreader.take_buffered() + rest)
         return keep
 
     def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
         return bool(keepalive and conn.parser.finish_body(deadline=time.monotonic() + _DRAIN_SECONDS))
 
     def finish_request(self, conn: Any, fs: Any) -> None:
-        """Connections that are not kept part without a thread."""
+        """Close a connection that is not kept, without a thread, after the client could read the response."""
         if not fs.cancelled() and not fs.exception() and fs.result():
             super().finish_request(conn, fs)
-        elif conn.sock.part():
-            conn.timeout = time.monotonic() + patience.LINGER_SECONDS
-            self._parting.append(conn)
-            self.poller.register(conn.sock, EVENT_READ, partial(self._on_parting_readable, conn))
+        elif conn.sock.end_writing():
+            conn.timeout = time.monotonic() + HTTP_API.linger
+            self._lingering.append(conn)
+            self.poller.register(conn.sock, EVENT_READ, partial(self._on_lingering_readable, conn))
         else:
             self._close(conn)
 
-    def _on_parting_readable(self, conn: Any, client: PatientSocket) -> None:
-        if not client.drop():
-            self._parting.remove(conn)
+    def _on_lingering_readable(self, conn: Any, client: TimedSocket) -> None:
+        if not client.discard():
+            self._lingering.remove(conn)
             self.poller.unregister(client)
             self._close(conn)
 
     def murder_pending(self) -> None:
+        """Close connections that are over their time."""
         super().murder_pending()
-        while self._parting and self._parting[0].timeout <= time.monotonic():
-            conn = self._parting.popleft()
+        while self._lingering and self._lingering[0].timeout <= time.monotonic():
+            conn = self._lingering.popleft()
             self.poller.unregister(conn.sock)
             self._close(conn)
 
@@ -256,17 +301,18 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         return super().handle_request(req, conn)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
-        """What is no HTTP is told as every other problem is, and quotes nothing."""
-        for kind, status, title in _REFUSED:
-            if isinstance(exc, kind):
+        """Answer bytes that are not HTTP with a problem document that quotes nothing of them."""
+        for error, status, title in _HTTP_ERRORS:
+            if isinstance(exc, error):
+                problem = Problem(status, problem_json(status, title.lower().replace(" ", "-"), title=title))
                 with contextlib.suppress(OSError):
-                    write_nonblock(client, _problem(status, title))
+                    write_nonblock(client, problem.as_http())
                 return
         super().handle_error(req, client, addr, exc)
 
 
 class _Body:
-    """A body whose faults are told as those of the request."""
+    """A request body. Raises `BadRequest` for chunks that are not valid HTTP."""
 
     def __init__(self, body: Any) -> None:
         self._body = body
@@ -285,14 +331,4 @@ class _Body:
         try:
             return read(size)
         except ParseException:
-            raise BadRequest("the body is not sent in chunks as HTTP has them") from None
-
-
-def _problem(status: int, title: str) -> bytes:
-    kind = title.lower().replace(" ", "-")
-    body = json.dumps({"type": f"urn:agentformer:problem:{kind}", "title": title, "status": status})
-    head = (
-        f"HTTP/1.1 {status} {title}\r\nConnection: close\r\nContent-Type: application/problem+json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    return (head + body).encode("ascii")
+            raise BadRequest("the body is not in valid HTTP chunks") from None

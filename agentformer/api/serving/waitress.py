@@ -1,4 +1,4 @@
-"""waitress: one process with threads, for systems that gunicorn does not run on."""
+"""waitress: one process with threads, for systems on which gunicorn does not run."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from typing import Any
 
 import waitress
 
+from agentformer.access.listening import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
-from agentformer.api.auth import JSON_BYTES
-from agentformer.api.multipart import FORM_BYTES
+from agentformer.api.auth import max_body_bytes
 from agentformer.api.request_log import log_requests_to
-from agentformer.api.serving.listening import FINISH_SECONDS, listen, url_of
+from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.settings import Settings
 
 
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
-    """See `agentformer.api.serving.serve`. `workers` has no meaning here. Bodies are read before a thread is needed,
-    so that slow clients hold none."""
-    with listen(settings) as listener:
+    """Serve like `agentformer.api.serving.serve`, in one process; `workers` is ignored.
+
+    waitress reads bodies before a thread is needed, so slow clients block no thread.
+    """
+    with open_listener(settings) as listener:
         url = url_of(listener)
         log_requests_to(sys.stderr)
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # that requests wait is no fault
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting requests are normal
         app = create_app(settings)
         server = waitress.create_server(
             app,
             sockets=[listener],
             threads=settings.threads,
-            max_request_body_size=_most_bytes(settings),
-            clear_untrusted_proxy_headers=False,  # they tell that a proxy is there; nothing else believes them
+            max_request_body_size=max_body_bytes(settings) + 1,  # the application refuses bodies itself
+            clear_untrusted_proxy_headers=False,  # the application uses them to detect a proxy, and trusts none
             ident="agentformer",
         )
         stopping = threading.Event()
@@ -47,7 +49,7 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
         started(url)
         try:
             while not stopping.is_set():
-                _turn(server)
+                _run_once(server)
             stop_jobs(app)
             _finish(server, FINISH_SECONDS)
         finally:
@@ -55,23 +57,17 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
             close_app(app)
 
 
-def _most_bytes(settings: Settings) -> int:
-    """From where on waitress refuses a body itself: more than the application takes of any kind, so that it decides."""
-    return max(settings.max_file_bytes + FORM_BYTES, JSON_BYTES) + 1
-
-
-def _turn(server: Any) -> None:
-    """One round of the server's own loop: at most a second, so that a signal is soon noticed."""
+def _run_once(server: Any) -> None:
+    """Run the server's loop once, for at most a second, so that a signal is noticed soon."""
     server.asyncore.loop(timeout=1.0, map=server._map, use_poll=server.adj.asyncore_use_poll, count=1)
 
 
 def _finish(server: Any, seconds: float) -> None:
-    """Take no new connection, and answer for `seconds` the requests that are in progress. Waitress's own end drops
-    them."""
+    """Accept no new connection, and finish running requests for `seconds`. The server's own end drops them."""
     server.del_channel()
     server.socket.close()
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(
         channel.requests or channel.total_outbufs_len for channel in server.active_channels.values()
     ):
-        _turn(server)
+        _run_once(server)

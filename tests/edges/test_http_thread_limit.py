@@ -6,31 +6,31 @@ import pytest
 
 flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.api.thread_limit import ThreadLimit  # noqa: E402
+from agentformer.api.operations import ThreadLimit  # noqa: E402
 from agentformer.errors import Busy  # noqa: E402
 
 
 def test_a_stream_that_is_closed_twice_gives_its_place_back_once() -> None:
-    room = ThreadLimit(1, patience=0.01)
+    limit = ThreadLimit(1, wait_seconds=0.01)
     for _ in range(3):
-        response = room.answer(lambda: flask.Response(iter(["a", "b"])))
+        response = limit.run(lambda: flask.Response(iter(["a", "b"])))
         with pytest.raises(Busy):
-            room.enter()  # the stream has the only place
+            limit.acquire()  # the stream has the only place
         response.close()
         response.close()
-        leave = room.enter()
+        leave = limit.acquire()
         response.close()  # of one that has left, while another is inside
         with pytest.raises(Busy):
-            room.enter()
+            limit.acquire()
         leave()
         leave()
 
 
 def test_a_view_that_fails_or_does_not_stream_gives_its_place_back() -> None:
-    room = ThreadLimit(1, patience=0.01)
+    limit = ThreadLimit(1, wait_seconds=0.01)
     with pytest.raises(ZeroDivisionError):
-        room.answer(lambda: 1 / 0)
-    assert room.answer(lambda: "whole") == "whole"
-    with room.place(), pytest.raises(Busy):
-        room.enter()
-    room.enter()()
+        limit.run(lambda: 1 / 0)
+    assert limit.run(lambda: "whole") == "whole"
+    with limit.held(), pytest.raises(Busy):
+        limit.acquire()
+    limit.acquire()()

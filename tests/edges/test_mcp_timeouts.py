@@ -20,7 +20,7 @@ from tests.edges.doors import BOUND, HttpServer
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 LIST = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode()
-HASTY = "import agentformer.mcp_server.patience as p; "
+HASTY = "from agentformer.http.server_timeouts import MCP as p; import agentformer.mcp_server.timeouts as t; "
 Start = Callable[..., HttpServer]
 
 
@@ -61,7 +61,7 @@ def serves(server: HttpServer) -> bool:
     return httpx2.post(server.url, content=LIST, headers=JSON, timeout=BOUND).status_code == 200
 
 
-@pytest.mark.parametrize("setting", ["p.HEADER_SECONDS = 0.5", "p.IDLE_SECONDS = 0.5"])
+@pytest.mark.parametrize("setting", ["p.headers = 0.5", "p.idle = 0.5"])
 @pytest.mark.parametrize("sent", [b"", b"POST /mcp HTTP/1.1\r\nHost: loc"])
 def test_headers_that_do_not_come_are_not_awaited(start: Start, stack: ExitStack, setting: str, sent: bytes) -> None:
     server = start(before=HASTY + setting)
@@ -74,7 +74,7 @@ def test_headers_that_do_not_come_are_not_awaited(start: Start, stack: ExitStack
     assert server.end() == (0, "")
 
 
-@pytest.mark.parametrize("setting", ["p.BODY_SECONDS = 0.5", "p.IDLE_SECONDS = 0.5"])
+@pytest.mark.parametrize("setting", ["p.body = 0.5", "p.idle = 0.5"])
 @pytest.mark.parametrize("length", [b"Content-Length: 1000\r\n", b"Transfer-Encoding: chunked\r\n"])
 def test_a_body_that_does_not_come_is_not_awaited(start: Start, stack: ExitStack, setting: str, length: bytes) -> None:
     server = start(before=HASTY + setting)
@@ -86,7 +86,7 @@ def test_a_body_that_does_not_come_is_not_awaited(start: Start, stack: ExitStack
 
 
 def test_what_trickles_in_has_a_time_as_a_whole(start: Start, stack: ExitStack) -> None:
-    server = start(before=HASTY + "p.BODY_SECONDS = 1")
+    server = start(before=HASTY + "p.body = 1")
     connection = connect(server, stack)
     connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
     connection.settimeout(0.1)
@@ -102,7 +102,7 @@ def test_what_trickles_in_has_a_time_as_a_whole(start: Start, stack: ExitStack) 
 
 
 def test_who_was_refused_and_sends_on_is_cut(start: Start, stack: ExitStack) -> None:
-    server = start(before=HASTY + "p.BODY_SECONDS = 1")
+    server = start(before=HASTY + "p.body = 1")
     connection = connect(server, stack)
     connection.sendall(HEAD + b"Authorization: Basic YTpi\r\nContent-Length: 1000\r\n\r\n")
     assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
@@ -122,7 +122,7 @@ def test_who_was_refused_and_sends_on_is_cut(start: Start, stack: ExitStack) -> 
 
 
 def test_more_connections_than_there_may_be_are_told_so(start: Start, stack: ExitStack) -> None:
-    server = start(before=HASTY + "p.MOST_CONNECTIONS = 5")
+    server = start(before=HASTY + "t.MAX_CONNECTIONS = 5")
     for _ in range(5):
         connect(server, stack).sendall(b"POST /mcp HT")
     told = heard(connect(server, stack))
@@ -169,7 +169,7 @@ def test_bodies_under_way_are_bounded_together(start: Start, stack: ExitStack) -
 
 def test_what_has_not_come_whole_does_not_hold_up_the_end(start: Start, stack: ExitStack) -> None:
     # Where the server waits for them, it waits for longer than the test does.
-    server = start(before="import agentformer.mcp_server.http as h; h._FINISH_SECONDS = h._GIVE_UP_SECONDS = 600")
+    server = start(before="import agentformer.mcp_server.http as h; h._FINISH_SECONDS = h._EXIT_SECONDS = 600")
     for number in range(20):
         connection = connect(server, stack)
         connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{" if number % 2 else b"POST /mcp HTTP/1.1\r\nHos")
