@@ -1,8 +1,7 @@
 """A deterministic embedder without weights: signed feature hashing of words and their character trigrams.
 
-For tests, for demonstrations, and as the shipped example of an embedder. It knows no meaning: texts are
-near when they share words or parts of words. Weinberger et al. 2009, "Feature Hashing for Large Scale
-Multitask Learning".
+For tests and demonstrations, and as the example of an embedder. It knows no meaning: texts are near each other if they
+share words or parts of words. Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning".
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
 
 _TOKEN = re.compile(r"\w{1,16}|[^\w\s]")
 _MAX_TOKENS = 256
-_TRIGRAM_WEIGHT = 0.3  # below the word's own 1.0, so that an exact word beats a look-alike
+_TRIGRAM_WEIGHT = 0.3  # below the word's own 1.0, so that an exact word beats a similar one
 
 
 class HashingEmbedder:
@@ -32,6 +31,7 @@ class HashingEmbedder:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> HashingEmbedder:
+        """Return the embedder of this dimension. Raise `InvalidInput`."""
         if model and not model.isdecimal():
             raise InvalidInput("embedder", f"hashing takes a dimension, as in hashing:256, not {model!r}")
         return cls(int(model)) if model else cls()
@@ -44,6 +44,7 @@ class HashingEmbedder:
         return [Span(m.start(), m.end()) for m in _TOKEN.finditer(text)]
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """As `Embedder.embed_documents`."""
         for text in texts:
             if (count := len(self.token_spans(text))) > _MAX_TOKENS:
                 raise TextTooLong(f"{count} tokens, and the hashing embedder reads {_MAX_TOKENS}")
@@ -52,12 +53,13 @@ class HashingEmbedder:
         return np.stack([self.embed_query(text) for text in texts])
 
     def embed_query(self, text: str) -> Vector:
+        """As `Embedder.embed_query`; a text of any length."""
         vector = np.zeros(self._space.dimension, dtype=np.float32)
         for feature, weight in _features(text):
             digest = int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=8).digest(), "little")
             vector[(digest >> 1) % len(vector)] += weight if digest & 1 else -weight
         norm = float(np.linalg.norm(vector))
-        if norm == 0.0:  # no features, or all cancelled out: any fixed unit vector will do
+        if norm == 0.0:  # no features, or they cancel each other: any fixed unit vector will do
             vector[0] = norm = 1.0
         return vector / np.float32(norm)
 

@@ -1,30 +1,36 @@
-"""Models that an Ollama server holds, through its own API: `/api/embed`, or `/api/embeddings` where that is missing.
+"""Models of an Ollama server, through its own API: `/api/embed`, or `/api/embeddings` on older servers.
 
-https://docs.ollama.com/api/embed. `truncate: false` makes the server refuse what it would otherwise cut; the older
-endpoint cuts unseen, and only the estimate of tokens, which counts high, keeps texts within the model there.
+https://docs.ollama.com/api/embed. With `truncate: false` the server refuses a text that it would otherwise cut. The
+older endpoint cuts silently; there only the token estimate, which counts high, keeps texts within the model.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from agentformer.embedders.known import habits
-from agentformer.embedders.remote import PATIENCE, Answer, RemoteEmbedder, Slow, overflows
+from agentformer.embedders.model_info import model_card
+from agentformer.embedders.remote import (
+    GATEWAY_TIMEOUT,
+    TIMEOUT_ADVICE,
+    UNKNOWN_CONTEXT,
+    RemoteEmbedder,
+    RemoteOptions,
+    TimedOut,
+    Vectors,
+)
 from agentformer.errors import EmbedderUnavailable, TextTooLong
 from agentformer.http.client import HttpFailure, JsonClient
+from agentformer.http.policy import is_overflow
 from agentformer.settings import Settings
 
 DEFAULT_MODEL = "nomic-embed-text"
-# What Ollama gives a model that is not told otherwise, in its older releases; windows have no use for more.
-_DEFAULT_CONTEXT = 2048
-_UNKNOWN_CONTEXT = 512  # of a model about which the server says nothing; embedding models below this are rare
-_GAVE_UP = (408, 504)  # a gateway's words for a model that took too long
+_DEFAULT_CONTEXT = 2048  # older releases give it to a model without `num_ctx`; windows need no more
 _NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d+)", re.MULTILINE)
+_ADDRESS_SETTINGS = "OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL"
 
 
 class OllamaEmbedder(RemoteEmbedder):
-    """`ollama:MODEL`. Raises `EmbedderUnavailable` when the server does not answer or lacks the model."""
+    """`ollama:MODEL`. Raises `EmbedderUnavailable` if the server does not answer or lacks the model."""
 
     provider = "ollama"
 
@@ -32,134 +38,123 @@ class OllamaEmbedder(RemoteEmbedder):
         self,
         model: str,
         base_url: str,
+        options: RemoteOptions | None = None,
         *,
         key: str = "",
-        timeout: float = 60.0,
-        retries: int = 2,
-        batch: int = 64,
         keep_alive: str = "5m",
-        languages: str = "",
     ) -> None:
+        options = options or RemoteOptions()
         self._model = model
-        self._timeout = timeout
-        self._client = JsonClient(base_url, key=key, timeout=timeout, retries=retries, final=overflows)
+        self._client = JsonClient(base_url, options.policy, key=key)
         self._keep_alive = int(keep_alive) if keep_alive.lstrip("-").isdecimal() else keep_alive
-        self._has_embed: bool | None = None  # not known before the first answer, and settled by it
-        super().__init__(model, self._client.address, batch=batch, timeout=timeout, languages=languages)
-        self._space = self._describe(model, self._context(), habits(model), revision=self._digest())
+        self._has_embed: bool | None = None  # unknown before the first response, then fixed
+        super().__init__(model, self._client.address, options)
+        self._space = self._describe(model, self._context(), model_card(model), revision=self._digest())
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OllamaEmbedder:
+        """Connect to the server that the settings name; its address may end in `/v1`."""
         base_url = settings.embed_base_url or settings.ollama_base_url
         return cls(
             model or DEFAULT_MODEL,
             base_url.rstrip("/").removesuffix("/v1"),
+            RemoteOptions.from_settings(settings),
             key=settings.embed_api_key,
-            timeout=settings.embed_timeout,
-            retries=settings.embed_retries,
-            batch=settings.embed_batch,
             keep_alive=settings.embed_keep_alive,
-            languages=settings.embed_languages,
         )
 
     @property
     def request_texts(self) -> int:
+        """Texts per request; the older endpoint takes one."""
         return 1 if self._has_embed is False else super().request_texts
 
-    def _ask(self, texts: list[str]) -> Answer:
+    def _request(self, texts: list[str]) -> Vectors:
         if self._has_embed is False:
-            return Answer([self._ask_older(text) for text in texts], 0)
+            return Vectors([self._request_older(text) for text in texts], 0)
         payload = {"model": self._model, "input": texts, "truncate": False, "keep_alive": self._keep_alive}
         try:
-            answer = _answer(self._client.post("/api/embed", payload))
+            body = self._client.post("/api/embed", payload)
         except HttpFailure as failure:
             if self._has_embed or not _lacks_endpoint(failure):
-                raise self._embedding(failure) from None
-            answer = Answer([self._ask_older(text) for text in texts], 0)
+                raise self._embed_error(failure) from None
+            vectors = Vectors([self._request_older(text) for text in texts], 0)
             self._has_embed = False
-        else:
-            self._has_embed = True
-        return answer
+            return vectors
+        self._has_embed = True
+        if not isinstance(body, dict):
+            return Vectors(None, 0)
+        tokens = body.get("prompt_eval_count")
+        return Vectors(body.get("embeddings"), tokens if type(tokens) is int else 0)
 
-    def _ask_older(self, text: str) -> object:
+    def _request_older(self, text: str) -> object:
         payload = {"model": self._model, "prompt": text, "keep_alive": self._keep_alive}
         try:
-            found = self._client.post("/api/embeddings", payload)
+            body = self._client.post("/api/embeddings", payload)
         except HttpFailure as failure:
-            raise self._embedding(failure) from None
-        return found.get("embedding") if isinstance(found, dict) else None
+            raise self._embed_error(failure) from None
+        return body.get("embedding") if isinstance(body, dict) else None
 
     def _context(self) -> int:
-        """Tokens that the model reads on this server."""
+        """Return the tokens that the model reads on this server."""
         try:
-            shown = self._client.post("/api/show", {"model": self._model, "name": self._model})
+            body = self._client.post("/api/show", {"model": self._model, "name": self._model})
         except HttpFailure as failure:
             if not _lacks_endpoint(failure):
-                raise self._translated(failure) from None
-            return _UNKNOWN_CONTEXT
-        told = shown if isinstance(shown, dict) else {}
-        info = told.get("model_info")
+                raise self._unavailable(failure) from None
+            return UNKNOWN_CONTEXT
+        fields = body if isinstance(body, dict) else {}
+        info = fields.get("model_info")
         lengths = [
             value
             for name, value in (info.items() if isinstance(info, dict) else ())
             if name.endswith(".context_length") and type(value) is int and value > 0
         ]
-        parameters = told.get("parameters")
-        given = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
-        return min([*lengths, int(given[1]) if given else _DEFAULT_CONTEXT] if lengths else [_UNKNOWN_CONTEXT])
+        parameters = fields.get("parameters")
+        num_ctx = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
+        return min([*lengths, int(num_ctx[1]) if num_ctx else _DEFAULT_CONTEXT]) if lengths else UNKNOWN_CONTEXT
 
     def _digest(self) -> str:
-        """Of the model's files, as the server lists them; "" where it lists none."""
+        """Return the digest of the model's files as the server lists it; "" if it lists none."""
         try:
-            listed = self._client.get("/api/tags")
+            body = self._client.get("/api/tags")
         except HttpFailure as failure:
             if not _lacks_endpoint(failure):
-                raise self._translated(failure) from None
+                raise self._unavailable(failure) from None
             return ""
-        models = listed.get("models") if isinstance(listed, dict) else None
+        models = body.get("models") if isinstance(body, dict) else None
         for model in models if isinstance(models, list) else ():
             if isinstance(model, dict) and model.get("name") in (self._model, f"{self._model}:latest"):
                 return str(model.get("digest") or "")
         return ""
 
-    def _embedding(self, failure: HttpFailure) -> EmbedderUnavailable | TextTooLong | Slow:
-        """What a failed request for vectors means."""
-        if failure.cause == "timeout" or failure.status in _GAVE_UP:
-            said = f"took too long for the gateway before it (status {failure.status})" if failure.status else ""
-            return Slow(said or f"did not answer within {self._timeout:g} s")
-        if overflows(failure.excerpt) or failure.status == 413:
-            said = failure.excerpt or f"status {failure.status}"
-            return TextTooLong(f"{self._who} refused a text as longer than the model reads: {said}")
-        return self._translated(failure)
+    def _embed_error(self, failure: HttpFailure) -> EmbedderUnavailable | TextTooLong | TimedOut:
+        """Return the error of a failed request for vectors."""
+        if failure.cause == "timeout" or failure.status in GATEWAY_TIMEOUT:
+            return TimedOut(str(failure).removeprefix(f"{self._client.address} "))
+        if is_overflow(failure.status, failure.excerpt):
+            reason = failure.excerpt or f"HTTP {failure.status}"
+            return TextTooLong(f"{self._title} refused a text as too long for the model: {reason}")
+        return self._unavailable(failure)
 
-    def _translated(self, failure: HttpFailure) -> EmbedderUnavailable:
-        name = f"{self.provider}:{self._model}"
-        if failure.status == 200:  # and no JSON; the failure ends with a question
-            return EmbedderUnavailable(f"{name}: {failure} Set OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL")
+    def _unavailable(self, failure: HttpFailure) -> EmbedderUnavailable:
+        """Return the failure with advice."""
         if failure.status == 404 and not _lacks_endpoint(failure):
             advice = f"get the model with `ollama pull {self._model}`"
         elif failure.status in (401, 403):
-            advice = "set AGENTFORMER_EMBED_API_KEY to a key that this server takes"
+            advice = "set AGENTFORMER_EMBED_API_KEY to a key that this server accepts"
         elif failure.cause == "refused":
-            advice = "start it with `ollama serve`, or set OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL"
+            advice = f"start it with `ollama serve`, or set {_ADDRESS_SETTINGS}"
         elif failure.cause == "timeout":
-            advice = PATIENCE
+            advice = TIMEOUT_ADVICE
         elif failure.cause == "size":
-            advice = "set AGENTFORMER_EMBED_BATCH lower, and check that this is the address of an Ollama server"
+            advice = "lower AGENTFORMER_EMBED_BATCH, and check that this is the address of an Ollama server"
         elif failure.retryable and failure.cause != "host":
-            advice = "try again later, and look into the server's log if it stays so"
+            advice = "try again later, and check the server's log if it persists"
         else:
-            advice = "check that OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL is the address of an Ollama server"
-        return EmbedderUnavailable(f"{name}: {failure}; {advice}")
-
-
-def _answer(body: Any) -> Answer:
-    if not isinstance(body, dict):
-        return Answer(None, 0)
-    read = body.get("prompt_eval_count")
-    return Answer(body.get("embeddings"), read if type(read) is int else 0)
+            advice = f"check that {_ADDRESS_SETTINGS} is the address of an Ollama server"
+        return EmbedderUnavailable(f"ollama:{self._model}: {failure}; {advice}")
 
 
 def _lacks_endpoint(failure: HttpFailure) -> bool:
-    """A 404 of the router, not of a model: the latter's error names the model."""
+    """Return True for a 404 of the router; one for a missing model names the model."""
     return failure.status in (404, 405) and "model" not in failure.excerpt.lower()

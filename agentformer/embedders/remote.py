@@ -1,8 +1,8 @@
-"""What embedders over HTTP share: an estimate of tokens, prefixes, batches, and no row that was not checked.
+"""Base of embedders over HTTP: a token estimate, prefixes, batches, and checks of every row.
 
-No server offers its tokenizer, so texts are measured by an estimate that counts high; what the server still finds too
-long is an error, never cut. A server may load other weights under the same name at any time, so each request for
-documents carries the probe text as one more input, and its row must have the space's fingerprint.
+No server offers its tokenizer, so texts are measured by an estimate that counts high. A text that the server still
+finds too long is an error; it is never cut. A server may load other weights under the same name at any time, so each
+request for documents includes the probe text, and its row must match the fingerprint of the space.
 """
 
 from __future__ import annotations
@@ -14,39 +14,35 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from agentformer.embedders.known import Habits
-from agentformer.embedders.sbert import PROBE, fingerprint
+from agentformer.embedders.model_info import PROBE, ModelCard, fingerprint
 from agentformer.errors import EmbedderUnavailable, TextTooLong
+from agentformer.http.policy import Policy
+from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
 
 log = logging.getLogger("agentformer")
 
-PATIENCE = "AGENTFORMER_EMBED_TIMEOUT gives it longer, and AGENTFORMER_EMBED_BATCH fewer texts at a time"
-_CHECK_SECONDS = 30.0  # for which a query relies on the last sight of the model; documents never do
-_QUICK_ANSWERS = 8  # in a row, after which requests may hold more texts again
-_QUICK = 1 / 3  # of the timeout: twice the texts will then not take all of it
+TIMEOUT_ADVICE = "raise AGENTFORMER_EMBED_TIMEOUT, or lower AGENTFORMER_EMBED_BATCH"
+UNKNOWN_CONTEXT = 512  # tokens of a model whose server does not say; embedding models that read less are rare
+GATEWAY_TIMEOUT = (408, 504)
+_CHECK_SECONDS = 30.0  # for which queries rely on the last check of the model; documents never do
+_FAST_RESPONSES = 8  # in a row, after which requests may hold more texts again
+_FAST = 1 / 3  # of the timeout: twice the texts then stay within it
 
-# Subword vocabularies need about a token for three letters of Latin script in a language that they were not made for,
-# for two of another alphabet, and for each digit, sign and ideogram.
+# Subword vocabularies need about a token for three Latin letters in a language that they were not made for, for two of
+# another alphabet, and for each digit, sign and ideogram.
 _PIECE = re.compile(r"[A-Za-zÀ-ÖØ-öø-ɏ]{1,3}|(?:(?=[\u0370-\u06ff])\w){1,2}|\S")
-_SPECIAL = 4  # tokens that a model puts around a text; two or three, and one more for a border that the prefix moves
-_LEAST_PART = 16  # tokens: a part of a query that is refused as too long at this size is an error
-_NOTHING = "."  # in place of a text without a sign: servers refuse an input without a token
-
-# Whose words they are: Ollama, OpenAI and vLLM, llama.cpp, text-embeddings-inference.
-_OVERFLOW = re.compile(
-    r"context[ _](length|size|window)|(input|prompt|text) length|maximum (input|context)|tokens per request"
-    r"|(input|prompt|text)( \(\d+ tokens\))? is too (large|long)|less than \d+ tokens",
-    re.IGNORECASE,
-)
+_SPECIAL = 4  # tokens that a model adds to a text: two or three, and one for a border that the prefix moves
+_SMALLEST_PART = 16  # tokens: a part of a query that is refused at this size is an error
+_PLACEHOLDER = "."  # for an empty text: servers refuse an input without a token
 
 # One sentence in Finnish, German and Russian. An English vocabulary makes 3.4 tokens of a word here (measured with
-# BERT's), those made for many languages fewer than 2.7.
+# BERT's), multilingual vocabularies fewer than 2.7.
 _FOREIGN = (
     "Sataman päällikkö säilyttää majakan avaimia työhuoneensa kaapissa, ja kalastajat hakevat ne aamulla. "
     "Der Hafenmeister bewahrt die Schlüssel des Leuchtturms in seinem Schreibtisch auf, und die Fischer holen sie "
@@ -55,44 +51,55 @@ _FOREIGN = (
 _FOREIGN_FERTILITY = 2.7
 
 
-class Answer(NamedTuple):
-    """What a server sent: vectors in the order of the texts, not checked, and how many tokens it says it read."""
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """Options of an embedder over HTTP. `languages` overrides what is known of the model."""
+
+    timeout: float = 60.0  # seconds for one request
+    retries: int = 2
+    batch: int = 64  # texts per request
+    languages: str = ""
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> RemoteOptions:
+        """Return the options that `settings` give."""
+        return cls(settings.embed_timeout, settings.embed_retries, settings.embed_batch, settings.embed_languages)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.timeout, retries=self.retries)
+
+
+class Vectors(NamedTuple):
+    """A server's response: rows in the order of the texts, unchecked, and the tokens that it reports."""
 
     rows: object
     tokens: int
 
 
-class Slow(Exception):
-    """A request had no answer in its time; the text completes "PROVIDER:MODEL at ADDRESS ..."."""
+class TimedOut(Exception):
+    """A request timed out; the message completes "PROVIDER:MODEL at ADDRESS ..."."""
 
 
 class RemoteEmbedder(ABC):
-    """An embedder over HTTP. `tokens_read` counts the tokens that the server said it read, over all calls; those of
-    the probe are among them. `languages` beats what is known of the model."""
+    """An embedder over HTTP. `tokens_read` counts the tokens that the server reports over all calls, the probe's
+    included. A subclass sets `_space` from `_describe` at the end of its constructor."""
 
     provider: str
+    _space: EmbeddingSpace
 
-    def __init__(
-        self,
-        model: str,
-        address: str,
-        *,
-        batch: int,
-        timeout: float,
-        languages: str = "",
-        batch_tokens: float = float("inf"),
-    ) -> None:
-        self._who = f"{self.provider}:{model} at {address}"
-        self._pace = _Pace(batch, timeout)
-        self._given_languages = languages
+    def __init__(self, model: str, address: str, options: RemoteOptions, *, batch_tokens: float = float("inf")) -> None:
+        self._title = f"{self.provider}:{model} at {address}"
+        self._request_size = _RequestSize(options.batch, options.timeout)
+        self._languages_given = options.languages
         self._batch_tokens = batch_tokens - len(self.token_spans(PROBE))
         self._lock = threading.Lock()
-        self._recognised = 0.0  # when the model was last seen to be the space's own, on the monotonic clock
+        self._checked_at = 0.0  # when the model last matched the space, on the monotonic clock
         self.tokens_read = 0
 
     @abstractmethod
-    def _ask(self, texts: list[str]) -> Answer:
-        """One request. Raises `EmbedderUnavailable`, `TextTooLong` or `Slow`."""
+    def _request(self, texts: list[str]) -> Vectors:
+        """Send one request. Raise `EmbedderUnavailable`, `TextTooLong` or `TimedOut`."""
 
     @property
     def space(self) -> EmbeddingSpace:
@@ -100,195 +107,189 @@ class RemoteEmbedder(ABC):
 
     @property
     def request_texts(self) -> int:
-        """How many texts one request holds now, beside the probe: fewer after a timeout."""
-        return self._pace.texts
+        """Texts per request now, without the probe: fewer after a timeout."""
+        return self._request_size.texts
 
     def token_spans(self, text: str) -> list[Span]:
+        """Return estimated tokens."""
         return [Span(match.start(), match.end()) for match in _PIECE.finditer(text)]
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """As `Embedder.embed_documents`. No row is returned before the model has been checked."""
         space = self._space
         lengths = [len(self.token_spans(text)) for text in texts]
         if texts and max(lengths) > space.max_tokens:
-            worst = lengths.index(max(lengths))
+            longest = lengths.index(max(lengths))
             raise TextTooLong(
-                f"text {worst} has about {lengths[worst]} tokens, and {self._who} is given {space.max_tokens} at most"
+                f"text {longest} has about {lengths[longest]} tokens, and {self._title} reads at most "
+                f"{space.max_tokens}"
             )
         rows = np.zeros((len(texts), space.dimension), dtype=np.float32)
         for start, end in _batches(lengths, self.request_texts, self._batch_tokens):
-            batch = [_sendable(space.document_prefix, text) for text in texts[start:end]]
-            rows[start:end] = self._rows(batch, check=True)
+            batch = [_input(space.document_prefix, text) for text in texts[start:end]]
+            rows[start:end] = self._embed(batch, check=True)
         return rows
 
     def embed_query(self, text: str) -> Vector:
+        """As `Embedder.embed_query`."""
         limit = self._space.max_tokens
         while True:
-            parts = [_sendable(self._space.query_prefix, part) for part in self._parts(text, limit)]
+            parts = [_input(self._space.query_prefix, part) for part in self._split(text, limit)]
             size = self.request_texts
             try:
-                rows = [self._rows(parts[i : i + size], check=self._check_due()) for i in range(0, len(parts), size)]
+                rows = [self._embed(parts[i : i + size], check=self._check_due()) for i in range(0, len(parts), size)]
             except TextTooLong:
-                if limit <= _LEAST_PART:
+                if limit <= _SMALLEST_PART:
                     raise
                 limit //= 2
                 continue
             mean: Vector = np.concatenate(rows).mean(axis=0)
             return mean / max(np.float32(np.linalg.norm(mean)), np.float32(1e-12))
 
-    def _parts(self, text: str, limit: int) -> list[str]:
+    def _split(self, text: str, limit: int) -> list[str]:
+        """Return parts of at most `limit` tokens."""
         spans = self.token_spans(text)
         groups = [spans[i : i + limit] for i in range(0, len(spans), limit)]
         return [text[group[0].start : group[-1].end] for group in groups] or [text]
 
     def _describe(
-        self, model: str, limit: int, habits: Habits, *, revision: str = "", dimension: int = 0
+        self, model: str, limit: int, card: ModelCard, *, revision: str = "", dimension: int = 0
     ) -> EmbeddingSpace:
-        """Ask for what only the model itself can tell. `limit` is the tokens that it reads, everything counted;
-        `dimension` the one that was asked for, 0 for the model's own."""
-        probe = self._checked(self._asked([habits.document_prefix + PROBE], 1), 1, dimension)[0]
-        self._recognised = time.monotonic()
-        prefix = max(len(self.token_spans(p)) for p in (habits.query_prefix, habits.document_prefix))
+        """Return the space of the model on the server. `limit` is the tokens that it reads in all; `dimension` the one
+        requested, 0 for the model's own."""
+        probe = self._checked(self._send([card.document_prefix + PROBE], 1), 1, dimension)[0]
+        self._checked_at = time.monotonic()
+        prefix = max(len(self.token_spans(p)) for p in (card.query_prefix, card.document_prefix))
         return EmbeddingSpace(
             provider=self.provider,
             model=model,
             dimension=len(probe),
-            max_tokens=max(_LEAST_PART, limit - _SPECIAL - prefix),
+            max_tokens=max(_SMALLEST_PART, limit - _SPECIAL - prefix),
             revision=revision,
-            query_prefix=habits.query_prefix,
-            document_prefix=habits.document_prefix,
-            languages=self._given_languages or habits.languages or self._languages(),
+            query_prefix=card.query_prefix,
+            document_prefix=card.document_prefix,
+            languages=self._languages_given or card.languages or self._measure_languages(),
             fingerprint=fingerprint(probe),
         )
 
-    def _languages(self) -> str:
-        """Of a model that nobody knows: many if its own tokenizer knows words of three, else English."""
+    def _measure_languages(self) -> str:
+        """Return "*" if the model's own tokenizer knows words of three languages, else "en"."""
         try:
-            tokens = self._asked([_FOREIGN], 1).tokens
+            tokens = self._send([_FOREIGN], 1).tokens
         except TextTooLong:
             return "en"
         if tokens <= 0:
-            _tell_of_languages(self._who)
-        known = 0 < tokens <= _FOREIGN_FERTILITY * len(_FOREIGN.split()) + _SPECIAL
-        return "*" if known else "en"
+            _warn_languages(self._title)
+        return "*" if 0 < tokens <= _FOREIGN_FERTILITY * len(_FOREIGN.split()) + _SPECIAL else "en"
 
-    def _rows(self, texts: list[str], *, check: bool) -> Matrix:
-        """Of one batch; with `check`, none before the model has been recognised. Some servers hold the batch as a
-        whole against their limit, so a refused one is halved, and at last the probe goes in a request of its own."""
-        asked = [*texts, self._probe] if check else texts
+    def _embed(self, texts: list[str], *, check: bool) -> Matrix:
+        """Embed one batch; with `check`, raise unless the model matches the space. Some servers apply their limit to
+        the batch as a whole, so a refused batch is halved, and at last the probe is sent in a request of its own."""
+        inputs = [*texts, self._space.document_prefix + PROBE] if check else texts
         try:
-            answer = self._asked(asked, len(texts))
+            vectors = self._send(inputs, len(texts))
         except TextTooLong:
             if len(texts) > 1:
                 middle = len(texts) // 2
-                halves = texts[:middle], texts[middle:]
-                return np.concatenate([self._rows(half, check=check) for half in halves])
+                return np.concatenate([self._embed(half, check=check) for half in (texts[:middle], texts[middle:])])
             if not check:
                 raise
-            row = self._rows(texts, check=False)
-            self._recognise_alone()
+            row = self._embed(texts, check=False)
+            self._check_model()
             return row
-        rows = self._checked(answer, len(asked), self._space.dimension)
+        rows = self._checked(vectors, len(inputs), self._space.dimension)
         if check:
-            self._recognise(rows[-1])
+            self._match(rows[-1])
         return rows[: len(texts)]
 
-    def _asked(self, texts: list[str], count: int) -> Answer:
-        """One request of `count` texts, and perhaps the probe."""
-        began = time.monotonic()
+    def _send(self, texts: list[str], count: int) -> Vectors:
+        """Send one request of `count` texts, and perhaps the probe."""
+        start = time.monotonic()
         try:
-            answer = self._ask(texts)
-        except Slow as slow:
-            self._pace.timed_out(count)
+            vectors = self._request(texts)
+        except TimedOut as error:
+            self._request_size.timed_out(count)
             fewer = f"; the next requests hold {self.request_texts} instead of {count} texts" if count > 1 else ""
-            raise EmbedderUnavailable(f"{self._who} {slow}{fewer}; {PATIENCE}") from None
-        self._pace.answered(count, time.monotonic() - began)
-        return answer
-
-    @property
-    def _probe(self) -> str:
-        return self._space.document_prefix + PROBE
+            raise EmbedderUnavailable(f"{self._title} {error}{fewer}; {TIMEOUT_ADVICE}") from None
+        self._request_size.responded(count, time.monotonic() - start)
+        return vectors
 
     def _check_due(self) -> bool:
-        return time.monotonic() - self._recognised > _CHECK_SECONDS
+        return time.monotonic() - self._checked_at > _CHECK_SECONDS
 
-    def _recognise_alone(self) -> None:
+    def _check_model(self) -> None:
+        """Raise `EmbedderUnavailable` if the server has another model now."""
         try:
-            answer = self._asked([self._probe], 1)
-        except TextTooLong:  # which the space's own model read
+            vectors = self._send([self._space.document_prefix + PROBE], 1)
+        except TextTooLong:  # the model of the space could read it
             raise self._swapped() from None
-        self._recognise(self._checked(answer, 1, self._space.dimension)[0])
+        self._match(self._checked(vectors, 1, self._space.dimension)[0])
 
-    def _recognise(self, probe: Vector) -> None:
-        """Raises `EmbedderUnavailable` unless `probe` is what the space's model makes of the probe text."""
+    def _match(self, probe: Vector) -> None:
+        """Raise `EmbedderUnavailable` unless the embedding of the probe text matches the space."""
         if self._space.difference(replace(self._space, fingerprint=fingerprint(probe))):
             raise self._swapped()
-        self._recognised = time.monotonic()
+        self._checked_at = time.monotonic()
 
     def _swapped(self) -> EmbedderUnavailable:
         return EmbedderUnavailable(
-            f"{self._who}: another model answers under this name now; put the former one back, or move the store to "
-            f"this one: agentformer reembed --to {self._space.spec}"
+            f"{self._title}: a different model has this name now; restore the former model, or move the store to this "
+            f"one: agentformer reembed --to {self._space.spec}"
         )
 
-    def _checked(self, answer: Answer, count: int, dimension: int) -> Matrix:
-        """Unit rows. Raises `EmbedderUnavailable` for anything that is not `count` vectors of `dimension` numbers;
-        dimension 0: of any."""
+    def _checked(self, vectors: Vectors, count: int, dimension: int) -> Matrix:
+        """Return unit rows. Raise `EmbedderUnavailable` for anything but `count` vectors of `dimension` numbers, of
+        any dimension if that is 0."""
         with self._lock:
-            self.tokens_read += max(0, answer.tokens)
+            self.tokens_read += max(0, vectors.tokens)
         try:
-            return unit_rows(answer.rows, count, dimension)
+            return _unit_rows(vectors.rows, count, dimension)
         except ValueError as error:
             raise EmbedderUnavailable(
-                f"{self._who} {error}; check that the model is still the same, that it makes embeddings and that "
-                "nothing rewrites its answers, or choose another with --embedder"
+                f"{self._title} {error}; check that the model is still the same, that it makes embeddings and that "
+                "no proxy rewrites responses, or choose another with --embedder"
             ) from None
 
-    _space: EmbeddingSpace  # set by the subclass at the end of its constructor, from `_describe`
 
+class _RequestSize:
+    """Texts per request: halved after a timeout, doubled after some fast responses."""
 
-class _Pace:
-    """How many texts a request may hold: half as many after a timeout, twice as many after some quick answers.
-    A server that is only slow is so asked for what it can do; one that is hung costs one timeout a call anyway."""
-
-    def __init__(self, most: int, timeout: float) -> None:
-        self.texts = most
-        self._most = most
+    def __init__(self, largest: int, timeout: float) -> None:
+        self.texts = largest
+        self._largest = largest
         self._timeout = timeout
-        self._quick = 0
+        self._fast = 0
         self._lock = threading.Lock()
 
     def timed_out(self, texts: int) -> None:
+        """Halve the size after a request of `texts` texts timed out."""
         with self._lock:
-            self._quick = 0
+            self._fast = 0
             if texts > 1:
                 self.texts = min(self.texts, texts // 2)
 
-    def answered(self, texts: int, seconds: float) -> None:
+    def responded(self, texts: int, seconds: float) -> None:
+        """Count a response; a smaller request than allowed says nothing about a full one."""
         with self._lock:
-            if texts < self.texts:  # tells nothing of a fuller request
+            if texts < self.texts:
                 return
-            self._quick = self._quick + 1 if seconds < self._timeout * _QUICK else 0
-            if self._quick >= _QUICK_ANSWERS:
-                self.texts, self._quick = min(2 * self.texts, self._most), 0
+            self._fast = self._fast + 1 if seconds < self._timeout * _FAST else 0
+            if self._fast >= _FAST_RESPONSES:
+                self.texts, self._fast = min(2 * self.texts, self._largest), 0
 
 
 @functools.cache
-def _tell_of_languages(who: str) -> None:
-    """Once for a process: the guess may be wrong, and nothing else would show it."""
+def _warn_languages(title: str) -> None:
+    """Warn once per process and model: the guess may be wrong."""
     log.warning(
-        "%s tells no token counts, so it is taken for a model of English alone; if it knows more, set "
+        "%s reports no token counts, so it is assumed to know English only; if it knows more, set "
         "AGENTFORMER_EMBED_LANGUAGES to their codes, such as: en fi; or to * for many",
-        who,
+        title,
     )
 
 
-def overflows(message: str) -> bool:
-    """Whether a server's words mean that a text is longer than its model reads."""
-    return bool(_OVERFLOW.search(message))
-
-
-def unit_rows(rows: object, count: int, dimension: int) -> Matrix:
-    """Checked, as unit rows of float32. Raises `ValueError` that says what was sent instead."""
+def _unit_rows(rows: object, count: int, dimension: int) -> Matrix:
+    """Return the rows checked and with length 1, as float32. Raise `ValueError` that says what is wrong."""
     if not isinstance(rows, list):
         raise ValueError("sent no list of vectors that belong to the texts")
     if len(rows) != count:
@@ -311,22 +312,22 @@ def unit_rows(rows: object, count: int, dimension: int) -> Matrix:
     if not largest.all():
         raise ValueError("sent a vector of zeros")
     values /= largest  # so that squares neither overflow nor vanish
-    unit: Matrix = (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
-    return unit
+    rows_unit: Matrix = (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
+    return rows_unit
 
 
-def _sendable(prefix: str, text: str) -> str:
-    """As it goes over the wire: no lone surrogates, which UTF-8 cannot carry, and never nothing."""
-    return prefix + (text.encode("utf-8", "replace").decode() if text.strip() else _NOTHING)
+def _input(prefix: str, text: str) -> str:
+    """Return the text as sent: without lone surrogates, which UTF-8 cannot carry, and never empty."""
+    return prefix + (text.encode("utf-8", "replace").decode() if text.strip() else _PLACEHOLDER)
 
 
 def _batches(lengths: Sequence[int], count: int, tokens: float) -> Iterator[tuple[int, int]]:
-    """Borders of consecutive groups of at most `count` texts and `tokens` tokens; a longer text is alone."""
-    start = held = 0
+    """Yield borders of consecutive groups of at most `count` texts and `tokens` tokens; a longer text is alone."""
+    start = total = 0
     for at, length in enumerate(lengths):
-        if at > start and (at - start == count or held + length > tokens):
+        if at > start and (at - start == count or total + length > tokens):
             yield start, at
-            start, held = at, 0
-        held += length
+            start, total = at, 0
+        total += length
     if start < len(lengths):
         yield start, len(lengths)

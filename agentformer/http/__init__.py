@@ -1,1 +1,1 @@
-"""What every adapter of a remote provider needs: addresses without secrets, requests with limits, a breaker, counts."""
+"""HTTP to model providers: one policy of deadlines, retries, limits and redaction; the clients; the guard."""

@@ -1,292 +1,281 @@
-"""JSON over HTTP on the standard library, for providers that have no client library of their own.
+"""The two HTTP clients: JSON with the standard library, and the client under the `openai` package.
 
-Every request is bounded: in time as a whole, also against a server that sends a byte now and then, and in bytes.
-Redirects are not followed and no proxy is asked, so a text and its key go to the address that was set, or nowhere.
+Neither follows redirects: a text and its key reach the configured address only.
 """
 
 from __future__ import annotations
 
-import base64
-import email.utils
 import http.client
 import io
 import json
-import math
-import random
 import socket
 import ssl
-import time
-from collections.abc import Callable
-from typing import Any, Literal, cast
-from urllib.parse import quote, unquote, urlsplit
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
 
-from agentformer.errors import InvalidInput
-from agentformer.http.redact_text import masked, one_line
-from agentformer.http.redaction import shown
+from agentformer.errors import MissingExtra
+from agentformer.http.policy import CONNECT_SECONDS, OverLimit, Policy, ResponseLimit, is_temporary
+from agentformer.http.redaction import credentials, error_message, redact, redact_url
 
-MAX_BODY = 64 * 1024 * 1024  # 1,000 vectors of 4,096 numbers
-_QUOTED = 200  # characters of a server's own words that an error repeats
-_LONGEST_WAIT = 30.0  # seconds that a server may ask us to wait, where the deadline allows it at all
-_TRY_AGAIN = (429, 500, 502, 503, 504)
-
-
-Cause = Literal["refused", "timeout", "host", "size", ""]  # the connection, the time, no such host, too many bytes
+_SENT = frozenset({"host", "accept", "connection", "content-type", "content-length", "transfer-encoding", "user-agent"})
+_EXAMINED = 2000  # characters of an error response that the retry decision examines
+Cause = Literal["refused", "timeout", "host", "size", "lost", ""]
 
 
 class HttpFailure(Exception):
-    """A request failed. `status` is 0 where no whole answer came; `excerpt` is what the server said, cleaned and
-    without secrets; `retryable` tells whether the same request may succeed later. `cause` is why no answer came, where
-    that decides what to do."""
+    """A request failed; the message begins with the server's address.
+
+    `status` is 0 without a whole response. `excerpt` is the server's message without secrets. `retryable`: the same
+    request may succeed later. `cause` says why there is no response: the connection was refused or lost, the deadline
+    passed, there is no such host, or the response was too large.
+    """
 
     def __init__(
         self, message: str, *, status: int = 0, excerpt: str = "", retryable: bool = False, cause: Cause = ""
     ) -> None:
         super().__init__(message)
-        self.cause = cause
         self.status = status
         self.excerpt = excerpt
         self.retryable = retryable
-        self.wait: float | None = None  # seconds that the server asked for
-
-
-class _Lost(HttpFailure):
-    """The connection was refused or broke; unlike a timeout this cost no time, so it is tried again."""
+        self.cause = cause
 
 
 class JsonClient:
-    """One server. Thread-safe; each request has its own connection.
+    """A client of one server with the standard library. Each request has its own connection, without a proxy.
+    Thread-safe."""
 
-    `timeout` is seconds for one attempt from connecting to the last byte, `deadline` for all attempts and the waits
-    between them (default: twice the timeout). 429, 5xx and lost connections are tried again `retries` times, unless
-    `final` knows the server's words to mean that no repetition helps. A timeout is not repeated.
-    """
-
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        key: str = "",
-        timeout: float = 60.0,
-        deadline: float = 0.0,
-        retries: int = 2,
-        backoff: float = 0.5,
-        max_body: int = MAX_BODY,
-        final: Callable[[str], bool] = lambda excerpt: False,
-    ) -> None:
+    def __init__(self, base_url: str, policy: Policy | None = None, *, key: str = "") -> None:
         parts = urlsplit(base_url)
-        # Letters outside ASCII travel as %C3%A4; what is written so already stays.
+        # Letters outside ASCII are sent as %C3%A4; a path that is already encoded stays.
         self._parts = parts._replace(path=quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"))
-        self.address = shown(base_url)
-        self._headers, self._secrets = _credentials(base_url, key)
-        self._timeout = timeout
-        self._deadline = deadline or 2 * timeout
-        self._retries = retries
-        self._backoff = backoff
-        self._max_body = max_body
-        self._final = final
+        self.address = redact_url(base_url)
+        self._credentials = credentials(base_url, key)
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
+        if self._credentials.authorization:
+            self._headers["Authorization"] = self._credentials.authorization
+        self._policy = policy or Policy()
 
     def get(self, path: str) -> Any:
-        """The JSON that GET answers. Raises `HttpFailure`."""
-        return self._repeated("GET", path, None)
+        """Return the JSON of the response. Raise `HttpFailure`."""
+        return self._request("GET", path, None)
 
     def post(self, path: str, payload: object) -> Any:
-        """The JSON that POST of `payload` answers. Raises `HttpFailure`."""
-        return self._repeated("POST", path, json.dumps(payload, allow_nan=False).encode("ascii"))
+        """Send `payload` as JSON and return the JSON of the response. Raise `HttpFailure`."""
+        return self._request("POST", path, json.dumps(payload, allow_nan=False).encode("ascii"))
 
-    def _repeated(self, method: str, path: str, body: bytes | None) -> Any:
-        end = time.monotonic() + self._deadline
-        for attempt in range(self._retries + 1):
+    def _request(self, method: str, path: str, body: bytes | None) -> Any:
+        attempts = self._policy.start()
+        while True:
             try:
-                return self._once(method, path, body, min(end, time.monotonic() + self._timeout))
+                response, content = self._send(method, path, body, attempts.limit())
             except HttpFailure as failure:
-                again = isinstance(failure, _Lost) or failure.status in _TRY_AGAIN
-                if not again or attempt == self._retries or self._final(failure.excerpt):
+                if failure.cause not in ("lost", "refused") or not attempts.retry():
                     raise
-                wait = self._wait(attempt, failure)
-                if wait > _LONGEST_WAIT or time.monotonic() + wait >= end:
-                    raise
-            time.sleep(wait)
-        raise AssertionError("the last attempt returns or raises")
+                continue
+            if response.status == 200:
+                return self._parsed(content)
+            refusal = self._refusal(response, content)
+            if not attempts.retry(response.status, response.headers, refusal.excerpt):
+                raise refusal
 
-    def _wait(self, attempt: int, failure: HttpFailure) -> float:
-        if failure.wait is not None:
-            return failure.wait
-        spread: float = random.uniform(0.5, 1.5)  # noqa: S311 - so that clients that failed together come back apart
-        return self._backoff * 2.0**attempt * spread
-
-    def _once(self, method: str, path: str, body: bytes | None, end: float) -> Any:
+    def _send(
+        self, method: str, path: str, body: bytes | None, limit: ResponseLimit
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         try:
-            with self._connected(end) as connection:
+            with self._connected(limit) as connection:
                 connection.request(method, self._parts.path + path, body, self._headers)
-                answer = connection.getresponse()
-                text = self._body(answer)
-        except (TimeoutError, _TooSlow):
-            what = f"did not answer within {self._timeout:g} s"
-            raise self._failure(what, retryable=True, cause="timeout") from None
+                response = connection.getresponse()
+                content = response.read(self._policy.max_bytes + 1)  # never allocates what a header announces
+                if response.length:  # fewer bytes than announced
+                    raise ConnectionAbortedError
+                return response, content
+        except OverLimit as error:
+            cause: Cause = "timeout" if error.exceeded else "size"
+            raise self._failure(str(error), retryable=cause == "timeout", cause=cause) from None
+        except TimeoutError:
+            raise self._failure(str(limit.too_slow()), retryable=True, cause="timeout") from None
         except ssl.SSLCertVerificationError as error:
             raise self._failure(f"has a certificate that is not trusted ({error.verify_message})") from None
         except ConnectionRefusedError:
-            raise _Lost(f"{self.address} refused the connection", retryable=True, cause="refused") from None
+            raise self._failure("refused the connection", retryable=True, cause="refused") from None
         except (socket.gaierror, UnicodeError):
-            what = "cannot be reached: there is no such host"
-            raise self._failure(what, retryable=True, cause="host") from None
+            raise self._failure("cannot be reached: unknown host", retryable=True, cause="host") from None
         except (OSError, http.client.HTTPException) as error:
-            raise _Lost(f"{self.address} broke the connection ({type(error).__name__})", retryable=True) from None
-        if answer.status != 200:
-            raise self._refusal(answer, text)
-        return self._parsed(text)
+            what = f"closed the connection ({type(error).__name__})"
+            raise self._failure(what, retryable=True, cause="lost") from None
 
-    def _connected(self, end: float) -> _Connection:
+    @contextmanager
+    def _connected(self, limit: ResponseLimit) -> Iterator[http.client.HTTPConnection]:
+        """Yield a connection on which every read and write ends at the limit."""
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        return _Connection(kind, self._parts.hostname or "", self._parts.port, end)
+        seconds = min(limit.left(), CONNECT_SECONDS)
+        connection = kind(self._parts.hostname or "", self._parts.port, timeout=seconds)
+        try:
+            connection.connect()
+        except TimeoutError:
+            raise OverLimit(f"did not accept the connection within {seconds:.3g} s", "timeout") from None
+        with connection.sock as sock:
+            connection.sock = _bounded(sock, limit)
+            yield connection
 
-    def _body(self, answer: http.client.HTTPResponse) -> bytes:
-        data = answer.read(self._max_body + 1)
-        if len(data) > self._max_body:
-            raise self._failure(f"sent more than {self._max_body} bytes in one answer", cause="size")
-        if answer.length:  # bytes that were announced and never came
-            raise ConnectionAbortedError
-        return data
-
-    def _refusal(self, answer: http.client.HTTPResponse, body: bytes) -> HttpFailure:
-        refused = answer.status in (401, 403)  # whose words are mostly about the key, and may hold it in any guise
-        excerpt = "" if refused else cleaned(_words(body), self._secrets)
-        what = f"answered {answer.status}"
-        if 300 <= answer.status < 400:
-            where = shown(answer.getheader("Location", ""))
-            what = f"answered {answer.status}, a redirect to {cleaned(where, self._secrets)}, which is not followed"
-        failure = self._failure(
+    def _refusal(self, response: http.client.HTTPResponse, body: bytes) -> HttpFailure:
+        status, secrets = response.status, self._credentials.secrets
+        # The message of a 401 or 403 is about the key and may contain it in any form.
+        excerpt = "" if status in (401, 403) else redact(error_message(body), secrets)
+        what = f"returned HTTP {status}"
+        if 300 <= status < 400:
+            target = redact(redact_url(response.getheader("Location", "")), secrets)
+            what = f"{what}, a redirect to {target}, which is not followed"
+        return self._failure(
             f"{what}: {excerpt}" if excerpt else what,
-            status=answer.status,
+            status=status,
             excerpt=excerpt,
-            retryable=answer.status in (408, *_TRY_AGAIN),
+            retryable=is_temporary(status),
         )
-        failure.wait = _seconds(answer.getheader("Retry-After", ""))
-        return failure
 
     def _parsed(self, body: bytes) -> Any:
         try:
-            return json.loads(body, parse_constant=_no_constant)
+            return json.loads(body, parse_constant=_reject_constant)
         except (ValueError, RecursionError):
-            kind = "HTML" if body.lstrip()[:1] == b"<" else "something that is not whole, valid JSON"
-            raise self._failure(f"answered with {kind}; is this the right address?", status=200) from None
+            kind = "HTML instead of JSON" if body.lstrip()[:1] == b"<" else "invalid JSON"
+            raise self._failure(f"returned {kind}", status=200) from None
 
-    def _failure(
-        self, what: str, *, status: int = 0, excerpt: str = "", retryable: bool = False, cause: Cause = ""
-    ) -> HttpFailure:
-        return HttpFailure(f"{self.address} {what}", status=status, excerpt=excerpt, retryable=retryable, cause=cause)
+    def _failure(self, what: str, **fields: Any) -> HttpFailure:
+        return HttpFailure(f"{self.address} {what}", **fields)
 
 
-def cleaned(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """A server's words for an error text: on one line, no part of a secret in it, at most 200 characters."""
-    line = masked(one_line(text), secrets)
-    return line if len(line) <= _QUOTED else line[: _QUOTED - 1] + "…"
+def _bounded(sock: socket.socket, limit: ResponseLimit) -> Any:
+    """Return the part of a socket that `http.client` uses. `close` does nothing: the response is still read then."""
 
+    def sendall(data: bytes) -> None:
+        sock.settimeout(limit.left())
+        sock.sendall(data)
 
-class _TooSlow(Exception):
-    """The time for one attempt has passed."""
+    def makefile(mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Reader(sock, limit), 65_536)
 
-
-class _Connection:
-    """A connection of `http.client` on which every read and write ends when the time does."""
-
-    def __init__(self, kind: type[http.client.HTTPConnection], host: str, port: int | None, end: float) -> None:
-        self._connection = kind(host, port, timeout=_left(end))
-        self._end = end
-
-    def __enter__(self) -> http.client.HTTPConnection:
-        self._connection.connect()
-        self._connection.sock = cast(Any, _BoundedSocket(self._connection.sock, self._end))
-        return self._connection
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-
-class _BoundedSocket:
-    """The part of a socket that `http.client` uses; its timeout is always what is left of the attempt."""
-
-    def __init__(self, sock: socket.socket, end: float) -> None:
-        self._sock = sock
-        self._end = end
-
-    def sendall(self, data: bytes) -> None:
-        self._sock.settimeout(_left(self._end))
-        self._sock.sendall(data)
-
-    def makefile(self, mode: Literal["rb"]) -> io.BufferedReader:
-        return io.BufferedReader(_Reader(self._sock, self._end), 65_536)
-
-    def close(self) -> None:
-        self._sock.close()
+    return SimpleNamespace(sendall=sendall, makefile=makefile, close=lambda: None)
 
 
 class _Reader(io.RawIOBase):
-    def __init__(self, sock: socket.socket, end: float) -> None:
+    """Reads a socket within the limit of a response."""
+
+    def __init__(self, sock: socket.socket, limit: ResponseLimit) -> None:
         self._sock = sock
-        self._raw = sock.makefile("rb", buffering=0)  # keeps the socket open when the connection is done with it
-        self._end = end
+        self._limit = limit
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int | None:
-        self._sock.settimeout(_left(self._end))
-        return self._raw.readinto(buffer)
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with the bytes of one read from the socket."""
+        data = self._limit.read(lambda timeout: self._receive(len(buffer), timeout))
+        buffer[: len(data)] = data
+        return len(data)
 
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-def _left(end: float) -> float:
-    left = end - time.monotonic()
-    if left <= 0:
-        raise _TooSlow
-    return left
+    def _receive(self, size: int, timeout: float) -> bytes:
+        self._sock.settimeout(timeout)
+        return self._sock.recv(size)
 
 
-def _credentials(url: str, key: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Headers of every request, and what no error may repeat. Raises `InvalidInput` for a key that cannot be sent."""
-    headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
-    key = key.strip()
-    if not (key.isascii() and key.isprintable()):
-        raise InvalidInput("api key", "holds characters that an HTTP header cannot carry")
-    parts = urlsplit(url)
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    encoded = base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    elif encoded:
-        headers["Authorization"] = f"Basic {encoded}"
-    secrets = {key, encoded, password, parts.password or ""} - {""}
-    return headers, tuple(sorted(secrets, key=len, reverse=True))  # one may be a part of another
-
-
-def _words(body: bytes) -> str:
-    """What an error's body says: the message of its JSON, else all of it; nothing of HTML."""
-    text = body.decode("utf-8", "replace")
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return "" if text.lstrip().startswith("<") else text
-    error = found.get("error", found.get("message", "")) if isinstance(found, dict) else text
-    if isinstance(error, dict):
-        error = error.get("message", "")
-    return error if isinstance(error, str) else text
-
-
-def _seconds(retry_after: str) -> float | None:
-    """Of a Retry-After header, which holds seconds or a date; None for one that is missing or unusable."""
-    try:
-        seconds = float(retry_after)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def _no_constant(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+def open_http(policy: Policy, authorization: str = "") -> Any:
+    """Return an HTTP client for the `openai` package. A response that exceeds a limit raises `OverLimit`. Raise
+    `MissingExtra` without the package.
+
+    The package supports two generations of its HTTP library, httpx and httpx2. Both have the two public hooks used
+    here: event hooks of the client, and the `trace` extension of a request.
+    """
+    try:
+        import openai
+    except ImportError as error:
+        raise MissingExtra("llm", "a server that speaks the OpenAI protocol", error) from None
+    hooks = _Hooks(policy, authorization)
+    http: Any = openai.DefaultHttpxClient(
+        timeout=openai.Timeout(policy.timeout, connect=min(policy.timeout, CONNECT_SECONDS)),
+        follow_redirects=False,  # a key is sent to the configured server only
+        event_hooks={"request": [hooks.request], "response": [hooks.response]},
+    )
+    http.send = partial(hooks.send, http.send)
+    return http
+
+
+class _Hooks:
+    """Applies the policy to the requests of one HTTP client."""
+
+    def __init__(self, policy: Policy, authorization: str) -> None:
+        self._policy = policy
+        self._authorization = authorization
+        self._thread = threading.local()
+
+    def send(self, send: Any, request: Any, **options: Any) -> Any:
+        """Send the request with `send`, and again as the policy allows. The package's own retries wait for as long as
+        a server asks, whatever its timeout."""
+        attempts = self._policy.start()
+        while True:
+            request.extensions["trace"] = partial(self._trace, attempts.limit())
+            try:
+                response = send(request, **options)
+            except Exception as error:
+                if not _is_lost(error) or not attempts.retry():
+                    raise
+                continue
+            if response.status_code >= 500:
+                response.read()
+            message = response.text[:_EXAMINED] if response.status_code >= 500 else ""
+            if not attempts.retry(response.status_code, response.headers, message):
+                return response
+            response.close()
+
+    def request(self, request: Any) -> None:
+        """Remove headers that come from the environment; refuse compression, which could expand to gigabytes."""
+        for name in [name for name in request.headers if name.lower() not in _SENT]:
+            del request.headers[name]
+        request.headers["Accept-Encoding"] = "identity"
+        if self._authorization:
+            request.headers["Authorization"] = self._authorization
+
+    def response(self, response: Any) -> None:
+        """Remove headers that repeat the key, because the libraries log headers. Raise `OverLimit` for compression."""
+        secret = self._authorization.rpartition(" ")[2]
+        for name in [name for name, value in response.headers.items() if secret and secret in value]:
+            del response.headers[name]
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise OverLimit("compressed its response although the request forbids it")
+
+    def _trace(self, limit: ResponseLimit, event: str, info: dict[str, Any]) -> None:
+        """Wrap the stream of a new connection, and note the limit of the response that this thread begins to read."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._wrap(info["return_value"])
+        elif event.endswith("receive_response_headers.started"):
+            self._thread.limit = limit
+        elif "receive_response_headers." in event:
+            self._thread.limit = None
+            if "return_value" in info:  # logged next by the library; a server may repeat a key in a header
+                info["return_value"] = info["return_value"][:3]
+
+    def _wrap(self, stream: Any) -> None:
+        """Limit the reads of a connection. It serves one response at a time: the limit set while its headers are read
+        is valid for its body, which another thread may read."""
+        receive = stream.read
+        limit: ResponseLimit | None = None
+
+        def read(max_bytes: int, timeout: float | None = None) -> Any:
+            nonlocal limit
+            limit = getattr(self._thread, "limit", None) or limit
+            return limit.read(partial(receive, max_bytes), timeout) if limit else receive(max_bytes, timeout)
+
+        stream.read = read
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Return True for a connection that was refused or lost, which cost no time, unlike a timeout."""
+    return any(kind.__name__ in ("NetworkError", "RemoteProtocolError") for kind in type(error).__mro__)

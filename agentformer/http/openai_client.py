@@ -1,113 +1,178 @@
-"""Clients of the `openai` package that obey their arguments only, and what their errors mean."""
+"""OpenAI-compatible servers: the one asked for a model and its key, a client of it, and the meaning of its errors."""
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import unquote, urlsplit, urlunsplit
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit, urlunsplit
 
 from agentformer.errors import InvalidInput
-from agentformer.http.limits import OverLimit, open_http
-from agentformer.http.redact_text import masked, one_line
-from agentformer.http.servers import Server
+from agentformer.http.client import open_http
+from agentformer.http.policy import OverLimit, Policy, is_overflow, is_temporary
+from agentformer.http.redaction import QUOTED, Credentials, credentials, error_message, redact, redact_url, with_path
 
 if TYPE_CHECKING:
     import openai
 
-Kind = Literal["unavailable", "refused", "missing", "too_long", "rejected", "garbled"]
-QUOTED = 200  # characters of a server's own words in a message
-_READ = 2000  # characters of them that are looked at; lists of validation errors are long
-_NO_KEY = "none"  # the package refuses to start without one; it is never sent
-# Whose words they are: OpenAI and vLLM, llama.cpp, LM Studio, Ollama, and gateways in front of them.
-_OVERFLOW = re.compile(
-    r"context[ _-]?(length|size|window)|maximum context|exceed_context|too many tokens"
-    r"|(input|prompt)( \(\d+ tokens\))?( is)? too (long|large)"
-    r"|(larger|longer) than the (max|context|physical batch)|reduce the length",
-    re.IGNORECASE,
+Kind = Literal["unavailable", "timeout", "too_long", "rejected"]
+_READ = 2000  # characters of an error message that are examined; lists of validation errors are long
+_NO_KEY = "none"  # the package requires a key; this one is never sent
+OPENAI_URL = "https://api.openai.com/v1"
+LMSTUDIO_URL = "http://127.0.0.1:1234"
+OLLAMA_URL = "http://127.0.0.1:11434"
+_LABELS = {"openai": "OpenAI", "lmstudio": "LM Studio", "ollama": "Ollama"}
+_PROBE_SECONDS = 2.0
+# Models hosted by OpenAI. GPT-J, GPT-NeoX, GPT-OSS, GPT-SW3 and GPT-2 are hosted elsewhere.
+_OPENAI_NAMES = re.compile(
+    r"(ft:)?(gpt-(?![12](\D|$))\d|chatgpt-|codex-|o\d+(-|$)|text-embedding-(3-|ada-)|(davinci|babbage)-002)",
+    re.ASCII | re.IGNORECASE,
 )
-_SECRET = re.compile(r"\b(sk-|Bearer\s+)[\w.*~+/=-]{6,}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """What an error of the client means. `said`: the server's own words, cleaned; "" where there are none.
+class Server:
+    """A server of the OpenAI protocol. `base_url` ends before `/chat/completions`; it and the key may be secret, so
+    neither is in the `repr`. As text, a server is its name and address: "LM Studio at http://127.0.0.1:1234/v1"."""
 
-    Kinds: `unavailable` (no answer, busy, broken: later it may work), `refused` (the key), `missing` (the model or the
-    path), `too_long` (the input), `rejected` (any other request that it does not take), `garbled` (an answer that is
-    not of the protocol).
+    name: str
+    base_url: str = field(repr=False)
+    api_key: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.label} at {self.address}"
+
+    @property
+    def label(self) -> str:
+        """The name for messages."""
+        return _LABELS.get(self.name, "the server")
+
+    @property
+    def address(self) -> str:
+        """The address without user and password."""
+        return redact_url(self.base_url)
+
+    @property
+    def credentials(self) -> Credentials:
+        """The header to send. Raise `InvalidInput` for a key that no header can carry."""
+        return credentials(self.base_url, self.api_key)
+
+
+def candidates(
+    model: str,
+    *,
+    explicit_url: str,
+    explicit_key: str,
+    openai_key: str,
+    openai_url: str,
+    lmstudio_url: str,
+    ollama_url: str,
+) -> tuple[Server, ...]:
+    """Return the servers to ask for `model`, best first; an empty address is no server.
+
+    An explicit address is the only one. A model of OpenAI is asked for at `OPENAI_BASE_URL` if that is set, because a
+    proxy must not be bypassed, else at OpenAI. Any other model is asked for at `OPENAI_BASE_URL`, LM Studio and
+    Ollama. OpenAI's key is sent to OpenAI's own address and to `OPENAI_BASE_URL` only.
     """
+    if explicit_url:
+        url = with_path(explicit_url, "/v1")
+        is_openai = _origin(url) in {_origin(own) for own in (OPENAI_URL, openai_url) if own}
+        return (Server("server", url, explicit_key or (openai_key if is_openai else "")),)
+    if _OPENAI_NAMES.match(model):
+        return (Server("openai", with_path(openai_url or OPENAI_URL, "/v1"), explicit_key or openai_key),)
+    servers = (
+        ("openai", openai_url, explicit_key or openai_key),
+        ("lmstudio", lmstudio_url, explicit_key),
+        ("ollama", ollama_url, explicit_key),
+    )
+    return tuple(Server(name, with_path(url, "/v1"), key) for name, url, key in servers if url)
 
-    kind: Kind
-    message: str
-    status: int = 0
-    said: str = ""
+
+def _origin(url: str) -> tuple[str, str, int | None]:
+    """Return scheme, host and port."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def open_client(server: Server, *, timeout: float, retries: int, seconds: float) -> openai.OpenAI:
-    """A client for this server alone, with this key or none; the package's environment variables have no say.
+def answers(server: Server) -> bool:
+    """Return True if an HTTP server responds at the address, with any status. No key is sent."""
+    with open_http(Policy(_PROBE_SECONDS, retries=0)) as http:
+        try:
+            with http.stream("GET", f"{server.address}/models"):
+                return True
+        except Exception:  # noqa: BLE001 - any failure means that it does not answer
+            return False
 
-    `timeout`: seconds without a byte. `seconds`: of one response as a whole. Retries and the waits before them end
-    within twice the timeout; see `bounded`. Raises `MissingExtra`, and `InvalidInput` for an address or key that cannot
-    be sent.
+
+class FirstThatAnswers:
+    """Chooses the first of the servers that answers, and remembers it. A single server is not probed. Thread-safe."""
+
+    def __init__(self, servers: Sequence[Server], answers: Callable[[Server], bool] = answers) -> None:
+        self._servers = tuple(servers)
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._chosen: Server | None = None
+
+    def pick(self, exclude: Collection[Server] = ()) -> Server | None:
+        """Return the server to ask, or None if none of them answers. Servers in `exclude` have failed."""
+        with self._lock:
+            if len(self._servers) == 1:
+                return None if self._servers[0] in exclude else self._servers[0]
+            if self._chosen is None or self._chosen in exclude:
+                remaining = (server for server in self._servers if server not in exclude)
+                self._chosen = next(filter(self._answers, remaining), None)
+            return self._chosen
+
+    @property
+    def has_fallback(self) -> bool:
+        """True if there are several servers and one is known to answer."""
+        return len(self._servers) > 1 and self._chosen is not None
+
+    @property
+    def tried(self) -> str:
+        """The servers with their addresses, for a message."""
+        return ", ".join(map(str, self._servers)) or "no server"
+
+
+def open_client(server: Server, policy: Policy) -> openai.OpenAI:
+    """Return a client of this server alone, with this key or none. The package's environment variables are ignored.
+
+    Raise `MissingExtra` without the package, and `InvalidInput` for an address or key that cannot be sent.
     """
     parts = urlsplit(server.base_url)
     if parts.query or parts.fragment:
         raise InvalidInput(
             "base_url", f"{server.address} must be given without a query; keys have settings of their own"
         )
-    http = open_http(
-        timeout=timeout,
-        seconds=seconds,
-        authorization=_authorization(server),
-        retries=retries,
-        final=lambda said: bool(_OVERFLOW.search(said[:_READ])),
-    )
-    import openai  # after `open_http`, which says what is missing
+    http = open_http(policy, server.credentials.authorization)
+    import openai  # after `open_http`, which checks that the package is installed
 
     client = openai.OpenAI(
-        # The HTTP library logs addresses with their passwords, so the password goes into the header.
+        # The HTTP library logs addresses with their passwords, so the password is sent in the header.
         base_url=urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])),
         api_key=_NO_KEY,
         timeout=http.timeout,
-        max_retries=0,  # the HTTP client repeats, within its limits
+        max_retries=0,  # the HTTP client retries, within the policy
         http_client=http,
     )
-    client.admin_api_key = client.webhook_secret = None  # the package took these from the environment
+    client.admin_api_key = client.webhook_secret = None  # the package reads these from the environment
     return client
 
 
-def _authorization(server: Server) -> str:
-    key = server.api_key.strip()
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise InvalidInput("api_key", f"the key for {server.name} must be printable ASCII without spaces")
-    if key:
-        return f"Bearer {key}"
-    parts = urlsplit(server.base_url)
-    if parts.username is None:
-        return ""
-    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The meaning of a client's error. `detail` is the server's own message, redacted, or the limit it exceeded.
 
+    Kinds: `unavailable` (unreachable, busy, broken, a wrong key, model or address), `timeout`, `too_long` (the input),
+    `rejected` (any other request that the server refuses).
+    """
 
-def cleaned(text: str, server: Server, limit: int = QUOTED) -> str:
-    """A server's words as they may be quoted: one line, no secret nor a good part of one, `limit` characters."""
-    text = one_line(text[: 10 * _READ])
-    for secret in sorted(secrets(server), key=len, reverse=True):
-        text = text.replace(secret, "[key]")  # first, so that the pattern takes nothing that stands beside one
-    return _cut(masked(_SECRET.sub("[key]", text), secrets(server)), limit)
-
-
-def secrets(server: Server) -> set[str]:
-    """What no message may hold a part of."""
-    password = urlsplit(server.base_url).password or ""
-    return {server.api_key.strip(), password, unquote(password), _authorization(server).rpartition(" ")[2]} - {""}
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    kind: Kind
+    message: str
+    status: int = 0
+    detail: str = ""
 
 
 def explain(
@@ -118,85 +183,70 @@ def explain(
     settings: Literal["llm", "embed"] = "llm",
     seconds: str = "timeout",
 ) -> Failure:
-    """What went wrong, for a message: which model, which address, what to do. `settings` names the settings to change;
-    `seconds` the one among them that limits a response as a whole.
+    """Return the meaning of any exception of a call or of reading its response. The message names server and model and
+    the settings to change: `settings` is their group, `seconds` the one that limits a response as a whole.
 
-    Any exception that a call and the reading of its answer can raise will do. It never quotes a key; so raise the
-    resulting error outside the `except` block, or the original would stand in the traceback.
+    The message contains no key, but the exception may: raise the new error outside the `except` block.
     """
     status = int(getattr(error, "status_code", 0) or 0)
-    place = f"{model} at {server.name} {server.address}"
-    key, url = f"AGENTFORMER_{settings.upper()}_API_KEY", f"AGENTFORMER_{settings.upper()}_BASE_URL"
-    if limit := next((cause for cause in _causes(error) if isinstance(cause, OverLimit)), None):
-        name = f"AGENTFORMER_{settings}_{seconds if limit.longer == 'seconds' else limit.longer}".upper()
-        advice = f"check the server, or give it longer ({name})" if limit.longer else "check the server"
-        return Failure("unavailable", f"{place}: the server {limit}; {advice}")
-    said = cleaned(_words(error), server, _READ)
+    prefix = f"AGENTFORMER_{settings.upper()}"
+    where = f"for model {model!r} ({server.address})"
+    exceeded = next((cause for cause in _causes(error) if isinstance(cause, OverLimit)), None)
+    if exceeded:
+        setting = seconds if exceeded.exceeded == "seconds" else exceeded.exceeded
+        advice = f"check the server, or raise {prefix}_{setting.upper()}" if setting else "check the server"
+        kind: Kind = "timeout" if setting else "unavailable"
+        return Failure(kind, f"{server.label} {exceeded} {where}; {advice}", 0, str(exceeded))
+    secrets = server.credentials.secrets
+    detail = redact(error_message(getattr(error, "body", None)), secrets, _READ)
     if status:
-        return _explain_status(status, place, said, model, key, url)
+        kind, advice = _explain_status(status, detail, prefix)
+        if status in (401, 403):  # the server's message is about a key, perhaps of another server
+            detail = ""
+        message = f"{server.label} returned HTTP {status} {where}{_quoted(detail)}{advice}"
+        return Failure(kind, message, status, detail)
     if _is_connection(error):
-        reason = cleaned(_root(error), server)
-        return Failure("unavailable", f"{place} cannot be reached ({reason}); check that the server runs ({url})")
-    if said:  # an error event in the middle of a stream
-        kind: Kind = "too_long" if _OVERFLOW.search(said) else "unavailable"
-        return Failure(kind, f"{place} broke off with an error{_quote(said)}", 0, said)
-    advice = f"check that the address is one of an OpenAI-compatible server ({url})"
-    what = f"the answer is not of the OpenAI protocol ({type(error).__name__})"
-    return Failure("garbled", f"{place}: {what}; {advice}")
+        *_, root = _causes(error)
+        reason = redact(getattr(root, "strerror", None) or str(root) or type(root).__name__, secrets)
+        advice = f"check that it runs, or set {prefix}_BASE_URL"
+        return Failure("unavailable", f"{server.label} is not reachable {where}: {reason}; {advice}")
+    if detail:  # an error event in the middle of a stream
+        kind = "too_long" if is_overflow(0, detail) else "unavailable"
+        return Failure(kind, f"{server.label} ended the stream {where} with an error{_quoted(detail)}", 0, detail)
+    what = f"returned a response that is not of the OpenAI protocol ({type(error).__name__})"
+    return Failure("unavailable", f"{server.label} {what} {where}; check the address ({prefix}_BASE_URL)")
 
 
-def _explain_status(status: int, place: str, said: str, model: str, key: str, url: str) -> Failure:
-    quote = _quote(said)
+def _explain_status(status: int, detail: str, prefix: str) -> tuple[Kind, str]:
+    """Return the meaning of a status, and advice."""
     if status in (401, 403):
-        advice = f"check the key ({key}, or OPENAI_API_KEY)"
-        # Unquoted: such words are about a key, which may be another's, of a gateway behind the server.
-        return Failure("refused", f"{place} refuses the key (status {status}); {advice}", status)
-    # A 429 speaks of tokens per minute. Some servers say 500 where the input is too long.
-    if status == 413 or (status >= 400 and status != 429 and _OVERFLOW.search(said)):
-        return Failure("too_long", f"{place}: the input is longer than the model reads{quote}", status, said)
+        return "unavailable", f"; check the key ({prefix}_API_KEY or OPENAI_API_KEY)"
+    if status >= 400 and is_overflow(status, detail):
+        return "too_long", "; the input is too long for the model"
     if status == 404:
-        advice = f"check the model's name, that the server has it, and the path of the address ({url})"
-        return Failure("missing", f"{place}: no model {model!r} there{quote}; {advice}", status, said)
+        return "unavailable", f"; check the model's name and the path of the address ({prefix}_BASE_URL)"
     if 300 <= status < 400:
-        advice = f"give the final address ({url})"
-        return Failure("unavailable", f"{place} redirects, which is not followed; {advice}", status, said)
-    if status in (408, 409, 429) or (status >= 500 and status != 501):
-        what = "is busy or its quota is used up" if status == 429 else "is in trouble"
-        return Failure("unavailable", f"{place} {what} (status {status}){quote}; try again later", status, said)
-    return Failure("rejected", f"{place} does not take the request (status {status}){quote}", status, said)
+        return "unavailable", f", a redirect, which is not followed; set the final address ({prefix}_BASE_URL)"
+    if status in (408, 504):
+        return "timeout", "; try again later"
+    return ("unavailable", "; try again later") if is_temporary(status) else ("rejected", "")
 
 
-def _quote(said: str) -> str:
-    return f': "{_cut(said, QUOTED)}"' if said else ""
+def _quoted(detail: str) -> str:
+    return f': "{detail if len(detail) <= QUOTED else detail[: QUOTED - 1] + "…"}"' if detail else ""
 
 
 def _is_connection(error: BaseException) -> bool:
-    """The package wraps most of the HTTP library's errors, but not those while an error's body is read."""
+    """Return True for an error of the network. The package wraps most errors of its HTTP library, but not those while
+    an error's body is read."""
     library = type(error).__module__.partition(".")[0].startswith("httpx")
     return library or any(kind.__name__ in ("APIConnectionError", "OSError") for kind in type(error).__mro__)
 
 
-def _root(error: BaseException) -> str:
-    """The system's own word for a failed connection, such as "Connection refused"."""
-    *_, root = _causes(error)
-    return getattr(root, "strerror", None) or str(root) or type(root).__name__
-
-
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    at: BaseException | None = error
-    for _ in range(8):  # the package's, the HTTP library's, its transport's and the system's; and nobody's circle
-        if at is not None:
-            yield at
-            at = at.__cause__
-
-
-def _words(error: BaseException) -> str:
-    """The message in an error's body, in the shapes that servers give it; else the body."""
-    body: Any = getattr(error, "body", None)
-    for name in ("error", "message", "detail"):
-        inner = body.get(name) if isinstance(body, Mapping) else None
-        body = inner if inner else body
-    if body is None:
-        return ""
-    text = str(body)
-    return "" if text.lstrip()[:1] == "<" else text
+    """Yield the error and its causes: of the package, the HTTP library, its transport and the system."""
+    cause: BaseException | None = error
+    for _ in range(8):  # in case they form a circle
+        if cause is not None:
+            yield cause
+            cause = cause.__cause__

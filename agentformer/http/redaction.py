@@ -1,17 +1,29 @@
-"""Addresses of servers, as they are used and as they may be shown."""
+"""Addresses, keys and servers' messages: checked before use, and without secrets where they are shown."""
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit, urlunsplit
+import base64
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from agentformer.errors import InvalidInput
 
+QUOTED = 200  # characters of a server's message in an error
+_READ = 20_000  # characters of it that are searched for secrets
+_RUN = 6  # consecutive characters of a secret that are hidden: servers quote halves of keys
+_SECRET = re.compile(r"\b(sk-|Bearer\s+)[\w.*~+/=-]{6,}", re.IGNORECASE)
 
-def checked(setting: str, url: str) -> str:
-    """`url` without a trailing slash. Raises `InvalidInput`, naming the setting, for one that is no HTTP address, or
-    has more than a path: what follows it could not be kept where a path is added."""
+
+def check_url(setting: str, url: str) -> str:
+    """Return `url` without a trailing slash. Raise `InvalidInput`, naming the setting, unless it is an HTTP address
+    without query and fragment, which would be lost when a path is appended."""
     if not url.strip().isprintable():
-        raise InvalidInput(setting, "holds a line break or another control character; write it again")
+        raise InvalidInput(setting, "contains a line break or another control character; write it again")
     try:
         parts = urlsplit(url.strip())
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -28,18 +40,78 @@ def checked(setting: str, url: str) -> str:
     return url.strip().rstrip("/")
 
 
-def shown(url: str) -> str:
-    """Scheme, host, port and path: no user, password, query or fragment, which may hold secrets."""
+def redact_url(url: str) -> str:
+    """Return scheme, host, port and path: user, password, query and fragment may be secrets."""
     try:
         parts = urlsplit(url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
         place = f"{host}:{parts.port}" if parts.port else host
     except ValueError:
-        return "an address that is not valid"
+        return "an invalid address"
     return urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
 
 
 def with_path(url: str, path: str) -> str:
-    """`url` with `path` where it has none: servers are often named by host and port alone."""
+    """Return `url`, with `path` appended if it has no path."""
     parts = urlsplit(url.rstrip("/"))
     return urlunsplit(parts._replace(path=parts.path or path))
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The `Authorization` header for a server, "" for none, and every string that no message may contain."""
+
+    authorization: str = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+
+
+def credentials(url: str, key: str) -> Credentials:
+    """Return the credentials of a key, else of user and password in the address. Raise `InvalidInput` for a key that
+    no header can carry."""
+    key = key.strip()
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise InvalidInput("api_key", "must be printable ASCII without spaces")
+    parts = urlsplit(url)
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    encoded = base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""
+    authorization = f"Bearer {key}" if key else f"Basic {encoded}" if encoded else ""
+    secrets = {key, encoded, password, parts.password or ""} - {""}
+    return Credentials(authorization, tuple(sorted(secrets, key=len, reverse=True)))  # one may be a part of another
+
+
+def error_message(body: Any) -> str:
+    """Return the message in the body of an error response: bytes, text or parsed JSON. "" for HTML."""
+    if isinstance(body, bytes):
+        text = body.decode("utf-8", "replace")
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError):
+            body = text
+    for name in ("error", "message", "detail"):
+        inner = body.get(name) if isinstance(body, Mapping) else None
+        body = inner or body
+    text = str(body) if body else ""
+    return "" if text.lstrip().startswith("<") else text
+
+
+def redact(text: str, secrets: Collection[str], limit: int = QUOTED) -> str:
+    """Return a server's message on one line, without secrets or parts of them, at most `limit` characters long."""
+    text = "".join(char if char.isprintable() else " " for char in text[:_READ])
+    text = " ".join(text.split())
+    for secret in secrets:
+        text = text.replace(secret, "[key]")  # first, so that the pattern does not take the text next to a secret
+    text = mask(_SECRET.sub("[key]", text), secrets)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def mask(text: str, secrets: Collection[str]) -> str:
+    """Return `text` with "[key]" for each secret and for every run of 6 or more characters of one."""
+    hidden = [False] * len(text)
+    for secret in filter(None, secrets):
+        size = min(_RUN, len(secret))
+        runs = {secret[i : i + size] for i in range(len(secret) - size + 1)}
+        for i in range(len(text) - size + 1):
+            if text[i : i + size] in runs:
+                hidden[i : i + size] = [True] * size
+    groups = groupby(zip(hidden, text, strict=True), key=lambda pair: pair[0])
+    return "".join("[key]" if hide else "".join(char for _, char in group) for hide, group in groups)

@@ -1,4 +1,4 @@
-"""A model that repeats the last user message: for tests, and as the shipped example of a language model."""
+"""A model that repeats the last user message: for tests, and as the example of a language model."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from agentformer.errors import InvalidReply
-from agentformer.llms.request_checks import check_asked
 from agentformer.llms.structured import Mismatch, Schema
+from agentformer.llms.wire import check_request
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool
 
 
 class EchoModel:
-    """Answers with what it was asked, cut to `max_tokens` words. It calls no tools; JSON it repeats like any text."""
+    """Replies with the last user message, cut to `max_tokens` words. It calls no tools and repeats JSON like any
+    text."""
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> EchoModel:
@@ -29,13 +30,12 @@ class EchoModel:
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """Raises `InvalidReply` where a schema is given and the message is no JSON that is valid under it."""
-        check_asked(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
-        asked = next((m.content for m in reversed(messages) if m.role == "user"), "")
-        words = asked.split(" ")
-        kept = words[:max_tokens]
-        cut = len(kept) < len(words)
-        reply = Reply(" ".join(kept), "echo", len(words), len(kept), "length" if cut else "stop")
+        """As `LanguageModel.complete`. Raise `InvalidReply` if the message is not valid under the schema."""
+        check_request(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
+        words = next((m.content for m in reversed(messages) if m.role == "user"), "").split(" ")
+        text = " ".join(words[:max_tokens])
+        written = min(len(words), max_tokens)
+        reply = Reply(text, "echo", len(words), written, "length" if written < len(words) else "stop")
         if schema is None:
             return reply
         try:
@@ -47,6 +47,7 @@ class EchoModel:
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
+        """As `LanguageModel.stream`, one word at a time."""
         reply = self.complete(messages, temperature=temperature, max_tokens=max_tokens)
         for i, word in enumerate(reply.text.split(" ")):
             if piece := f" {word}" if i else word:

@@ -1,7 +1,7 @@
-"""The thoughts of models that think aloud, taken out of what they say.
+"""Removes the reasoning of models from their text.
 
-Known are `<think>`, `<thinking>` and `<reasoning>`, `[THINK]` (Mistral) and the channels of gpt-oss. Servers mostly
-part them from the text; those that do not, and templates that forget, are why this is here.
+Known marks are `<think>`, `<thinking>` and `<reasoning>`, `[THINK]` (Mistral) and the channels of gpt-oss. Most servers
+separate reasoning from the reply; some servers and templates do not.
 """
 
 from __future__ import annotations
@@ -24,83 +24,83 @@ _LONGEST = max(map(len, _MARKS))
 
 
 def strip_reasoning(text: str) -> str:
-    """The text without thoughts, trimmed. Empty when there is nothing else."""
-    listener = ReasoningFilter()
-    return (listener.feed(text) + listener.rest()).strip()
+    """Return the text without reasoning, trimmed. "" if there is nothing else."""
+    reasoning = ReasoningFilter()
+    return (reasoning.feed(text) + reasoning.rest()).strip()
 
 
 class ReasoningFilter:
-    """Takes thoughts out of a text that comes in pieces, wherever it is cut.
+    """Removes reasoning from a text that arrives in pieces, cut anywhere.
 
-    A thought that is never closed goes on to the end, if it begins a line; else its opening was only spoken of, and
-    all is text. What stands before a closing without an opening was a thought too: templates that open it themselves
-    leave the opening out. Of that, what earlier pieces let through cannot be taken back.
+    Reasoning that is never closed extends to the end if it begins a line; otherwise its mark is only mentioned, and all
+    is text. Text before a closing mark without an opening one is reasoning too, because templates may omit the opening;
+    the part of it that earlier pieces returned cannot be taken back.
     """
 
     def __init__(self) -> None:
-        self._held = ""  # of which it is not known yet what it is
-        self._open = ""  # how the thought that `_held` begins with was opened
-        self._searched = 0  # characters of an open thought that hold no end
-        self._begun = False  # has any text been let through?
+        self._pending = ""  # text that is not classified yet
+        self._opened_by = ""  # the mark of the reasoning that `_pending` begins with
+        self._searched = 0  # characters of open reasoning without an end
+        self._started = False  # True once text was returned
         self._at_line_start = True
 
     def feed(self, piece: str) -> str:
-        """What may be shown now; "" while nothing may."""
-        self._held += piece
-        shown: list[str] = []
-        while self._held:
-            if self._open:
-                if not self._closed():
+        """Return the text that is known to be no reasoning; "" if there is none yet."""
+        self._pending += piece
+        texts: list[str] = []
+        while self._pending:
+            if self._opened_by:
+                if not self._close():
                     break
                 continue
-            mark = _MARK.search(self._held)
+            mark = _MARK.search(self._pending)
             if mark is None:
-                safe = len(self._held) - _unfinished(self._held)
-                shown.append(self._let(self._held[:safe]))
-                self._held = self._held[safe:]
+                safe = len(self._pending) - _partial_mark(self._pending)
+                texts.append(self._pass(self._pending[:safe]))
+                self._pending = self._pending[safe:]
                 break
-            shown.append(self._let(self._held[: mark.start()]))
+            texts.append(self._pass(self._pending[: mark.start()]))
             if mark.group() in _ENDS:
-                self._held = self._held[mark.start() :]
-                self._open, self._searched = mark.group(), mark.end() - mark.start()
+                self._pending = self._pending[mark.start() :]
+                self._opened_by, self._searched = mark.group(), mark.end() - mark.start()
                 continue
             if mark.group() in _CLOSERS:
-                shown.clear()
-            self._held = self._held[mark.end() :]
-        return self._trimmed("".join(shown))
+                texts.clear()
+            self._pending = self._pending[mark.end() :]
+        return self._trim("".join(texts))
 
     def rest(self) -> str:
-        """What was held back, now that nothing follows."""
-        held, self._held = self._held, ""
-        if self._open and (self._at_line_start or self._open.startswith("<|")):
+        """Return the pending text after the last piece."""
+        pending, self._pending = self._pending, ""
+        if self._opened_by and (self._at_line_start or self._opened_by.startswith("<|")):
             return ""
-        return self._trimmed(held)
+        return self._trim(pending)
 
-    def _closed(self) -> bool:
-        """Take the open thought away, if its end has come."""
-        end = _ENDS[self._open]
-        found = self._held.find(end, max(len(self._open), self._searched - len(end)))
-        if found < 0:
-            self._searched = len(self._held)
+    def _close(self) -> bool:
+        """Remove the open reasoning if its end has arrived."""
+        end = _ENDS[self._opened_by]
+        at = self._pending.find(end, max(len(self._opened_by), self._searched - len(end)))
+        if at < 0:
+            self._searched = len(self._pending)
             return False
-        self._held, self._open = self._held[found + len(end) :], ""
+        self._pending, self._opened_by = self._pending[at + len(end) :], ""
         return True
 
-    def _let(self, text: str) -> str:
+    def _pass(self, text: str) -> str:
         line = text.rpartition("\n")
         self._at_line_start = (bool(line[1]) or self._at_line_start) and not line[2].strip()
         return text
 
-    def _trimmed(self, text: str) -> str:
-        """Without the space that a thought leaves before the first word."""
-        if not self._begun:
+    def _trim(self, text: str) -> str:
+        """Remove the space that reasoning leaves before the first word."""
+        if not self._started:
             text = text.lstrip()
-            self._begun = bool(text)
+            self._started = bool(text)
         return text
 
 
-def _unfinished(text: str) -> int:
-    """How many characters at the end may be the beginning of a mark."""
+def _partial_mark(text: str) -> int:
+    """Return how many characters at the end may be the beginning of a mark."""
     return next(
         (n for n in range(min(_LONGEST - 1, len(text)), 0, -1) if any(mark.startswith(text[-n:]) for mark in _MARKS)), 0
     )

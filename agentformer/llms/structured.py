@@ -1,19 +1,19 @@
-"""JSON out of a model's text, valid under a JSON Schema or refused."""
+"""JSON from a model's text: parsed strictly, and valid under a JSON Schema."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from agentformer.errors import InvalidInput, MissingExtra
-from agentformer.llms.wire import loads
 
 _FENCE = re.compile(r"\A\s*```[ \t]*\w*[ \t]*\n(.*?)\n?[ \t]*```\s*\Z", re.DOTALL)
-_THOUGHT = re.compile(r"\A.*</think>", re.DOTALL)  # what a reasoning model says to itself first
-_ERRORS = 5  # that a model is told at once
+_REASONING = re.compile(r"\A.*</think>", re.DOTALL)
+_ERRORS = 5  # reported to a model at once
 # OpenAI's strict mode: https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
 _LOOSE = frozenset(
     (
@@ -25,14 +25,13 @@ _LOOSE = frozenset(
 
 
 class Mismatch(ValueError):
-    """A text is not valid under the schema; the text says why, for the model."""
+    """A text is not valid under the schema; the message is for the model."""
 
 
 class Schema:
-    """A checked JSON Schema. Raises `InvalidInput` for one that is none; nothing is ever fetched for a `$ref`.
+    """A checked JSON Schema. Raises `InvalidInput` for an invalid one; nothing is downloaded for a `$ref`.
 
-    A schema is the caller's own, not the model's: what its `pattern` costs is not bounded, so it must be one that does
-    not backtrack without end, as `^(a+)+$` does.
+    The time of a `pattern` is not limited, so it must not backtrack exponentially, as `^(a+)+$` does.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -41,7 +40,7 @@ class Schema:
             from jsonschema.validators import Draft202012Validator, validator_for
             from jsonschema_specifications import REGISTRY
         except ImportError as error:
-            raise MissingExtra("llm", "an answer by a JSON Schema", error) from None
+            raise MissingExtra("llm", "a reply under a JSON Schema", error) from None
         try:
             self.wire: dict[str, Any] = json.loads(json.dumps(dict(schema), allow_nan=False))
             kind = validator_for(self.wire, default=Draft202012Validator)
@@ -54,28 +53,28 @@ class Schema:
 
     @property
     def is_object(self) -> bool:
-        """Whether the value is an object, the only one that `json_object` can give."""
+        """True if the value is an object, the only kind that `json_object` can give."""
         return self.wire.get("type") == "object"
 
     @property
     def strict(self) -> bool:
-        """Whether the schema stays within what strict decoding takes."""
+        """True if strict decoding supports the schema."""
         return self.is_object and "anyOf" not in self.wire and all(_is_strict(part) for part in _parts(self.wire))
 
     @property
     def instruction(self) -> str:
-        """What tells a model the schema where the server does not."""
+        """A prompt with the schema, for a server that does not pass the schema to the model."""
         schema = json.dumps(self.wire, ensure_ascii=False)
         return f"Answer with one JSON value and nothing else. It must be valid under this JSON Schema:\n{schema}"
 
     def read(self, text: str) -> tuple[str, Any]:
-        """The JSON in `text`, which may be fenced, and its value. Raises `Mismatch`, also for what only some readers
-        take for JSON, such as an object with one key twice."""
-        text = _THOUGHT.sub("", text)
-        fenced = _FENCE.match(text)
-        text = (fenced[1] if fenced else text).strip()
+        """Return the JSON in `text`, which may be fenced, and its value. Raise `Mismatch`, also for text that only some
+        parsers accept, such as an object with a duplicate key."""
+        text = _REASONING.sub("", text)
+        fence = _FENCE.match(text)
+        text = (fence[1] if fence else text).strip()
         try:
-            value = loads(text)
+            value = parse_json(text)
         except ValueError as error:
             raise Mismatch(f"This is not JSON: {error}") from None
         if errors := self._errors(value):
@@ -86,16 +85,16 @@ class Schema:
         from referencing.exceptions import Unresolvable
 
         try:
-            found = islice(self._validator.iter_errors(value), _ERRORS)
-            return [f"{error.json_path}: {error.message:.200}" for error in found]
+            errors = islice(self._validator.iter_errors(value), _ERRORS)
+            return [f"{error.json_path}: {error.message:.200}" for error in errors]
         except Unresolvable as error:
-            raise InvalidInput("schema", f"has a $ref that leads nowhere: {error.ref!r:.200}") from None
+            raise InvalidInput("schema", f"has a $ref to a missing definition: {error.ref!r:.200}") from None
         except RecursionError:
-            raise InvalidInput("schema", "refers to itself without end") from None
+            raise InvalidInput("schema", "refers to itself endlessly") from None
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """The schema and every schema inside it."""
+    """Yield the schema and every schema inside it."""
     if isinstance(schema, list):
         for item in schema:
             yield from _parts(item)
@@ -115,3 +114,34 @@ def _is_strict(part: Mapping[str, Any]) -> bool:
         return True
     names = set(part.get("properties", {}))
     return part.get("additionalProperties") is False and names == set(part.get("required", []))
+
+
+def parse_json(text: str) -> Any:
+    """Return a JSON value that every parser reads alike and any file can hold. Raise `ValueError`, also for NaN, a
+    number beyond a double, a duplicate key, half a surrogate pair and nesting that is too deep."""
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_float=_number, object_pairs_hook=_members)
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text contains half a surrogate pair") from None
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text:.40} is too large a number")
+    return number
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError(f"duplicate key in the object that begins with {pairs[0][0]!r:.40}")
+    return members

@@ -1,15 +1,18 @@
-"""Conversations in the OpenAI chat protocol, and replies out of it."""
+"""The OpenAI chat protocol: requests as each server accepts them, and replies."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentformer.errors import InvalidReply
+from agentformer.errors import InvalidInput, InvalidReply
+from agentformer.http.openai_client import Failure
+from agentformer.llms.structured import Schema, parse_json
 from agentformer.types import ChatMessage, Reply, Tool, ToolCall
 
 Finish = Literal["stop", "length", "tool_calls", "filtered", ""]
@@ -21,11 +24,119 @@ _FINISH: Mapping[str, Finish] = {
     "function_call": "tool_calls",
     "content_filter": "filtered",
 }
+_ROLES = ("system", "user", "assistant", "tool")
+SHAPES = ("json_schema", "json_object", "text")  # ways to request JSON, the strictest first
 _CHARS_PER_TOKEN = 40  # no tokenizer averages a fifth of it
 _LONGEST_TOKEN = 1000
+_UNSUPPORTED = re.compile(
+    r"unsupported|not support|unrecognized|unknown|unexpected|not permitted|extra|only the default|not allowed",
+    re.IGNORECASE,
+)
+_FORMAT = re.compile(r"response_?format|json_schema|json_object|structured output|guided", re.IGNORECASE)
+_THIS_SCHEMA = re.compile(r"invalid schema|schema conversion|grammar|strict", re.IGNORECASE)
+
+
+def check_request(
+    messages: Sequence[ChatMessage], *, temperature: float, max_tokens: int, tools: Sequence[Tool] = ()
+) -> None:
+    """Validate a request before it is sent. Raise `InvalidInput`, naming the argument."""
+    if not messages:
+        raise InvalidInput("messages", "must contain at least one ChatMessage")
+    for message in messages:
+        _check_message(message)
+    for tool in tools:
+        if not isinstance(tool, Tool):
+            raise InvalidInput("tools", f"must be Tools, got {type(tool).__name__}")
+        _check_json("tools", tool.parameters)
+    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+        raise InvalidInput("max_tokens", f"must be a whole number of at least 1, got {max_tokens!r:.80}")
+    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not (number and math.isfinite(temperature) and 0 <= temperature <= 2):
+        raise InvalidInput("temperature", f"must be a number in 0..2, got {temperature!r:.80}")
+
+
+def _check_message(message: object) -> None:
+    if not isinstance(message, ChatMessage):
+        raise InvalidInput("messages", f"must be ChatMessages, got {type(message).__name__}")
+    if message.role not in _ROLES:
+        raise InvalidInput("messages", f"the role must be one of {', '.join(_ROLES)}, got {message.role!r:.80}")
+    if not isinstance(message.content, str):
+        raise InvalidInput("messages", f"the content must be text, got {type(message.content).__name__}")
+    for call in message.tool_calls:
+        if not isinstance(call, ToolCall):
+            raise InvalidInput("messages", f"tool_calls must be ToolCalls, got {type(call).__name__}")
+        _check_json("messages", call.arguments)
+
+
+def _check_json(field: str, value: object) -> None:
+    try:
+        json.dumps(dict(value), allow_nan=False)  # type: ignore[call-overload]  # this checks that it is a mapping
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(field, f"parameters and arguments must be objects of JSON values: {error}") from None
+
+
+class Capabilities:
+    """The parts of the protocol that one server refused. Newer models refuse `max_tokens` or a temperature, older
+    servers JSON Schema or usage in streams; each is tried once. Threads may share it: at worst one sends a request in
+    vain."""
+
+    def __init__(self) -> None:
+        self._refused: set[str] = set()
+
+    def options(self, *, temperature: float, max_tokens: int, stream: bool) -> dict[str, Any]:
+        """Return the options of a request that the server accepts."""
+        limit = "max_completion_tokens" if "max_tokens" in self._refused else "max_tokens"
+        options: dict[str, Any] = {limit: max_tokens}
+        if "temperature" not in self._refused:
+            options["temperature"] = temperature
+        if stream:
+            options["stream"] = True
+            if "stream_options" not in self._refused:
+                options["stream_options"] = {"include_usage": True}
+        return options
+
+    def json_request(
+        self, messages: Sequence[ChatMessage], schema: Schema, below: str
+    ) -> tuple[Sequence[ChatMessage], dict[str, Any]]:
+        """Return messages and options that request JSON in the strictest shape that the server has not refused, below
+        the shape `below`. If the shape does not carry the schema, the messages do."""
+        remaining = SHAPES[SHAPES.index(below) + 1 :] if below else SHAPES
+        usable = [s for s in remaining if s not in self._refused and (schema.is_object or s != "json_object")]
+        shape = usable[0] if usable else "text"
+        if shape == "json_schema":
+            described: dict[str, Any] = {"name": "reply", "schema": schema.wire}
+            if schema.strict:
+                described["strict"] = True
+            return messages, {"response_format": {"type": shape, "json_schema": described}}
+        extended = [*messages, ChatMessage("user", schema.instruction)]
+        if schema.instruction in messages[-1].content:  # the messages carry it already
+            extended = list(messages)
+        elif messages[-1].role == "user":  # some models accept no two consecutive messages of one role
+            extended = [*messages[:-1], ChatMessage("user", f"{messages[-1].content}\n\n{schema.instruction}")]
+        return extended, {"response_format": {"type": shape}} if shape == "json_object" else {}
+
+    def learn(self, failure: Failure, sent: Mapping[str, Any]) -> str:
+        """Return the part of the request that the server refused, and remember it; "" if the request cannot be changed.
+        A shape refused for one schema only is not remembered."""
+        if failure.kind != "rejected":
+            return ""
+        for name in ("max_tokens", "temperature", "stream_options"):
+            # A refused value, such as too high a limit, is the caller's mistake.
+            supported = name != "stream_options" and not _UNSUPPORTED.search(failure.detail)
+            if name in sent and name in failure.detail and not supported:
+                self._refused.add(name)
+                return name
+        shape = str(sent.get("response_format", {}).get("type", ""))
+        if shape and _THIS_SCHEMA.search(failure.detail):
+            return shape
+        if shape and _FORMAT.search(failure.detail):
+            self._refused.add(shape)
+            return shape
+        return ""
 
 
 def messages_out(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Return messages in the protocol."""
     return [_message_out(message) for message in messages]
 
 
@@ -46,6 +157,7 @@ def _message_out(message: ChatMessage) -> dict[str, Any]:
 
 
 def tools_out(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Return tools in the protocol."""
     return [
         {
             "type": "function",
@@ -56,72 +168,30 @@ def tools_out(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 
 def clean(text: str) -> str:
-    """`text` without halves of surrogate pairs, which JSON can carry and no file can."""
+    """Return `text` without halves of surrogate pairs, which JSON can carry and no file can."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-class Joiner:
-    """Clean text out of pieces that may have cut a surrogate pair in two."""
+class SurrogateJoiner:
+    """Joins surrogate pairs that a stream cuts in two."""
 
     def __init__(self) -> None:
         self._half = ""
 
     def add(self, piece: str) -> str:
+        """Return the text of a piece; the first half of a pair waits for the second."""
         text = self._half + piece
         self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
         return clean(text.removesuffix(self._half))
 
     def end(self) -> str:
-        """What is left: of half a pair, the sign for a character that is not known."""
+        """Return the rest: the replacement character for half a pair."""
         return clean(self._half)
-
-
-def finish_in(reason: object) -> Finish:
-    return _FINISH.get(reason, "") if isinstance(reason, str) else ""
-
-
-def usage_in(usage: Any) -> tuple[int, int]:
-    """Tokens read and written; 0 where the server does not say, or says nonsense."""
-    counts = (getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0))
-    read, written = (count if type(count) is int and count >= 0 else 0 for count in counts)
-    return read, written
-
-
-def reply_in(done: Any, who: str, model: str, max_tokens: int) -> Reply:
-    """The reply of a whole completion. Raises `InvalidReply` for one that says nothing or far too much, and
-    `AttributeError`, `TypeError` and the like for what is no completion."""
-    choice = done.choices[0]
-    content = choice.message.content
-    if content is not None and not isinstance(content, str):
-        raise TypeError("content is no text")
-    calls = calls_in(choice.message.tool_calls or (), who)
-    finish = finish_in(choice.finish_reason)
-    text = clean(content or "")
-    check_length(len(text), max_tokens, who)
-    if not calls:
-        check_said(text, finish, who)
-    read, written = usage_in(done.usage)
-    return Reply(text, model, read, written, "tool_calls" if calls else finish, calls)
-
-
-class _Object(dict[str, Any]):
-    """A JSON object that is read as the package's own are: None for what it does not have."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self.get(name)
-
-
-def unstreamed_in(parts: Any) -> Any:
-    """The whole completion of a server that does not stream, though it was asked to; None for a stream."""
-    if not parts.response.headers.get("content-type", "").lower().startswith("application/json"):
-        return None
-    return json.loads(parts.response.read(), object_hook=_Object)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One event of a stream. `text` may begin or end within a surrogate pair; see `Joiner`. `tokens`: read and
-    written, where it tells them."""
+    """One event of a stream. `text` may begin or end within a surrogate pair. `tokens`: read and written, if given."""
 
     text: str
     finish: Finish
@@ -129,90 +199,102 @@ class Piece:
 
 
 def piece_in(chunk: Any) -> Piece | None:
-    """An event of a stream; None after the last one. Raises as `reply_in` does."""
+    """Return an event of a stream; None after the last. Raise as `reply_in` does."""
     if chunk is None:
         return None
     usage = getattr(chunk, "usage", None)
-    tokens = usage_in(usage) if usage else None
+    tokens = _usage_in(usage) if usage else None
     if not chunk.choices:
         return Piece("", "", tokens)
     choice = chunk.choices[0]
     text = choice.delta.content if choice.delta else None
     if text is not None and not isinstance(text, str):
         raise TypeError("content is no text")
-    return Piece(text or "", finish_in(choice.finish_reason), tokens)
+    return Piece(text or "", _finish_in(choice.finish_reason), tokens)
 
 
-def check_length(chars: int, max_tokens: int, who: str) -> None:
-    """Raises `InvalidReply` for more text than `max_tokens` can be: the server does not keep to it, or to any end."""
+def reply_in(response: Any, title: str, model: str, max_tokens: int) -> Reply:
+    """Return the reply of a whole completion. Raise `InvalidReply` for an empty or far too long one, and
+    `AttributeError`, `TypeError` and the like for a response that is not a completion."""
+    choice = response.choices[0]
+    content = choice.message.content
+    if content is not None and not isinstance(content, str):
+        raise TypeError("content is no text")
+    calls = _calls_in(choice.message.tool_calls or (), title)
+    finish = _finish_in(choice.finish_reason)
+    text = clean(content or "")
+    check_length(len(text), max_tokens, title)
+    if not calls:
+        check_text(text, finish, title)
+    read, written = _usage_in(response.usage)
+    return Reply(text, model, read, written, "tool_calls" if calls else finish, calls)
+
+
+class _Object(dict[str, Any]):
+    """A JSON object with its members as attributes, None for a missing one, like the package's own objects."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
+
+
+def unstreamed_in(parts: Any) -> Any:
+    """Return the whole completion of a server that does not stream although asked to; None for a stream."""
+    if not parts.response.headers.get("content-type", "").lower().startswith("application/json"):
+        return None
+    return json.loads(parts.response.read(), object_hook=_Object)
+
+
+def check_length(chars: int, max_tokens: int, title: str) -> None:
+    """Raise `InvalidReply` for a text longer than `max_tokens` can be: the server does not obey the limit."""
     if chars > max_tokens * _CHARS_PER_TOKEN + _LONGEST_TOKEN:
-        raise InvalidReply(f"{who} does not stop at max_tokens; use another server or model")
+        raise InvalidReply(f"{title} does not stop at max_tokens; use another server or model")
 
 
-def check_said(text: str, finish: Finish, who: str) -> None:
-    """Raises `InvalidReply` for a text without any words, with what to do about it."""
+def check_text(text: str, finish: Finish, title: str) -> None:
+    """Raise `InvalidReply` for an empty text."""
     if text.strip():
         return
     if finish == "length":
-        raise InvalidReply(f"{who} spent all its tokens before it said anything; raise max_tokens")
+        raise InvalidReply(f"{title} used all tokens before its reply began; raise max_tokens")
     if finish == "filtered":
-        raise InvalidReply(f"{who}: the provider's filter withheld the answer; rephrase the question")
-    raise InvalidReply(f"{who} said nothing; ask again, or another model")
+        raise InvalidReply(f"{title}: the provider's content filter withheld the reply; rephrase the question")
+    raise InvalidReply(f"{title} returned an empty reply; ask again, or use another model")
 
 
-def calls_in(calls: Any, who: str) -> tuple[ToolCall, ...]:
-    """Tool calls with ids that differ. Raises `InvalidReply` for arguments that are no JSON object."""
-    found: dict[str, ToolCall] = {}
+def _finish_in(reason: object) -> Finish:
+    return _FINISH.get(reason, "") if isinstance(reason, str) else ""
+
+
+def _usage_in(usage: Any) -> tuple[int, int]:
+    """Return tokens read and written; 0 where missing or invalid."""
+    counts = (getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0))
+    read, written = (count if type(count) is int and count >= 0 else 0 for count in counts)
+    return read, written
+
+
+def _calls_in(calls: Any, title: str) -> tuple[ToolCall, ...]:
+    """Return tool calls with unique ids. Raise `InvalidReply` for arguments that are not a JSON object."""
+    by_id: dict[str, ToolCall] = {}
     for call in calls:
         name = call.function.name
         if not isinstance(name, str) or not name:
-            raise InvalidReply(f"{who} called a tool without a name")
-        given = call.id if isinstance(call.id, str) else ""
-        one = given if given and given not in found else f"call_{uuid.uuid4().hex}"
-        found[one] = ToolCall(one, name, _arguments_in(call.function.arguments, name, who))
-    return tuple(found.values())
+            raise InvalidReply(f"{title} called a tool without a name")
+        id = call.id if isinstance(call.id, str) else ""
+        if not id or id in by_id:
+            id = f"call_{uuid.uuid4().hex}"
+        by_id[id] = ToolCall(id, name, _arguments_in(call.function.arguments, name, title))
+    return tuple(by_id.values())
 
 
-def _arguments_in(arguments: Any, name: str, who: str) -> Mapping[str, Any]:
-    """Some servers send the object itself, some nothing for a tool without parameters."""
+def _arguments_in(arguments: Any, name: str, title: str) -> Mapping[str, Any]:
+    """Return a call's arguments: some servers send an object, some nothing for a tool without parameters."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     try:
-        found = loads(text) if text.strip() else None
+        value = parse_json(text) if text.strip() else None
     except ValueError:
-        raise InvalidReply(f"{who} called {name!r:.80} with arguments that are not JSON") from None
-    if found is None:
+        raise InvalidReply(f"{title} called {name!r:.80} with arguments that are not JSON") from None
+    if value is None:
         return {}
-    if not isinstance(found, Mapping):
-        raise InvalidReply(f"{who} called {name!r:.80} with arguments that are not a JSON object")
-    return found
-
-
-def loads(text: str) -> Any:
-    """A JSON value that every reader of JSON understands alike, and any file can hold. Raises `ValueError`, also for
-    NaN, a number beyond a double, a key that stands twice, half a surrogate pair and nesting without end."""
-    try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_number, object_pairs_hook=_members)
-        json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except UnicodeEncodeError:
-        raise ValueError("a text holds half a surrogate pair") from None
+    if not isinstance(value, Mapping):
+        raise InvalidReply(f"{title} called {name!r:.80} with arguments that are not a JSON object")
     return value
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _number(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text:.40} is too large a number")
-    return number
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"a key stands twice in the object that begins with {pairs[0][0]!r:.40}")
-    return found

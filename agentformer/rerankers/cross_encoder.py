@@ -1,9 +1,9 @@
-"""Any cross-encoder that sentence-transformers loads.
+"""Cross-encoders on torch, by sentence-transformers.
 
-That library cuts a pair that is longer than the model reads without a word. Here a long passage is read in windows, and
-the best one speaks for it (Dai and Callan, "Deeper Text Understanding for IR", SIGIR 2019); a question that leaves too
-little room is read in parts, whose scores are averaged. Of what has more of them than the bounds below, those are read
-that lie evenly between its beginning and its end, both among them, and a warning says so.
+That library silently cuts a pair that is longer than the model reads. Here a long passage is read in windows and has
+the score of its best window (Dai and Callan, "Deeper Text Understanding for IR", SIGIR 2019). A long question is read
+in parts, whose scores are averaged. If there are more of them than the limits below, evenly spaced ones are read, the
+first and the last included, and a warning says so.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from agentformer.embedders.sbert.hub import local_folder
-from agentformer.embedders.sbert.processor import usable_cpus
-from agentformer.embedders.sbert.tokenizing import sendable
+from agentformer.embedders.sbert.runtime import limit_torch_threads, local_folder, replace_surrogates, token_spans
 from agentformer.errors import InvalidInput, RerankerUnavailable
 from agentformer.settings import Settings
 from agentformer.text.chunking import windows
@@ -28,42 +26,40 @@ from agentformer.types import Span, Vector
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
-_MOST = 8192  # tokens of a pair, for a model that names no limit
-_SPARE = 8  # tokens that a text may have more of beside another one than by itself
-_QUERY_SHARE = 0.5  # of what the model reads; the rest is the passage's
+_T = TypeVar("_T")
+_MAX_TOKENS = 8192  # of a pair, for a model that names no limit
+_SPARE = 8  # tokens that a text may have more of next to another than alone
+_QUERY_SHARE = 0.5  # of the tokens that the model reads; the rest is the passage's
 _WINDOWS = 16  # of a passage
 _PARTS = 4  # of a question
-_HEADS = ("ForSequenceClassification", "ForCausalLM")  # what can score a pair; another model would get a random head
-_YES = {"1", "on", "true", "yes"}
+_HEADS = ("ForSequenceClassification", "ForCausalLM")  # can score a pair; any other model would get a random head
+_TRUE = {"1", "on", "true", "yes"}
 
 
-_T = TypeVar("_T")
+class _Window(NamedTuple):
+    """A window of the text with the number `text_index`."""
 
-
-class _Piece(NamedTuple):
-    """A window of the text with the number `owner`."""
-
-    owner: int
+    text_index: int
     text: str
     tokens: int
 
 
 class CrossEncoderReranker:
-    """A cross-encoder on torch. Thread-safe: one batch at a time, whoever's. Raises `RerankerUnavailable` where the
+    """A cross-encoder on torch, which computes one batch at a time. Thread-safe. Raises `RerankerUnavailable` if the
     model cannot be loaded or is no reranker."""
 
     def __init__(self, model: str, *, device: str = "", batch_tokens: int = 2048) -> None:
         self._name = f"sbert:{model}"
         self._batch_tokens = batch_tokens
-        self._lock = threading.Lock()  # fast tokenizers refuse to be borrowed twice at once
-        self._model = _loaded(model, device)
+        self._lock = threading.Lock()  # fast tokenizers fail if two threads use them at once
+        self._model = _load(model, device)
         self._tokenizer: Any = self._model.tokenizer
-        self._limit = min(int(self._model.max_seq_length or _MOST), _MOST)
-        self._frame = self._length("", "")  # special tokens, prompt or template
+        self._limit = min(int(self._model.max_seq_length or _MAX_TOKENS), _MAX_TOKENS)
+        self._overhead = self._overhead_tokens()
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> CrossEncoderReranker:
-        """`sbert:NAME_OR_FOLDER`."""
+        """Load `sbert:NAME_OR_FOLDER`."""
         if not model:
             raise InvalidInput("reranker", "names no model; give sbert:NAME_OR_FOLDER of a cross-encoder")
         return cls(model, device=settings.device, batch_tokens=settings.batch_tokens)
@@ -76,45 +72,46 @@ class CrossEncoderReranker:
         return self.judged(query, texts)[0]
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
+        """As `BoundedReranker.judged`."""
         if not texts:
             return np.zeros(0, dtype=np.float32), ()
-        every = self._query_parts(sendable(query))
-        parts = _spread(every, _PARTS)
-        used = self._frame + max(len(self._spans(part)) for part in parts) + _SPARE
-        found = [[*self._pieces(owner, sendable(text), self._limit - used)] for owner, text in enumerate(texts)]
-        pieces = [piece for each in found for piece in _spread(each, _WINDOWS)]
+        all_parts = self._query_parts(replace_surrogates(query))
+        parts = _evenly_spaced(all_parts, _PARTS)
+        used = self._overhead + max(len(self._spans(part)) for part in parts) + _SPARE
+        per_text = [[*self._windows(i, replace_surrogates(text), self._limit - used)] for i, text in enumerate(texts)]
+        selected = [window for all_windows in per_text for window in _evenly_spaced(all_windows, _WINDOWS)]
         warnings = []
-        if long := sum(len(each) > _WINDOWS for each in found):
-            warnings.append(f"of {long} long passages the reranker read {_WINDOWS} parts each, evenly spread")
-        if len(parts) < len(every):
-            warnings.append(f"of a long question the reranker read {len(parts)} of {len(every)} parts, evenly spread")
-        best = [self._best(part, pieces, len(texts), used) for part in parts]
+        if long := sum(len(all_windows) > _WINDOWS for all_windows in per_text):
+            warnings.append(f"the reranker read {_WINDOWS} evenly spaced parts of each of {long} long passages")
+        if len(parts) < len(all_parts):
+            warnings.append(f"the reranker read {len(parts)} of {len(all_parts)} parts of a long question")
+        best = [self._best_scores(part, selected, len(texts), used) for part in parts]
         mean: Vector = np.mean(best, axis=0, dtype=np.float32)
         return mean, tuple(warnings)
 
     def _query_parts(self, query: str) -> list[str]:
-        room = int((self._limit - self._frame) * _QUERY_SHARE)
-        return [query[start:end] for start, end in windows(query, self._spans, max(1, room))] or [query]
+        limit = int((self._limit - self._overhead) * _QUERY_SHARE)
+        return [query[start:end] for start, end in windows(query, self._spans, max(1, limit))] or [query]
 
-    def _best(self, query: str, pieces: Sequence[_Piece], texts: int, used: int) -> Vector:
-        """(texts,) of each text its best window's score. `used` tokens of a pair are not the window's."""
-        best = np.full(texts, -np.inf, dtype=np.float32)
-        for batch in self._batches(pieces, used):
-            scores = self._predicted([(query, piece.text) for piece in batch])
-            np.maximum.at(best, [piece.owner for piece in batch], scores)
+    def _best_scores(self, query: str, selected: Sequence[_Window], count: int, used: int) -> Vector:
+        """Return (count,) the best window's score of each text. `used` tokens of a pair are not the window's."""
+        best = np.full(count, -np.inf, dtype=np.float32)
+        for batch in self._batches(selected, used):
+            scores = self._predict([(query, window.text) for window in batch])
+            np.maximum.at(best, [window.text_index for window in batch], scores)
         return best
 
-    def _batches(self, pieces: Sequence[_Piece], used: int) -> Iterator[Sequence[_Piece]]:
-        """The longest first: those of one batch are padded to the same length."""
-        ordered = sorted(pieces, key=lambda piece: -piece.tokens)
+    def _batches(self, selected: Sequence[_Window], used: int) -> Iterator[Sequence[_Window]]:
+        """Yield batches, the longest windows first: those of a batch are padded to the same length."""
+        ordered = sorted(selected, key=lambda window: -window.tokens)
         start = 0
         while start < len(ordered):
             end = start + max(1, self._batch_tokens // (used + ordered[start].tokens))
             yield ordered[start:end]
             start = end
 
-    def _pieces(self, owner: int, text: str, room: int) -> Iterator[_Piece]:
-        """The text in parts of at most `room` tokens."""
+    def _windows(self, text_index: int, text: str, limit: int) -> Iterator[_Window]:
+        """Yield the text in windows of at most `limit` tokens."""
         tokens: list[Span] = []
 
         def count(part: str) -> list[Span]:
@@ -123,22 +120,22 @@ class CrossEncoderReranker:
                 tokens.extend(spans)
             return spans
 
-        spans = windows(text, count, max(1, room))
+        borders = windows(text, count, max(1, limit))
         starts = [token.start for token in tokens]
-        for start, end in spans or [Span(0, len(text))]:
-            yield _Piece(owner, text[start:end], bisect_left(starts, end) - bisect_left(starts, start))
+        for start, end in borders or [Span(0, len(text))]:
+            yield _Window(text_index, text[start:end], bisect_left(starts, end) - bisect_left(starts, start))
 
-    def _predicted(self, pairs: Sequence[tuple[str, str]]) -> Vector:
-        """Of one batch."""
+    def _predict(self, pairs: Sequence[tuple[str, str]]) -> Vector:
+        """Return the scores of one batch."""
         from torch import nn
 
         with self._lock:
             scores = self._model.predict(
                 list(pairs),
                 batch_size=len(pairs),
-                activation_fn=nn.Identity(),  # as they come: a sigmoid makes all good ones 1
+                activation_fn=nn.Identity(),  # raw scores: a sigmoid turns all good ones into 1
                 show_progress_bar=False,
-                processing_kwargs={"text": {"truncation": False}},  # what does not fit is an error, and never cut
+                processing_kwargs={"text": {"truncation": False}},  # a pair that does not fit is an error
             )
         return np.asarray(scores, dtype=np.float32)
 
@@ -147,31 +144,24 @@ class CrossEncoderReranker:
             encoded = self._tokenizer(
                 text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
             )
-        spans: list[Span] = []
-        end = 0
-        for start, stop in encoded["offset_mapping"]:
-            start = max(start, end)  # byte-level tokenizers give several tokens to one character
-            end = max(stop, start)
-            spans.append(Span(start, end))
-        return spans
+        return token_spans(encoded["offset_mapping"])
 
-    def _length(self, query: str, text: str) -> int:
-        """Tokens of a pair, with all that the model puts around it."""
+    def _overhead_tokens(self) -> int:
+        """Return the tokens that the model adds to a pair: special tokens, prompt or template."""
         prompt = self._model.prompts.get(self._model.default_prompt_name or "")
-        features = self._model.preprocess([(query, text)], prompt=prompt)
+        features = self._model.preprocess([("", "")], prompt=prompt)
         return int(features["attention_mask"].sum())
 
 
-def _spread(items: Sequence[_T], most: int) -> Sequence[_T]:
-    """At most so many of them, at even distances from the first to the last."""
+def _evenly_spaced(items: Sequence[_T], count: int) -> Sequence[_T]:
+    """Return at most `count` items at even distances from the first to the last."""
     last = len(items) - 1
-    return items if last < most else [items[n * last // (most - 1)] for n in range(most)]
+    return items if last < count else [items[n * last // (count - 1)] for n in range(count)]
 
 
-def _loaded(model: str, device: str) -> CrossEncoder:
-    """A folder is read as one, also where its name could be that of a model on the hub. The hub is asked only for a
-    name, and not where `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE` is set: then what its cache holds is a folder too,
-    since its own client sends a request even where it is told to read the cache alone."""
+def _load(model: str, device: str) -> CrossEncoder:
+    """Load a model from a folder, or by its name on the hub. With `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE` the folder
+    of the hub's cache is used, because the hub's client sends a request even if told to read its cache only."""
     try:
         from sentence_transformers import CrossEncoder
         from transformers.utils import logging as transformers_logging
@@ -182,45 +172,33 @@ def _loaded(model: str, device: str) -> CrossEncoder:
     folder = given if given.is_dir() else _cached(model) if _offline() else None
     try:
         loaded = CrossEncoder(str(folder or model), device=device or None, local_files_only=folder is not None)
-    except Exception as error:  # the hub client, transformers and torch each raise their own kinds
+    except Exception as error:  # the hub's client, transformers and torch each raise their own classes
         reason = str(error).strip().split("\n", 1)[0][:200]
         raise RerankerUnavailable(
             f"the reranker {model!r} could not be loaded ({type(error).__name__}: {reason}); "
-            "give a folder that holds it, or make it reachable"
+            "give a folder that contains it, or make it reachable"
         ) from error
-    _check(loaded, model)
+    architecture = (loaded.config.architectures or [""])[0]
+    if not architecture.endswith(_HEADS):
+        raise RerankerUnavailable(f"{model!r} is not a cross-encoder, but {architecture or 'something else'}")
+    if loaded.num_labels != 1:
+        raise RerankerUnavailable(f"{model!r} sorts pairs into {loaded.num_labels} classes instead of scoring them")
     if loaded.device.type == "cpu":
-        _use_fewer_threads()
-        loaded.float()  # weights that were saved in half precision are slow here
+        limit_torch_threads()
+        loaded.float()  # weights saved in half precision are slow here
     return loaded
 
 
-def _check(loaded: CrossEncoder, model: str) -> None:
-    """Raises `RerankerUnavailable` for a model that gives no single score for a pair."""
-    made_for = loaded.config.architectures or [""]
-    if not made_for[0].endswith(_HEADS):
-        raise RerankerUnavailable(f"{model!r} is no cross-encoder, but {made_for[0] or 'something else'}")
-    if loaded.num_labels != 1:
-        raise RerankerUnavailable(f"{model!r} sorts pairs into {loaded.num_labels} classes, and gives no score for one")
-
-
 def _cached(model: str) -> Path:
-    """The hub's cached folder of a model. Raises `RerankerUnavailable`."""
-    folder = local_folder(model if "/" in model else f"cross-encoder/{model}")
+    """Return the hub's cached folder of a model. Raise `RerankerUnavailable`."""
+    folder = local_folder(model, "cross-encoder")
     if folder is None:
         raise RerankerUnavailable(
-            f"the reranker {model!r} could not be loaded: it is not on this machine, and the model hub may not be asked"
+            f"the reranker {model!r} could not be loaded: it is not on this machine, and the hub is switched off"
         )
     return folder
 
 
 def _offline() -> bool:
-    return any(os.environ.get(name, "").strip().lower() in _YES for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-
-
-def _use_fewer_threads() -> None:
-    """Torch counts the machine's cores, also those that this process may not use."""
-    import torch
-
-    if torch.get_num_threads() > usable_cpus():
-        torch.set_num_threads(usable_cpus())
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return any(os.environ.get(name, "").strip().lower() in _TRUE for name in names)

@@ -1,4 +1,4 @@
-"""Settings: what can be set (`fields`), and where it comes from (`loading`)."""
+"""Settings: their types, defaults and checks (`fields`), and their sources (`loading`)."""
 
 from agentformer.settings.fields import Route, Settings
 from agentformer.settings.loading import load_settings, parse_routes

@@ -1,8 +1,7 @@
-"""Where settings come from: the only module that reads the environment.
+"""The sources of settings. No other module reads settings from the environment.
 
-A setting comes from the argument given, else from `AGENTFORMER_<NAME>` in the file `.env` of the current folder,
-else from the environment, else from its default. The providers' own variables (`OPENAI_API_KEY`, ...) go by the name
-that every tool knows.
+A setting is taken from the argument, else from `AGENTFORMER_<NAME>` in the file `.env` of the current folder, else from
+the environment, else it has its default. The providers' own variables (`OPENAI_API_KEY`, ...) have no prefix.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import InvalidInput
-from agentformer.settings.checks import GOT, unusable
-from agentformer.settings.fields import PLAIN, Route, Settings
+from agentformer.settings.fields import GOT, PLAIN, Route, Settings, invalid
 
 log = logging.getLogger("agentformer")
 
@@ -28,13 +26,13 @@ _KINDS = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
 def parse_routes(text: str) -> tuple[Route, ...]:
-    """Routes as they are written in the environment; see `Settings.routes`. Raises `InvalidInput`."""
+    """Return the routes of a text as in the environment; see `Settings.routes`. Raise `InvalidInput`."""
     routes = []
     for rule in filter(None, (part.strip() for part in text.split(";"))):
         selector, _, target = (part.strip() for part in rule.partition("="))
         words = [word.strip() for word in selector.split(",") if word.strip()]
         if not words or not target:
-            raise unusable("routes", "must be SELECTOR=TARGET; ..., such as core,working=hierarchical", rule)
+            raise invalid("routes", "must be SELECTOR=TARGET; ..., such as core,working=hierarchical", rule)
         routes.append(
             Route(
                 target,
@@ -44,7 +42,7 @@ def parse_routes(text: str) -> tuple[Route, ...]:
             )
         )
         if unknown := [w for w in words if ":" in w and w.split(":")[0] not in ("kind", "namespace")]:
-            raise unusable("routes", "must have selectors that are tiers, kind:NAME, namespace:NAME or *", unknown[0])
+            raise invalid("routes", "must have selectors that are tiers, kind:NAME, namespace:NAME or *", unknown[0])
     return tuple(routes)
 
 
@@ -60,12 +58,11 @@ _VARIABLES = {name: PLAIN.get(name, ENV_PREFIX + name.upper()) for name in _BY_N
 
 
 def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Settings from arguments, then `.env` and the environment (or `environ` in their place), then defaults.
-    `None` values in `given` and empty variables count as not given. A variable with our prefix that is no setting
-    is warned about, once.
+    """Return settings from arguments, `.env` and the environment (or `environ` instead of both), and defaults.
 
-    Raises `InvalidInput` for a name that is not a setting or a value that it cannot have. Of a variable the message
-    tells name and file, never the value: keys end up in wrong variables.
+    `None` in `given` and empty variables count as missing. A variable with our prefix that is no setting causes one
+    warning. Raise `InvalidInput` for an unknown setting or an invalid value. The message names the variable and its
+    file, but not its value: keys end up in wrong variables.
     """
     file = _env_file(Path(ENV_FILE)) if environ is None else {}
     environ = {**os.environ, **file} if environ is None else environ
@@ -93,49 +90,48 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
     if origin := origins.get(problem.field):
         wanted = str(problem).removeprefix(f"{problem.field}: ").partition(GOT)[0]
         problem = InvalidInput(problem.field, f"{wanted} (set by {origin})")
-    raise problem  # out here, so that no traceback shows the value
+    raise problem  # outside the `except` block, so that no traceback shows the value
 
 
 def _env_file(path: Path) -> dict[str, str]:
-    """What the file sets to something, as it is written: a `$` in a key stands for itself. Nothing where there is no
-    file. Lines that are no assignment are warned about, once, by their number. Raises `InvalidInput` for a file that
-    cannot be read or is no UTF-8."""
+    """Return the variables of the file that are not empty, without expansion of `$`. {} if there is no file. Invalid
+    lines cause one warning with their number. Raise `InvalidInput` for a file that cannot be read or is not UTF-8."""
     try:
         if path.is_symlink() and not path.exists():
-            _warn(f"{path.absolute()} is a link to {path.readlink()}, which is not there; no setting is read from it")
+            _warn(f"{path.absolute()} is a link to {path.readlink()}, which does not exist; no setting is read from it")
         if not path.is_file():  # a folder of this name is a virtual environment
             return {}
         from dotenv.parser import parse_stream
 
         with path.open(encoding="utf-8-sig") as lines:
-            found = list(parse_stream(lines))
+            assignments = list(parse_stream(lines))
     except (OSError, ValueError) as error:
         reason = "is not UTF-8 text" if isinstance(error, ValueError) else f"cannot be read ({type(error).__name__})"
-        raise InvalidInput(ENV_FILE, f"{path.resolve()} {reason}; mend it or take it away") from None
-    for line in found:
+        raise InvalidInput(ENV_FILE, f"{path.resolve()} {reason}; repair or remove it") from None
+    for line in assignments:
         if line.error:
             text = line.original.string
             number = line.original.line + text[: len(text) - len(text.lstrip())].count("\n")
-            _warn(f"{path.resolve()}, line {number}: this is not NAME=value, and has no effect")
-    last = {line.key: line.value for line in found if line.key}
+            _warn(f"{path.resolve()}, line {number}: not of the form NAME=value; ignored")
+    last = {line.key: line.value for line in assignments if line.key}
     return {name: value for name, value in last.items() if value}
 
 
 @functools.cache
 def _warn(message: str) -> None:
-    """Once for a process."""
+    """Log a warning once per process."""
     log.warning("%s", message)
 
 
 def _warn_unknown(variable: str) -> None:
-    """Say what the variable was meant to be called, and never its value."""
+    """Warn, with the most similar variable, never with the value."""
     bare = variable.removeprefix(ENV_PREFIX)
-    near = [bare] if bare in PLAIN.values() else difflib.get_close_matches(variable, _VARIABLES.values(), 1)
-    _warn(f"{variable} is not a setting and has no effect{f'; did you mean {near[0]}?' if near else ''}")
+    similar = [bare] if bare in PLAIN.values() else difflib.get_close_matches(variable, _VARIABLES.values(), 1)
+    _warn(f"{variable} is not a setting and has no effect{f'; did you mean {similar[0]}?' if similar else ''}")
 
 
 def _convert(name: str, value: Any) -> Any:
-    """`value` as the type of the setting's default."""
+    """Return `value` converted to the type of the setting's default."""
     if name in _PARSED:
         return _parsed(name, value)
     wanted: type[Any] = type(_BY_NAME[name].default)
@@ -148,11 +144,11 @@ def _convert(name: str, value: Any) -> Any:
             return Path(value)
         return wanted(value)
     except (TypeError, ValueError, OverflowError):
-        raise unusable(name, f"must be {_KINDS[wanted]}", value) from None
+        raise invalid(name, f"must be {_KINDS[wanted]}", value) from None
 
 
 def _parsed(name: str, value: Any) -> Any:
-    """A setting of several parts: as it is, or from its text."""
+    """Return a setting of several parts, parsed if it is text."""
     try:
         if isinstance(value, str):
             return _PARSED[name](value)
@@ -164,4 +160,4 @@ def _parsed(name: str, value: Any) -> Any:
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise unusable(name, f"must be {_EXAMPLES[name]}", value) from None
+        raise invalid(name, f"must be {_EXAMPLES[name]}", value) from None

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.embedders.sbert import PROBE
+from agentformer.embedders.model_info import PROBE
 
 CONTEXT = {
     "nomic-embed-text:latest": 2048,

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agentformer.embedders.model_info import PROBE
 from agentformer.embedders.ollama import OllamaEmbedder
-from agentformer.embedders.sbert import PROBE
+from agentformer.embedders.remote import RemoteOptions
 from agentformer.errors import EmbedderUnavailable, TextTooLong
 from agentformer.factory import build_embedder
-from agentformer.http.redaction import shown
+from agentformer.http.redaction import redact_url
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance
 from agentformer.types import Embedder
@@ -192,7 +193,7 @@ def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:
         port = free.getsockname()[1]
     url = f"http://user:{PASSWORD}@127.0.0.1:{port}"
     with pytest.raises(EmbedderUnavailable, match="ollama serve") as caught:
-        OllamaEmbedder("nomic-embed-text", url, retries=0)
+        OllamaEmbedder("nomic-embed-text", url, RemoteOptions(retries=0))
     assert f"127.0.0.1:{port}" in str(caught.value) and PASSWORD not in str(caught.value)
 
 
@@ -285,13 +286,13 @@ def test_nonsense_is_an_error_that_names_provider_and_address_and_no_secret(nons
     with HostileServer(play) as hostile:
         url = f"http://user:{PASSWORD}@127.0.0.1:{hostile.port}/base"
         hostile.play = _below("/base", play)
-        embedder = OllamaEmbedder("all-minilm", url, key=KEY, timeout=10, retries=0)
+        embedder = OllamaEmbedder("all-minilm", url, RemoteOptions(timeout=10, retries=0), key=KEY)
         mood = "bad"
         for call in (lambda: embedder.embed_query("one"), lambda: embedder.embed_documents(["one"])):
             with pytest.raises(EmbedderUnavailable) as caught:
                 call()
             message = str(caught.value)
-            assert "ollama:all-minilm" in message and shown(url) in message, message
+            assert "ollama:all-minilm" in message and redact_url(url) in message, message
             assert KEY not in message and PASSWORD not in message and "user" not in message, message
             answer["bad"] = beside_the_probe(answer["bad"])
 
@@ -315,15 +316,15 @@ def _below(base: str, play: Play) -> Play:
 @pytest.mark.parametrize("nonsense", sorted(NONSENSE.keys() - {"another dimension"}))
 def test_nonsense_at_the_first_request_is_such_an_error_too(nonsense: str) -> None:
     with HostileServer(saying(NONSENSE[nonsense])) as hostile, pytest.raises(EmbedderUnavailable) as caught:
-        OllamaEmbedder("all-minilm", hostile.url, key=KEY, timeout=10, retries=0)
+        OllamaEmbedder("all-minilm", hostile.url, RemoteOptions(timeout=10, retries=0), key=KEY)
     message = str(caught.value)
     assert "ollama:all-minilm" in message and hostile.url in message and KEY not in message, message
 
 
 def test_a_server_that_takes_the_question_and_says_nothing_costs_one_timeout() -> None:
     with HostileServer(lambda connection, path: hostile.wait()) as hostile:
-        with pytest.raises(EmbedderUnavailable, match=r"did not answer within 1 s"):
-            OllamaEmbedder("all-minilm", hostile.url, timeout=1, retries=2)
+        with pytest.raises(EmbedderUnavailable, match=r"did not finish within 1 s"):
+            OllamaEmbedder("all-minilm", hostile.url, RemoteOptions(timeout=1, retries=2))
         assert len(hostile.paths) == 1
 
 

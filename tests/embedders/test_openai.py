@@ -19,9 +19,10 @@ import pytest
 
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
-from agentformer.embedders.openai import OpenAIEmbedder, parsed
+from agentformer.embedders.openai import OpenAIEmbedder, parse_model
+from agentformer.embedders.remote import RemoteOptions
 from agentformer.errors import EmbedderUnavailable, InvalidInput, TextTooLong
-from agentformer.http.servers import Server
+from agentformer.http.openai_client import Server
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance
 from agentformer.types import Embedder
@@ -197,19 +198,19 @@ def test_dimensions_are_sent_only_where_the_name_has_them(server: OllamaServer) 
     ],
 )
 def test_only_a_number_after_the_last_at_sign_counts_as_dimensions(spec: str, expected: tuple[str, int]) -> None:
-    assert parsed(spec) == expected
+    assert parse_model(spec) == expected
 
 
 @pytest.mark.parametrize("spec", ["model@0", "model@65537", "model@" + "9" * 5000])
 def test_unusable_dimensions_are_refused(spec: str) -> None:
     with pytest.raises(InvalidInput, match="dimensions"):
-        parsed(spec)
+        parse_model(spec)
 
 
 def test_a_server_that_ignores_the_dimensions_is_not_believed(server: OllamaServer) -> None:
     answer = said(json.dumps({"data": [{"index": 0, "embedding": [0.6, 0.8]}]}))
     with HostileServer(saying(answer)) as hostile, pytest.raises(EmbedderUnavailable, match="2 numbers where 3"):
-        OpenAIEmbedder("own-model@3", Server("server", hostile.url), retries=0)
+        OpenAIEmbedder("own-model@3", Server("server", hostile.url), RemoteOptions(retries=0))
 
 
 def test_rows_are_put_in_the_order_of_the_texts_whatever_order_they_come_in(server: OllamaServer) -> None:
@@ -334,7 +335,7 @@ NONSENSE: dict[str, bytes] = {
 def test_nonsense_is_an_error_that_names_provider_and_address_and_no_secret(nonsense: str) -> None:
     with HostileServer(saying(vectors([0.6, 0.8], usage={"prompt_tokens": 3}))) as hostile:
         url = f"http://user:canary-password@127.0.0.1:{hostile.port}/v1"
-        embedder = OpenAIEmbedder("own-model", Server("server", url, KEY), timeout=10, retries=0)
+        embedder = OpenAIEmbedder("own-model", Server("server", url, KEY), RemoteOptions(timeout=10, retries=0))
         hostile.play = saying(NONSENSE[nonsense])
         calls: list[Callable[[], object]] = [
             lambda: embedder.embed_query("one"),
@@ -362,13 +363,13 @@ def beside_the_probe(answer: bytes) -> bytes:
 
 
 def test_html_is_told_as_such_with_the_setting_of_the_address() -> None:
-    for status, words in (("200 OK", "answered with HTML; is this the right address"), ("404 Not Found", "the path")):
+    for status, words in (("200 OK", "returned HTML; is this the right address"), ("404 Not Found", "the path")):
         page = said("<html><body>Welcome to the hotel</body></html>", status=status, kind="text/html")
         with (
             HostileServer(saying(page)) as hostile,
             pytest.raises(EmbedderUnavailable, match=f"{words}.*AGENTFORMER_EMBED_BASE_URL") as caught,
         ):
-            OpenAIEmbedder("own-model", Server("server", hostile.url), retries=0)
+            OpenAIEmbedder("own-model", Server("server", hostile.url), RemoteOptions(retries=0))
         assert "openai:own-model" in str(caught.value) and "hotel" not in str(caught.value)
 
 
@@ -379,7 +380,7 @@ def test_an_answer_that_never_ends_is_left_after_the_timeout(piece: bytes) -> No
         HostileServer(lambda connection, path: hostile.drip(connection, beginning, piece)) as hostile,
         pytest.raises(EmbedderUnavailable, match="openai:own-model"),
     ):
-        OpenAIEmbedder("own-model", Server("server", hostile.url), timeout=1, retries=0)
+        OpenAIEmbedder("own-model", Server("server", hostile.url), RemoteOptions(timeout=1, retries=0))
 
 
 def test_a_server_that_takes_the_question_and_says_nothing_is_left_after_the_timeout() -> None:
@@ -387,4 +388,4 @@ def test_a_server_that_takes_the_question_and_says_nothing_is_left_after_the_tim
         HostileServer(lambda connection, path: hostile.wait()) as hostile,
         pytest.raises(EmbedderUnavailable, match="openai:own-model"),
     ):
-        OpenAIEmbedder("own-model", Server("server", hostile.url), timeout=1, retries=0)
+        OpenAIEmbedder("own-model", Server("server", hostile.url), RemoteOptions(timeout=1, retries=0))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentformer.embedders.sbert.cache import ExportCache
-from agentformer.embedders.sbert.runtime import NotExportable, NotFast
+from agentformer.embedders.sbert.runtime import NotExportable, OpenVinoUnavailable
 
 
 class Maker:
@@ -38,8 +38,8 @@ def model(tmp_path: Path) -> Path:
 
 def test_an_export_is_made_once_and_found_again(model: Path, tmp_path: Path) -> None:
     make = Maker()
-    first = ExportCache(tmp_path / "cache").place(model, "", make)
-    assert ExportCache(tmp_path / "cache").place(model, "", make) == first
+    first = ExportCache(tmp_path / "cache").export(model, "", make)
+    assert ExportCache(tmp_path / "cache").export(model, "", make) == first
     assert make.made == 1
     assert (first / "model.bin").read_bytes() == b"weights"
 
@@ -50,25 +50,25 @@ def test_a_copy_of_the_model_has_the_same_export_and_another_precision_has_its_o
     copy.mkdir()
     for file in model.iterdir():
         (copy / file.name).write_bytes(file.read_bytes())
-    assert cache.place(copy, "", make) == cache.place(model, "", make)
-    assert cache.place(model, "int8", make) != cache.place(model, "", make)
+    assert cache.export(copy, "", make) == cache.export(model, "", make)
+    assert cache.export(model, "int8", make) != cache.export(model, "", make)
     assert make.made == 2
 
 
 def test_weights_that_changed_without_changing_size_or_time_are_another_model(model: Path, tmp_path: Path) -> None:
     make, cache = Maker(), ExportCache(tmp_path / "cache")
-    first = cache.place(model, "", make)
+    first = cache.export(model, "", make)
     weights = model / "model.safetensors"
     before = weights.stat()
     weights.write_bytes(bytes(999) + b"x")
     os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert cache.place(model, "", make) != first
+    assert cache.export(model, "", make) != first
 
 
 @pytest.mark.parametrize("damage", ["shorter", "missing", "no list", "half a list"])
 def test_a_torn_export_is_made_anew(model: Path, tmp_path: Path, damage: str) -> None:
     make, cache = Maker(), ExportCache(tmp_path / "cache")
-    place = cache.place(model, "", make)
+    place = cache.export(model, "", make)
     listed = place / "whole.json"
     match damage:
         case "shorter":
@@ -79,15 +79,15 @@ def test_a_torn_export_is_made_anew(model: Path, tmp_path: Path, damage: str) ->
             listed.unlink()
         case _:
             listed.write_text(listed.read_text()[:5])
-    assert cache.place(model, "", make) == place
+    assert cache.export(model, "", make) == place
     assert make.made == 2
     assert (place / "model.bin").read_bytes() == b"weights" * 2
 
 
 def test_one_that_is_no_good_is_replaced_when_asked_and_nothing_is_left_beside_it(model: Path, tmp_path: Path) -> None:
     make, cache = Maker(), ExportCache(tmp_path / "cache")
-    place = cache.place(model, "", make)
-    assert cache.place(model, "", make, anew=True) == place
+    place = cache.export(model, "", make)
+    assert cache.export(model, "", make, replace=True) == place
     assert make.made == 2
     assert [left.name for left in place.parent.iterdir() if left.is_dir()] == [place.name]
 
@@ -95,38 +95,38 @@ def test_one_that_is_no_good_is_replaced_when_asked_and_nothing_is_left_beside_i
 def test_an_export_that_fails_leaves_nothing_and_the_next_one_works(model: Path, tmp_path: Path) -> None:
     def fail(target: Path) -> None:
         (target / "model.bin").write_bytes(b"half")
-        raise NotFast("no space")
+        raise OpenVinoUnavailable("no space")
 
     cache = ExportCache(tmp_path / "cache")
-    with pytest.raises(NotFast, match="no space"):
-        cache.place(model, "", fail)
+    with pytest.raises(OpenVinoUnavailable, match="no space"):
+        cache.export(model, "", fail)
     assert [left for left in (tmp_path / "cache" / "models").iterdir() if left.is_dir()] == []
-    assert (cache.place(model, "", Maker()) / "model.bin").exists()
+    assert (cache.export(model, "", Maker()) / "model.bin").exists()
 
 
 def test_what_a_killed_process_left_is_removed(model: Path, tmp_path: Path) -> None:
     make, cache = Maker(), ExportCache(tmp_path / "cache")
-    place = cache.place(model, "", make)
+    place = cache.export(model, "", make)
     left = place.with_name(f"{place.name}.dead.part")
     left.mkdir()
     (left / "model.bin").write_bytes(b"half")
     (place / "model.bin").unlink()
-    cache.place(model, "", make)
+    cache.export(model, "", make)
     assert not left.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_not_used(model: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotFast, match=r"cache folder .*file cannot be used"):
-        ExportCache(tmp_path / "file").place(model, "", Maker())
-    with pytest.raises(NotFast, match="cannot be used"):
-        ExportCache(Path(os.devnull)).place(model, "", Maker())
+    with pytest.raises(OpenVinoUnavailable, match=r"cache folder .*file cannot be used"):
+        ExportCache(tmp_path / "file").export(model, "", Maker())
+    with pytest.raises(OpenVinoUnavailable, match="cannot be used"):
+        ExportCache(Path(os.devnull)).export(model, "", Maker())
 
 
 def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotFast, match="no files of a model"):
-        ExportCache(tmp_path / "cache").place(tmp_path / "empty", "", Maker())
+    with pytest.raises(OpenVinoUnavailable, match="no files of a model"):
+        ExportCache(tmp_path / "cache").export(tmp_path / "empty", "", Maker())
 
 
 def test_of_processes_that_ask_at_once_one_exports(model: Path, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_of_processes_that_ask_at_once_one_exports(model: Path, tmp_path: Path) 
             (target / "model.bin").write_bytes(b"half")
             time.sleep(0.5)
             (target / "model.bin").write_bytes(b"whole")
-        place = ExportCache(cache).place(model, "", make)
+        place = ExportCache(cache).export(model, "", make)
         sys.stdout.write((place / "model.bin").read_text())
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(model), str(tmp_path / "cache"), str(tmp_path / "log")]
@@ -152,12 +152,12 @@ def test_of_processes_that_ask_at_once_one_exports(model: Path, tmp_path: Path) 
 
 def test_an_export_is_used_where_nothing_can_be_noted_of_the_model(model: Path, tmp_path: Path) -> None:
     make, cache = Maker(), ExportCache(tmp_path / "cache")
-    first = cache.place(model, "", make)
+    first = cache.export(model, "", make)
     for file in (tmp_path / "cache" / "stamps").iterdir():
         file.unlink()
     (tmp_path / "cache" / "stamps").rmdir()
     (tmp_path / "cache" / "stamps").write_text("not a folder, so that nothing can be written there, not even by root")
-    assert cache.place(model, "", make) == first
+    assert cache.export(model, "", make) == first
     assert make.made == 1
 
 
@@ -175,48 +175,48 @@ def test_a_model_that_cannot_be_exported_is_tried_once_and_the_reason_told_each_
     make = Refusing()
     for _ in range(3):
         with pytest.raises(NotExportable, match="some layer"):
-            ExportCache(tmp_path / "cache").place(model, "int8", make)
+            ExportCache(tmp_path / "cache").export(model, "int8", make)
     assert make.made == 1
-    assert ExportCache(tmp_path / "cache").place(model, "", Maker())  # the other precision may well be
+    assert ExportCache(tmp_path / "cache").export(model, "", Maker())  # the other precision may well be
 
 
 def test_another_version_of_a_package_is_another_try(model: Path, tmp_path: Path) -> None:
     cache = ExportCache(tmp_path / "cache")
     with pytest.raises(NotExportable):
-        cache.place(model, "", Refusing())
+        cache.export(model, "", Refusing())
     (refusal,) = (tmp_path / "cache" / "models").glob("*.refused")
     told = json.loads(refusal.read_text())
     refusal.write_text(json.dumps({**told, "versions": {**told["versions"], "torch": "0.1"}}))
-    assert cache.place(model, "", Maker())
+    assert cache.export(model, "", Maker())
     assert not refusal.exists()
 
 
 def test_what_fails_for_the_moment_is_tried_again(model: Path, tmp_path: Path) -> None:
     def fail(_: Path) -> None:
-        raise NotFast("no memory")
+        raise OpenVinoUnavailable("no memory")
 
-    with pytest.raises(NotFast):
-        ExportCache(tmp_path / "cache").place(model, "", fail)
-    assert ExportCache(tmp_path / "cache").place(model, "", Maker())
+    with pytest.raises(OpenVinoUnavailable):
+        ExportCache(tmp_path / "cache").export(model, "", fail)
+    assert ExportCache(tmp_path / "cache").export(model, "", Maker())
 
 
 def test_an_export_that_is_refused_when_made_anew_is_not_made_again(model: Path, tmp_path: Path) -> None:
     make, cache = Maker(), ExportCache(tmp_path / "cache")
-    cache.place(model, "", make)
-    cache.place(model, "", make, anew=True)
+    cache.export(model, "", make)
+    cache.export(model, "", make, replace=True)
     cache.refuse(model, "", "other vectors")
     with pytest.raises(NotExportable, match="other vectors"):
-        cache.place(model, "", make, anew=True)
+        cache.export(model, "", make, replace=True)
     assert make.made == 2
 
 
 def test_exports_of_the_same_model_by_other_versions_go_when_nobody_loads_them(model: Path, tmp_path: Path) -> None:
     cache = ExportCache(tmp_path / "cache")
-    place, quantised = cache.place(model, "", Maker()), cache.place(model, "int8", Maker())
+    place, quantised = cache.export(model, "", Maker()), cache.export(model, "int8", Maker())
     unused, used = place.with_name("former"), place.with_name("shared")
     for former in (unused, used):
         shutil.copytree(place, former)
     for folder in (unused, quantised):
         os.utime(folder / "of.json", (1, 1))
-    assert cache.place(model, "", Maker()) == place
+    assert cache.export(model, "", Maker()) == place
     assert [folder.exists() for folder in (unused, used, quantised)] == [False, True, True]

@@ -17,12 +17,10 @@ import numpy as np
 import pytest
 
 import agentformer
-from agentformer.embedders.sbert import SbertEmbedder, choosing, exporting
-from agentformer.embedders.sbert.exporting import export_apart
-from agentformer.embedders.sbert.fidelity import SAME_SPACE, agreement
-from agentformer.embedders.sbert.openvino_runtime import OpenVinoRuntime
-from agentformer.embedders.sbert.processor import has_bf16
-from agentformer.embedders.sbert.runtime import BadExport, NotFast
+from agentformer.embedders.model_info import mean_cosine
+from agentformer.embedders.sbert import SbertEmbedder, openvino
+from agentformer.embedders.sbert.openvino import OpenVinoRuntime, export_in_process
+from agentformer.embedders.sbert.runtime import SAME_SPACE, BadExport, OpenVinoUnavailable, has_bf16
 from agentformer.embedders.sbert.torch_runtime import TorchRuntime
 from agentformer.errors import EmbedderUnavailable, SpaceMismatch, TextTooLong
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
@@ -65,10 +63,10 @@ def _export_here(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All other fp32 exports in this process, which has torch already: it saves seconds for each."""
 
     def export(model: Path, target: Path, precision: str) -> None:
-        (export_apart if precision else exporting.export)(model, target, precision)
+        (export_in_process if precision else openvino.export)(model, target, precision)
 
     monkeypatch.setitem(sys.modules, "openvino_telemetry", None)
-    monkeypatch.setattr(choosing, "export_apart", export)
+    monkeypatch.setattr("agentformer.embedders.sbert.embedder.export_in_process", export)
 
 
 def fast(folder: Path, cache: Path, runtime: str = "openvino", precision: str = "") -> SbertEmbedder:
@@ -87,7 +85,7 @@ def uses_openvino(embedder: SbertEmbedder) -> bool:
 def alike(rows: Matrix, reference: Matrix) -> bool:
     """Is each row the other's as closely as this processor computes: in bf16 by its cosine, else number by number?"""
     if has_bf16():
-        return bool(((rows * reference).sum(axis=1) >= 0.9995).all()) and agreement(rows, reference) >= SAME_SPACE
+        return bool(((rows * reference).sum(axis=1) >= 0.9995).all()) and mean_cosine(rows, reference) >= SAME_SPACE
     return bool(np.allclose(rows, reference, atol=1e-4))
 
 
@@ -219,7 +217,7 @@ def test_an_export_of_another_model_is_refused_and_made_anew(own: Path, tmp_path
     place, other = only_export(tmp_path / "cache"), only_export(tmp_path / "others")
     for name in ("model.xml", "model.bin"):
         (place / name).write_bytes((other / name).read_bytes())
-    with pytest.raises(BadExport, match="other vectors: a mean cosine of"):
+    with pytest.raises(BadExport, match="other vectors: mean cosine"):
         OpenVinoRuntime(place, "")
     again = fast(own, tmp_path / "cache")
     assert uses_openvino(again)
@@ -246,7 +244,7 @@ def test_where_nothing_can_be_cached_torch_is_used_with_one_warning(
     assert not any(uses_openvino(embedder) for embedder in embedders)
     assert embedders[0].space == on_torch(own).space
     assert [record.message for record in caplog.records if "cache folder" in record.message] == [
-        f"{own} runs on torch, and not on the faster OpenVINO: the cache folder {tmp_path / 'file'} cannot be used "
+        f"{own} runs on torch, not on the faster OpenVINO: the cache folder {tmp_path / 'file'} cannot be used "
         "(Not a directory)"
     ]
     with pytest.raises(EmbedderUnavailable, match="cannot be used in int8: the cache folder"):
@@ -257,18 +255,18 @@ def test_a_model_that_cannot_be_exported_runs_on_torch(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: Any) -> None:
-        raise NotFast("it could not be exported (some layer)")
+        raise OpenVinoUnavailable("it could not be exported (some layer)")
 
-    monkeypatch.setattr(choosing, "export_apart", fail)
+    monkeypatch.setattr("agentformer.embedders.sbert.embedder.export_in_process", fail)
     embedder = fast(own, tmp_path / "cache", runtime="auto")
     assert not uses_openvino(embedder)
-    assert "runs on torch, and not on the faster OpenVINO: it could not be exported (some layer)" in caplog.text
+    assert "runs on torch, not on the faster OpenVINO: it could not be exported (some layer)" in caplog.text
 
 
 def test_a_broken_exporter_is_told_by_its_last_words(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(NotFast, match=r"could not be exported .*could not be loaded"):
-        export_apart(tmp_path, tmp_path, "")
+    with pytest.raises(OpenVinoUnavailable, match=r"could not be exported .*could not be loaded"):
+        export_in_process(tmp_path, tmp_path, "")
 
 
 def test_a_device_that_is_named_is_torchs_and_auto_takes_no_int8(own: Path, cache: Path) -> None:

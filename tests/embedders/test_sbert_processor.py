@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.embedders.sbert import processor
+from agentformer.embedders.sbert import runtime
 
 
 @pytest.fixture(autouse=True)
 def _told_by_files_of_the_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for name in ("_QUOTA", "_OLD_QUOTA", "_OLD_PERIOD", "_FLAGS"):
-        monkeypatch.setattr(processor, name, tmp_path / name)
+        monkeypatch.setattr(runtime, name, tmp_path / name)
     if sys.platform == "linux":
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 4, 5})
     else:
@@ -23,7 +23,7 @@ def _told_by_files_of_the_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_all_processors_of_this_process_are_used() -> None:
-    assert processor.usable_cpus() == 4
+    assert runtime.usable_cpus() == 4
 
 
 @pytest.mark.parametrize(
@@ -32,21 +32,21 @@ def test_all_processors_of_this_process_are_used() -> None:
 )
 def test_a_containers_quota_is_a_limit(tmp_path: Path, quota: str, expected: int) -> None:
     (tmp_path / "_QUOTA").write_text(quota)
-    assert processor.usable_cpus() == expected
+    assert runtime.usable_cpus() == expected
 
 
 def test_an_older_containers_quota_is_a_limit_and_minus_one_is_none(tmp_path: Path) -> None:
     (tmp_path / "_OLD_PERIOD").write_text("100000\n")
     (tmp_path / "_OLD_QUOTA").write_text("100000\n")
-    assert processor.usable_cpus() == 1
+    assert runtime.usable_cpus() == 1
     (tmp_path / "_OLD_QUOTA").write_text("-1\n")
-    assert processor.usable_cpus() == 4
+    assert runtime.usable_cpus() == 4
 
 
 @pytest.mark.parametrize(("told", "expected"), [("3", 3), ("2,1", 2), ("64", 4), ("0", 4), ("many", 4), ("", 4)])
 def test_what_the_user_told_openmp_holds_here_too(monkeypatch: pytest.MonkeyPatch, told: str, expected: int) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", told)
-    assert processor.usable_cpus() == expected
+    assert runtime.usable_cpus() == expected
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_what_the_user_told_openmp_holds_here_too(monkeypatch: pytest.MonkeyPatc
 def test_bf16_is_used_where_the_processor_has_it(tmp_path: Path, flags: str | None, expected: bool) -> None:
     if flags is not None:
         (tmp_path / "_FLAGS").write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t: none\n")
-    processor.has_bf16.cache_clear()
+    runtime.has_bf16.cache_clear()
     try:
-        assert processor.has_bf16() is expected
+        assert runtime.has_bf16() is expected
     finally:
-        processor.has_bf16.cache_clear()
+        runtime.has_bf16.cache_clear()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.embedders.sbert.openvino_runtime import OpenVinoRuntime
+from agentformer.embedders.sbert.openvino import OpenVinoRuntime
 from tests.embedders.sbert_models import bert
 
 pytestmark = pytest.mark.skipif(

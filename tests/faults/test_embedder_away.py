@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.embedders.sbert import PROBE
+from agentformer.embedders.model_info import PROBE
 from agentformer.types import Query, Scope
 
 FILES = 200

@@ -1,9 +1,11 @@
+"""Addresses and messages of servers without secrets."""
+
 from __future__ import annotations
 
 import pytest
 
 from agentformer.errors import InvalidInput
-from agentformer.http.redaction import checked, shown, with_path
+from agentformer.http.redaction import check_url, credentials, redact, redact_url, with_path
 
 
 @pytest.mark.parametrize(
@@ -18,12 +20,12 @@ from agentformer.http.redaction import checked, shown, with_path
     ],
 )
 def test_an_address_is_shown_without_anything_that_may_be_secret(url: str, safe: str) -> None:
-    assert shown(url) == safe
+    assert redact_url(url) == safe
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:99999", "http://host:port"])
 def test_an_address_that_cannot_be_read_is_not_repeated(url: str) -> None:
-    assert shown(f"{url}?key=abc") == "an address that is not valid"
+    assert redact_url(f"{url}?key=abc") == "an invalid address"
 
 
 @pytest.mark.parametrize(
@@ -45,13 +47,13 @@ def test_an_address_that_cannot_be_read_is_not_repeated(url: str) -> None:
 )
 def test_what_is_no_http_address_is_refused_by_the_name_of_its_setting(url: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        checked("embed_base_url", url)
+        check_url("embed_base_url", url)
     assert caught.value.field == "embed_base_url"
     assert not url or url not in str(caught.value)  # it may hold a password
 
 
 def test_a_good_address_loses_blanks_and_the_last_slash_only() -> None:
-    assert checked("llm_base_url", "  https://host.example/v1/ ") == "https://host.example/v1"
+    assert check_url("llm_base_url", "  https://host.example/v1/ ") == "https://host.example/v1"
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,38 @@ def test_a_good_address_loses_blanks_and_the_last_slash_only() -> None:
 )
 def test_a_path_is_added_where_there_is_none(url: str, whole: str) -> None:
     assert with_path(url, "/v1") == whole
+
+
+KEY = "sk-canary-1234567890"
+SECRETS = credentials("http://user:p%40ssword@127.0.0.1:9/v1", KEY).secrets
+
+
+@pytest.mark.parametrize(
+    ("said", "quoted"),
+    [
+        (f"Incorrect API key provided: {KEY}.", "Incorrect API key provided: [key]."),
+        ("Incorrect API key provided: sk-cana*********7890.", "Incorrect API key provided: [key]"),
+        ("p@ssword and p%40ssword", "[key] and [key]"),
+        ("Authorization: Bearer abcdefgh", "Authorization: [key]"),
+        ("the key ends in 567890, begins with sk-can", "the key ends in [key], begins with [key]"),
+        ("CANARY and nary-1 and nary-12 and @sswo", "CANARY and [key] and [key] and @sswo"),
+        ("the pass ssword has 6 characters, p@ssw 5", "the pass [key] has 6 characters, p@ssw 5"),
+        ("two\n lines\tand\x00 \x1b[31m more ", "two lines and [31m more"),
+        ("a risk-free task-force, sk- and all", "a risk-free task-force, sk- and all"),
+        ("x" * 300, "x" * 199 + "…"),
+    ],
+)
+def test_what_is_quoted_is_one_short_line_without_secrets(said: str, quoted: str) -> None:
+    assert redact(said, SECRETS) == quoted
+
+
+def test_a_key_that_the_cut_would_go_through_leaves_no_half() -> None:
+    for length in range(150, 201):
+        assert "sk-" not in redact("x " * (length // 2) + KEY, SECRETS)
+
+
+def test_user_and_password_are_sent_unless_there_is_a_key() -> None:
+    assert credentials("http://user:p%40ss@h", "").authorization == "Basic dXNlcjpwQHNz"
+    assert credentials("http://user:p%40ss@h", " sk-1 ").authorization == "Bearer sk-1"
+    assert credentials("http://h", "").authorization == ""
+    assert "sk-1" not in repr(credentials("http://user:p%40ss@h", "sk-1"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentformer.http.servers import FirstThatAnswers, Server, answers, candidates
+from agentformer.http.openai_client import FirstThatAnswers, Server, answers, candidates
 
 LMSTUDIO, OLLAMA, PROXY = "http://127.0.0.1:1234", "http://127.0.0.1:11434", "https://proxy.example/openai"
 
@@ -94,6 +94,8 @@ def test_a_server_shows_neither_key_nor_password() -> None:
     server = Server("server", "http://user:hunter2@127.0.0.1:9/v1", "sk-canary")
     assert repr(server) == "Server(name='server')"
     assert server.address == "http://127.0.0.1:9/v1"
+    assert str(server) == "the server at http://127.0.0.1:9/v1"
+    assert str(Server("lmstudio", "http://127.0.0.1:9")) == "LM Studio at http://127.0.0.1:9"
 
 
 class Count:
@@ -118,9 +120,9 @@ def test_the_first_that_answers_is_remembered_until_it_is_passed_over() -> None:
     assert count.asked == ["a", "b"]
     count.up = {"a"}
     assert first.pick() == TWO
-    assert first.pick(but=[TWO]) == ONE
-    assert (first.pick(but=[TWO]), first.has_fallback) == (ONE, True)
-    assert (first.pick(but=[ONE, TWO]), first.has_fallback) == (None, False)
+    assert first.pick(exclude=[TWO]) == ONE
+    assert (first.pick(exclude=[TWO]), first.has_fallback) == (ONE, True)
+    assert (first.pick(exclude=[ONE, TWO]), first.has_fallback) == (None, False)
     assert count.asked == ["a", "b", "a", "c"]
     assert first.pick() == ONE
 
@@ -128,7 +130,7 @@ def test_the_first_that_answers_is_remembered_until_it_is_passed_over() -> None:
 def test_a_single_server_is_never_probed() -> None:
     count = Count()
     first = FirstThatAnswers([ONE], count)
-    assert first.pick(but=[ONE]) is None
+    assert first.pick(exclude=[ONE]) is None
     assert (first.pick(), first.has_fallback) == (ONE, False)
     assert count.asked == []
 
@@ -137,7 +139,7 @@ def test_where_none_answers_all_are_named_and_asked_again_next_time() -> None:
     count = Count()
     first = FirstThatAnswers([ONE, TWO], count)
     assert first.pick() is None
-    assert first.tried == "a at http://127.0.0.1:1/v1, b at http://127.0.0.1:2/v1"
+    assert first.tried == "the server at http://127.0.0.1:1/v1, the server at http://127.0.0.1:2/v1"
     count.up = {"b"}
     assert first.pick() == TWO
     assert FirstThatAnswers([], count).pick() is None

@@ -80,7 +80,7 @@ def test_a_stream_goes_on_only_before_its_first_piece(serve: Serve) -> None:
     assert streamed(llm) == "two"
     stream = llm.stream(ASK)
     assert next(stream) == "one "
-    with pytest.raises(LanguageModelUnavailable, match="ended before the answer did"):
+    with pytest.raises(LanguageModelUnavailable, match="ended before the reply"):
         next(stream)
     assert streamed(llm) == "two"
     assert (asked(one), asked(two)) == (2, 3)
@@ -135,5 +135,5 @@ def test_going_on_is_logged_without_secrets(serve: Serve, caplog: pytest.LogCapt
     OpenAIModel.from_settings("tiny", settings).complete(ASK)
     told = [record.getMessage() for record in caplog.records if record.name == "agentformer"]
     assert len(told) == 1
-    assert one.url in told[0] and told[0].endswith(f"going on with tiny at ollama {two.url}")
+    assert one.url in told[0] and told[0].endswith(f"trying Ollama at {two.url} next")
     assert "canary" not in told[0]

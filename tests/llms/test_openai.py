@@ -113,7 +113,7 @@ def test_why_it_stopped_is_told(serve: Serve, sent: str | None, read: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("finish", "advice"), [("stop", "said nothing"), ("length", "raise max_tokens"), ("content_filter", "filter")]
+    ("finish", "advice"), [("stop", "empty reply"), ("length", "raise max_tokens"), ("content_filter", "filter")]
 )
 @pytest.mark.parametrize("text", [None, "", " \n"])
 def test_a_reply_without_words_is_no_reply(serve: Serve, text: str | None, finish: str, advice: str) -> None:
@@ -162,7 +162,7 @@ def test_a_server_that_does_not_stream_gives_one_piece(serve: Serve) -> None:
         pieces, reply = whole(model(server).stream(ASK))
         assert pieces == ["a\U0001f600b"]
         assert reply == Reply("a\U0001f600b", "tiny", 7, 2, "stop")
-    with pytest.raises(InvalidReply, match="said nothing"):
+    with pytest.raises(InvalidReply, match="empty reply"):
         whole(model(serve(lambda request: completion(""))).stream(ASK))
 
 
@@ -325,5 +325,6 @@ def test_where_no_server_answers_all_that_were_tried_are_named() -> None:
     settings = Settings(lmstudio_base_url="http://u:secret@127.0.0.1:9", ollama_base_url="http://127.0.0.1:9/v1")
     with pytest.raises(LanguageModelUnavailable) as caught:
         OpenAIModel.from_settings("tiny", settings).complete(ASK)
-    assert "lmstudio at http://127.0.0.1:9/v1, ollama at http://127.0.0.1:9/v1" in str(caught.value)
+    assert "LM Studio at http://127.0.0.1:9/v1, Ollama at http://127.0.0.1:9/v1" in str(caught.value)
+    assert str(caught.value).startswith("No server is reachable for model 'tiny' (tried ")
     assert "secret" not in str(caught.value)

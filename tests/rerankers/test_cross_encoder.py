@@ -81,8 +81,8 @@ def test_work_is_bounded_and_what_is_passed_over_is_told(model: Path, monkeypatc
     reranker = CrossEncoderReranker(str(model))
     seen: list[tuple[str, str]] = []
     read: list[str] = []
-    predicted, spans = reranker._predicted, reranker._spans
-    monkeypatch.setattr(reranker, "_predicted", lambda pairs: (seen.extend(pairs), predicted(pairs))[1])
+    predicted, spans = reranker._predict, reranker._spans
+    monkeypatch.setattr(reranker, "_predict", lambda pairs: (seen.extend(pairs), predicted(pairs))[1])
     monkeypatch.setattr(reranker, "_spans", lambda text: (read.append(text), spans(text))[1])
     huge = "bakery " + "filler " * 20_000 + "tea"
     asked = "keys " + "harbour " * 1_000 + "teapot"
@@ -94,8 +94,8 @@ def test_work_is_bounded_and_what_is_passed_over_is_told(model: Path, monkeypatc
     assert sum(each.startswith("bakery") for each in passages) == 8
     assert sum(each.endswith("tea") for each in passages) == 4 and sum(each.endswith(" of") for each in passages) == 4
     assert warnings == (
-        "of 2 long passages the reranker read 16 parts each, evenly spread",
-        f"of a long question the reranker read 4 of {len(reranker._query_parts(asked))} parts, evenly spread",
+        "the reranker read 16 evenly spread parts of each of 2 long passages",
+        f"the reranker read 4 of {len(reranker._query_parts(asked))} parts of a long question",
     )
     assert reranker.judged(QUESTION, [*TEXTS, "filler " * 300])[1] == ()
 
@@ -158,7 +158,7 @@ def test_a_model_that_is_not_whole_is_told(model: Path, tmp_path: Path, damage: 
 
 
 def test_a_model_that_would_get_a_random_head_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RerankerUnavailable, match="is no cross-encoder, but BertModel"):
+    with pytest.raises(RerankerUnavailable, match="is not a cross-encoder, but BertModel"):
         CrossEncoderReranker(str(plain_bert(tmp_path / "plain")))
     with pytest.raises(RerankerUnavailable):
         CrossEncoderReranker(str(bert(tmp_path / "embedder")))

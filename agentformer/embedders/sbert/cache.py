@@ -1,8 +1,9 @@
-"""The folder that keeps exported models: found by what they were made of, whole or not there at all.
+"""The folder of exported models. An export is complete or absent, and is found by the content of its model.
 
-CACHE_DIR/models/KEY/           one export, with `whole.json`: each file's size; and `of.json`: its model, its last load
-CACHE_DIR/models/KEY.lock       held by the one process that makes it
-CACHE_DIR/models/KEY.refused    why the model cannot be exported, and the versions of the packages that this is true of
+CACHE_DIR/models/KEY/           one export, with `whole.json`: the size of each file; and `of.json`: its model, its last
+                                load
+CACHE_DIR/models/KEY.lock       held by the process that makes the export
+CACHE_DIR/models/KEY.refused    why the model cannot be exported, and by which versions of the packages
 CACHE_DIR/stamps/FOLDER.json    of a model's folder: sizes and times of its files, and their digest
 """
 
@@ -22,83 +23,70 @@ from typing import Any
 
 from filelock import FileLock
 
-from agentformer.embedders.sbert.runtime import NotExportable, NotFast
+from agentformer.embedders.sbert.runtime import NotExportable, OpenVinoUnavailable
 
-_FORMAT = "1"  # of an export; another number makes all of them anew
-_WHOLE = "whole.json"
-_OF = "of.json"
+_FORMAT = "1"  # of an export; another number invalidates all of them
+_SIZES = "whole.json"
+_SOURCE = "of.json"
 _UNUSED_SECONDS = 7 * 24 * 3600.0
 _EXPORTERS = ("agentformer", "openvino", "nncf", "tokenizers", "torch", "transformers", "sentence-transformers")
 _MODEL_FILES = {".json", ".txt", ".model", ".safetensors", ".bin"}
-_OTHER_EXPORTS = {"onnx", "openvino"}  # folders that a model's author adds; nothing here reads them
+_OTHER_EXPORTS = {"onnx", "openvino"}  # folders that a model's author adds; they are not read
 _BLOCK = 1 << 20
 
 
 class ExportCache:
-    """`make(target)` fills a new folder; whoever asks for it at the same time waits, in other processes too."""
+    """Exports that `make(target)` writes to a new folder. Concurrent callers of one export wait, in other processes
+    too."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def place(self, model: Path, precision: str, make: Callable[[Path], None], *, anew: bool = False) -> Path:
-        """The folder of the export of the model in the folder `model`. `anew`: the one that is there is no good.
-        Raises `NotFast` when it can be neither read nor made, and remembers a `NotExportable` of `make`: that is raised
-        at once until the versions of the packages change."""
-        of = [_FORMAT, self._digest(model), precision]
-        place = self._folder / "models" / _key(of)
+    def export(self, model: Path, precision: str, make: Callable[[Path], None], *, replace: bool = False) -> Path:
+        """Return the folder of the export of the model in the folder `model`. `replace`: make it again.
+
+        Raise `OpenVinoUnavailable` if it can be neither read nor made. A `NotExportable` of `make` is remembered, and
+        raised again until the versions of the packages change.
+        """
+        source = [_FORMAT, self._digest(model), precision]
+        export = self._path(source)
         try:
-            if anew or not _is_whole(place):
-                self._made(place, of, make, anew)
-            _note_use(place, of)
+            if replace or not _is_complete(export):
+                _make_locked(export, source, make, replace)
+            _note_use(export, source)
         except (OSError, NotImplementedError) as error:  # the latter from file systems without locks
             reason = getattr(error, "strerror", None) or type(error).__name__
-            raise NotFast(f"the cache folder {self._folder} cannot be used ({reason})") from error
-        return place
+            raise OpenVinoUnavailable(f"the cache folder {self._folder} cannot be used ({reason})") from error
+        return export
 
     def refuse(self, model: Path, precision: str, reason: str) -> None:
-        """Remember that the model's export is no good, also when it is made anew."""
-        _refuse(self._folder / "models" / _key([_FORMAT, self._digest(model), precision]), reason)
+        """Remember that the model's export is bad, also when it is made again."""
+        _refuse(self._path([_FORMAT, self._digest(model), precision]), reason)
 
-    def _made(self, place: Path, of: list[str], make: Callable[[Path], None], anew: bool) -> None:
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        seen = _made_at(place)
-        with FileLock(f"{place}.lock"):
-            if _is_whole(place) and not (anew and _made_at(place) == seen):
-                return
-            _check_not_refused(place)
-            try:
-                _make(place, of, make)
-            except NotExportable as error:
-                _refuse(place, str(error))
-                raise
-            _refusal(place).unlink(missing_ok=True)
+    def _path(self, source: list[str]) -> Path:
+        quantizer = _version("nncf") if source[-1] else ""
+        key = "\n".join([*source, _version("openvino"), quantizer])
+        return self._folder / "models" / hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
 
     def _digest(self, model: Path) -> str:
-        """Of all files that make the model. A file is read again only when its size, times or number changed."""
+        """Return the digest of all files of the model. It is cached until size, time or inode of a file change."""
         try:
             files = sorted(_files(model))
             stamps = [[str(file.relative_to(model)), *_stamp(file)] for file in files]
-        except OSError as error:
-            raise NotFast(f"the files of {model} cannot be read ({error.strerror})") from error
-        if not files:
-            raise NotFast(f"{model} holds no files of a model")
-        known = self._folder / "stamps" / f"{hashlib.blake2b(str(model).encode(), digest_size=16).hexdigest()}.json"
-        told = _json(known)
-        if isinstance(told, dict) and told.get("stamps") == stamps and isinstance(told.get("digest"), str):
-            return str(told["digest"])
-        try:
+            if not files:
+                raise OpenVinoUnavailable(f"{model} contains no files of a model")
+            name = hashlib.blake2b(str(model).encode(), digest_size=16).hexdigest()
+            stamp_file = self._folder / "stamps" / f"{name}.json"
+            cached = _read_json(stamp_file)
+            if isinstance(cached, dict) and cached.get("stamps") == stamps and isinstance(cached.get("digest"), str):
+                return str(cached["digest"])
             digest = _hash(files, model)
         except OSError as error:
-            raise NotFast(f"the files of {model} cannot be read ({error.strerror})") from error
-        with suppress(OSError):  # then it is computed at each start, and an export that is there is used all the same
-            known.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _write(known, {"stamps": stamps, "digest": digest})
+            raise OpenVinoUnavailable(f"the files of {model} cannot be read ({error.strerror})") from error
+        with suppress(OSError):  # then the digest is computed at each start
+            stamp_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _write_json(stamp_file, {"stamps": stamps, "digest": digest})
         return digest
-
-
-def _key(of: list[str]) -> str:
-    quantiser = _installed("nncf") if of[-1] else ""
-    return hashlib.blake2b("\n".join([*of, _installed("openvino"), quantiser]).encode(), digest_size=16).hexdigest()
 
 
 def _files(model: Path) -> list[Path]:
@@ -107,8 +95,8 @@ def _files(model: Path) -> list[Path]:
 
 
 def _stamp(file: Path) -> list[int]:
-    told = file.stat()
-    return [told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino]
+    stat = file.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
 def _hash(files: list[Path], model: Path) -> str:
@@ -121,76 +109,93 @@ def _hash(files: list[Path], model: Path) -> str:
     return digest.hexdigest()
 
 
-def _note_use(place: Path, of: list[str]) -> None:
-    """That the export was loaded now. Those of the same model that other versions made are removed once nobody has
-    loaded them for a week: until then another environment may share the folder."""
-    with suppress(OSError):
-        os.utime(place / _OF)
-        for other in place.parent.glob(f"*/{_OF}"):
-            if other.parent != place and _json(other) == of and time.time() - other.stat().st_mtime > _UNUSED_SECONDS:
-                doomed = other.parent.rename(other.parent.with_name(f"{other.parent.name}.unused.part"))
-                shutil.rmtree(doomed, ignore_errors=True)
+def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], replace: bool) -> None:
+    """Make the export, unless another process makes it while this one waits for the lock."""
+    export.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    before = _made_at(export)
+    with FileLock(f"{export}.lock"):
+        if _is_complete(export) and not (replace and _made_at(export) == before):
+            return
+        refusal = _read_json(_refusal_file(export))
+        if isinstance(refusal, dict) and refusal.get("versions") == _versions():
+            raise NotExportable(f"{refusal.get('reason')}; no further attempt before a package changes")
+        try:
+            _make(export, source, make)
+        except NotExportable as error:
+            _refuse(export, str(error))
+            raise
+        _refusal_file(export).unlink(missing_ok=True)
 
 
-def _refusal(place: Path) -> Path:
-    return place.with_name(f"{place.name}.refused")
-
-
-def _refuse(place: Path, reason: str) -> None:
-    with suppress(OSError):
-        _write(_refusal(place), {"reason": reason, "versions": _versions()})
-
-
-def _check_not_refused(place: Path) -> None:
-    told = _json(_refusal(place))
-    if isinstance(told, dict) and told.get("versions") == _versions():
-        raise NotExportable(f"{told.get('reason')}; it is not tried again before a package changes")
-
-
-def _make(place: Path, of: list[str], make: Callable[[Path], None]) -> None:
-    """Under the lock: what a killed process left is removed, and a new export takes its place in one step."""
-    for left in place.parent.glob(f"{place.name}.*.part"):
-        shutil.rmtree(left, ignore_errors=True)
-    target = Path(tempfile.mkdtemp(prefix=f"{place.name}.", suffix=".part", dir=place.parent))
+def _make(export: Path, source: list[str], make: Callable[[Path], None]) -> None:
+    """Under the lock: delete the remains of a killed process, and rename a complete export into place."""
+    _delete_parts(export)
+    target = Path(tempfile.mkdtemp(prefix=f"{export.name}.", suffix=".part", dir=export.parent))
     try:
         make(target)
-        _write(target / _OF, of)
+        _write_json(target / _SOURCE, source)
         sizes = {file.name: file.stat().st_size for file in target.iterdir() if file.is_file()}
-        _write(target / _WHOLE, sizes)
-        if place.exists():
-            place.rename(Path(tempfile.mkdtemp(prefix=f"{place.name}.", suffix=".part", dir=place.parent)) / "old")
-        target.rename(place)
+        _write_json(target / _SIZES, sizes)
+        if export.exists():
+            old = tempfile.mkdtemp(prefix=f"{export.name}.", suffix=".part", dir=export.parent)
+            export.rename(Path(old) / "old")
+        target.rename(export)
     finally:
-        for left in place.parent.glob(f"{place.name}.*.part"):
-            shutil.rmtree(left, ignore_errors=True)
+        _delete_parts(export)
 
 
-def _is_whole(place: Path) -> bool:
-    sizes = _json(place / _WHOLE)
+def _delete_parts(export: Path) -> None:
+    for part in export.parent.glob(f"{export.name}.*.part"):
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _is_complete(export: Path) -> bool:
+    sizes = _read_json(export / _SIZES)
     if not isinstance(sizes, dict) or not sizes:
         return False
     try:
-        return all((place / name).stat().st_size == size for name, size in sizes.items())
+        return all((export / name).stat().st_size == size for name, size in sizes.items())
     except OSError:
         return False
 
 
-def _made_at(place: Path) -> int:
+def _made_at(export: Path) -> int:
     try:
-        return (place / _WHOLE).stat().st_mtime_ns
+        return (export / _SIZES).stat().st_mtime_ns
     except OSError:
         return 0
 
 
-def _json(file: Path) -> Any:
+def _note_use(export: Path, source: list[str]) -> None:
+    """Record the load. Delete exports of the same model by other versions that were not loaded for a week: another
+    environment may share the folder."""
+    with suppress(OSError):
+        os.utime(export / _SOURCE)
+        for other in export.parent.glob(f"*/{_SOURCE}"):
+            unused = time.time() - other.stat().st_mtime > _UNUSED_SECONDS
+            if other.parent != export and unused and _read_json(other) == source:
+                deleted = other.parent.rename(other.parent.with_name(f"{other.parent.name}.unused.part"))
+                shutil.rmtree(deleted, ignore_errors=True)
+
+
+def _refusal_file(export: Path) -> Path:
+    return export.with_name(f"{export.name}.refused")
+
+
+def _refuse(export: Path, reason: str) -> None:
+    with suppress(OSError):
+        _write_json(_refusal_file(export), {"reason": reason, "versions": _versions()})
+
+
+def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
 
-def _write(file: Path, values: Any) -> None:
-    """In one step, so that nobody reads half of it."""
+def _write_json(file: Path, values: Any) -> None:
+    """Write atomically."""
     handle, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
@@ -202,11 +207,11 @@ def _write(file: Path, values: Any) -> None:
 
 
 def _versions() -> dict[str, str]:
-    """Of all that an export depends on."""
-    return {name: _installed(name) for name in _EXPORTERS}
+    """Return the versions of all packages that an export depends on."""
+    return {name: _version(name) for name in _EXPORTERS}
 
 
-def _installed(package: str) -> str:
+def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

