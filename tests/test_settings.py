@@ -95,7 +95,7 @@ def test_a_link_that_leads_nowhere_is_warned_about(folder: Path, caplog: pytest.
     (folder / ".env").symlink_to(folder / "gone")
     assert load_settings() == Settings()
     (record,) = caplog.records
-    assert f"{folder / '.env'} is a link to {folder / 'gone'}, which is not there" in record.getMessage()
+    assert f"{folder / '.env'} is a link to {folder / 'gone'}, which does not exist" in record.getMessage()
 
 
 def test_lines_that_are_no_assignment_are_told_by_their_number_without_what_they_say(
@@ -106,7 +106,7 @@ def test_lines_that_are_no_assignment_are_told_by_their_number_without_what_they
         assert load_settings() == Settings(top_k=6)
     told = [(record.name, record.getMessage()) for record in caplog.records]
     assert told == [
-        ("agentformer", f"{folder / '.env'}, line {n}: this is not NAME=value, and has no effect") for n in (4, 6, 7)
+        ("agentformer", f"{folder / '.env'}, line {n}: not of the form NAME=value; ignored") for n in (4, 6, 7)
     ]
 
 
@@ -239,7 +239,7 @@ def test_an_argument_is_repeated_only_if_it_is_too_short_for_a_key() -> None:
 
 
 def test_a_number_without_end_is_told_as_such() -> None:
-    with pytest.raises(InvalidInput, match=r"^llm_timeout: must be at least 1 and have an end \(set by"):
+    with pytest.raises(InvalidInput, match=r"^llm_timeout: must be at least 1 and finite \(set by"):
         load_settings({}, {"AGENTFORMER_LLM_TIMEOUT": "inf"})
 
 

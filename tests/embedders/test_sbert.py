@@ -269,4 +269,4 @@ def test_half_a_character_is_read_as_a_question_mark(own_model: Path) -> None:
     runtime = TorchRuntime(str(own_model))
     broken, whole = "the keys \ud83d of the harbour", "the keys ? of the harbour"
     assert runtime.offsets(broken) == runtime.offsets(whole)
-    assert np.array_equal(runtime.rows(runtime.read([broken])), runtime.rows(runtime.read([whole])))
+    assert np.array_equal(runtime.rows(runtime.tokenize([broken])), runtime.rows(runtime.tokenize([whole])))
