@@ -37,8 +37,8 @@ from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Ree
 
 if TYPE_CHECKING:
     from agentformer.archive.backup import BackedUp
-    from agentformer.archive.importing import Imported
-    from agentformer.archive.writing import Exported
+    from agentformer.archive.export import Exported
+    from agentformer.archive.importer import Imported
     from agentformer.evaluation.dataset import Question
     from agentformer.evaluation.outcomes import Evaluation
     from agentformer.evaluation.trial import Trial
@@ -137,7 +137,7 @@ class AgentFormer:
         """Write one moment's contents into a new folder, for `import_from` of any memory; docs/ARCHIVE.md describes
         the format. Without `namespaces`, all are written. With `vectors`, an import into the same embedding space does
         not embed again. Raises `InvalidInput` for a folder that exists, and `StoreFull`."""
-        from agentformer.archive.writing import export_to
+        from agentformer.archive.export import export_to
 
         self._usage.flush()
         return export_to(Path(folder), self.backend, self.originals, namespaces, vectors=vectors)
@@ -151,8 +151,8 @@ class AgentFormer:
         Raises `InvalidInput` for a damaged export, and `Conflict` if an entry with the same id differs; then nothing
         is stored. `progress` gets the number of entries stored and the number to store.
         """
-        from agentformer.archive.importing import Destination, import_into
-        from agentformer.archive.reading import read
+        from agentformer.archive.importer import Destination, import_into
+        from agentformer.archive.reader import read
 
         archive = read(Path(folder))
         if archive.vectors and self.settings.embedder == "auto" and not self.backend.spaces():

@@ -1,1 +1,1 @@
-"""What leaves a memory and comes back: exports for any memory (docs/ARCHIVE.md), and backups of one as it is."""
+"""Exports for any memory (docs/ARCHIVE.md), and backups of one memory."""

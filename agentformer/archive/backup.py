@@ -1,16 +1,14 @@
-"""A backup: a copy of one memory, taken while it is used, that opens like the memory itself.
+"""A backup: a copy of one memory, taken while it is in use, that opens like the memory itself.
 
-    manifest.json   format, when it was taken and by which version, counts, and of every file its bytes and SHA-256
+    manifest.json   format, time and version, counts, and for each file its bytes and SHA-256
     indexes/        the records of every backend as of one moment each, and the hashes of keys
     uploads/        the originals of the documents in these records
 
-Indexes are not in it: they are made anew from the records. Nor are uploads that wait to be brought in (jobs).
+Vector and word indexes are left out: they are rebuilt from the records. Uploads that wait as jobs are left out, too.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,37 +19,34 @@ from typing import Any
 from agentformer._version import __version__
 from agentformer.access.keys import FILE as KEYS_FILE
 from agentformer.access.keys import OWNER_ONLY
-from agentformer.archive.folders import new_folder, written_file
-from agentformer.archive.layout import BLOCK, MANIFEST, has_original, opened, whole
-from agentformer.archive.originals import copied
+from agentformer.archive.export import copy_original, write_manifest
+from agentformer.archive.format import MANIFEST, digest_of, has_original, read_manifest
 from agentformer.errors import InvalidInput, StoreError
 from agentformer.rag.documents import Originals
-from agentformer.records.files import delete, write_atomically
+from agentformer.records.files import delete, new_folder, write_atomically
 from agentformer.types import MemoryBackend, Scope
 
 FORMAT = "agentformer-backup-1"
 INDEXES, UPLOADS = "indexes", "uploads"
 _FILE = re.compile(r"(indexes|uploads)(/(?!\.{1,2}(/|$))[^/\0\\]{1,255}){1,8}")
-_TRIES = 3  # until the originals of all documents in the records were there when they were copied
+_ATTEMPTS = 3  # to copy records and find the originals of all their documents
 _PAGE = 500  # documents listed at a time
 _LONGEST_MANIFEST = 256 << 20  # bytes
 
 
 @dataclass(slots=True)
 class BackedUp:
-    """What a backup came to."""
+    """Counts of a backup."""
 
     namespaces: dict[str, int] = field(default_factory=dict)  # entries by namespace
     originals: int = 0
-    missing_originals: list[str] = field(
-        default_factory=list
-    )  # ids of documents whose original is not there or damaged
+    missing_originals: list[str] = field(default_factory=list)  # ids of documents with a missing or damaged original
     bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is backed up. `open_copy` opens the records that were copied into a folder."""
+    """The memory to back up. `open_copy` opens the records that were copied into a folder."""
 
     backend: MemoryBackend
     originals: Originals
@@ -60,14 +55,16 @@ class Origin:
 
 
 def back_up(folder: Path, origin: Origin) -> BackedUp:
-    """Copy a memory into a new folder, while others use it. Every entry that was acknowledged before this began is in
-    it, and none that was after it ended. Raises `InvalidInput` for a folder that is not new, `StoreFull`, and
-    `StoreDamaged` for records that cannot be read; then there is no folder."""
+    """Copy a memory into a new folder while others use it.
+
+    The backup has every entry that was acknowledged before the call, and none from after it. Raises `InvalidInput` for
+    a folder that is not new, `StoreFull`, and `StoreDamaged` for records that cannot be read; then there is no folder.
+    """
     with new_folder(folder, "backups/monday") as partial:
-        done = _copied(partial, origin)
+        done = _copy(partial, origin)
         _copy_keys(origin.index_dir / KEYS_FILE, partial / INDEXES / KEYS_FILE)
-        files = {path: _told(partial, path) for path in sorted(_files(partial))}
-        done.bytes = sum(told["bytes"] for told in files.values())
+        files = {path: digest_of(partial, path) for path in sorted(_files(partial))}
+        done.bytes = sum(digest["bytes"] for digest in files.values())
         manifest = {
             "format": FORMAT,
             "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -77,59 +74,61 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
             "missing_originals": sorted(done.missing_originals),
             "files": files,
         }
-        text = json.dumps(manifest, ensure_ascii=False, indent=1, sort_keys=True)
-        with written_file(partial / MANIFEST) as file:
-            file.write(f"{text}\n".encode())
+        write_manifest(partial, manifest)
     return done
 
 
 def check_backup(folder: Path) -> list[str]:
-    """What of a backup is not as it was taken, in words; nothing where all is. Raises `InvalidInput` for a folder that
-    is no backup."""
-    manifest = _manifest(folder)
-    wrong = []
-    for path, told in manifest["files"].items():
-        if not _FILE.fullmatch(path) or not isinstance(told, dict):
-            wrong.append(f"{path[:200]!r} is no file of a backup")
+    """Return the files of a backup that have changed, as messages. Raises `InvalidInput` if the folder is no backup."""
+    manifest = _checked_manifest(folder)
+    findings = []
+    for path, expected in manifest["files"].items():
+        if not _FILE.fullmatch(path) or not isinstance(expected, dict):
+            findings.append(f"{path[:200]!r} is no file of a backup")
             continue
         try:
-            if _told(folder, path) != told:
-                wrong.append(f"{path} is not as it was taken (its checksum differs)")
+            if digest_of(folder, path) != expected:
+                findings.append(f"{path} is not as it was taken (its checksum differs)")
         except (OSError, InvalidInput) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not a plain file"
-            wrong.append(f"{path} cannot be read: {reason or error}")
-    return wrong
+            findings.append(f"{path} cannot be read: {reason or error}")
+    return findings
 
 
-def _copied(partial: Path, origin: Origin) -> BackedUp:
-    """Records and originals. An original goes when its document is removed, so those that are there now are copied
-    first, then the records, then what these name and is still lacking. Where one went in between, records are copied
-    anew, which do not name it."""
+def _copy(partial: Path, origin: Origin) -> BackedUp:
+    """Copy originals and records.
+
+    An original is deleted with its document. So the present originals are copied first, then the records, then the
+    originals that the records name and that are still missing. If one was deleted in between, the records are copied
+    again: the new copy does not name it.
+    """
     uploads = partial / UPLOADS
     uploads.mkdir()
-    lacking: set[str] = set()
-    for _ in range(2):  # the second time what came during the first: so little is left to come before the records
+    missing: set[str] = set()
+    for _ in range(2):  # the second pass is short: it copies what was uploaded during the first
         digests = {digest for _, digest in _documents(origin.backend)}
-        lacking = {digest for digest in digests if not _copy_original(origin.originals, digest, uploads)}
-    for _ in range(_TRIES):
+        missing = {digest for digest in digests if not _copy_original(origin.originals, digest, uploads)}
+    for _ in range(_ATTEMPTS):
         indexes = partial / INDEXES
         delete(indexes)
         indexes.mkdir()
         origin.backend.backup(indexes)
-        done, named = _seen_in_copy(indexes, origin, uploads)
-        if {named[document_id] for document_id in done.missing_originals} <= lacking:
+        done, named = _inspect_copy(indexes, origin, uploads)
+        if {named[document_id] for document_id in done.missing_originals} <= missing:
             break
-    wanted = {*named.values()}
+    needed = {*named.values()}
     for path in list(uploads.glob("*/*.bin")):
-        if path.stem not in wanted:  # its document was removed before the records were copied
+        if path.stem not in needed:  # its document was removed before the records were copied
             path.unlink()
     done.originals = sum(1 for _ in uploads.glob("*/*.bin"))
     return done
 
 
-def _seen_in_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedUp, dict[str, str]]:
-    """What the copied records hold: counts, and the digests of their documents by id, each of which was copied or is
-    told to be missing."""
+def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedUp, dict[str, str]]:
+    """Count the copied records and copy the originals of their documents.
+
+    Returns the counts, with the ids of documents without an original, and the digest of each document by id.
+    """
     files = {*indexes.iterdir()}
     done, named = BackedUp(), {}
     copy = origin.open_copy(indexes)
@@ -142,13 +141,13 @@ def _seen_in_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedU
                 done.missing_originals.append(document_id)
     finally:
         copy.close()
-    for path in {*indexes.iterdir()} - files:  # locks, and what else opening makes
+    for path in {*indexes.iterdir()} - files:  # locks and other files of an open store
         delete(path)
     return done, named
 
 
 def _documents(backend: MemoryBackend) -> Iterator[tuple[str, str]]:
-    """Ids of documents that have an original, and its digest."""
+    """Return the ids and digests of documents that have an original."""
     for namespace in backend.namespaces():
         scope, after = Scope(namespace, kinds=("document",), include_archived=True), ""
         while page := backend.list(scope, after=after, limit=_PAGE):
@@ -157,9 +156,9 @@ def _documents(backend: MemoryBackend) -> Iterator[tuple[str, str]]:
 
 
 def _copy_original(originals: Originals, digest: str, uploads: Path) -> bool:
-    """Is the original in the backup now?"""
+    """Copy an original if it is not copied yet. Return False if it is missing or damaged."""
     target = uploads / digest[:2] / f"{digest}.bin"
-    return target.exists() or copied(originals, digest, target) is not None
+    return target.exists() or copy_original(originals, digest, target) is not None
 
 
 def _copy_keys(source: Path, target: Path) -> None:
@@ -176,23 +175,13 @@ def _files(folder: Path) -> Iterator[str]:
     return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def _told(folder: Path, path: str) -> dict[str, Any]:
-    digest, count = hashlib.sha256(), 0
-    with opened(folder, path) as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-            count += len(block)
-    return {"bytes": count, "sha256": digest.hexdigest()}
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
+def _checked_manifest(folder: Path) -> dict[str, Any]:
     try:
-        with opened(folder, MANIFEST) as file:
-            manifest = json.loads((whole(file, _LONGEST_MANIFEST) or b"").decode("utf-8"))
+        manifest = read_manifest(folder, _LONGEST_MANIFEST)
     except FileNotFoundError:
         raise InvalidInput("folder", f"{folder} holds no {MANIFEST}; give a folder that `backup` has written") from None
     except InvalidInput:
-        raise InvalidInput("folder", f"{MANIFEST} is not a plain file") from None
+        raise InvalidInput("folder", f"{MANIFEST} is not a plain file, or too long") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput("folder", f"{MANIFEST} cannot be read ({type(error).__name__})") from None
     if (

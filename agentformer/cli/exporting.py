@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from agentformer.archive.writing import Exported
+from agentformer.archive.export import Exported
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.hints import tell_elsewhere
 from agentformer.cli.output import print_json, say

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
+import re
 import shutil
 import stat
 import threading
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from agentformer.errors import InvalidInput, StoreFull
 
 _NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -92,3 +96,96 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+_PLAIN_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")  # no capitals: some file systems ignore case
+_LONGEST_NAME = 120  # characters of an encoded name; file systems allow 255 with what surrounds it
+
+
+def safe_file_name(text: str) -> str:
+    """Return a file name for any text: plain letters as they are, others as in a URL, a long text by its digest."""
+    data = text.encode("utf-8", "surrogatepass")
+    name = "".join(chr(byte) if byte in _PLAIN_CHARACTERS else f"%{byte:02x}" for byte in data)
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME // 2]}~{hashlib.sha256(data).hexdigest()[:32]}"
+    return name
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path, example: str) -> Iterator[Path]:
+    """Yield a folder to fill, which gets the name `folder` after the block, or is deleted after an error.
+
+    What a killed process left under this name is deleted first. `example` is a folder for the message of an error.
+    Raises `InvalidInput` if the folder exists and is not empty, and `StoreFull`.
+    """
+    folder = _absolute(folder, example)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        if folder.exists():
+            raise InvalidInput("folder", f"{folder} is there already, and not empty; give a new folder")
+        _clear_unfinished_folders(folder)
+        partial.mkdir(parents=True)
+        try:
+            yield partial
+            for path in [path for path in partial.rglob("*") if path.is_dir()]:
+                sync_folder(path)
+            sync_folder(partial)
+            partial.rename(folder)
+            sync_folder(folder.parent)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        raise StoreFull(
+            f"{folder} cannot be written: {error.strerror or error}; free space or choose another"
+        ) from None
+
+
+class HashedFile:
+    """A file that is written once, piece by piece, with its length and SHA-256."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self._bytes += len(data)
+
+    @property
+    def digest(self) -> dict[str, Any]:
+        """The length and the SHA-256, as a manifest holds them."""
+        return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
+
+
+@contextlib.contextmanager
+def hashed_file(path: Path) -> Iterator[HashedFile]:
+    """Yield a new file, which has reached the disk after the block. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as file:
+        yield HashedFile(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _absolute(folder: Path, example: str) -> Path:
+    """Return an absolute path that can be renamed. Raises `InvalidInput`."""
+    try:
+        resolved = folder.resolve()
+        current = Path.cwd()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidInput("folder", f"{str(folder)[:200]!r} cannot be used ({type(error).__name__})") from None
+    if resolved == current or not resolved.name:  # "" is the current folder, too
+        raise InvalidInput("folder", f"{resolved} cannot be replaced; give a new folder, such as {example}")
+    return resolved
+
+
+def _clear_unfinished_folders(folder: Path) -> None:
+    """Delete partial folders of this name whose processes have ended."""
+    pattern = re.compile(rf"\.{re.escape(folder.name)}\.([0-9]+)\.[0-9]+")
+    for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
+        if (match := pattern.fullmatch(path.name)) and not process_exists(int(match[1])):
+            shutil.rmtree(path, ignore_errors=True)

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agentformer.archive.importing import Destination, Imported, import_into
-from agentformer.archive.layout import FORMATS
-from agentformer.archive.reading import read
-from agentformer.archive.writing import Exported, export_to
+from agentformer.archive.export import Exported, export_to
+from agentformer.archive.format import FORMATS
+from agentformer.archive.importer import Destination, Imported, import_into
+from agentformer.archive.reader import read
 from agentformer.memory.core import CoreMemory
 from agentformer.rag.documents import Originals
 from agentformer.testing import make_entry

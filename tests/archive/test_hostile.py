@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentformer.archive import importing, layout
-from agentformer.archive.reading import read
+from agentformer.archive import format as archive_format
+from agentformer.archive import importer
+from agentformer.archive.reader import read
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
@@ -133,7 +134,7 @@ def test_a_damaged_export_is_refused_and_writes_nothing(out: Path, copy: MemoryB
 def test_a_line_without_an_end_is_not_read_into_memory(
     out: Path, copy: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "LONGEST_LINE", 100_000)
+    monkeypatch.setattr(archive_format, "LONGEST_LINE", 100_000)
     with entries_in(out).open("a") as file:
         file.truncate(1 << 26)  # sparse: all of it one line of nothing
     resign_in_pieces(out, "entries/default.jsonl")
@@ -189,15 +190,15 @@ def test_a_batch_that_fails_leaves_no_original_behind(
         af.export_to(tmp_path / "out")
     with connect(index_dir=tmp_path / "j", upload_dir=tmp_path / "v", embedder="hashing") as af:
         intruder = next(read(tmp_path / "out").read([0])).entry
-        fresh = importing._fresh
+        find_missing = importer._missing_entries
 
         def late(backend: MemoryBackend, archive: Any) -> list[int]:
             """Somebody stores one of the ids between the look and the transaction."""
-            found = fresh(backend, archive)
+            found = find_missing(backend, archive)
             backend.store([make_entry("an intruder", id=intruder.id)])
             return found
 
-        monkeypatch.setattr(importing, "_fresh", late)
+        monkeypatch.setattr(importer, "_missing_entries", late)
         with pytest.raises(AgentFormerError, match="already"):
             af.import_from(tmp_path / "out")
         assert af.backend.count(Scope()) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.archive import importing
+from agentformer.archive import importer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.factory import connect
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
@@ -160,7 +160,7 @@ def test_an_export_of_the_first_format_is_read_with_its_histories(tmp_path: Path
 
 def test_neither_way_holds_the_whole_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 MB of pages on disk, a fraction of them in memory."""
-    monkeypatch.setattr(importing, "_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(importer, "_BATCH_BYTES", 1 << 20)
     backend, copy = (faiss(tmp_path / name, HashingEmbedder()) for name in ("store", "copy"))
     for n in range(200):
         backend.store(_document(f"{n}.txt", "harbour " * 12_500))

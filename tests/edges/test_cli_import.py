@@ -112,7 +112,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a field that is none": (lambda out: rewritten(out, '"raw"', '"raw meat"'), "is no field"),
     "a document without its pages": (
         lambda out: rewritten(out, '"pages": 1', '"pages": "one"'),
-        "details of a document",
+        "metadata of a document",
     ),
     "a number that is none": (lambda out: rewritten(out, '"salience": 1.0', '"salience": NaN'), "NaN is no number"),
     "a salience of two": (lambda out: rewritten(out, '"salience": 1.0', '"salience": 2'), "salience"),

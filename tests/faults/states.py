@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentformer.archive.backup import check_backup
-from agentformer.archive.reading import read as read_archive
+from agentformer.archive.reader import read as read_archive
 from agentformer.errors import StoreDamaged
 from agentformer.factory import AgentFormer
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE

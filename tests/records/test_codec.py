@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from agentformer.api.models.memory import Entry
 from agentformer.api.models.requests import MemoryChange, NewMemory
-from agentformer.archive.lines import entry_lines, read_line
+from agentformer.archive.format import entry_lines, read_entry_line
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
@@ -132,7 +132,7 @@ def test_an_entry_is_the_same_in_every_format(entry: MemoryEntry) -> None:
     kept = dataclasses.replace(kept, **dict.fromkeys(("session_id", "parent_id", "pair_id", "superseded_by"), "x"))
     kept = dataclasses.replace(kept, source=None)
     line, former = entry_lines(kept, [kept])
-    assert read_line(line.encode()).entry == kept == read_line(former.encode()).entry
+    assert read_entry_line(line.encode()).entry == kept == read_entry_line(former.encode()).entry
 
 
 @pytest.mark.parametrize("field", ENTRY_FIELDS)

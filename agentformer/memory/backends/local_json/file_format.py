@@ -18,7 +18,6 @@ Fields with their default value are left out; `history` holds former states, old
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from functools import cached_property
@@ -28,12 +27,11 @@ from agentformer.errors import InvalidInput, StoreDamaged
 from agentformer.memory.backends.local_json.search import EntryTerms, analyze, indexed_text
 from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_short_json, parse_entry
+from agentformer.records.files import safe_file_name
 from agentformer.types import MemoryEntry
 
 FORMAT = 1
 SHOWN = 80  # characters of a wrong value in a message
-_LONGEST_NAME = 120  # characters of an encoded namespace; file systems allow 255 for the whole name
-_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")  # no capitals: some file systems ignore case
 
 
 class Record:
@@ -77,12 +75,8 @@ def checked(entry: MemoryEntry) -> MemoryEntry:
 
 
 def file_name(namespace: str) -> str:
-    """Return the file name of a namespace: plain letters as they are, others as in a URL, a long name by its digest."""
-    data = namespace.encode("utf-8", "surrogatepass")
-    name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in data)
-    if len(name) > _LONGEST_NAME:
-        name = f"{name[: _LONGEST_NAME // 2]}~{hashlib.sha256(data).hexdigest()[:32]}"
-    return f"memory-{name}.json"
+    """Return the file name of a namespace."""
+    return f"memory-{safe_file_name(namespace)}.json"
 
 
 def file_text(namespace: str, records: Iterable[Record]) -> str:

@@ -1,0 +1,164 @@
+"""Writes an export: namespaces as they were at one moment, one entry at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentformer.archive.format import (
+    BLOCK,
+    FORMAT,
+    LONGEST_LINE,
+    MANIFEST,
+    entries_path,
+    entry_lines,
+    has_original,
+    original_path,
+    vector_line,
+    vectors_path,
+)
+from agentformer.errors import StoreError
+from agentformer.rag.documents import Originals
+from agentformer.records.files import HashedFile, hashed_file, new_folder
+from agentformer.types import EmbeddingSpace, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
+
+_PAGE = 50  # entries listed at a time; each may have a million characters
+
+
+@dataclass(slots=True)
+class Exported:
+    """Counts of an export."""
+
+    namespaces: dict[str, int] = field(default_factory=dict)  # entries by namespace
+    former: int = 0  # former versions
+    originals: int = 0
+    missing_originals: list[str] = field(default_factory=list)  # ids of documents with a missing or damaged original
+    vectors: int = 0
+
+
+def export_to(
+    folder: Path,
+    backend: MemoryBackend,
+    originals: Originals,
+    namespaces: Sequence[str] | None,
+    *,
+    vectors: bool = False,
+) -> Exported:
+    """Write namespaces, or all of them, into a new folder.
+
+    Raises `InvalidInput` for a folder that is not new, `StoreFull`, and `StoreDamaged` for entries that cannot be read;
+    then there is no folder.
+    """
+    with new_folder(folder, "backup/monday") as partial, backend.snapshot() as snapshot:
+        writer = _Writer(partial, snapshot, originals)
+        names = sorted(set(snapshot.namespaces() if namespaces is None else namespaces))
+        writer.write_originals(names)
+        for namespace in names:
+            writer.write_entries(namespace)
+        if vectors:
+            writer.write_vectors(names)
+        writer.write_manifest()
+    return writer.done
+
+
+def copy_original(originals: Originals, digest: str, target: Path) -> dict[str, Any] | None:
+    """Copy an original into a new file. Return its length and SHA-256, or None if it is missing or damaged.
+
+    Raises `OSError` if the target cannot be written.
+    """
+    try:
+        source = originals.path(digest).open("rb")
+    except OSError:
+        return None
+    with source, hashed_file(target) as file:
+        while block := source.read(BLOCK):
+            file.write(block)
+    if file.digest["sha256"] != digest:
+        target.unlink()
+        return None
+    return file.digest
+
+
+class _Writer:
+    def __init__(self, folder: Path, snapshot: MemorySnapshot, originals: Originals) -> None:
+        self._folder = folder
+        self._snapshot = snapshot
+        self._originals = originals
+        self._files: dict[str, dict[str, Any]] = {}
+        self._spaces: dict[str, dict[str, Any]] = {}
+        self.done = Exported()
+
+    def write_originals(self, namespaces: Sequence[str]) -> None:
+        """Copy originals first: a removed document loses its original although the snapshot still shows it."""
+        for entry in self._entries(namespaces, kinds=("document",)):
+            path = original_path(entry.metadata["sha256"]) if has_original(entry) else ""
+            if not path or path in self._files:
+                continue
+            if digest := copy_original(self._originals, entry.metadata["sha256"], self._folder / path):
+                self._files[path] = digest
+                self.done.originals += 1
+            else:
+                self.done.missing_originals.append(entry.id)
+
+    def write_entries(self, namespace: str) -> None:
+        path, count = entries_path(namespace), 0
+        with hashed_file(self._folder / path) as file:
+            for entry in self._entries([namespace]):
+                history = self._snapshot.history(entry.id)
+                for line in entry_lines(entry, history):
+                    _write_line(file, entry, line)
+                count += 1
+                self.done.former += len(history)
+        self._files[path] = file.digest
+        self.done.namespaces[namespace] = count
+
+    def write_vectors(self, namespaces: Sequence[str]) -> None:
+        files: dict[EmbeddingSpace, HashedFile] = {}
+        counts: dict[EmbeddingSpace, int] = {}
+        with ExitStack() as stack:
+            for stored in self._snapshot.vectors(namespaces):
+                if stored.space not in files:
+                    path = self._folder / vectors_path(stored.space)
+                    files[stored.space] = stack.enter_context(hashed_file(path))
+                files[stored.space].write(vector_line(stored).encode())
+                counts[stored.space] = counts.get(stored.space, 0) + 1
+        for space, file in files.items():
+            self._files[vectors_path(space)] = file.digest
+            self._spaces[vectors_path(space)] = {"space": dataclasses.asdict(space), "count": counts[space]}
+        self.done.vectors = sum(counts.values())
+
+    def write_manifest(self) -> None:
+        manifest = {
+            "format": FORMAT,
+            "namespaces": self.done.namespaces,
+            "files": self._files,
+            "missing_originals": sorted(self.done.missing_originals),
+            "vectors": self._spaces,
+        }
+        write_manifest(self._folder, manifest)
+
+    def _entries(self, namespaces: Sequence[str], kinds: tuple[str, ...] = ()) -> Iterator[MemoryEntry]:
+        for namespace in namespaces:
+            scope, after = Scope(namespace, kinds=kinds, include_archived=True), ""
+            while page := self._snapshot.list(scope, after=after, limit=_PAGE):
+                yield from page
+                after = page[-1].id
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest of an export or a backup. Raises `OSError`."""
+    text = json.dumps(manifest, ensure_ascii=False, indent=1, sort_keys=True)
+    with hashed_file(folder / MANIFEST) as file:
+        file.write(f"{text}\n".encode())
+
+
+def _write_line(file: HashedFile, entry: MemoryEntry, line: str) -> None:
+    data = line.encode()
+    if len(data) > LONGEST_LINE:
+        raise StoreError(f"entry {entry.id} takes {len(data)} bytes, over the {LONGEST_LINE} of an export's line")
+    file.write(data)

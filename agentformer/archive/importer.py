@@ -1,0 +1,169 @@
+"""Imports an export: nothing is written if any part is damaged or conflicts with the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentformer.archive.reader import Archive, ArchivedEntry, block_key
+from agentformer.errors import Conflict, InvalidInput
+from agentformer.memory.core import CoreMemory
+from agentformer.rag.documents import Originals
+from agentformer.records.entry_json import COUNTS, entry_to_json
+from agentformer.types import MemoryBackend, MemoryEntry, Scope
+
+# Limits of one transaction. A document or a summary with all that belongs to it is never split.
+_BATCH = 500  # entries
+_BATCH_BYTES = 16 << 20  # of their lines, so that long entries do not fill the memory
+_BLOCKS = 10_000  # core blocks of a namespace
+_LISTED = 10  # conflicts in a message
+
+
+@dataclass(slots=True)
+class Imported:
+    """Counts of an import."""
+
+    entries: int = 0
+    there_already: int = 0
+    former: int = 0  # former versions
+    vectors: int = 0  # kept vectors, whose texts are not embedded again
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The memory that an export goes to."""
+
+    backend: MemoryBackend
+    originals: Originals
+    core: CoreMemory
+    released: Callable[[Iterable[str]], None]  # deletes originals that no document has
+
+
+def import_into(
+    destination: Destination, archive: Archive, progress: Callable[[int, int], None] | None = None
+) -> Imported:
+    """Store the entries that are missing, in their order. Each batch is one transaction.
+
+    After an interruption another call continues. Raises `Conflict` if an entry, a document or a core block exists and
+    differs, and `InvalidInput` for entries that do not fit this memory; then nothing was stored.
+    """
+    backend = destination.backend
+    missing = _missing_entries(backend, archive)
+    _check_references(backend, archive, missing)
+    _check_documents(backend, archive, missing)
+    _check_blocks(destination, archive, missing)
+    done = Imported(there_already=len(archive) - len(missing))
+    if missing and archive.vectors:
+        done.vectors = backend.keep_vectors(archive.all_vectors())
+    for batch in _batches(archive, missing):
+        entries = list(archive.read(batch))
+        _store(destination, archive, entries)
+        done.entries += len(entries)
+        done.former += sum(len(archived.history) for archived in entries)
+        if progress:
+            progress(done.entries, len(missing))
+    return done
+
+
+def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
+    """Return the numbers of entries that the memory does not have. Raises `Conflict` if it has a different one."""
+    if not backend.namespaces():
+        return list(range(len(archive)))
+    missing: list[int] = []
+    different: list[str] = []
+    for start in range(0, len(archive), _BATCH):
+        numbers = range(start, min(start + _BATCH, len(archive)))
+        stored = {entry.id: entry for entry in backend.get([archive.ids[number] for number in numbers])}
+        missing += [number for number in numbers if archive.ids[number] not in stored]
+        for entry, _ in archive.read(number for number in numbers if archive.ids[number] in stored):
+            if _without_counts(stored[entry.id]) != _without_counts(entry):
+                different.append(entry.id)
+    if different:
+        more = f" and {len(different) - _LISTED} more" if len(different) > _LISTED else ""
+        raise Conflict(
+            f"nothing was imported: {len(different)} entries are there already, and differ: "
+            f"{', '.join(different[:_LISTED])}{more}; import into another --index-dir, or forget those first"
+        )
+    return missing
+
+
+def _without_counts(entry: MemoryEntry) -> Mapping[str, Any]:
+    """Return the fields of an entry except the counts of its use."""
+    return {name: value for name, value in entry_to_json(entry).items() if name not in (*COUNTS, "last_accessed")}
+
+
+def _check_references(backend: MemoryBackend, archive: Archive, missing: Sequence[int]) -> None:
+    """Raise `InvalidInput` if a new entry refers to a stored entry of another namespace."""
+    new = {archive.ids[number] for number in missing}
+    references = [reference for reference in archive.outside_references if reference.entry_id in new]
+    for start in range(0, len(references), _BATCH):
+        group = references[start : start + _BATCH]
+        namespaces = {entry.id: entry.namespace for entry in backend.get([reference.target for reference in group])}
+        for reference in group:
+            if namespaces.get(reference.target, reference.namespace) != reference.namespace:
+                raise InvalidInput("folder", f"nothing was imported: {reference.problem}")
+
+
+def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence[int]) -> None:
+    """Raise `Conflict` if the memory has a document of the same name or bytes under another id."""
+    new = set(missing)
+    for entry, _ in archive.read(number for number in archive.documents if number in new):
+        for name in ("name", "sha256"):
+            scope = Scope(entry.namespace, kinds=("document",), metadata={name: entry.metadata[name]})
+            if documents := backend.list(scope, limit=1):
+                raise Conflict(
+                    f"nothing was imported: {entry.content[:200]!r} is in namespace {entry.namespace} already, as "
+                    f"document {documents[0].id}; remove that first: agentformer remove {documents[0].id}"
+                )
+
+
+def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[int]) -> None:
+    """Raise `InvalidInput` for a core block over the limit, and `Conflict` if its name is taken."""
+    new = set(missing)
+    taken: dict[str, dict[tuple[str, ...] | None, str]] = {}  # by namespace and block
+    for entry, _ in archive.read(number for number in archive.blocks if number in new):
+        try:
+            destination.core.check(entry.title or "(untitled)", entry.content)
+        except InvalidInput as error:
+            raise InvalidInput("folder", f"nothing was imported: {entry.id}: {error}") from None
+        if entry.namespace not in taken:
+            blocks = destination.backend.list(Scope(entry.namespace, tiers=("core",)), limit=_BLOCKS)
+            taken[entry.namespace] = {block_key(block): block.id for block in blocks}
+        key = block_key(entry)
+        if key and key in taken[entry.namespace]:
+            stored = taken[entry.namespace][key]
+            raise Conflict(
+                f"nothing was imported: there is a core block {entry.title[:80]!r} in namespace "
+                f"{entry.namespace[:80]} already, as {stored}; forget that first: agentformer forget {stored}"
+            )
+
+
+def _batches(archive: Archive, missing: Sequence[int]) -> Iterator[list[int]]:
+    """Return entries in batches of one transaction each. Entries that belong together are in one batch, so that an
+    interruption leaves no half of a document or a summary."""
+    batch: list[int] = []
+    size = 0
+    for group in archive.groups(missing):
+        batch += group
+        size += sum(map(archive.size, group))
+        if len(batch) >= _BATCH or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _store(destination: Destination, archive: Archive, batch: Sequence[ArchivedEntry]) -> None:
+    """Store one batch and the originals of its documents."""
+    digests = {entry.metadata["sha256"] for entry, _ in batch if entry.kind == "document"} & archive.originals
+    try:
+        for digest in digests:
+            destination.originals.put(archive.original(digest))
+        former = {entry.id: history for entry, history in batch if history}
+        destination.backend.store([entry for entry, _ in batch], former=former)
+        for digest in digests:
+            destination.originals.put_locked(archive.original(digest))  # a concurrent removal may have deleted it
+    except BaseException:
+        destination.released(digests)
+        raise

@@ -1,0 +1,336 @@
+"""Reads an export. Everything is checked before anything is imported, and memory holds only the place of each entry.
+
+For each entry an id, some numbers and a hash of its lines are kept. An import reads the lines again and compares them
+with the hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from agentformer.archive.format import (
+    ENTRIES,
+    FORMATS,
+    MANIFEST,
+    ORIGINAL,
+    VECTORS,
+    VectorFile,
+    damaged,
+    digest_of,
+    has_original,
+    open_plain,
+    original_path,
+    read_entry_line,
+    read_lines,
+    read_manifest,
+    read_vector_file,
+    read_vectors,
+)
+from agentformer.errors import InvalidInput
+from agentformer.records.history import history_problem
+from agentformer.types import MemoryEntry, StoredVector
+
+_LONGEST_MANIFEST = 64 << 20  # bytes
+_HASH_BYTES = 8
+
+
+class ArchivedEntry(NamedTuple):
+    """An entry of an export with its former versions, oldest first."""
+
+    entry: MemoryEntry
+    history: tuple[MemoryEntry, ...]
+
+
+class Reference(NamedTuple):
+    """A field of an entry that names another entry."""
+
+    entry_id: str
+    namespace: str
+    field: str
+    target: str
+
+    @property
+    def problem(self) -> str:
+        """The message for a target in another namespace."""
+        return f"{self.field} of {self.entry_id} is {self.target}, which is of another namespace"
+
+
+class Archive:
+    """An export that was read and found whole."""
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.ids: list[str] = []
+        self.blocks: list[int] = []  # numbers of core blocks
+        self.documents: list[int] = []  # numbers of documents
+        self.vectors: list[VectorFile] = []
+        self.outside_references: list[Reference] = []  # to entries that are not in the export
+        self.originals = frozenset(match[2] for path in manifest["files"] if (match := ORIGINAL.fullmatch(path)))
+        self._paths = [path for path in manifest["files"] if ENTRIES.fullmatch(path)]
+        self._missing = set(manifest["missing_originals"])
+        # Of each entry: the number of its file, and the offset, length and hash of its lines.
+        self._files = array("L")
+        self._offsets = array("Q")
+        self._lengths = array("Q")
+        self._hashes = array("Q")
+        self._groups = array("Q")  # entries that belong together have one number
+        self._group_numbers: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def size(self, number: int) -> int:
+        """Return the bytes of an entry's lines."""
+        return self._lengths[number]
+
+    def groups(self, numbers: Iterable[int]) -> list[list[int]]:
+        """Return these entries in groups: a document with its pages and chunks, a summary with its originals."""
+        groups: dict[int, list[int]] = {}
+        for number in numbers:
+            groups.setdefault(self._groups[number], []).append(number)
+        return list(groups.values())
+
+    def read(self, numbers: Iterable[int]) -> Iterator[ArchivedEntry]:
+        """Return the entries of these numbers. Raises `InvalidInput` if a file was changed meanwhile."""
+        files: dict[int, BinaryIO] = {}
+        with ExitStack() as stack:
+            for number in numbers:
+                which = self._files[number]
+                if which not in files:
+                    files[which] = stack.enter_context(open_plain(self.folder, self._paths[which]))
+                files[which].seek(self._offsets[number])
+                data = files[which].read(self._lengths[number])
+                if _hash(data) != self._hashes[number]:
+                    raise InvalidInput(
+                        "folder", f"{self._paths[which]} was changed while it was imported; import again"
+                    )
+                first, *former = map(read_entry_line, filter(None, data.split(b"\n")))
+                yield ArchivedEntry(first.entry, (*first.history, *(line.entry for line in former)))
+
+    def original(self, digest: str) -> bytes:
+        """Return an original file. Raises `InvalidInput` if it was changed meanwhile."""
+        with open_plain(self.folder, original_path(digest)) as file:
+            data = file.read()
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise InvalidInput("folder", f"the original {digest[:12]} was changed while it was imported; import again")
+        return data
+
+    def all_vectors(self) -> Iterator[StoredVector]:
+        """Return the vectors of all files."""
+        for file in self.vectors:
+            yield from read_vectors(self.folder, file)
+
+    def index_entries(self) -> None:
+        """Read and check all entries once, and keep where they are. Raises `InvalidInput`."""
+        relations = _Relations()
+        for which, path in enumerate(self._paths):
+            for lines in _read_entries(self.folder, path):
+                if problem := relations.add(lines.entry) or self._original_problem(lines.entry):
+                    raise damaged(f"{path}, line {lines.number}: {problem}")
+                self._add(which, lines)
+        if problem := relations.finish():
+            raise damaged(problem)
+        self.outside_references = relations.outside_references()
+
+    def _add(self, which: int, lines: _EntryLines) -> None:
+        entry, data = lines.entry, b"".join(lines.lines)
+        if entry.tier == "core":
+            self.blocks.append(len(self.ids))
+        if entry.kind == "document":
+            self.documents.append(len(self.ids))
+        group = entry.source.document_id if entry.source else entry.archived_by or entry.parent_id or entry.id
+        self.ids.append(entry.id)
+        self._files.append(which)
+        self._offsets.append(lines.offset)
+        self._lengths.append(len(data))
+        self._hashes.append(_hash(data))
+        self._groups.append(self._group_numbers.setdefault(group, len(self._group_numbers)))
+
+    def _original_problem(self, entry: MemoryEntry) -> str:
+        if not has_original(entry) or entry.metadata["sha256"] in self.originals or entry.id in self._missing:
+            return ""
+        return f"the original of {entry.content[:200]!r} is missing"
+
+
+def read(folder: Path) -> Archive:
+    """Return an export with every checksum and every value checked. Raises `InvalidInput` with the damage."""
+    manifest = _checked_manifest(folder)
+    for path, digest in manifest["files"].items():
+        _check_file(folder, path, digest)
+    archive = Archive(folder, manifest)
+    archive.index_entries()
+    described = manifest.get("vectors", {})
+    paths = {path for path in manifest["files"] if VECTORS.fullmatch(path)}
+    if not isinstance(described, dict) or {*described} != paths:
+        raise damaged(f"{MANIFEST} does not describe the vectors")
+    for path, values in described.items():
+        try:
+            archive.vectors.append(read_vector_file(path, values))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise damaged(f"{MANIFEST}, {path}: {str(error)[:200]}") from None
+    for _ in archive.all_vectors():
+        pass  # reading checks each vector
+    return archive
+
+
+class _EntryLines:
+    """The lines of one entry: the number and the offset of the first line, the entry and its history."""
+
+    def __init__(self, number: int, offset: int, line: bytes, entry: MemoryEntry, history: Iterable[MemoryEntry]):
+        self.number, self.offset, self.lines = number, offset, [line]
+        self.entry, self.history = entry, [*history]
+
+    def check_history(self, path: str) -> None:
+        if problem := history_problem(self.entry.id, self.entry.version, self.history):
+            raise damaged(f"{path}, line {self.number}: {problem}")
+
+
+def _read_entries(folder: Path, path: str) -> Iterator[_EntryLines]:
+    """Return the entries of a file with their lines. Raises `InvalidInput`."""
+    offset = 0
+    current: _EntryLines | None = None
+    for number, line in enumerate(read_lines(folder, path), 1):
+        try:
+            parsed = read_entry_line(line)
+            if parsed.is_former and current is None:
+                raise ValueError("a former version is of no entry")
+        except (ValueError, KeyError, RecursionError) as error:
+            raise damaged(f"{path}, line {number}: {str(error)[:200]}") from None
+        if parsed.is_former and current is not None:
+            current.history.append(parsed.entry)
+            current.lines.append(line)
+        else:
+            if current is not None:
+                current.check_history(path)
+                yield current
+            current = _EntryLines(number, offset, line, parsed.entry, parsed.history)
+        offset += len(line)
+    if current is not None:
+        current.check_history(path)
+        yield current
+
+
+def _check_file(folder: Path, path: str, expected: Any) -> None:
+    if not (ENTRIES.fullmatch(path) or ORIGINAL.fullmatch(path) or VECTORS.fullmatch(path)):
+        raise damaged(f"{path[:200]!r} is no file of an export")
+    try:
+        digest = digest_of(folder, path)["sha256"]
+    except OSError as error:
+        raise damaged(f"{path} cannot be read: {error.strerror or error}") from None
+    if not isinstance(expected, dict) or digest != expected.get("sha256"):
+        raise damaged(f"{path} is not as it was exported (its checksum differs)")
+    if (original := ORIGINAL.fullmatch(path)) and original[2] != digest:
+        raise damaged(f"{path} does not hold what its name says")
+
+
+def _checked_manifest(folder: Path) -> Mapping[str, Any]:
+    try:
+        manifest = read_manifest(folder, _LONGEST_MANIFEST)
+    except InvalidInput:
+        raise
+    except FileNotFoundError:
+        raise InvalidInput(
+            "folder", f"{folder} holds no {MANIFEST}; give a folder that `export --to` has written"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(f"{MANIFEST} cannot be read ({type(error).__name__})") from None
+    if not isinstance(manifest, dict) or manifest.get("format") not in FORMATS:
+        known = " or ".join(FORMATS)
+        raise InvalidInput(
+            "folder", f"{MANIFEST} is not of the format {known}; import it with the version that wrote it"
+        )
+    missing = manifest.get("missing_originals")
+    if not isinstance(manifest.get("files"), dict) or not isinstance(missing, list):
+        raise damaged(f"{MANIFEST} does not list the files")
+    if not all(isinstance(entry_id, str) for entry_id in missing):
+        raise damaged(f"{MANIFEST} does not list the missing originals by id")
+    return manifest
+
+
+def _hash(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=_HASH_BYTES).digest(), "little")
+
+
+class _Relations:
+    """Checks entries against each other while they are read. Problems are messages; "" is none."""
+
+    def __init__(self) -> None:
+        self._namespaces: dict[str, str] = {}  # by id
+        self._documents: set[str] = set()
+        self._unique: dict[tuple[str, ...], str] = {}
+        self._open: list[Reference] = []  # to entries that did not come yet
+        self._parts: list[tuple[str, str, str]] = []  # id, kind and document of parts before their document
+
+    def add(self, entry: MemoryEntry) -> str:
+        """Return the problem of this entry with those before it."""
+        if entry.id in self._namespaces:
+            return f"has the id {entry.id} twice"
+        self._namespaces[entry.id] = entry.namespace
+        if entry.kind == "document":
+            self._documents.add(entry.id)
+        for field, target in _references(entry):
+            reference = Reference(entry.id, entry.namespace, field, target)
+            if target not in self._namespaces:
+                self._open.append(reference)
+            elif self._namespaces[target] != entry.namespace:
+                return reference.problem
+        if entry.kind in ("page", "chunk") and (problem := self._part_problem(entry)):
+            return problem
+        for key in _unique_keys(entry):
+            if self._unique.setdefault(key, entry.id) != entry.id:
+                return f"{self._unique[key]} and {entry.id} have one {key[0]} in namespace {entry.namespace[:80]}"
+        return ""
+
+    def finish(self) -> str:
+        """Return the problem that shows only after the last entry."""
+        for reference in self._open:
+            if self._namespaces.get(reference.target, reference.namespace) != reference.namespace:
+                return reference.problem
+        for entry_id, kind, document in self._parts:
+            if document not in self._documents:
+                return f"the {kind} {entry_id} belongs to no document of the export"
+        return ""
+
+    def outside_references(self) -> list[Reference]:
+        """Return references to entries that are not in the export."""
+        return [reference for reference in self._open if reference.target not in self._namespaces]
+
+    def _part_problem(self, entry: MemoryEntry) -> str:
+        document = entry.source.document_id if entry.source else ""
+        if entry.parent_id != document:
+            return f"the {entry.kind} {entry.id} belongs to no document of the export"
+        if document not in self._documents:
+            self._parts.append((entry.id, entry.kind, document))
+        return ""
+
+
+def block_key(entry: MemoryEntry) -> tuple[str, ...] | None:
+    """Return what is unique to a live core block: its owner and name; None for other entries."""
+    if entry.tier != "core" or not entry.title or entry.archived_at is not None or entry.superseded_by is not None:
+        return None
+    return "block", entry.namespace, repr(entry.agent_id), repr(entry.user_id), entry.title
+
+
+def _references(entry: MemoryEntry) -> Iterator[tuple[str, str]]:
+    """Return the references of an entry: field and id."""
+    for link in entry.derived_from:
+        yield "derived_from", link.id
+    if entry.source:
+        yield "source.document_id", entry.source.document_id
+    for name in ("parent_id", "pair_id", "superseded_by", "archived_by"):
+        if target := getattr(entry, name):
+            yield name, target
+
+
+def _unique_keys(entry: MemoryEntry) -> Iterator[tuple[str, ...]]:
+    if block := block_key(entry):
+        yield block
+    if entry.kind == "document":
+        yield "document name", entry.namespace, entry.content
+        if entry.metadata["status"] == "ready":  # unreadable files may be stored under two names
+            yield "original", entry.namespace, entry.metadata["sha256"]
