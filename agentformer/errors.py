@@ -1,51 +1,51 @@
-"""The error tree: one root, so that a caller can catch everything this package raises on purpose.
+"""The error tree. All errors that this package raises on purpose have one root.
 
     AgentFormerError
-    ├── InvalidInput            the caller's argument is wrong; `field` names it          (also ValueError)
+    ├── InvalidInput            an argument is wrong; `field` names it                    (also ValueError)
     ├── NotFound                no such entry, document or backend                        (also LookupError)
-    ├── Conflict                somebody changed it meanwhile; read again and repeat
-    ├── AccessError             who asks may not
-    │   ├── Unauthenticated     no key came, or one that is not valid
-    │   └── Forbidden           the key lacks the right, does not reach the namespace, or the tool is switched off
+    ├── Conflict                another call changed the entry; read it again and repeat
+    ├── AccessError             the caller lacks a right
+    │   ├── Unauthenticated     the key is missing or not valid
+    │   └── Forbidden           the key lacks the right or the namespace, or the tool is switched off
     ├── LimitExceeded           a limit of this installation; `limit` names it
     │   ├── TooLarge            send less
-    │   └── Busy                send it again later; `retry_after` says when
-    ├── MissingExtra            an optional package is absent or broken; `extra` names it (also ImportError)
+    │   └── Busy                send it again after `retry_after` seconds
+    ├── MissingExtra            an optional package is missing or broken; `extra` names it (also ImportError)
     ├── DocumentError           a file could not become text; nothing of it was stored
     │   ├── EmptyDocument       no bytes, or no pages
-    │   ├── UnsupportedFormat   not a type that a reader knows
+    │   ├── UnsupportedFormat   no reader supports this type
     │   ├── CorruptDocument     the file is damaged
-    │   ├── EncryptedDocument   a password is needed, or the one given is wrong
+    │   ├── EncryptedDocument   a password is missing or wrong
     │   └── DocumentTooLarge    over a limit of size, pages, time or memory
     ├── EmbedderError
     │   ├── EmbedderUnavailable the model or its server cannot be reached now; texts stay pending
-    │   ├── TextTooLong         a text does not fit the model; nothing is ever cut silently
+    │   ├── TextTooLong         a text does not fit the model; nothing is cut silently
     │   └── SpaceMismatch       the store holds vectors of another embedding space
     ├── LanguageModelError
     │   ├── LanguageModelUnavailable  no server answers now
     │   ├── PromptTooLong       the conversation does not fit the model
-    │   └── InvalidReply        what the model said cannot be used, such as no valid JSON
-    ├── RerankerUnavailable     the reranker cannot be used now; results keep the order that they had
+    │   └── InvalidReply        the reply cannot be used, for example because it is not valid JSON
+    ├── RerankerUnavailable     the reranker cannot be used now; results keep their order
     └── StoreError              the records could not be read or written
         ├── StoreFull           the disk is full or the folder cannot be written
-        └── StoreDamaged        the system of record is unreadable; nothing was changed
+        └── StoreDamaged        the records are damaged; nothing was changed
 
-Messages say what is wrong and what to do. Only edges (command line, HTTP, tools) translate errors.
+Messages say what is wrong and what to do. Only the edges (command line, HTTP, tools) translate errors.
 """
 
 from __future__ import annotations
 
 
 class AgentFormerError(Exception):
-    """Root of every error that this package raises on purpose. Each can be copied and pickled, also those that are made
-    from other arguments than their message: one that cannot would break the process pool that it is raised in."""
+    """Root of every error that this package raises on purpose. Each can be copied and pickled, whatever arguments its
+    constructor takes: an error that cannot would break a process pool."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_again, (type(self), self.args), {**vars(self)})
+        return (_rebuild, (type(self), self.args), {**vars(self)})
 
 
-def _again(kind: type[AgentFormerError], args: tuple[object, ...]) -> AgentFormerError:
-    """An error with the message that another one has."""
+def _rebuild(kind: type[AgentFormerError], args: tuple[object, ...]) -> AgentFormerError:
+    """Return an error with this message without calling its constructor."""
     error = kind.__new__(kind, *args)
     super(AgentFormerError, error).__init__(*args)
     return error
@@ -60,27 +60,27 @@ class InvalidInput(AgentFormerError, ValueError):
 
 
 class NotFound(AgentFormerError, LookupError):
-    """No such thing in the given scope."""
+    """Nothing with this name or id exists in the given scope."""
 
 
 class Conflict(AgentFormerError):
-    """The entry was changed by somebody else since it was read."""
+    """Another call has changed the entry since it was read."""
 
 
 class AccessError(AgentFormerError):
-    """Who asks may not do this."""
+    """The caller lacks a right."""
 
 
 class Unauthenticated(AccessError):
-    """No key came, or one that is not valid."""
+    """The key is missing or not valid."""
 
 
 class Forbidden(AccessError):
-    """The key lacks the right, does not reach the namespace, or the tool is switched off for it."""
+    """The key lacks the right or the namespace, or the tool is switched off for it."""
 
 
 class LimitExceeded(AgentFormerError):
-    """A limit of this installation stands in the way. `limit` is the name of its setting."""
+    """A limit of this installation is exceeded. `limit` is the name of its setting."""
 
     def __init__(self, limit: str, message: str) -> None:
         super().__init__(f"{limit}: {message}")
@@ -88,11 +88,11 @@ class LimitExceeded(AgentFormerError):
 
 
 class TooLarge(LimitExceeded):
-    """What was sent is over a limit."""
+    """A request is over a limit."""
 
 
 class Busy(LimitExceeded):
-    """Too much is under way now. `retry_after` is in seconds."""
+    """Too many requests are under way. `retry_after` is in seconds."""
 
     def __init__(self, limit: str, message: str, retry_after: int = 1) -> None:
         super().__init__(limit, message)
@@ -100,16 +100,15 @@ class Busy(LimitExceeded):
 
 
 class MissingExtra(AgentFormerError, ImportError):
-    """An optional dependency is not installed, or it is and cannot be imported, which `error` says. `extra` names what
-    to install."""
+    """An optional dependency is not installed, or its import fails with `error`. `extra` is the extra to install."""
 
     def __init__(self, extra: str, what: str, error: ImportError | None = None) -> None:
         if error is None or isinstance(error, ModuleNotFoundError):
-            message = f"{what} needs an optional part: pip install 'agentformer[{extra}]'"
+            message = f"{what} needs an optional package: pip install 'agentformer[{extra}]'"
         else:
             reason = " ".join(str(error).split())[:200]
             message = (
-                f"{what} needs an optional part that is installed and cannot be imported ({reason}): "
+                f"{what} needs an optional package that is installed but cannot be imported ({reason}): "
                 f"pip install --force-reinstall 'agentformer[{extra}]'"
             )
         super().__init__(message)
@@ -125,19 +124,19 @@ class EmptyDocument(DocumentError):
 
 
 class UnsupportedFormat(DocumentError):
-    """No reader knows this type of content."""
+    """No reader supports this type of content."""
 
 
 class CorruptDocument(DocumentError):
-    """The file is damaged beyond what the readers can recover."""
+    """The file is too damaged for the readers."""
 
 
 class EncryptedDocument(DocumentError):
-    """The file needs a password, or the one given is wrong."""
+    """The file needs a password, or the given password is wrong."""
 
 
 class DocumentTooLarge(DocumentError):
-    """The file exceeds a limit (size, pages, time or memory); the message names the limit."""
+    """The file exceeds a limit (size, pages, time or memory). The message names the limit."""
 
 
 class EmbedderError(AgentFormerError):
@@ -145,7 +144,7 @@ class EmbedderError(AgentFormerError):
 
 
 class EmbedderUnavailable(EmbedderError):
-    """The model or its server cannot be used now; what was to be embedded stays pending."""
+    """The model or its server cannot be used now. Texts stay pending."""
 
 
 class TextTooLong(EmbedderError):
@@ -153,11 +152,11 @@ class TextTooLong(EmbedderError):
 
 
 class SpaceMismatch(EmbedderError):
-    """The vectors of the store and those of the embedder cannot be compared."""
+    """The vectors of the store and of the embedder cannot be compared."""
 
 
 class LanguageModelError(AgentFormerError):
-    """A language model refused or answered nonsense."""
+    """A language model refused, or its reply cannot be used."""
 
 
 class LanguageModelUnavailable(LanguageModelError):
@@ -169,11 +168,11 @@ class PromptTooLong(LanguageModelError):
 
 
 class InvalidReply(LanguageModelError):
-    """The model answered, but not with what was asked for."""
+    """The reply of the model does not fit the request."""
 
 
 class RerankerUnavailable(AgentFormerError):
-    """The reranker cannot be used now; a search goes on without it."""
+    """The reranker cannot be used now. A search goes on without it."""
 
 
 class StoreError(AgentFormerError):
@@ -185,4 +184,4 @@ class StoreFull(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """The system of record is unreadable."""
+    """The records are damaged. Nothing was changed."""

@@ -66,8 +66,8 @@ class KeyStore:
 
     @property
     def ever_made(self) -> bool:
-        """Whether a key was ever made. From then on requests need one: the server stays closed after the last key is
-        revoked, and after the file is deleted while a process that has read it runs."""
+        """True after the first key was made. From then on requests need one: the server stays closed after the last
+        key is revoked, and after the file is deleted while a process that has read it runs."""
         return self._keys() is not None
 
     def all(self) -> Keys:

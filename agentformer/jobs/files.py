@@ -72,6 +72,7 @@ class JobFiles:
         return (self._folder / job_id / str(number)).open("rb")
 
     def password(self, job_id: str) -> str | None:
+        """Return the password of the uploaded files, if one was given."""
         try:
             return (self._folder / job_id / _PASSWORD).read_text(encoding="utf-8")
         except FileNotFoundError:

@@ -86,6 +86,7 @@ class Job:
         }
 
     def progress(self) -> dict[str, int]:
+        """Return the numbers of finished and of all files and windows."""
         return {
             "files_done": len(self.documents),
             "files": len(self.task.names),

@@ -1,5 +1,5 @@
-"""The SQLite system of record: what is remembered, what is still to be embedded, and what has changed.
+"""The SQLite system of record: entries with their history, embedding spaces and vectors, and the change feed.
 
-`database` opens and transacts; the other modules are functions over an open connection, so that a caller
-can put several of them into one transaction.
+`database` opens the file and its transactions. The other modules are functions over an open connection, so that a
+caller can combine several of them in one transaction.
 """

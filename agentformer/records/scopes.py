@@ -74,18 +74,17 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
     among("category", scope.categories)
     for column in _EQUAL:
         equal(column, getattr(scope, column), or_null=scope.or_nobody and column in OWNERS)
-    if scope.occurred_from is not None:
-        parts.append("occurred_at >= ?")
-        values.append(to_micros(scope.occurred_from))
-    if scope.occurred_to is not None:
-        parts.append("occurred_at < ?")
-        values.append(to_micros(scope.occurred_to))
-    for condition, more in (*_metadata_conditions(scope), *_salience_conditions(scope)):
+    for condition, more in (*_time_conditions(scope), *_metadata_conditions(scope), *_salience_conditions(scope)):
         parts.append(condition)
         values += more
     if not scope.include_archived:
         parts.append("archived_at IS NULL AND superseded_by IS NULL")
     return " AND ".join(parts), values
+
+
+def _time_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
+    bounds = (("occurred_at >= ?", scope.occurred_from), ("occurred_at < ?", scope.occurred_to))
+    return [(condition, [to_micros(bound)]) for condition, bound in bounds if bound is not None]
 
 
 def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:

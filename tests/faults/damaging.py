@@ -28,9 +28,9 @@ from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemory
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.codec import COUNTED
 from agentformer.records.entry_json import entry_from_json, entry_to_json
-from agentformer.records.integrity import verify as checksums
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
+from tests.records import damaged_rows
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NAMESPACES = ("default", "other")
@@ -289,13 +289,7 @@ def found_by_looking(path: Path) -> str:
             return str(told[0])
         if connection.execute("PRAGMA foreign_key_check").fetchone():
             return "a row refers to one that is not there"
-        for look in (
-            checksums.damaged_entries,
-            checksums.damaged_history,
-            checksums.damaged_vectors,
-            checksums.damaged_windows,
-            checksums.damaged_metadata,
-        ):
+        for look in damaged_rows.ALL:
             for found in look(connection):
                 return str(found)
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -23,10 +23,10 @@ from agentformer.records.codec import CHECKED, COLUMNS, COUNTED, now, to_row
 from agentformer.records.database import Database
 from agentformer.records.history import versions_of
 from agentformer.records.integrity import checksums as crc
-from agentformer.records.integrity import verify as checksums
-from agentformer.records.integrity.verify import DamagedRow
+from agentformer.records.integrity.verify import DamagedRow, readable_rows
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
+from tests.records import damaged_rows
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -112,7 +112,7 @@ def test_a_changed_value_is_never_answered_from(database: Database, column: str)
     with pytest.raises(StoreDamaged, match="agentformer doctor --repair"), database.reading() as connection:
         records.by_num(connection, [num])
     with database.reading() as connection:
-        (found,) = checksums.damaged_entries(connection)
+        (found,) = damaged_rows.damaged_entries(connection)
     assert (found.num, found.last, found.name) == (num, num, row["id"] if kept == "id" else f"{row['id']}x")
 
 
@@ -137,7 +137,7 @@ def test_what_cannot_be_decoded_is_damage_also_without_a_checksum(
     with pytest.raises(StoreDamaged, match="cannot be decoded"), database.reading() as connection:
         records.by_num(connection, [num])
     with database.reading() as connection:
-        assert [found.num for found in checksums.damaged_entries(connection)] == [num]
+        assert [found.num for found in damaged_rows.damaged_entries(connection)] == [num]
 
 
 @pytest.mark.parametrize("checksum", ["checksum", "NULL"])
@@ -148,7 +148,7 @@ def test_a_text_that_is_not_utf_8_is_damage_and_not_told(database: Database, che
         records.by_num(connection, [num])
     assert "secret" not in str(told.value)
     with database.reading() as connection:
-        assert [found.num for found in checksums.damaged_entries(connection)] == [num]
+        assert [found.num for found in damaged_rows.damaged_entries(connection)] == [num]
 
 
 def test_a_row_of_a_former_version_is_read_and_gets_a_checksum_when_it_changes(database: Database) -> None:
@@ -158,7 +158,7 @@ def test_a_row_of_a_former_version_is_read_and_gets_a_checksum_when_it_changes(d
     with database.writing() as connection:
         assert records.get(connection, [old.id]) == [old]
         records.replace(connection, dataclasses.replace(old, content="of now", version=2))
-        assert [*checksums.damaged_entries(connection), *checksums.damaged_history(connection)] == []
+        assert [*damaged_rows.damaged_entries(connection), *damaged_rows.damaged_history(connection)] == []
     change(database, "UPDATE entries SET content = 'of noon'")
     with pytest.raises(StoreDamaged, match=old.id), database.reading() as connection:
         records.get(connection, [old.id])
@@ -222,7 +222,9 @@ def test_a_changed_former_state_is_never_answered_from(database: Database) -> No
         with pytest.raises(StoreDamaged, match=f"former version of entry {kept.id}"), damaged.reading() as connection:
             versions_of(connection, kept.id)
         with damaged.reading() as connection:
-            assert [(found.num, found.name) for found in checksums.damaged_history(connection)] == [(nums[0], kept.id)]
+            assert [(found.num, found.name) for found in damaged_rows.damaged_history(connection)] == [
+                (nums[0], kept.id)
+            ]
         damaged.close()
 
 
@@ -254,7 +256,7 @@ def test_a_damaged_vector_is_never_used_and_words_answer_alone(tmp_path: Path, k
     assert all(hit.dense_score is None and hit.lexical_score for hit in hits)
     assert len(hits.warnings) == 1 and hits.warnings[0].startswith("searched by words alone: the vector 2 is damaged")
     with backend._database.reading() as connection:
-        assert [found.num for found in checksums.damaged_vectors(connection)] == [2]
+        assert [found.num for found in damaged_rows.damaged_vectors(connection)] == [2]
     backend.close()
 
 
@@ -295,7 +297,7 @@ def test_a_changed_window_gives_no_span(tmp_path: Path) -> None:
     hits = backend.search(Query("numbat"))
     assert hits[0].span is None and "words alone" in hits.warnings[0]
     with backend._database.reading() as connection:
-        assert [found.num for found in checksums.damaged_windows(connection)] == [1]
+        assert [found.num for found in damaged_rows.damaged_windows(connection)] == [1]
     backend.close()
 
 
@@ -335,7 +337,7 @@ def test_a_description_of_a_space_that_is_not_what_was_written_is_told(tmp_path:
         with pytest.raises(StoreDamaged, match="description of an embedding space"):
             call()
     with backend._database.reading() as connection:
-        assert [found.table for found in checksums.damaged_metadata(connection)] == ["spaces"]
+        assert [found.table for found in damaged_rows.damaged_metadata(connection)] == ["spaces"]
     backend.close()
 
 
@@ -355,7 +357,7 @@ def test_a_value_of_meta_is_told_as_it_was_written(database: Database) -> None:
         assert (meta.get_value(connection, "a"), meta.get_value(connection, "b")) == ("two", "")
     change(database, "UPDATE meta SET key = 'b' WHERE key = 'a'")
     with database.reading() as connection:
-        assert [found.name for found in checksums.damaged_metadata(connection)] == ["b"]
+        assert [found.name for found in damaged_rows.damaged_metadata(connection)] == ["b"]
         with pytest.raises(StoreDamaged):
             meta.get_value(connection, "b")
 
@@ -427,11 +429,9 @@ def test_rows_that_cannot_be_read_are_told_as_a_range_and_the_others_are_looked_
     again = Database(database.path)
     change(again, "UPDATE entries SET title = 'x' WHERE num = 55")
     with again.reading() as connection:
-        lost, changed = checksums.damaged_entries(connection)
+        lost, changed = damaged_rows.damaged_entries(connection)
         readable = [
-            row["num"]
-            for row in checksums.readable_rows(connection, "entries", "num")
-            if not isinstance(row, DamagedRow)
+            row["num"] for row in readable_rows(connection, "entries", "num") if not isinstance(row, DamagedRow)
         ]
     again.close()
     assert "cannot be read" in lost.why and lost.num <= nums[30] <= lost.last < lost.num + 10
@@ -442,15 +442,8 @@ def test_rows_that_cannot_be_read_are_told_as_a_range_and_the_others_are_looked_
 def test_a_sound_store_has_no_damage(tmp_path: Path) -> None:
     backend = embedded(tmp_path, *(f"numbat {n} sleeps" for n in range(600)))
     backend.update(backend.list(Scope(), limit=1)[0].id, {"title": "x"})
-    looks: Sequence[Callable[[sqlite3.Connection], Iterator[DamagedRow]]] = (
-        checksums.damaged_entries,
-        checksums.damaged_history,
-        checksums.damaged_vectors,
-        checksums.damaged_windows,
-        checksums.damaged_metadata,
-    )
     with backend._database.reading() as connection:
-        assert [[*look(connection)] for look in looks] == [[], [], [], [], []]
+        assert [[*check(connection)] for check in damaged_rows.ALL] == [[], [], [], [], []]
         tables = ("entries", "history", "vectors", "windows", "spaces", "meta")
         unsealed = [f"SELECT count(*) FROM {table} WHERE checksum IS NULL" for table in tables]
         assert [connection.execute(query).fetchone()[0] for query in unsealed] == [0] * len(tables)

@@ -36,7 +36,7 @@ _FULL_WORDS = ("full", "readonly", "read-only", "unable to open", "disk i/o erro
 
 
 class FileIdentity(NamedTuple):
-    """What distinguishes a file from any other, also after a replacement at the same path."""
+    """Device and inode: a replacement at the same path has another identity."""
 
     device: int
     inode: int
@@ -98,7 +98,7 @@ def wal_path(path: Path) -> Path:
 
 
 def file_identity(path: Path) -> FileIdentity | None:
-    """Return what distinguishes the file at `path` from any other file; None if there is none."""
+    """Return the identity of the file at `path`; None if there is none."""
     status = _stat(path)
     return FileIdentity(status.st_dev, status.st_ino) if status else None
 

@@ -89,6 +89,7 @@ class _Replacement:
         self._has_wal = bool(self._wal_header)  # False too if the log beside it is of another file
 
     def run(self, quarantine: Quarantine) -> Recovered:
+        """Copy the readable rows, and put the new file in place only when everything is on disk."""
         try:
             _delete(self._new)
             self._create(self._new).close()
@@ -179,6 +180,7 @@ class _Copier:
         self._spaces: set[int] = set()
 
     def run(self) -> Recovered:
+        """Copy all tables. Raises `StoreDamaged` if no entry can be read."""
         before = self._quarantine.rows
         with closing(self._open_source()) as source:
             target = Database(self._target_path)

@@ -33,7 +33,7 @@ class _LastWrite(NamedTuple):
 
 
 def wal_header(wal: Path) -> str:
-    """Return what distinguishes a log from any other; "" if there is none. Raises `OSError`."""
+    """Return the header of a log, which no other log has; "" if there is none. Raises `OSError`."""
     try:
         with wal.open("rb") as file:
             return file.read(_HEADER_BYTES).hex()

@@ -19,7 +19,6 @@ from agentformer.records.integrity.checksums import ADVICE, damage_error, entry_
 from agentformer.records.integrity.file_guard import is_damage
 from agentformer.records.meta import check_value
 from agentformer.records.spaces import decode_space
-from agentformer.records.vectors import vector_damage, window_damage
 
 _INDEX_WORDS = ("index", "non-unique entry")  # in SQLite's messages about an index, which is rebuilt from the rows
 _BROKEN_JSON = "malformed JSON"
@@ -182,32 +181,6 @@ def damaged_history(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
             yield DamagedRow("history", num, num, name, f"version {row['version']}: {error}")
         except sqlite3.DatabaseError:
             continue  # `damaged_entries` reports the unreadable entry
-
-
-def damaged_vectors(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
-    """Yield vectors that differ from what was written, in order of number."""
-    dimensions: dict[int, int] = {}
-    for row in readable_rows(connection, "spaces", "id"):
-        if isinstance(row, DamagedRow):
-            continue
-        try:
-            dimensions[row["id"]] = decode_space(row).dimension
-        except StoreDamaged:
-            continue  # `damaged_metadata` reports it
-    for row in readable_rows(connection, "vectors", "id"):
-        if isinstance(row, DamagedRow):
-            yield row
-        elif problem := vector_damage(row["data"], row["checksum"], dimensions.get(row["space"])):
-            yield DamagedRow("vectors", row["id"], row["id"], "", problem)
-
-
-def damaged_windows(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
-    """Yield windows that differ from what was written, in order of number."""
-    for row in readable_rows(connection, "windows", "id"):
-        if isinstance(row, DamagedRow):
-            yield row
-        elif problem := window_damage(row):
-            yield DamagedRow("windows", row["id"], row["id"], "", problem)
 
 
 def damaged_metadata(connection: sqlite3.Connection) -> Iterator[DamagedRow]:

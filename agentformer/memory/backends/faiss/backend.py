@@ -22,7 +22,7 @@ from agentformer.index.files import check_records, read_index_status
 from agentformer.index.secure_delete import SecureDelete
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE
-from agentformer.records import change_feed, consolidation, leases, spaces
+from agentformer.records import change_feed, consolidation, meta, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
@@ -220,11 +220,11 @@ class FaissMemoryBackend:
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
         with self._database.writing() as connection:
-            return leases.take(connection, name, holder, seconds)
+            return meta.take_lease(connection, name, holder, seconds)
 
     def release(self, name: str, holder: str) -> None:
         with self._database.writing() as connection:
-            leases.release(connection, name, holder)
+            meta.release_lease(connection, name, holder)
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
         if self._database.read_only and not refused:
