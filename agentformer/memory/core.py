@@ -1,7 +1,7 @@
-"""Core memory: named blocks that are always in context, small by rule and edited in place.
+"""`CoreMemory`: named blocks of limited size that are always in context and edited in place.
 
-A block is an entry of the tier `core` whose title is its name; its id follows from its place and name, so that two
-writers who make it at once make one block.
+A block is an entry of the tier `core`; its title is its name. Its id is derived from name and owner, so that two
+writers who create a block at once create one block.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Scope
 
 BLOCK_KIND = "block"
-_TRIES = 100  # of an edit, while others edit the same block
+_ATTEMPTS = 100  # at an edit while others edit the same block
 _PAGE = 1000
+_Owner = tuple[str, str | None, str | None]  # namespace, agent and user
 
 
 class CoreMemory:
-    """The blocks of a backend. `count_tokens` measures a block; none may have more than `block_tokens`.
+    """The blocks of a backend. `count_tokens` measures a block, which may have at most `block_tokens`.
 
-    Blocks belong to a namespace, and to an agent and a user where these are given. Edits are atomic: of two
-    writers at once each sees the other's text.
+    A block belongs to a namespace, and to an agent and a user if these are given. Edits are atomic.
     """
 
     def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, block_tokens: int) -> None:
@@ -34,16 +34,17 @@ class CoreMemory:
     def blocks(
         self, namespace: str = DEFAULT_NAMESPACE, *, agent_id: str | None = None, user_id: str | None = None
     ) -> list[MemoryEntry]:
-        """Live core entries in order of name: those of this agent and user, and those of no one in particular.
-        Without an agent or a user, those of no one: a person's blocks are nobody else's business."""
-        place = _place(namespace, agent_id, user_id)
-        scope = Scope(place[0], tiers=("core",))
-        found = [
+        """Return the live blocks of this agent and user and those without an agent or a user, in order of name.
+
+        Without an agent or a user, blocks that belong to one are left out.
+        """
+        scope = Scope(_owner(namespace, agent_id, user_id)[0], tiers=("core",))
+        blocks = [
             entry
             for entry in self._backend.list(scope, limit=_PAGE)
             if entry.agent_id in (None, agent_id) and entry.user_id in (None, user_id)
         ]
-        return sorted(found, key=lambda entry: (entry.title, entry.id))
+        return sorted(blocks, key=lambda entry: (entry.title, entry.id))
 
     def get(
         self,
@@ -53,16 +54,8 @@ class CoreMemory:
         agent_id: str | None = None,
         user_id: str | None = None,
     ) -> MemoryEntry:
-        """The block of this name. Raises `NotFound`."""
-        name, place = fields.name("name", name), _place(namespace, agent_id, user_id)
-        if found := self._backend.get([block_id(name, *place)]):
-            return found[0]
-        # A block of the first release, which gave blocks ids like any.
-        scope = Scope(place[0], tiers=("core",), agent_id=agent_id, user_id=user_id)
-        for entry in self._backend.list(scope, limit=_PAGE):
-            if entry.title == name and (entry.agent_id, entry.user_id) == (agent_id, user_id):
-                return entry
-        raise NotFound(f"there is no core block {name!r} in namespace {namespace}; append to it to begin it")
+        """Return the block of this name. Raises `NotFound`."""
+        return self._get(fields.name("name", name), _owner(namespace, agent_id, user_id))
 
     def append(
         self,
@@ -73,25 +66,25 @@ class CoreMemory:
         agent_id: str | None = None,
         user_id: str | None = None,
     ) -> MemoryEntry:
-        """Add a line to a block, which begins with it if it is not there; a line that it has already is not added
-        again. Raises `InvalidInput` on overflow."""
+        """Add a line to a block unless the block has it; create the block if it does not exist. Raises
+        `InvalidInput` if the block would exceed its limit."""
         text = fields.content(text)
-        for _ in range(_TRIES):
+        name, owner = fields.name("name", name), _owner(namespace, agent_id, user_id)
+        for _ in range(_ATTEMPTS):
             try:
-                former = self.get(name, namespace=namespace, agent_id=agent_id, user_id=user_id)
+                former = self._get(name, owner)
+                if text in former.content.split("\n"):
+                    return former
+                return self._update(former, f"{former.content}\n{text}")
             except NotFound:
-                fresh = self.new_block(name, text, namespace=namespace, agent_id=agent_id, user_id=user_id)
-                try:
-                    return self._backend.store([fresh])[0]
-                except Conflict:
-                    continue
-            if text in former.content.split("\n"):
-                return former
-            try:
-                return self._edited(former, f"{former.content}\n{text}")
+                block = self._new_block(name, text, owner)
             except Conflict:
                 continue
-        raise Conflict(f"core block {name!r} is edited by too many at once; try again")
+            try:
+                return self._backend.store([block])[0]
+            except Conflict:
+                continue
+        raise _too_many_writers(name)
 
     def replace(
         self,
@@ -103,21 +96,22 @@ class CoreMemory:
         agent_id: str | None = None,
         user_id: str | None = None,
     ) -> MemoryEntry:
-        """Put `new` where the block says exactly `old`, which must occur once. Raises `InvalidInput`, `NotFound`."""
+        """Replace the text `old`, which must occur once in the block, by `new`. Raises `InvalidInput`, `NotFound`."""
         old, new = fields.text("old", old), fields.text("new", new)
-        for _ in range(_TRIES):
-            former = self.get(name, namespace=namespace, agent_id=agent_id, user_id=user_id)
+        name, owner = fields.name("name", name), _owner(namespace, agent_id, user_id)
+        for _ in range(_ATTEMPTS):
+            former = self._get(name, owner)
             times = former.content.count(old) if old else 0
             if times != 1:
-                raise InvalidInput("old", f"occurs {times} times in core block {name!r}; give a piece that occurs once")
-            changed = former.content.replace(old, new)
-            if not changed.strip():
+                raise InvalidInput("old", f"occurs {times} times in core block {name!r}; give a text that occurs once")
+            content = former.content.replace(old, new)
+            if not content.strip():
                 raise InvalidInput("new", f"would leave core block {name!r} empty; remove the block instead")
             try:
-                return self._edited(former, changed)
+                return self._update(former, content)
             except Conflict:
                 continue
-        raise Conflict(f"core block {name!r} is edited by too many at once; try again")
+        raise _too_many_writers(name)
 
     def remove(
         self,
@@ -131,14 +125,32 @@ class CoreMemory:
         block = self.get(name, namespace=namespace, agent_id=agent_id, user_id=user_id)
         self._backend.remove([block.id])
 
-    def new_block(
-        self, name: str, content: str, *, namespace: str, agent_id: str | None, user_id: str | None
-    ) -> MemoryEntry:
-        """A block that is not stored yet. Raises `InvalidInput` on overflow."""
-        name, place = fields.name("name", name), _place(namespace, agent_id, user_id)
+    def check(self, name: str, content: str) -> None:
+        """Raise `InvalidInput` if a block of this content would exceed the limit, with the number of excess tokens."""
+        tokens = self._count_tokens(content)
+        if tokens > self.block_tokens:
+            raise InvalidInput(
+                "content",
+                f"core block {name!r} would have {tokens} tokens, {tokens - self.block_tokens} over its limit of "
+                f"{self.block_tokens}; shorten it, or store the rest as a fact",
+            )
+
+    def _get(self, name: str, owner: _Owner) -> MemoryEntry:
+        if blocks := self._backend.get([block_id(name, *owner)]):
+            return blocks[0]
+        namespace, agent_id, user_id = owner
+        # Version 0.1 gave blocks random ids.
+        scope = Scope(namespace, tiers=("core",), agent_id=agent_id, user_id=user_id)
+        for entry in self._backend.list(scope, limit=_PAGE):
+            if entry.title == name and (entry.agent_id, entry.user_id) == (agent_id, user_id):
+                return entry
+        raise NotFound(f"there is no core block {name!r} in namespace {namespace}; append to it to create it")
+
+    def _new_block(self, name: str, content: str, owner: _Owner) -> MemoryEntry:
         self.check(name, content)
+        namespace, agent_id, user_id = owner
         return MemoryEntry(
-            id=block_id(name, *place),
+            id=block_id(name, *owner),
             content=content,
             tier="core",
             kind=BLOCK_KIND,
@@ -149,22 +161,17 @@ class CoreMemory:
             context=name,
         )
 
-    def check(self, name: str, content: str) -> None:
-        """Raises `InvalidInput` when a block of this content would be over the limit, and says by how much."""
-        tokens = self._count_tokens(content)
-        if tokens > self.block_tokens:
-            raise InvalidInput(
-                "content",
-                f"core block {name!r} would have {tokens} tokens, {tokens - self.block_tokens} over its limit of "
-                f"{self.block_tokens}; shorten it, or keep the rest as a fact",
-            )
-
-    def _edited(self, former: MemoryEntry, content: str) -> MemoryEntry:
+    def _update(self, former: MemoryEntry, content: str) -> MemoryEntry:
         self.check(former.title, content)
         return self._backend.update(former.id, {"content": content}, expected_version=former.version)
 
 
-def _place(namespace: str, agent_id: str | None, user_id: str | None) -> tuple[str, str | None, str | None]:
+def block_id(name: str, namespace: str, agent_id: str | None, user_id: str | None) -> str:
+    """Return the id of the block of this name and owner."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps([namespace, agent_id, user_id, name])))
+
+
+def _owner(namespace: str, agent_id: str | None, user_id: str | None) -> _Owner:
     return (
         fields.name("namespace", namespace),
         fields.optional_name("agent_id", agent_id),
@@ -172,7 +179,5 @@ def _place(namespace: str, agent_id: str | None, user_id: str | None) -> tuple[s
     )
 
 
-def block_id(name: str, namespace: str, agent_id: str | None, user_id: str | None) -> str:
-    """The id of the block of this name and place."""
-    place = json.dumps([namespace, agent_id, user_id, name])
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, place))
+def _too_many_writers(name: str) -> Conflict:
+    return Conflict(f"core block {name!r} is edited by too many writers at once; try again")

@@ -1,8 +1,7 @@
-"""How recalled memory is marked in a prompt, and how it is taken out again before a text is stored.
+"""Markers around recalled memory in a prompt, and their removal before a text is stored.
 
-What was recalled is data: it stands between two markers, each entry in a tag of its own, and no content can open
-or close either, since it is escaped. The same markers keep recalled text from being stored as if
-somebody had just said it.
+Recalled memory is data: it stands between two markers, each entry in a tag of its own. Escaping keeps content from
+opening or closing either. The markers also keep recalled text from being stored again as if it were new.
 """
 
 from __future__ import annotations
@@ -19,54 +18,54 @@ CORE_OPEN, CORE_CLOSE = "<core-memory>", "</core-memory>"
 _MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled|core)-memory>")
 _ITEM_OPEN, _ITEM_CLOSE = "<memory id=", "</memory>"
 _ID = re.compile('<memory id="([^"<>\n]{1,200})"')
-_LONGEST_VALUE = 200  # code points of an attribute
+_MAX_ATTRIBUTE = 200  # code points
 
 
 def recalled_block(entries: Iterable[MemoryEntry]) -> str:
-    """Entries between the markers of recalled memory, each with what is known of where it comes from."""
+    """Return entries between the markers of recalled memory, each with its origin."""
     return "\n".join([RECALLED_OPEN, *(_item(entry, _origin(entry)) for entry in entries), RECALLED_CLOSE])
 
 
 def core_block(blocks: Iterable[MemoryEntry]) -> str:
-    """Core blocks between their own markers, each with its name."""
+    """Return core blocks between the markers of core memory, each with its name."""
     return "\n".join([CORE_OPEN, *(_item(block, {"name": block.title}) for block in blocks), CORE_CLOSE])
 
 
 def without_recalled(text: str) -> tuple[str, list[str]]:
-    """The text with all blocks of ours cut out, and the ids of the entries that stood there.
+    """Remove all memory blocks; return the remaining text and the ids of the removed entries.
 
-    A block is what stands between these markers and holds an entry; nested ones go as one. Markers around nothing
-    but words are somebody's words, and stay. An opening that is never closed takes only the entries that follow it
-    directly. Linear in the text.
+    A block is a pair of markers around at least one entry; nested blocks are removed as one. Markers around plain words
+    are left in. An opening marker without a closing one takes only the entries that follow it directly. Linear in the
+    length of the text.
     """
-    kept, ids, at = [], [], 0
-    for start, end in _covered(text):
-        held = _ID.findall(text, start, end)
-        if not held:
+    remaining, ids, at = [], [], 0
+    for start, end in _block_spans(text):
+        block_ids = _ID.findall(text, start, end)
+        if not block_ids:
             continue
-        kept.append(text[at:start])
-        ids += held
+        remaining.append(text[at:start])
+        ids += block_ids
         at = end + 1 if text[end : end + 1] == "\n" else end
-    kept.append(text[at:])
-    return "".join(kept), list(dict.fromkeys(ids))
+    remaining.append(text[at:])
+    return "".join(remaining), list(dict.fromkeys(ids))
 
 
-def _covered(text: str) -> list[tuple[int, int]]:
-    """The spans of all blocks, in order, without overlap."""
+def _block_spans(text: str) -> list[tuple[int, int]]:
+    """Return the spans of all blocks, in order, without overlap."""
     unclosed: dict[str, list[re.Match[str]]] = {"recalled": [], "core": []}
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for marker in _MARKER.finditer(text):
-        waiting = unclosed[marker["frame"]]
+        opened = unclosed[marker["frame"]]
         if not marker["close"]:
-            waiting.append(marker)
-        elif waiting:
-            found.append((waiting.pop().start(), marker.end()))
-    found += [marker.span() for waiting in unclosed.values() for marker in waiting]
-    return list(_merged(text, sorted(found)))
+            opened.append(marker)
+        elif opened:
+            spans.append((opened.pop().start(), marker.end()))
+    spans += [marker.span() for opened in unclosed.values() for marker in opened]
+    return list(_merged(text, sorted(spans)))
 
 
 def _merged(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Spans grown over the entries that follow them, and joined where they overlap."""
+    """Extend spans over the entries that follow them, and join overlapping spans."""
     start = end = -1
     for first, last in spans:
         if first >= end:
@@ -79,35 +78,30 @@ def _merged(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]
 
 
 def _after_items(text: str, at: int) -> int:
-    """The end of the entries that begin at `at`, one a line; `at` itself where none does."""
+    """Return the end of the entries that begin at `at`, one per line, or `at` if there is none."""
     while True:
         begin = at + 1 if text[at : at + 1] == "\n" else at
         if not text.startswith(_ITEM_OPEN, begin):
             return at
-        end = text.find("<", begin + 1)  # no entry of ours holds a bracket
+        end = text.find("<", begin + 1)  # an escaped entry holds no bracket
         if not text.startswith(_ITEM_CLOSE, end):
             return at
         at = end + len(_ITEM_CLOSE)
 
 
 def _item(entry: MemoryEntry, attributes: dict[str, str]) -> str:
-    known = "".join(f' {name}="{_value(value)}"' for name, value in {"id": entry.id, **attributes}.items() if value)
-    return f"<memory{known}>{escape_text(entry.content)}</memory>"
+    values = {"id": entry.id, **attributes}
+    written = "".join(f' {name}="{escape_line(v[:_MAX_ATTRIBUTE])}"' for name, v in values.items() if v)
+    return f"<memory{written}>{escape_text(entry.content)}</memory>"
 
 
 def _origin(entry: MemoryEntry) -> dict[str, str]:
     source = entry.source
-    page = (source.label or str(source.page or "")) if source else ""
     return {
         "kind": entry.kind,
         "date": entry.occurred_at.date().isoformat() if entry.occurred_at else "",
         "speaker": entry.speaker or entry.role,
         "title": "" if source else entry.title,
         "document": source.name if source else "",
-        "page": page,
+        "page": (source.label or str(source.page or "")) if source else "",
     }
-
-
-def _value(value: str) -> str:
-    """One line of bounded length that cannot leave its quotes."""
-    return escape_line(value[:_LONGEST_VALUE])

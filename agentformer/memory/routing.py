@@ -1,7 +1,7 @@
-"""Which backend keeps an entry, and several backends as one.
+"""`RoutedBackend`: several backends as one, with routes that choose the backend of an entry.
 
-A write goes where the first fitting route says. A read asks every backend, so that nothing is lost from sight
-when a route changes. With one backend, nothing of this stands in between.
+A write goes to the backend of the first route that matches. A read asks every backend, so that entries stay visible
+when a route changes. With a single backend, none of this code runs.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from heapq import merge as merge_sorted
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
-from agentformer.memory.combined_snapshot import CombinedSnapshot
 from agentformer.records.codec import happened_at
 from agentformer.records.history import Histories, check_histories
 from agentformer.search.fusion import merge
@@ -27,6 +26,7 @@ from agentformer.types import (
     Hits,
     MemoryBackend,
     MemoryEntry,
+    MemorySnapshot,
     Query,
     Reembedding,
     Scope,
@@ -36,11 +36,11 @@ from agentformer.types import (
     Waiting,
 )
 
-_GROUP = 1_000  # vectors given to every backend at a time, or entries listed
+_PAGE = 1_000  # vectors imported, or entries listed, at a time
 
 
-def fits(route: Route, entry: MemoryEntry) -> bool:
-    """Does an entry of this tier, kind and namespace take this route?"""
+def matches(route: Route, entry: MemoryEntry) -> bool:
+    """True if the route applies to an entry of this tier, kind and namespace."""
     return (
         (not route.tiers or entry.tier in route.tiers)
         and (not route.kinds or entry.kind in route.kinds)
@@ -48,13 +48,41 @@ def fits(route: Route, entry: MemoryEntry) -> bool:
     )
 
 
-class RoutedBackend:
-    """`MemoryBackend` over several. `backends` maps a target's name to its backend; `default` names the one that
-    keeps what no route fits, and the leases.
+class CombinedSnapshot:
+    """A `MemorySnapshot` over several, each of a moment of its own."""
 
-    One call is one transaction in each backend. Where it concerns several, a failure in one takes the others'
-    part back, but a crash just between two commits may leave the part of the first. A summary is kept beside
-    its originals, wherever semantic entries go, so that consolidation is always one transaction.
+    def __init__(self, snapshots: Sequence[MemorySnapshot]) -> None:
+        self._snapshots = snapshots
+
+    def namespaces(self) -> Sequence[str]:
+        return sorted({name for snapshot in self._snapshots for name in snapshot.namespaces()})
+
+    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
+        pages = [snapshot.list(scope, after=after, limit=limit) for snapshot in self._snapshots]
+        return [*merge_sorted(*pages, key=lambda entry: entry.id)][: max(0, limit)]
+
+    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
+        return next(filter(None, (snapshot.history(entry_id) for snapshot in self._snapshots)), [])
+
+    def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
+        """Yield each vector of a space once, also if several backends store it."""
+        sources = (snapshot.vectors(namespaces) for snapshot in self._snapshots)
+        ordered = merge_sorted(*sources, key=lambda vector: (vector.hash, vector.space.spec))
+        for _, group in groupby(ordered, key=lambda vector: vector.hash):
+            spaces: list[object] = []
+            for vector in group:
+                if vector.space not in spaces:
+                    spaces.append(vector.space)
+                    yield vector
+
+
+class RoutedBackend:
+    """`MemoryBackend` over several. `backends` maps targets to backends; `default` is the target of entries that no
+    route matches, and of leases.
+
+    One call is one transaction in each backend. If it fails in one, the others undo their part; a crash between two
+    commits can leave the part of the first. A summary is stored beside its originals, whatever the routes say, so that
+    consolidation is one transaction.
     """
 
     def __init__(
@@ -62,7 +90,9 @@ class RoutedBackend:
     ) -> None:
         for route in routes:
             if route.target not in backends:
-                raise InvalidInput("routes", f"{route.target!r} is no target; they are {', '.join(sorted(backends))}")
+                raise InvalidInput(
+                    "routes", f"{route.target!r} is not a target; targets are {', '.join(sorted(backends))}"
+                )
         self._routes = tuple(routes)
         self._names = dict(backends)
         self._default = backends[default]
@@ -81,21 +111,21 @@ class RoutedBackend:
         past = check_histories(entries, former, unique=unique)
         parts: dict[int, list[MemoryEntry]] = {}
         for entry in entries:
-            parts.setdefault(self._all.index(self._home(entry)), []).append(entry)
+            parts.setdefault(self._all.index(self._target(entry)), []).append(entry)
         stored: dict[str, MemoryEntry] = {}
-        orphans = [part for scope in replacing for part in self._parts(self._documents(scope))]
+        orphans = [part_id for scope in replacing for part_id in self._parts(self._documents(scope))]
         try:
-            for which, part in parts.items():
-                theirs = {entry.id: past[entry.id] for entry in part if entry.id in past}
-                kept = self._all[which].store(
-                    part, replacing=replacing, unique=unique, former=theirs, progress=progress
+            for index, part in parts.items():
+                versions = {entry.id: past[entry.id] for entry in part if entry.id in past}
+                results = self._all[index].store(
+                    part, replacing=replacing, unique=unique, former=versions, progress=progress
                 )
-                stored.update({given.id: entry for given, entry in zip(part, kept, strict=True)})
+                stored.update({entry.id: result for entry, result in zip(part, results, strict=True)})
         except BaseException:
-            self.remove([given for given, entry in stored.items() if entry.id == given])
+            self.remove([entry_id for entry_id, result in stored.items() if result.id == entry_id])
             raise
-        for which, backend in enumerate(self._all):
-            if which not in parts:
+        for index, backend in enumerate(self._all):
+            if index not in parts:
                 for scope in replacing:
                     if backend.count(dataclasses.replace(scope, include_archived=True)):
                         backend.remove(scope)
@@ -103,16 +133,16 @@ class RoutedBackend:
         return [stored[entry.id] for entry in entries]
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
-        found = {entry.id: entry for backend in reversed(self._all) for entry in backend.get(ids)}
-        return [found[i] for i in ids if i in found]
+        entries = {entry.id: entry for backend in reversed(self._all) for entry in backend.get(ids)}
+        return [entries[entry_id] for entry_id in ids if entry_id in entries]
 
     def search(self, query: Query) -> Hits:
         lists = [backend.search(query) for backend in self._all]
         warnings = tuple(dict.fromkeys(warning for hits in lists for warning in hits.warnings))
-        filled = [hits for hits in lists if hits]
-        if len(filled) < 2:
-            return Hits(filled[0] if filled else (), warnings)
-        return Hits(self._merged(filled, query), warnings)
+        lists = [hits for hits in lists if hits]
+        if len(lists) < 2:
+            return Hits(lists[0] if lists else (), warnings)
+        return Hits(self._merged(lists, query), warnings)
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         return self._owner(entry_id).update(entry_id, changes, expected_version)
@@ -122,7 +152,7 @@ class RoutedBackend:
             backend.touch(uses)
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """A document's pages and chunks go with it, wherever they are."""
+        """Remove entries; pages and chunks of a document are removed with it, in whichever backend they are."""
         parts = [*self._parts(self._documents(what) if isinstance(what, Scope) else self.get(what))]
         return sum(backend.remove(what, expected_version) for backend in self._all) + self._remove(parts)
 
@@ -131,8 +161,8 @@ class RoutedBackend:
         return [*merge_sorted(*pages, key=lambda entry: entry.id)][:limit]
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
-        found = [entry for backend in self._all for entry in backend.latest(scope, limit=limit)]
-        return sorted(found, key=lambda entry: (happened_at(entry), entry.id), reverse=True)[:limit]
+        entries = [entry for backend in self._all for entry in backend.latest(scope, limit=limit)]
+        return sorted(entries, key=lambda entry: (happened_at(entry), entry.id), reverse=True)[:limit]
 
     def count(self, scope: Scope) -> int:
         return sum(backend.count(scope) for backend in self._all)
@@ -148,21 +178,21 @@ class RoutedBackend:
     ) -> MemoryEntry:
         owners = {self._all.index(self._owner(entry_id, Conflict)) for entry_id in archive_ids}
         if len(owners) != 1:
-            raise Conflict("these entries are kept in several backends, where no summary can stand for all of them")
+            raise Conflict("these entries are stored in several backends, so one summary cannot replace them")
         return self._all[owners.pop()].consolidate(summary, archive_ids, versions=versions)
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
         return self._owner(summary_id).restore(summary_id)
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        return next((past for past in (backend.history(entry_id) for backend in self._all) if past), [])
+        return next(filter(None, (backend.history(entry_id) for backend in self._all)), [])
 
     def embed_pending(self, *, refused: bool = True) -> int:
         return sum(backend.embed_pending(refused=refused) for backend in self._all)
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
-        found = [item for backend in self._all for item in backend.waiting(what, limit=limit)]
-        return sorted(found, key=lambda item: item.entry_id)[:limit]
+        items = [item for backend in self._all for item in backend.waiting(what, limit=limit)]
+        return sorted(items, key=lambda item: item.entry_id)[:limit]
 
     def spaces(self) -> Sequence[SpaceState]:
         return [state for backend in self._all for state in backend.spaces()]
@@ -174,19 +204,19 @@ class RoutedBackend:
         queries: Sequence[str] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Reembedding:
-        """Each backend by itself: a call that was interrupted between two goes on with the second."""
-        moved = []
+        """Move each backend by itself; a call that was interrupted between two continues with the second."""
+        moves = []
         for backend in self._all:
             try:
-                moved.append(backend.reembed(target, queries=queries, progress=progress))
-            except InvalidInput:  # it keeps no vectors
+                moves.append(backend.reembed(target, queries=queries, progress=progress))
+            except InvalidInput:  # a backend without vectors
                 continue
-        if not moved:
-            raise InvalidInput("backend", "none of these backends keeps vectors, so there is nothing to embed")
-        return _together(moved)
+        if not moves:
+            raise InvalidInput("backend", "none of these backends stores vectors, so there is nothing to embed")
+        return _combined_move(moves)
 
     def abandon_reembedding(self) -> bool:
-        return sum(backend.abandon_reembedding() for backend in self._all) > 0  # every one, also after a True
+        return sum(backend.abandon_reembedding() for backend in self._all) > 0  # of every backend, also after a True
 
     def prune_spaces(self) -> int:
         return sum(backend.prune_spaces() for backend in self._all)
@@ -199,19 +229,18 @@ class RoutedBackend:
 
     @contextmanager
     def snapshot(self) -> Iterator[CombinedSnapshot]:
-        """Of each backend one moment, taken one after another: what a call changed in the first and not yet in the
-        second may be seen in parts, as after a crash."""
-        with ExitStack() as open_ones:
-            yield CombinedSnapshot([open_ones.enter_context(backend.snapshot()) for backend in self._all])
+        """Take the snapshots one after another; a concurrent call may be visible in part, as after a crash."""
+        with ExitStack() as stack:
+            yield CombinedSnapshot([stack.enter_context(backend.snapshot()) for backend in self._all])
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        given, kept = iter(vectors), 0
-        while group := [*islice(given, _GROUP)]:
-            kept += max(backend.keep_vectors(group) for backend in self._all)
-        return kept
+        remaining, imported = iter(vectors), 0
+        while page := [*islice(remaining, _PAGE)]:
+            imported += max(backend.keep_vectors(page) for backend in self._all)
+        return imported
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Each backend by itself; the name of a check tells whose it is."""
+        """Verify each backend; the names of its checks begin with the name of its target."""
         names = {id(backend): name for name, backend in reversed(self._names.items())}
         return [
             dataclasses.replace(check, name=f"{names.get(id(backend), 'default')} {check.name}")
@@ -220,14 +249,14 @@ class RoutedBackend:
         ]
 
     def backup(self, folder: Path) -> None:
-        """The backends share a folder, so their copies do. Each is of one moment of its own."""
+        """Copy all backends into one folder, as they share one, each as of a moment of its own."""
         for number, backend in enumerate(self._all):
             part = folder / f".part{number}"
             part.mkdir()
             backend.backup(part)
             for path in part.iterdir():
                 if (folder / path.name).exists():
-                    raise StoreError(f"two backends want to write {path.name} into one backup")
+                    raise StoreError(f"two backends write a file {path.name} into one backup")
                 path.rename(folder / path.name)
             part.rmdir()
 
@@ -239,8 +268,8 @@ class RoutedBackend:
         for backend in self._all:
             backend.close()
 
-    def _home(self, entry: MemoryEntry) -> MemoryBackend:
-        target = next((route.target for route in self._routes if fits(route, entry)), None)
+    def _target(self, entry: MemoryEntry) -> MemoryBackend:
+        target = next((route.target for route in self._routes if matches(route, entry)), None)
         return self._names[target] if target else self._default
 
     def _owner(self, entry_id: str, missing: type[Exception] = NotFound) -> MemoryBackend:
@@ -250,28 +279,28 @@ class RoutedBackend:
         raise missing(f"there is no entry {entry_id}")
 
     def _documents(self, scope: Scope) -> Iterator[MemoryEntry]:
-        """Those of a scope, archived ones too."""
+        """Yield the documents of a scope, archived ones included."""
         if not scope.kinds or "document" in scope.kinds:
-            yield from self._every(dataclasses.replace(scope, kinds=("document",), include_archived=True))
+            yield from self._entries(dataclasses.replace(scope, kinds=("document",), include_archived=True))
 
     def _parts(self, entries: Iterable[MemoryEntry]) -> Iterator[str]:
-        """Ids of all pages and chunks of these entries."""
+        """Yield the ids of all pages and chunks of the documents among these entries."""
         for entry in entries:
             if entry.kind == "document":
                 scope = Scope(entry.namespace, document_id=entry.id, include_archived=True)
-                yield from (part.id for part in self._every(scope))
+                yield from (part.id for part in self._entries(scope))
 
-    def _every(self, scope: Scope) -> Iterator[MemoryEntry]:
+    def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
         after = ""
-        while found := self.list(scope, after=after, limit=_GROUP):
-            yield from found
-            after = found[-1].id
+        while page := self.list(scope, after=after, limit=_PAGE):
+            yield from page
+            after = page[-1].id
 
     def _remove(self, ids: Sequence[str]) -> int:
         return sum(backend.remove(ids) for backend in self._all) if ids else 0
 
     def _merged(self, lists: Sequence[Sequence[Hit]], query: Query) -> Sequence[Hit]:
-        """By rank: scores of different backends have no common unit."""
+        """Merge hits by rank, since scores of different backends are not comparable."""
         best = {hit.entry.id: hit for hits in reversed(lists) for hit in hits}
         ranked = merge([[hit.entry.id for hit in hits] for hits in lists], k=self._rrf_k)
         top = ranked[0][1]
@@ -283,8 +312,8 @@ class RoutedBackend:
         ]
 
 
-def _together(moves: Sequence[Reembedding]) -> Reembedding:
-    """The moves of several backends as one; the overlap is the mean over all that was compared."""
+def _combined_move(moves: Sequence[Reembedding]) -> Reembedding:
+    """Add up the moves of several backends; the overlap is the mean over all compared samples."""
     counts = {
         name: sum(getattr(move, name) for move in moves)
         for name in ("entries", "embedded", "reused", "failed", "seconds", "sample")
@@ -292,6 +321,6 @@ def _together(moves: Sequence[Reembedding]) -> Reembedding:
     compared = [(move.overlap, move.sample) for move in moves if move.overlap is not None]
     return dataclasses.replace(
         next((move for move in moves if move.switched), moves[0]),
-        overlap=sum(share * of for share, of in compared) / sum(of for _, of in compared) if compared else None,
+        overlap=sum(share * n for share, n in compared) / sum(n for _, n in compared) if compared else None,
         **counts,
     )

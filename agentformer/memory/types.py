@@ -1,4 +1,4 @@
-"""The keyword arguments that the memory's calls share, each group with its types, for editors and type checkers."""
+"""The keyword arguments that calls of the memory share, for editors and type checkers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentformer.types import Tier
 
 
 class Place(TypedDict, total=False):
-    """Whose a memory is. What is not given is not asked for; `namespace` is "default"."""
+    """The owner of an entry. A search does not filter by missing keys; `namespace` defaults to "default"."""
 
     namespace: str
     session_id: str | None
@@ -20,17 +20,17 @@ class Place(TypedDict, total=False):
 
 
 class _Common(TypedDict, total=False):
-    metadata: Mapping[str, Any] | None  # JSON; a list under `aliases` holds other names that the entry is found by
+    metadata: Mapping[str, Any] | None  # JSON; a list under `aliases` holds other names of the entry
     occurred_at: datetime | str | None  # aware, or ISO 8601 with a zone
     speaker: str | None
-    source_type: str | None  # a record of the host application: what it is,
-    source_id: str | None  # and its id there
+    source_type: str | None  # the type of a record of the host application
+    source_id: str | None  # the id of that record
     pair_id: str | None
     parent_id: str | None
 
 
 class MessageFields(_Common, total=False):
-    """Of `add_message`, beside session, role and content."""
+    """Arguments of `add_message` besides session, role and content."""
 
     namespace: str
     agent_id: str | None
@@ -39,7 +39,7 @@ class MessageFields(_Common, total=False):
 
 
 class StoredFields(Place, _Common, total=False):
-    """Of `store`, beside the content."""
+    """Arguments of `store` besides the content."""
 
     tier: Tier
     kind: str
@@ -49,7 +49,7 @@ class StoredFields(Place, _Common, total=False):
 
 
 class ScopeFields(Place, total=False):
-    """Which entries a call may see."""
+    """Filters of a call."""
 
     tiers: Sequence[str]
     kinds: Sequence[str]
@@ -62,4 +62,4 @@ class ScopeFields(Place, total=False):
     parent_id: str | None
     min_salience: float  # 0..1, after decay
     include_archived: bool
-    or_nobody: bool  # with a user or a project: also what belongs to none
+    or_nobody: bool  # with a user or a project: entries without one match too

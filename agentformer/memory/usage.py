@@ -1,7 +1,7 @@
-"""Counting uses without writing at every search: uses are gathered, and written together.
+"""`UsageCounter`: counts uses of entries in memory and writes them in batches, so that a search does not write.
 
-What is gathered is written with the next call that writes or looks at an entry, in the background when it becomes
-much, and when the memory is closed. A process that is killed loses the counts of its last searches, and nothing else.
+Counts are written when a call changes or reads an entry, in the background when there are many, and on close. A killed
+process loses the counts of its last searches.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from agentformer.types import MemoryBackend, Use
 
 log = logging.getLogger("agentformer")
 
-_MOST = 256  # entries gathered before a search writes them: one transaction for some ten searches
+_BATCH = 256  # entries counted before a search triggers a write: one transaction for about ten searches
 
 
 class _Counts:
-    """What is gathered of one entry: counted in place, since every search counts ten."""
+    """The uses of one entry since the last write; mutable, since every search counts ten entries."""
 
     __slots__ = ("at", "matches", "others", "reads")
     at: datetime
@@ -31,47 +31,48 @@ class _Counts:
 
 
 class UsageCounter:
-    """Gathers uses for a backend. Thread-safe."""
+    """Counts uses for a backend. Thread-safe."""
 
     def __init__(self, backend: MemoryBackend) -> None:
         self._backend = backend
         self._lock = threading.Lock()
-        self._writing = threading.Lock()  # so that whoever has flushed finds all counts written
+        self._writing = threading.Lock()  # so that all counts are written when `flush` returns
         self._writer: threading.Thread | None = None
-        self._gathered: dict[str, _Counts] = {}
+        self._counts: dict[str, _Counts] = {}
 
     def count_matches(self, ids: Iterable[str]) -> None:
-        """They were among the results of a search."""
+        """Count entries as results of a search."""
         self._add(ids, matches=1)
 
     def count_reads(self, ids: Iterable[str]) -> None:
-        """They were given to a model, or somebody says that they were read."""
+        """Count entries as read by a model or a person."""
         self._add(ids, reads=1)
 
     def count_gets(self, ids: Iterable[str]) -> None:
-        """They were asked for by id."""
+        """Count entries as requested by id."""
         self._add(ids, others=1)
 
     def flush_if_due(self, ids: Iterable[str] | None = None) -> None:
-        """Write what has been gathered if it tells of results or reading, of these entries or of any: whoever
-        looks at counts next finds them right. Asking by id alone makes nobody a writer."""
+        """Write the counts if these entries (None: any) have matches or reads, which the caller is about to return.
+
+        Requests by id alone do not cause a write.
+        """
         with self._lock:
-            told = self._gathered.values() if ids is None else filter(None, map(self._gathered.get, ids))
-            due = any(use.matches or use.reads for use in told) or self._writing.locked()
+            counts = self._counts.values() if ids is None else filter(None, map(self._counts.get, ids))
+            due = any(use.matches or use.reads for use in counts) or self._writing.locked()
         if due:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has been gathered. A store that cannot be written now is told in the log: counts are no
-        reason to fail what was asked for."""
+        """Write all counts. A store that cannot be written is logged: counting must not fail the caller's request."""
         with self._writing:
             with self._lock:
-                gathered, self._gathered = self._gathered, {}
-            if not gathered:
+                counts, self._counts = self._counts, {}
+            if not counts:
                 return
             uses = [
-                Use(entry_id, told.at, matches=told.matches, reads=told.reads, others=told.others)
-                for entry_id, told in gathered.items()
+                Use(entry_id, use.at, matches=use.matches, reads=use.reads, others=use.others)
+                for entry_id, use in counts.items()
             ]
             try:
                 self._backend.touch(uses)
@@ -82,15 +83,14 @@ class UsageCounter:
         moment = now()
         with self._lock:
             for entry_id in ids:
-                told = self._gathered.get(entry_id)
-                if told is None:
-                    told = self._gathered[entry_id] = _Counts()
-                told.at = moment
-                told.matches += matches
-                told.reads += reads
-                told.others += others
-            much = len(self._gathered) >= _MOST
-            if much and (self._writer is None or not self._writer.is_alive()):
+                counts = self._counts.get(entry_id)
+                if counts is None:
+                    counts = self._counts[entry_id] = _Counts()
+                counts.at = moment
+                counts.matches += matches
+                counts.reads += reads
+                counts.others += others
+            if len(self._counts) >= _BATCH and (self._writer is None or not self._writer.is_alive()):
                 # A search does not wait for the disk.
                 self._writer = threading.Thread(target=self.flush, name="agentformer-uses", daemon=True)
                 self._writer.start()

@@ -122,7 +122,7 @@ def test_a_core_block_is_begun_extended_and_corrected(call: Opened) -> None:
     told = call("core_memory_replace", name="persona", old="the harbour", new="the harbour of Turku")
     assert told["block"]["content"] == "You help the harbour of Turku.\nAnswer briefly."
     assert call.correction("core_memory_replace", name="persona", old="the airport", new="x") == (
-        "old: occurs 0 times in core block 'persona'; give a piece that occurs once"
+        "old: occurs 0 times in core block 'persona'; give a text that occurs once"
     )
     assert "there is no core block 'nobody'" in call.correction("core_memory_replace", name="nobody", old="a", new="b")
 
