@@ -20,8 +20,7 @@ from agentformer.memory import memory_cleaner
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.memory_cleaner import MemoryCleaner, select_groups
-from agentformer.memory.summaries.prompts import PROMPT_VERSION
-from agentformer.memory.summaries.summarizer import Summarizer
+from agentformer.memory.summaries.summarizer import PROMPT_VERSION, Summarizer
 from agentformer.records.entry_json import entry_to_json
 from agentformer.testing import make_entry
 from agentformer.types import ChatMessage, Link, MemoryEntry, Query, Reply, Scope

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.summaries.keeping import missing_facts
 from agentformer.memory.summaries.summarizer import Summarizer, Summary
+from agentformer.memory.summaries.verification import missing_facts
 from agentformer.types import ChatMessage, MemoryEntry, Reply, Tool
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)

@@ -104,7 +104,7 @@ class Vocabulary:
         return any(_one_name(graded, each) for each in self._beginnings.get(graded[:2], ()))
 
 
-def unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[Name]:
+def find_unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[Name]:
     """The names in `text`, in order, that `known` does not have.
 
     A capital at a sentence's beginning makes a name only of a word that is no ordinary one as far as can be
