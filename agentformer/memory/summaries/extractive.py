@@ -1,13 +1,12 @@
-"""A summary of the entries' own sentences, word for word and in their order: no model, no embedder, any language.
+"""`extract`: a summary of the entries' own sentences, word for word and in order; no model, no embedder, any language.
 
-A sentence is worth its terms, each weighed by how often all entries use it and how few sentences do (the centroid of
-Radev et al. 2004), by its place in the graph of likeness (LexRank: Erkan & Radev 2004), and a little by what it is (a
-date weighs more than a greeting). Sentences are picked against repetition (maximal marginal relevance: Carbonell &
-Goldstein 1998): a term that is there already adds little, and length costs (Lin & Bilmes 2010). Same entries, same
-summary; work is bounded however much they hold.
+A sentence is worth its terms, each weighted by its frequency and rarity (the centroid of Radev et al. 2004), its rank
+in the graph of similar sentences (LexRank: Erkan & Radev 2004), and its kind (a date counts more than a greeting).
+Selection avoids repetition (maximal marginal relevance: Carbonell & Goldstein 1998): a repeated term adds little, and
+length costs (Lin & Bilmes 2010). Equal entries give equal summaries; the work is bounded for any input.
 
-A short conversation keeps all that says something: shortening it would save little and lose facts. What was told as
-a decision, an error or a milestone comes before everything else.
+A short conversation is kept whole except for sentences without content: shortening it would save little. Decisions,
+errors and milestones come first.
 """
 
 from __future__ import annotations
@@ -24,113 +23,116 @@ from numpy.typing import NDArray
 
 from agentformer.memory.facts import MAX_NUMBER_LENGTH
 from agentformer.memory.summaries.entries import flatten, line_of, sort_by_time, speaker_of
-from agentformer.memory.summaries.sentences import says_something, weight
+from agentformer.memory.summaries.sentences import has_content, kind_weight
 from agentformer.text.analysis import text_terms
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
 
-_SHARE = 1 / 2  # of the originals' tokens: what is kept of them
-_ROOM = 120  # tokens of sentences that there is room for, however short the originals
-_FOREMOST = frozenset({"decision", "error", "milestone", "task_complete"})  # kinds of entries
-_WORTH_CUTTING = 12  # tokens of room that a part of a long sentence is worth
-_MORE = "…"  # behind a part of a sentence
-_OWN = 8  # words; two who say the same in fewer say it each of themselves
+_SHARE = 1 / 2  # of the originals' tokens
+_MIN_ROOM = 120  # tokens for sentences, however short the originals are
+_PRIORITY_KINDS = frozenset({"decision", "error", "milestone", "task_complete"})  # of entries
+_MIN_CUT = 12  # tokens of room that are worth a part of a long sentence
+_ELLIPSIS = "…"  # after a part of a sentence
+_OWN_WORDS = 8  # shorter sentences of two speakers are not repetitions of each other
 _DAMPING = 0.85  # of LexRank; the rest is spread evenly
-_ROUNDS = 50  # of the power iteration, which has settled long before
-# Round values out of a flat neighbourhood: of 15 settings tried on the development conversations of
-# `bench.cleaning`, when a third of the tokens was kept, most came within 3% (terms) and 5% (answers).
-_OFTEN = 0.5  # power of a term's count
-_CENTRAL = 0.5  # power of a sentence's rank in the graph
-_COST = 0.5  # power of its tokens, which its worth is divided by
-_AGAIN = 0.3  # of a term's worth is left once it has been told
-_LEAST = 0.01  # worth of a sentence without terms, so that its kind still decides
-_TRIED = 20  # sentences, where the best do not fit
-_READ = 2_000  # sentences looked at; of more, evenly spread ones
-_RANKED = 400  # sentences in the graph, whose cost is their square
-_CHARACTERS = 20  # code points of a token at most, to bound what is counted
+_ITERATIONS = 50  # of the power iteration, which converges long before
+# Rounded values from a flat neighbourhood: of 15 settings tried on the development conversations of `bench.cleaning`
+# with a third of the tokens kept, most came within 3% (terms) and 5% (answers).
+_FREQUENCY_POWER = 0.5  # of a term's count
+_CENTRALITY_POWER = 0.5  # of a sentence's rank in the graph
+_LENGTH_POWER = 0.5  # of a sentence's tokens, by which its worth is divided
+_REPEATED = 0.3  # factor on a term's worth when a selected sentence has it
+_MIN_WORTH = 0.01  # of a sentence without terms, so that its kind still decides
+_MAX_TRIED = 20  # sentences, if the best do not fit
+_MAX_READ = 2_000  # sentences; of more, evenly spread ones are read
+_MAX_RANKED = 400  # sentences in the graph; its cost is quadratic
+_MAX_TOKEN_LENGTH = 20  # code points, to bound the text that is counted
 _WORDS = re.compile(r"\w+")
-_NUMBER_GOES_ON = re.compile(r"[.,:/'’ \u00a0\u202f-]\d")
-_NUMBER_BEFORE = re.compile(r"\d[.,:/'’ \u00a0\u202f-]$")
+_NUMBER_CONTINUES = re.compile(r"[.,:/'’ \u00a0\u202f-]\d")
+_NUMBER_PRECEDES = re.compile(r"\d[.,:/'’ \u00a0\u202f-]$")
 _UNSPACED = "\u0e00"  # scripts from here on put no spaces between words
 
-Vectors = NDArray[np.float64]  # (sentences, terms) unit rows
+Vectors = NDArray[np.float64]  # (sentences, terms), unit rows
 CountTokens = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Sentence:
-    """A sentence, with its place among the entries and inside its entry."""
+    """A sentence with the index of its entry and its index inside the entry."""
 
     entry: int
-    place: int
+    index: int
     text: str
     speaker: str
-    foremost: bool
+    priority: bool
 
 
 def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: CountTokens) -> str:
-    """The sentences that carry most, up to half of all tokens, or all that say something where those are few.
+    """Return the most valuable sentences, up to half of all tokens, or all with content if these are few.
 
-    Never more than `max_tokens`. What is foremost has all the room there is. One line for each run of neighbouring
-    sentences, led by its speaker. Empty only when not even a word of them fits.
+    Never more than `max_tokens`. Sentences of priority kinds get all the room there is. Neighbouring sentences share a
+    line that begins with the speaker. Empty only if not even a word fits.
     """
     entries = sort_by_time(entries)
     sentences = _sentences(entries, max_tokens)
     if not sentences:
         return ""
-    total = sum(count_tokens(each.text) for each in sentences)
+    total = sum(count_tokens(sentence.text) for sentence in sentences)
     languages = [detect_language(entry.content) for entry in entries]
-    ranked = _by_worth(_telling(sentences, languages), languages, count_tokens)
-    foremost = sum(count_tokens(each.text) for each in ranked if each.foremost)
-    page = _Page(entries, max(_ROOM, math.ceil(_SHARE * total), foremost), max_tokens, count_tokens)
-    return page.filled(ranked) or _beginning(entries, ranked, max_tokens, count_tokens)
+    ranked = _rank(_with_content(sentences, languages), languages, count_tokens)
+    priority = sum(count_tokens(sentence.text) for sentence in ranked if sentence.priority)
+    room = max(_MIN_ROOM, math.ceil(_SHARE * total), priority)
+    selection = _Selection(entries, room, max_tokens, count_tokens)
+    return selection.fill(ranked) or _beginning(entries, ranked, max_tokens, count_tokens)
 
 
-class _Page:
-    """A text that sentences are put on: at most `room` tokens of them, and `limit` with their speakers."""
+class _Selection:
+    """Selected sentences of at most `room` tokens, and of at most `limit` tokens with their speakers."""
 
     def __init__(self, entries: Sequence[MemoryEntry], room: int, limit: int, count_tokens: CountTokens) -> None:
         self._entries = entries
         self._left = min(room, limit)
         self._limit = limit
         self._count_tokens = count_tokens
-        self._chosen: list[_Sentence] = []
+        self._selected: list[_Sentence] = []
 
-    def filled(self, ranked: Sequence[_Sentence]) -> str:
-        """The text with each next sentence that there is room for, and the beginning of one that is too long for
-        any; "" when no whole sentence fits."""
-        whole = self._left
-        missed = [each for each in ranked if each.foremost and not self._put(each)]
-        held = self._left // 2 if missed else 0  # what else there is leaves room to begin what is foremost
-        self._left -= held
-        missed += [each for each in ranked if not each.foremost and not self._put(each)]
-        self._left += held
-        if not self._chosen:
+    def fill(self, ranked: Sequence[_Sentence]) -> str:
+        """Return the text of all sentences that fit, in order of rank, and of the beginning of one that is too long.
+
+        Return "" if no whole sentence fits.
+        """
+        room = self._left
+        missed = [sentence for sentence in ranked if sentence.priority and not self._add(sentence)]
+        reserved = self._left // 2 if missed else 0  # room for the beginning of a long priority sentence
+        self._left -= reserved
+        missed += [sentence for sentence in ranked if not sentence.priority and not self._add(sentence)]
+        self._left += reserved
+        if not self._selected:
             self._left = self._limit  # one long sentence is all there is
-            missed = [each for each in missed if self._chosen or not self._put(each)]
-        if not self._chosen:
+            missed = [sentence for sentence in missed if self._selected or not self._add(sentence)]
+        if not self._selected:
             return ""
-        if long := next((each for each in missed if self._count_tokens(each.text) > whole), None):
-            self._begin(long)
-        return _text(self._entries, self._chosen)
+        if long := next((sentence for sentence in missed if self._count_tokens(sentence.text) > room), None):
+            self._add_beginning(long)
+        return _text(self._entries, self._selected)
 
-    def _begin(self, sentence: _Sentence) -> None:
-        """Put on what there is room for, if that is worth it, with a mark that keeps it from what follows."""
-        taken = self._count_tokens(_text(self._entries, [*self._chosen, replace(sentence, text=_MORE)]))
-        room = min(self._left - self._count_tokens(_MORE), self._limit - taken)
-        if room >= _WORTH_CUTTING:
+    def _add_beginning(self, sentence: _Sentence) -> None:
+        """Add as much of a sentence as fits, if that is worth it, with an ellipsis."""
+        used = self._count_tokens(_text(self._entries, [*self._selected, replace(sentence, text=_ELLIPSIS)]))
+        room = min(self._left - self._count_tokens(_ELLIPSIS), self._limit - used)
+        if room >= _MIN_CUT:
             text = _cut(self._entries[sentence.entry], sentence.text, room, self._count_tokens, labelled=False)
-            self._put(replace(sentence, text=f"{text} {_MORE}"))
+            self._add(replace(sentence, text=f"{text} {_ELLIPSIS}"))
 
-    def _put(self, sentence: _Sentence) -> bool:
-        """Put the sentence on the page; False where it does not fit."""
+    def _add(self, sentence: _Sentence) -> bool:
+        """Add the sentence; return False if it does not fit."""
         size = self._count_tokens(sentence.text)
         if size > self._left:
             return False
-        if self._count_tokens(_text(self._entries, [*self._chosen, sentence])) > self._limit:
+        if self._count_tokens(_text(self._entries, [*self._selected, sentence])) > self._limit:
             return False
-        self._chosen.append(sentence)
+        self._selected.append(sentence)
         self._left -= size
         return True
 
@@ -138,56 +140,57 @@ class _Page:
 def _beginning(
     entries: Sequence[MemoryEntry], ranked: Sequence[_Sentence], max_tokens: int, count_tokens: CountTokens
 ) -> str:
-    """The beginning of the best sentence of which a beginning fits."""
-    cuts = (_cut(entries[each.entry], each.text, max_tokens, count_tokens) for each in ranked[:_TRIED])
+    """Return the beginning of the best sentence of which a beginning fits."""
+    cuts = (_cut(entries[one.entry], one.text, max_tokens, count_tokens) for one in ranked[:_MAX_TRIED])
     return next(filter(None, cuts), "")
 
 
-def _telling(sentences: Sequence[_Sentence], languages: Sequence[str]) -> list[_Sentence]:
-    """Those that say something not said before, or all of them when none does."""
-    telling = [each for each in sentences if each.foremost or says_something(each.text, languages[each.entry])]
-    told: set[tuple[str, ...]] = set()
-    new = []
-    for each in telling or sentences:
-        words = _WORDS.findall(each.text.casefold())
-        said = (each.speaker if len(words) < _OWN else "", *words)
-        if not words or said not in told:
-            new.append(each)
-        told.add(said)
-    return new
-
-
-def _by_worth(sentences: Sequence[_Sentence], languages: Sequence[str], count_tokens: CountTokens) -> list[_Sentence]:
-    """The sentences, or of too many the weightiest, in the order in which they are to be kept."""
-    counts = [_terms(each.text, languages[each.entry]) for each in sentences]
-    weights = _centroid(counts)
-    kept = _weightiest(counts, weights, [each.foremost for each in sentences])
-    sentences, counts = [sentences[i] for i in kept], [counts[i] for i in kept]
-    central = _lexrank(_vectors(counts))
-    factor = [
-        weight(each.text) * rank**_CENTRAL / max(1, count_tokens(each.text)) ** _COST
-        for each, rank in zip(sentences, central, strict=True)
-    ]
-    first = [each.foremost for each in sentences]
-    return [sentences[i] for i in _ranked(counts, weights, factor, first)]
-
-
 def _sentences(entries: Sequence[MemoryEntry], max_tokens: int) -> list[_Sentence]:
-    """All sentences that say something, or evenly spread ones of very many; none longer than could be kept."""
-    found = [
-        (number, place, entry.content[span.start : span.end])
+    """Return all sentences, or evenly spread ones of very many; none longer than could be selected."""
+    spans = [
+        (number, index, entry.content[span.start : span.end])
         for number, entry in enumerate(entries)
-        for place, span in enumerate(sentence_spans(entry.content))
+        for index, span in enumerate(sentence_spans(entry.content))
     ]
-    found = found[:: max(1, math.ceil(len(found) / _READ))]
-    longest = max_tokens * _CHARACTERS + 1
-    first = [entry.kind in _FOREMOST for entry in entries]
-    who = [speaker_of(entry) for entry in entries]
-    flattened = [
-        _Sentence(number, place, flatten(text[: 2 * longest])[:longest], who[number], first[number])
-        for number, place, text in found
+    spans = spans[:: max(1, math.ceil(len(spans) / _MAX_READ))]
+    max_length = max_tokens * _MAX_TOKEN_LENGTH + 1
+    priority = [entry.kind in _PRIORITY_KINDS for entry in entries]
+    speakers = [speaker_of(entry) for entry in entries]
+    sentences = (
+        _Sentence(n, index, flatten(text[: 2 * max_length])[:max_length], speakers[n], priority[n])
+        for n, index, text in spans
+    )
+    return [sentence for sentence in sentences if sentence.text]
+
+
+def _with_content(sentences: Sequence[_Sentence], languages: Sequence[str]) -> list[_Sentence]:
+    """Drop sentences without content and repetitions; if no sentence has content, drop repetitions only."""
+    informative = [one for one in sentences if one.priority or has_content(one.text, languages[one.entry])]
+    seen: set[tuple[str, ...]] = set()
+    distinct = []
+    for sentence in informative or sentences:
+        words = _WORDS.findall(sentence.text.casefold())
+        key = (sentence.speaker if len(words) < _OWN_WORDS else "", *words)
+        if not words or key not in seen:
+            distinct.append(sentence)
+        seen.add(key)
+    return distinct
+
+
+def _rank(sentences: Sequence[_Sentence], languages: Sequence[str], count_tokens: CountTokens) -> list[_Sentence]:
+    """Return the sentences, or the weightiest of too many, in the order in which they are selected."""
+    counts = [_terms(sentence.text, languages[sentence.entry]) for sentence in sentences]
+    weights = _term_weights(counts)
+    kept = _weightiest(counts, weights, [sentence.priority for sentence in sentences])
+    sentences, counts = [sentences[i] for i in kept], [counts[i] for i in kept]
+    factors = [
+        kind_weight(sentence.text)
+        * centrality**_CENTRALITY_POWER
+        / max(1, count_tokens(sentence.text)) ** _LENGTH_POWER
+        for sentence, centrality in zip(sentences, _lexrank(_vectors(counts)), strict=True)
     ]
-    return [each for each in flattened if each.text]
+    priority = [sentence.priority for sentence in sentences]
+    return [sentences[i] for i in _selection_order(counts, weights, factors, priority)]
 
 
 def _terms(sentence: str, prior: str) -> Counter[str]:
@@ -201,86 +204,85 @@ def _function_stems(language: str) -> frozenset[str]:
     return frozenset(f"{language}~{stem(word, language)}" for word in FUNCTION_WORDS.get(language, ()))
 
 
-def _centroid(counts: Sequence[Counter[str]]) -> dict[str, float]:
-    """What each term is worth: it is told often, and in few sentences."""
-    spread = Counter(term for each in counts for term in each)
+def _term_weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
+    """Return the worth of each term, which grows with its count and falls with the number of sentences that have it."""
+    spread = Counter(term for count in counts for term in count)
     total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return {term: times**_OFTEN * (1 + math.log(len(counts) / spread[term])) for term, times in total.items()}
+    for count in counts:
+        total.update(count)
+    return {term: times**_FREQUENCY_POWER * (1 + math.log(len(counts) / spread[term])) for term, times in total.items()}
 
 
-def _weightiest(counts: Sequence[Counter[str]], weights: Mapping[str, float], first: Sequence[bool]) -> list[int]:
-    """The sentences to rank, in order: all of them, or of too many the foremost and those that hold most."""
-    worth = [sum(weights[term] for term in each) for each in counts]
-    return sorted(sorted(range(len(counts)), key=lambda i: (not first[i], -worth[i]))[:_RANKED])
+def _weightiest(counts: Sequence[Counter[str]], weights: Mapping[str, float], priority: Sequence[bool]) -> list[int]:
+    """Return the sentences to rank, in order: all, or of too many the priority ones and those with most worth."""
+    worth = [sum(weights[term] for term in count) for count in counts]
+    return sorted(sorted(range(len(counts)), key=lambda i: (not priority[i], -worth[i]))[:_MAX_RANKED])
 
 
 def _vectors(counts: Sequence[Counter[str]]) -> Vectors:
-    """TF-IDF of the terms that sentences share, with unit rows; a sentence without any is all zero."""
-    spread = Counter(term for each in counts for term in each)
-    terms = {term: n for n, term in enumerate(sorted(term for term, times in spread.items() if times > 1))}
-    rows = np.zeros((len(counts), max(1, len(terms))))
-    own = np.zeros(len(counts))  # what a sentence's unshared terms add to its length
-    for n, each in enumerate(counts):
-        for term, times in each.items():
+    """Return unit rows of TF-IDF over the terms that sentences share; a sentence without such terms is all zero."""
+    spread = Counter(term for count in counts for term in count)
+    columns = {term: n for n, term in enumerate(sorted(term for term, times in spread.items() if times > 1))}
+    rows = np.zeros((len(counts), max(1, len(columns))))
+    unshared = np.zeros(len(counts))  # squared length that a sentence's unshared terms add
+    for n, count in enumerate(counts):
+        for term, times in count.items():
             value = (1 + math.log(times)) * (1 + math.log(len(counts) / spread[term]))
-            if term in terms:
-                rows[n, terms[term]] = value
+            if term in columns:
+                rows[n, columns[term]] = value
             else:
-                own[n] += value * value
-    norms = np.sqrt((rows * rows).sum(axis=1) + own)[:, None]
+                unshared[n] += value * value
+    norms = np.sqrt((rows * rows).sum(axis=1) + unshared)[:, None]
     return np.asarray(rows / np.where(norms > 0, norms, 1.0))
 
 
 def _lexrank(vectors: Vectors) -> list[float]:
-    """Each sentence's centrality, the highest being 1."""
+    """Return the centrality of each sentence; the highest is 1."""
     size = len(vectors)
-    likeness = vectors @ vectors.T
-    np.fill_diagonal(likeness, 1.0)
-    steps = likeness / likeness.sum(axis=1, keepdims=True)
-    rank = np.full(size, 1 / size)
-    for _ in range(_ROUNDS):
-        rank = _DAMPING * (rank @ steps) + (1 - _DAMPING) / size
-    return [float(each) for each in rank / rank.max()]
+    similarity = vectors @ vectors.T
+    np.fill_diagonal(similarity, 1.0)
+    transitions = similarity / similarity.sum(axis=1, keepdims=True)
+    ranks = np.full(size, 1 / size)
+    for _ in range(_ITERATIONS):
+        ranks = _DAMPING * (ranks @ transitions) + (1 - _DAMPING) / size
+    return [float(rank) for rank in ranks / ranks.max()]
 
 
-def _ranked(
-    counts: Sequence[Counter[str]], weights: Mapping[str, float], factor: Sequence[float], first: Sequence[bool]
+def _selection_order(
+    counts: Sequence[Counter[str]], weights: Mapping[str, float], factors: Sequence[float], priority: Sequence[bool]
 ) -> list[int]:
-    """All sentences, the foremost first, each next one being worth most beside those before it. A tie goes to the
-    earlier one."""
-    told: set[str] = set()
+    """Order all sentences, priority ones first, so that each next one adds most to those before it. The earlier of
+    two equal ones comes first."""
+    seen: set[str] = set()
     left = dict.fromkeys(range(len(counts)))
     order: list[int] = []
 
     def gain(i: int) -> tuple[bool, float]:
-        return first[i], factor[i] * (
-            _LEAST + sum(weights[term] * (_AGAIN if term in told else 1.0) for term in counts[i])
-        )
+        worth = sum(weights[term] * (_REPEATED if term in seen else 1.0) for term in counts[i])
+        return priority[i], factors[i] * (_MIN_WORTH + worth)
 
     while left:
         best = max(left, key=gain)
         del left[best]
         order.append(best)
-        told.update(counts[best])
+        seen.update(counts[best])
     return order
 
 
 def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str:
-    """The sentences in order; neighbours of one entry share a line."""
+    """Return the sentences in order; neighbours of one entry share a line."""
     runs: list[list[_Sentence]] = []
-    for each in sorted(sentences, key=lambda each: (each.entry, each.place)):
-        if runs and (runs[-1][-1].entry, runs[-1][-1].place + 1) == (each.entry, each.place):
-            runs[-1].append(each)
+    for sentence in sorted(sentences, key=lambda one: (one.entry, one.index)):
+        if runs and (runs[-1][-1].entry, runs[-1][-1].index + 1) == (sentence.entry, sentence.index):
+            runs[-1].append(sentence)
         else:
-            runs.append([each])
-    return "\n".join(line_of(entries[run[0].entry], " ".join(each.text for each in run)) for run in runs)
+            runs.append([sentence])
+    return "\n".join(line_of(entries[run[0].entry], " ".join(one.text for one in run)) for run in runs)
 
 
 def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountTokens, *, labelled: bool = True) -> str:
-    """The longest beginning of a sentence that fits, ending between words and never inside a number, if it can be;
-    led by its speaker, if it is to be and that fits."""
+    """Return the longest beginning of a sentence that fits, cut between words and outside numbers if possible. With
+    `labelled`, the speaker comes first if that fits."""
 
     def fits(end: int, labelled: bool) -> bool:
         return count_tokens(line_of(entry, text[:end]) if labelled else text[:end]) <= max_tokens
@@ -290,29 +292,29 @@ def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountToke
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle, labelled) else (low, middle)
-    end = _border(text, low)
+    end = _cut_position(text, low)
     return line_of(entry, text[:end]) if labelled and end else text[:end].strip()
 
 
-def _border(text: str, limit: int) -> int:
-    """Where to cut `text` at the latest: behind a word and a whole number, or at least behind a part of a number that
-    stands by itself, or inside what is too long to be either. 0 where there is no such place."""
-    for allowed in (_parts_number, _parts_word):
-        if found := next((end for end in range(limit, 0, -1) if not allowed(text, end)), 0):
-            return found
+def _cut_position(text: str, limit: int) -> int:
+    """Return the last position up to `limit` after a word and a whole number; else after a part of a number; else
+    inside a run that is too long to be either. 0 if there is none."""
+    for splits in (_splits_number, _splits_word):
+        if end := next((end for end in range(limit, 0, -1) if not splits(text, end)), 0):
+            return end
     return limit if limit > MAX_NUMBER_LENGTH else 0
 
 
-def _parts_number(text: str, end: int) -> bool:
-    """Would a cut here part a word or a number, such as "1 234,5"?"""
-    return _parts_word(text, end) or bool(
-        (text[end - 1].isdigit() and _NUMBER_GOES_ON.match(text, end))
-        or (text[end : end + 1].isdigit() and _NUMBER_BEFORE.search(text, max(0, end - 2), end))
+def _splits_number(text: str, end: int) -> bool:
+    """True if a cut at `end` would split a word or a number such as "1 234,5"."""
+    return _splits_word(text, end) or bool(
+        (text[end - 1].isdigit() and _NUMBER_CONTINUES.match(text, end))
+        or (text[end : end + 1].isdigit() and _NUMBER_PRECEDES.search(text, max(0, end - 2), end))
     )
 
 
-def _parts_word(text: str, end: int) -> bool:
-    """Would a cut here part a word or a run of digits with its marks?"""
+def _splits_word(text: str, end: int) -> bool:
+    """True if a cut at `end` would split a word or a run of digits with its marks."""
     before, after = text[end - 1], text[end : end + 1]
     if before.isdigit() and (after.isdigit() or re.match(r"[.,:/'’-]\d", text[end : end + 2])):
         return True

@@ -1,4 +1,4 @@
-"""What kind of sentence it is: does it say anything, and facts weigh more in a summary than greetings and questions."""
+"""Kinds of sentences: greetings and thanks have no content, and dates and decisions weigh more than questions."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from agentformer.text.dates.calendar import months, weekdays
 from agentformer.text.languages import FUNCTION_WORDS, word_list
 
 
-def _words(listed: str) -> frozenset[str]:
+def _word_set(listed: str) -> frozenset[str]:
     return frozenset(listed.split())
 
 
 _WORD = re.compile(r"[^\W\d_]+")
-_RUN = 4  # letters of a word, in scripts that put no spaces between them
-_SHORT = 4  # words; less hardly says anything by itself
-_LOOKED_AT = 400  # code points
+_UNSPACED_WORD = 4  # letters of a word, in scripts without spaces
+_FEW_WORDS = 4  # fewer words rarely have content by themselves
+_SAMPLE = 400  # code points
 _QUESTION = re.compile(r"[?？؟;]\W*$")
 _GREETINGS = frozenset().union(*word_list("greetings").values())
-# Words that answer a question, so that the word beside them may be a fact ("No, penicillin.").
-_ANSWERS = _words(
+# Words that answer a question; the next word may be a fact ("No, penicillin.").
+_ANSWERS = _word_set(
     "yes yeah no kyllä joo juu ei ja nej nei nein oui non sí sì sim não sie nie tak igen nem jah да нет так ano evet "
     "hayır da nu nee"
 )
-# Words that only say how one likes what was said.
-_PLEASANTRIES = _words(
+# Words that only comment on the previous message.
+_PLEASANTRIES = _word_set(
     "ok k oki alright sure cool great nice good awesome amazing fine wonderful perfect lovely exactly indeed "
     "lol haha hahaha hmm sounds thx cheers welcome congrats goodbye "
     "selvä hienoa kiva mahtavaa upeaa loistavaa hyvää huomenta moikka heippa ookoo okei eipä kestä "
@@ -36,7 +36,7 @@ _PLEASANTRIES = _words(
     "お疲れ様です お疲れさまです 承知しました 谢谢 你好 好的 谢谢你 您好 謝謝 再见 감사합니다 안녕하세요 네"
 )
 _EMPTY = (_GREETINGS | _PLEASANTRIES) - _ANSWERS
-# Beginnings of words that tell of something decided, planned or done, in the languages served best.
+# Beginnings of words for something decided, planned or done, in the best supported languages.
 _DECISIONS = re.compile(
     r"\b(?:decid|decision|agree|agreed|chose|chosen|plan(?:s|ned|ning)?\b|will\b|deadline|promis|book(?:ed|ing)\b|"
     r"bought|start(?:ed|ing)\b|finish|moved\b|married|born\b|"
@@ -45,52 +45,54 @@ _DECISIONS = re.compile(
     r"beschl(?:oss|uss)|entsch(?:ied|eid)|vereinbar|geplant|gekauft|décid|decidi|決め|決ま|予定|約束)",
     re.IGNORECASE,
 )
-_DATED, _DECIDED = 1.35, 1.2  # a little more: the graph still has the main say
-_ASKED, _GREETED, _CURT = 0.5, 0.4, 0.6
+_DATED, _DECIDED = 1.35, 1.2  # small factors: the graph has the main influence
+_QUESTIONED, _GREETED, _CURT = 0.5, 0.4, 0.6
 
 
-def says_something(sentence: str, language: str) -> bool:
-    """False for greetings, thanks, "ok" and questions that give nothing away.
+def has_content(sentence: str, language: str) -> bool:
+    """Return False for greetings, thanks, "ok" and questions without details.
 
-    What holds a digit, a day or a decision always does. Of a question, more than a few words must carry meaning.
+    A sentence with a digit, a day or a decision always has content. A question needs more than a few content words.
     """
-    sample = sentence[:_LOOKED_AT]
+    sample = sentence[:_SAMPLE]
     words = [word.casefold() for word in _WORD.findall(sample)]
-    asked = bool(_QUESTION.search(sentence[-8:]))
-    if _is_dated(sample, words) or (not asked and _DECISIONS.search(sample)):
+    is_question = bool(_QUESTION.search(sentence[-8:]))
+    if _is_dated(sample, words) or (not is_question and _DECISIONS.search(sample)):
         return True
     ignored = FUNCTION_WORDS.get(language, frozenset())
-    carrying = sum(_size(word) for word in words if not (word in _EMPTY or word in _ANSWERS or word in ignored))
-    return carrying > (_SHORT if asked else not _EMPTY.isdisjoint(words))
+    content_words = sum(
+        _word_count(word) for word in words if not (word in _EMPTY or word in _ANSWERS or word in ignored)
+    )
+    return content_words > (_FEW_WORDS if is_question else not _EMPTY.isdisjoint(words))
 
 
-def _size(word: str) -> int:
-    """How many words it is: a run of a script without spaces is several, and what an apostrophe leaves is none."""
-    return 1 + len(word) // _RUN if _unspaced(word) else int(len(word) > 1)
-
-
-def weight(sentence: str) -> float:
-    """What the kind of sentence multiplies its worth by, around 1."""
-    sample = sentence[:_LOOKED_AT]
+def kind_weight(sentence: str) -> float:
+    """Return the factor of the sentence's kind on its worth, around 1."""
+    sample = sentence[:_SAMPLE]
     words = [word.casefold() for word in _WORD.findall(sample)]
-    found = 1.0
+    weight = 1.0
     if _is_dated(sample, words):
-        found *= _DATED
+        weight *= _DATED
     if _DECISIONS.search(sample):
-        found *= _DECIDED
+        weight *= _DECIDED
     if _QUESTION.search(sentence[-8:]):
-        found *= _ASKED
-    if words and words[0] in _GREETINGS:
-        found *= _GREETED if len(words) <= 2 * _SHORT else 1.0
-    if len(words) < _SHORT and not _unspaced(sample):
-        found *= _CURT
-    return found
+        weight *= _QUESTIONED
+    if words and words[0] in _GREETINGS and len(words) <= 2 * _FEW_WORDS:
+        weight *= _GREETED
+    if len(words) < _FEW_WORDS and not _is_unspaced(sample):
+        weight *= _CURT
+    return weight
+
+
+def _word_count(word: str) -> int:
+    """Estimate the number of words: a run of a script without spaces is several, a single letter is none."""
+    return 1 + len(word) // _UNSPACED_WORD if _is_unspaced(word) else int(len(word) > 1)
 
 
 def _is_dated(sample: str, words: list[str]) -> bool:
-    """Does it have a digit, a weekday or a month?"""
+    """True if the sample has a digit, a weekday or a month."""
     return any(c.isdigit() for c in sample) or any(weekdays(word) or (len(word) > 4 and months(word)) for word in words)
 
 
-def _unspaced(text: str) -> bool:
+def _is_unspaced(text: str) -> bool:
     return any(c >= "\u0e00" for c in text)
