@@ -1,36 +1,36 @@
-"""Capitalised names in a text, and whether another text knows them under any ending."""
+"""Capitalized names in a text, and their comparison with the words of other texts in any inflected form."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from agentformer.text.dates.calendar import strip_accents
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
 from agentformer.text.sentences import sentence_spans
 
-_LETTER = r"[^\W\d_\u3005-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # a name in Latin letters ends where Japanese goes on
+_LETTER = r"[^\W\d_\u3005-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # a name in Latin letters ends where Japanese begins
 _WORD = re.compile(rf"{_LETTER}(?:{_LETTER}|[\u0300-\u036f])*")
 _JOINED = re.compile(r"[-'’ ]|(?<=\b\w)\. ?|(?<=\b\w\w)\. ?")  # between the words of one name
-# What may stand before a capital that begins something rather than a name.
+# Text before a capital that begins a sentence, quotation or list item, not a name.
 _OPENING = re.compile(r"[:;•*\-–—\"“”„«»‘‹(\[「『#>|]\s*$|\n\s*$")
 _SHORTEST = 2  # letters of a name
-# Languages whose names take at most an "s"; all others, and what nobody can tell, may have endings. A few words of
-# Finnish pass for Swedish, so that is not among them.
+# Languages in which names take at most an "s". In all others, and in unknown ones, names may have endings. Swedish is
+# not listed, because a few words of Finnish are detected as Swedish.
 _UNINFLECTED = frozenset({"ca", "da", "de", "en", "es", "fr", "id", "it", "ja", "ko", "nl", "no", "pt", "zh"})
-_SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # where "Anna" and "Annu" share nothing but "An"
-# Those that write every noun with a capital.
+_SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # in which "Anna" and "Annu" share only "An"
+# Languages that write every noun with a capital.
 _CAPITAL_NOUNS = frozenset({"de"})
-_COMMON = 4  # letters that two inflected forms of a name share
+_COMMON = 4  # letters that two inflected forms of a name share at least
 _ENDING = 7  # letters of an ending at most
 _ENDING_OF_NAME = re.compile(
     r"[aeiouyäö]{0,2}(?:n|s|sa|sä|sta|stä|la|lä|lta|ltä|le|ksi|na|nä|ta|tä|a|ä|h[aeiouyäö]n|iden|ien|ja|jä)?"
     r"(?:ni|si|nsa|nsä|me|ne)?(?:kin|kan|kän|ko|kö)?"
 )
 _GRADED = str.maketrans("bdg", "ptk")
-# Words that begin a summary's sentences, and that nobody is called.
+# Words that begin sentences of a summary and are not names.
 _OPENING_WORDS = """
 actually additionally afterwards agreed almost also although always another asked assistant besides best both
 conversation currently decided described discussed discussing discussion during earlier even eventually everyone
@@ -51,7 +51,7 @@ begge brukeren brugeren dessuten derefter deretter desuden først samtalen samme
 
 ensemble ensuite finalement puis résumé utilisateur además ambos después finalmente luego resumen usuario
 """
-_LONG = 5  # letters that an ordinary word with a known ending has more than
+_MAX_SHORT = 5  # letters; only longer words are recognized as ordinary by their ending
 _NAMELIKE = frozenset({"nen", "inen", "isen"})  # endings of Finnish surnames as well
 _ABBREVIATIONS = frozenset().union(*word_list("abbreviations").values())
 _FOLDED_FUNCTIONS = {language: frozenset(map(strip_accents, words)) for language, words in FUNCTION_WORDS.items()}
@@ -66,7 +66,7 @@ _ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Words with capitals that stand together, at `[start, end)`."""
+    """Neighbouring words with capitals at `[start, end)`."""
 
     start: int
     end: int
@@ -74,25 +74,25 @@ class Name:
 
 
 class Vocabulary:
-    """The words of texts in one language, to ask for in any form."""
+    """The words of texts in one language, which are found in any inflected form."""
 
     def __init__(self, texts: Iterable[str], language: str) -> None:
         self._language = language
         self._words: set[str] = set()
-        self.small: set[str] = set()  # written without a capital somewhere
+        self.lowercase: set[str] = set()  # words that occur without a capital
         for text in texts:
             for match in _WORD.finditer(text):
                 word = match[0]
                 self._words.add(_folded(word))
                 if word[0].islower():
-                    self.small.add(_folded(word))
+                    self.lowercase.add(_folded(word))
         self._stems = {_stemmed(word, language) for word in self._words}
         self._beginnings: dict[str, set[str]] = defaultdict(set)
         for word in () if language in _UNINFLECTED else self._words:
             self._beginnings[_graded(word)[:2]].add(_graded(word))
 
     def has(self, word: str) -> bool:
-        """Is the word, or the same name with another ending, among the texts' words?"""
+        """True if the word, or the same name with another ending, is among the words."""
         folded = _folded(word)
         if folded in self._words or folded.removesuffix("s") in self._words:
             return True
@@ -101,69 +101,61 @@ class Vocabulary:
         if self._language in _UNINFLECTED:
             return False
         graded = _graded(folded)
-        return any(_one_name(graded, each) for each in self._beginnings.get(graded[:2], ()))
+        return any(_may_be_same(graded, other) for other in self._beginnings.get(graded[:2], ()))
 
 
 def find_unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[Name]:
-    """The names in `text`, in order, that `known` does not have.
+    """Yield the names in `text`, in order, that `known` does not have.
 
-    A capital at a sentence's beginning makes a name only of a word that is no ordinary one as far as can be
-    told. Where every noun has a capital, one word alone tells nothing: there, two in a row make a name.
+    At the beginning of a sentence a capital makes a name only of a word that is not known to be ordinary. In languages
+    with a capital for every noun, only two such words in a row make a name.
     """
-    own = Vocabulary([text], language)
-    starts = {span.start for span in sentence_spans(text)}
-    strange = [
-        match
-        for match in _WORD.finditer(text)
-        if _capital(match[0]) and not known.has(match[0]) and not _ordinary(match, text, starts, own, known, language)
-    ]
-    for name in _together(strange, text):
+    for name in _joined(_candidates(text, known, language), text):
         if language not in _CAPITAL_NOUNS or " " in name.text or text[name.end : name.end + 1] == ":":
             yield name
 
 
 def inner_names(text: str, language: str) -> Iterator[str]:
-    """The names in `text`, in order, leaving out those that only a sentence's beginning may have given a capital."""
-    own, nobody = Vocabulary([text], language), Vocabulary((), language)
+    """Yield the names in `text`, in order, without words that begin a sentence."""
     starts = {span.start for span in sentence_spans(text)}
-    inner = [
-        match
-        for match in _WORD.finditer(text)
-        if _capital(match[0])
-        and not _opens(match, text, starts)
-        and not _ordinary(match, text, starts, own, nobody, language)
-    ]
-    for name in _together(inner, text):
+    words = _candidates(text, Vocabulary((), language), language)
+    for name in _joined((match for match in words if not _opens(match, text, starts)), text):
         if language not in _CAPITAL_NOUNS or " " in name.text:
             yield name.text
 
 
-def _capital(word: str) -> bool:
-    return len(word) >= _SHORTEST and word[0].isupper()
+def _candidates(text: str, known: Vocabulary, language: str) -> Iterator[re.Match[str]]:
+    """Yield the words with a capital that `known` does not have and that are not ordinary words."""
+    starts = {span.start for span in sentence_spans(text)}
+    lowercase = Vocabulary([text], language).lowercase | known.lowercase
+    for match in _WORD.finditer(text):
+        word = match[0]
+        if len(word) < _SHORTEST or not word[0].isupper() or known.has(word):
+            continue
+        if not _is_ordinary(word, _opens(match, text, starts), lowercase, language):
+            yield match
 
 
-def _ordinary(
-    match: re.Match[str], text: str, starts: set[int], own: Vocabulary, known: Vocabulary, language: str
-) -> bool:
-    """Is this word with a capital none that names somebody, although no text knows it?"""
-    word, folded = match[0], _folded(match[0])
+def _is_ordinary(word: str, opens: bool, lowercase: Collection[str], language: str) -> bool:
+    """True if a capitalized word is not a name; `opens` if it begins a sentence, `lowercase` holds known words."""
+    folded = _folded(word)
     if (folded in _ABBREVIATIONS or folded in _FOLDED_FUNCTIONS.get(language, ())) and not word.isupper():
         return True
-    if not _opens(match, text, starts):
+    if not opens:
         return False
-    if folded in _OPENERS or folded in own.small or folded in known.small:
+    if folded in _OPENERS or folded in lowercase:
         return True
-    return len(folded) > _LONG and folded.endswith(_ENDINGS.get(language, ()))
+    return len(folded) > _MAX_SHORT and folded.endswith(_ENDINGS.get(language, ()))
 
 
 def _opens(match: re.Match[str], text: str, starts: set[int]) -> bool:
-    """Does the word begin a sentence, a quotation or a line?"""
+    """True if the word begins a sentence, a quotation or a line."""
     before = max(0, match.start() - 3)
     return match.start() in starts or _OPENING.search(text, before, match.start()) is not None
 
 
-def _together(words: Iterable[re.Match[str]], text: str) -> Iterator[Name]:
-    """Neighbouring words as one name: "Jean-Luc", "Anna Virtanen"."""
+def _joined(words: Iterable[re.Match[str]], text: str) -> Iterator[Name]:
+    """Join neighbouring words to one name: "Jean-Luc", "Anna Virtanen"."""
     start = end = -1
     for match in words:
         if end >= 0 and _JOINED.fullmatch(text, end, match.start()):
@@ -181,20 +173,20 @@ def _folded(word: str) -> str:
 
 
 def _stemmed(folded: str, language: str) -> str:
-    """The stem, unless so little is left of the word that others would share it."""
+    """Return the stem, or the word itself if the stem is so short that other words would share it."""
     if "\u0400" <= folded[0] <= "\u04ff" and language != "sr":
-        language = "ru"  # a few words do not tell Russian from its neighbours, and their endings are much alike
+        language = "ru"  # short texts do not separate Russian from related languages, which have similar endings
     short = stem(folded, language)
     return short if len(short) > (1 if language in _SHORT_STEMS else 3) else folded
 
 
 def _graded(folded: str) -> str:
-    """Without what inflection changes in a word's middle: "Pekka" and "Pekan", "Helsinki" and "Helsingin"."""
+    """Undo consonant gradation, which inflection causes: "Pekka" and "Pekan", "Helsinki" and "Helsingin"."""
     return re.sub(r"(.)\1", r"\1", folded.translate(_GRADED))
 
 
-def _one_name(one: str, other: str) -> bool:
-    """May both be forms of one name? Given as `_graded` has them."""
+def _may_be_same(one: str, other: str) -> bool:
+    """True if both words, as `_graded` returns them, may be forms of one name."""
     short, long = sorted((one, other), key=len)
     for base, form in ((short, long), (long, short)):
         if 2 < len(base) <= len(form) and len(form) - len(base) <= _ENDING and form.startswith(tuple(_bases(base))):
@@ -207,12 +199,12 @@ def _one_name(one: str, other: str) -> bool:
 
 
 def _bases(word: str) -> set[str]:
-    """What stands before the endings of a Finnish or Estonian name: "Virtanen" and "Virtase-", "Turku" and "Turu-"."""
-    found = {word}
+    """Return the stems of a Finnish or Estonian name: "Virtanen" and "Virtase-", "Turku" and "Turu-"."""
+    bases = {word}
     if word.endswith("nen"):
-        found.add(word[:-3] + "se")
+        bases.add(word[:-3] + "se")
     if len(word) > 4 and word[-2] in "kpt" and word[-1] in "aeiouyäö":
-        found.add(word[:-2] + word[-1])
+        bases.add(word[:-2] + word[-1])
     if len(word) > 4 and word[-1] == "i":
-        found.add(word[:-1] + "e")
-    return found
+        bases.add(word[:-1] + "e")
+    return bases
