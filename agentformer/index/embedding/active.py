@@ -1,4 +1,4 @@
-"""Which embedder serves a store now: the one that it was opened with, until the store moves to another space."""
+"""The active embedder of a store: the one it was opened with, until the store moves to another space."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ log = logging.getLogger("agentformer")
 
 
 class ActiveEmbedder:
-    """The embedder of an opened store. It is an `Embedder` itself: what it does is done by the one of the moment.
+    """The embedder of an opened store. It is an `Embedder` that forwards to the current one.
 
-    A store that another thread or process has moved to another space is followed there: from then on its new space's
-    embedder, which `resolve` makes, takes the place of the former one. A store that never agreed with the embedder
-    `asked_for` is refused; "" asks for none. Thread-safe.
+    When another thread or process moves the store to another space, the embedder of that space, made by `resolve`,
+    replaces the current one. A store that never matched the embedder `requested` is refused; "" requests none.
+    Thread-safe.
     """
 
     def __init__(
@@ -29,18 +29,18 @@ class ActiveEmbedder:
         first: GuardedEmbedder,
         resolve: Callable[[EmbeddingSpace], GuardedEmbedder],
         *,
-        asked_for: str = "",
+        requested: str = "",
         seconds: float = 30.0,
     ) -> None:
-        self._lock = threading.Lock()  # of what is below, never held for long
+        self._lock = threading.Lock()  # of the fields below; never held for long
         self._loading = threading.Lock()
-        self._fetching: tuple[EmbeddingSpace, threading.Thread] | None = None
+        self._background: tuple[EmbeddingSpace, threading.Thread] | None = None
         self._current = first
         self._others: list[GuardedEmbedder] = []
         self._resolve = resolve
-        self.asked_for = asked_for
-        self._follows = not asked_for
-        self._breaker = Breaker(seconds)  # of the embedder of a space that the store moved to
+        self.requested = requested
+        self._follows = not requested
+        self._breaker = Breaker(seconds)  # of the embedder of a space that the store has moved to
 
     @property
     def space(self) -> EmbeddingSpace:
@@ -57,114 +57,118 @@ class ActiveEmbedder:
 
     @property
     def current(self) -> GuardedEmbedder:
-        """The embedder of the moment; it stays the same object whatever the store does."""
+        """The current embedder. The returned object does not change when the store moves."""
         with self._lock:
             return self._current
 
-    def everyone(self) -> list[GuardedEmbedder]:
-        """All embedders that were used, the one of the moment first."""
+    def used(self) -> list[GuardedEmbedder]:
+        """Return all embedders used so far, the current one first."""
         with self._lock:
             return [self._current, *(other for other in self._others if other is not self._current)]
 
-    def at(self, stored: EmbeddingSpace | None) -> GuardedEmbedder:
-        """The embedder whose vectors compare with those of a store in the space `stored`.
+    def for_space(self, stored: EmbeddingSpace | None) -> GuardedEmbedder:
+        """Return the embedder for a store in the space `stored`; None for a store without vectors.
 
-        Raises `SpaceMismatch` when the store was opened with another one, `EmbedderUnavailable` when it cannot be
-        loaded now, or when the model behind a name that had agreed is another one now.
+        Raises `SpaceMismatch` if the store was opened with another embedder. Raises `EmbedderUnavailable` if the
+        embedder cannot be loaded now, or if the model behind its name has changed.
         """
         current = self.current
-        if stored is None:  # whoever writes first decides; this one has not been asked for in vain
+        if stored is None:  # the first writer decides
             self._follows = True
             return current
-        given = current.known_space or current.space
-        difference = stored.difference(given)
+        own = current.known_space or current.space
+        difference = stored.difference(own)
         if not difference:
             self._follows = True
             return current
         if not self._follows:
-            raise SpaceMismatch(mismatch_message(stored, given, difference))
+            raise SpaceMismatch(mismatch_message(stored, own, difference))
         with self._loading:
-            made = self._other(stored)
+            embedder = self._load(stored)
             with self._lock:
-                former, self._current = self._current, made
-        if former is not made:
-            log.warning("this store is in the space of %s now, and so is its embedder", stored.spec)
-        return made
+                former, self._current = self._current, embedder
+        if former is not embedder:
+            log.warning("This store has moved to the space of %s; its embedder is used from now on", stored.spec)
+        return embedder
 
-    def at_hand(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
-        """Like `at`, but the embedder of a space that the store has moved to is loaded in the background, and None is
-        returned until that has gone well or not."""
+    def loaded_for_space(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
+        """Return the embedder like `for_space`, or None while it is being loaded in the background."""
         current = self.current
-        if not self._follows or not stored.difference(current.known_space or current.space) or self._known(stored):
-            return self.at(stored)
+        own = current.known_space or current.space
+        if not self._follows or not stored.difference(own) or self._used_for(stored):
+            return self.for_space(stored)
         with self._lock:
-            if self._fetching is None or self._fetching[0] != stored:
-                thread = threading.Thread(target=self._fetch, args=(stored,), name="agentformer-embedder", daemon=True)
-                self._fetching = stored, thread
+            if self._background is None or self._background[0] != stored:
+                thread = threading.Thread(
+                    target=self._load_in_background, args=(stored,), name="agentformer-embedder", daemon=True
+                )
+                self._background = stored, thread
                 thread.start()
-            thread = self._fetching[1]
-        return None if thread.is_alive() else self.at(stored)
+            thread = self._background[1]
+        return None if thread.is_alive() else self.for_space(stored)
 
-    def agree(self) -> None:
-        """The store was found to be in this embedder's space, or to be empty: where it goes is followed from now on."""
+    def follow_store(self) -> None:
+        """Follow the store to other spaces from now on. The store is empty or in this embedder's space."""
         self._follows = True
 
-    def use(self, embedder: GuardedEmbedder) -> None:
-        """An embedder that is at hand, for when the store moves to its space."""
+    def register(self, embedder: GuardedEmbedder) -> None:
+        """Register a loaded embedder for when the store moves to its space."""
         with self._lock:
             self._others.append(embedder)
 
     def retry_now(self) -> None:
-        """Do not wait for one that failed: somebody asks for it."""
+        """Allow a call at once after a failure."""
         self._breaker.reset()
-        for embedder in self.everyone():
+        for embedder in self.used():
             embedder.retry_now()
 
-    def _fetch(self, stored: EmbeddingSpace) -> None:
-        with suppress(AgentFormerError):  # the next call of `at` tells
-            self.at(stored)
+    def _load_in_background(self, stored: EmbeddingSpace) -> None:
+        with suppress(AgentFormerError):  # the next call of `for_space` raises it
+            self.for_space(stored)
 
-    def _known(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
-        """One that was loaded before."""
-        fits = (e for e in self.everyone() if e.known_space and not stored.difference(e.known_space))
-        return next(fits, None)
+    def _used_for(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
+        """Return an embedder of this space that was used or registered before."""
+        matching = (e for e in self.used() if e.known_space and not stored.difference(e.known_space))
+        return next(matching, None)
 
-    def _other(self, stored: EmbeddingSpace) -> GuardedEmbedder:
-        if known := self._known(stored):
-            return known
+    def _load(self, stored: EmbeddingSpace) -> GuardedEmbedder:
+        if embedder := self._used_for(stored):
+            return embedder
         if reason := self._breaker.blocked():
             raise EmbedderUnavailable(reason)
         try:
-            made = self._resolve(stored)
-            check_same_space(stored, made.space)
+            embedder = self._resolve(stored)
+            check_same_space(stored, embedder.space)
         except (EmbedderUnavailable, SpaceMismatch) as failure:
             self._breaker.failed(str(failure))
             raise EmbedderUnavailable(str(failure)) from failure
         self._breaker.succeeded()
-        self.use(made)
-        return made
+        self.register(embedder)
+        return embedder
 
 
-def at_hand(embedder: Embedder, stored: EmbeddingSpace) -> Embedder | None:
-    """Like `embedder_for`, but None while the embedder of a space that the store has moved to is being loaded."""
-    return embedder.at_hand(stored) if isinstance(embedder, ActiveEmbedder) else embedder_for(embedder, stored)
+def loaded_embedder(embedder: Embedder, stored: EmbeddingSpace) -> Embedder | None:
+    """Return the embedder like `embedder_for`, or None while that of the store's new space is being loaded."""
+    if isinstance(embedder, ActiveEmbedder):
+        return embedder.loaded_for_space(stored)
+    return embedder_for(embedder, stored)
 
 
 def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
-    """One embedder for a piece of work, comparable with a store in the space `stored`. Raises `SpaceMismatch`."""
+    """Return one embedder for a piece of work on a store in the space `stored`. Raises `SpaceMismatch`."""
     if isinstance(embedder, ActiveEmbedder):
-        return embedder.at(stored)
+        return embedder.for_space(stored)
     if stored:
         check_same_space(stored, embedder.space)
     return embedder
 
 
 def current_embedder(embedder: Embedder) -> Embedder:
-    """The embedder of the moment, for work that needs one and the same throughout but no store."""
+    """Return the current embedder, for work that needs the same one throughout, but no store."""
     return embedder.current if isinstance(embedder, ActiveEmbedder) else embedder
 
 
 def retry_now(embedder: Embedder) -> None:
-    """Ask the embedder again at once, where it was left alone after a failure."""
+    """Allow a call at once after a failure of the embedder."""
     if isinstance(embedder, ActiveEmbedder):
         embedder.retry_now()

@@ -1,13 +1,14 @@
-"""Entries get their vectors: in one transaction with the records, or later from the queue.
+"""The embedding queue: entries get their vectors with the transaction that stores them, or later.
 
-What cannot be embedded now stays in the queue and is found by words.
+Entries that cannot be embedded now stay in the queue and are found by words. Vectors from another store can be
+imported; entries with the same texts use them.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError, StoreFull
 from agentformer.index.embedding.active import ActiveEmbedder, embedder_for, retry_now
-from agentformer.index.embedding.windows import Progress, Refused, Vectorizer, WindowTable
+from agentformer.index.embedding.windows import Progress, Refused, WindowEmbedder, WindowTable
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
@@ -29,20 +30,35 @@ from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, Memory
 
 LOCK_FILE = "embedding.lock"
 _ENTRIES = 256  # queued entries embedded together, and entries whose windows are written together
+_IMPORTED = 1_000  # vectors imported in one transaction, so that no other writer waits long
 _REMOVED = "its vector was removed by another writer"
 _MOVED = "the store moved to another embedding space meanwhile"
 
 
-class Prepared(NamedTuple):
-    """Embedded entries: windows per entry, and those new vectors that are not in the store yet."""
+class EmbeddedEntries(NamedTuple):
+    """The windows of entries, and the new vectors that are not stored yet."""
 
     space: EmbeddingSpace
     windows: WindowTable
     vectors: Rows
 
+    def select(self, entries: Sequence[int]) -> EmbeddedEntries:
+        """Return the windows of some entries, with all vectors."""
+        return self._replace(windows=self.windows.select(entries))
+
+
+class NotEmbedded(NamedTuple):
+    """The reason why entries could not be embedded now."""
+
+    reason: str
+
+    def select(self, entries: Sequence[int]) -> NotEmbedded:
+        """Return the same reason for some entries."""
+        return self
+
 
 class EmbeddingQueue:
-    """Embeds entries for a store. Raises `SpaceMismatch` when the store's vectors are of another space."""
+    """Embeds entries for a store. Raises `SpaceMismatch` if the store's vectors are of another space."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, *, window_tokens: int = 0) -> None:
         self._folder = folder
@@ -50,82 +66,95 @@ class EmbeddingQueue:
         self._embedder = embedder
         self._window_tokens = window_tokens
 
-    def prepare(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> Prepared:
-        """Windows and vectors of entries. Holds no lock; finished vectors of long work are kept as it goes.
+    def embed(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> EmbeddedEntries:
+        """Return windows and vectors of entries, without a lock. Finished vectors of long work are stored meanwhile.
 
-        Raises `EmbedderError`; then nothing but finished vectors has been written.
+        Raises `EmbedderError`; then only finished vectors have been written.
         """
         with self._database.reading() as connection:
             stored = active_space(connection)
         embedder = embedder_for(self._embedder, stored[1] if stored else None)
         space = embedder.space
 
-        def known(texts: Sequence[bytes]) -> set[bytes]:
+        def find_known(hashes: Sequence[bytes]) -> set[bytes]:
             with self._database.reading() as connection:
-                now = active_space(connection)
-                same = now is not None and not now[1].difference(space)
-                return store.stored_hashes(connection, now[0], texts) if now and same else set()
+                active = active_space(connection)
+                if active is None or active[1].difference(space):
+                    return set()
+                return store.stored_hashes(connection, active[0], hashes)
 
-        def keep(rows: Rows) -> None:
+        def store_rows(rows: Rows) -> None:
             with self._database.writing() as connection:
-                now = active_space(connection)
-                if now is None or not now[1].difference(space):
+                active = active_space(connection)
+                if active is None or not active[1].difference(space):
                     store.put_vectors(connection, claim_space(connection, space), *rows)
 
-        vectorizer = Vectorizer(embedder, known, keep, progress, window_tokens=self._window_tokens)
-        cuts = vectorizer(entries)
-        return Prepared(space, cuts, vectorizer.rows)
+        embedding = WindowEmbedder(embedder, find_known, store_rows, progress, window_tokens=self._window_tokens)
+        windows = embedding.embed(entries)
+        return EmbeddedEntries(space, windows, embedding.rows)
+
+    def try_embed(
+        self, entries: Sequence[MemoryEntry], progress: Progress | None = None
+    ) -> EmbeddedEntries | NotEmbedded:
+        """Embed entries like `embed`, but return the reason if the embedder fails. Raises `SpaceMismatch`."""
+        try:
+            return self.embed(entries, progress)
+        except SpaceMismatch:
+            raise
+        except EmbedderError as error:
+            return NotEmbedded(str(error))
 
     def commit(
         self,
         connection: sqlite3.Connection,
         nums: Sequence[int],
         entries: Sequence[MemoryEntry],
-        outcome: Prepared | str,
+        outcome: EmbeddedEntries | NotEmbedded,
     ) -> None:
-        """Write what was prepared for entries that this transaction knows by `nums`, or queue them with the reason
-        why they could not be embedded.
+        """Write the windows and vectors of entries, or queue the entries. `nums` are their numbers.
 
-        A vector that was there at `prepare` may be gone with the last entry that had the same text, and the store may
-        have moved to another space; then too the entries join the queue.
+        Entries are queued, too, if a vector was removed since with the last other entry that had the same text, or if
+        the store has moved to another space.
         """
         searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
         add_to_move(connection, searched)
-        known = active_space(connection)
-        if isinstance(outcome, str):
-            store.put_pending(connection, searched, outcome)
-            if known is None and isinstance(self._embedder, ActiveEmbedder) and self._embedder.asked_for:
-                set_wanted_embedder(connection, self._embedder.asked_for)
+        active = active_space(connection)
+        if isinstance(outcome, NotEmbedded):
+            store.put_pending(connection, searched, outcome.reason)
+            if active is None and isinstance(self._embedder, ActiveEmbedder) and self._embedder.requested:
+                set_wanted_embedder(connection, self._embedder.requested)
             return
-        if known and known[1].difference(outcome.space):
+        if active and active[1].difference(outcome.space):
             store.put_pending(connection, searched, _MOVED)
             return
         space = claim_space(connection, outcome.space)
         store.put_vectors(connection, space, *outcome.vectors)
         for start in range(0, len(nums), _ENTRIES):
-            _commit_some(connection, space, nums, outcome.windows, range(start, min(start + _ENTRIES, len(nums))))
+            batch = range(start, min(start + _ENTRIES, len(nums)))
+            _commit_windows(connection, space, [(nums[i], outcome.windows[i]) for i in batch])
 
-    def follow_up(self) -> None:
-        """The embedder has just worked: embed what waited for it, unless somebody is at that already."""
-        with suppress(SpaceMismatch, StoreError):  # what was to be stored is stored; the next call is refused with this
+    def follow_up(self, outcome: EmbeddedEntries | NotEmbedded) -> None:
+        """Embed the queue if the embedder has just worked and no other process does so."""
+        if isinstance(outcome, NotEmbedded):
+            return
+        with suppress(SpaceMismatch, StoreError):  # the entries are stored; the next call raises this
             self.catch_up(wait=False, refused=False)
 
     def catch_up(self, progress: Progress | None = None, *, wait: bool = True, refused: bool = True) -> int:
-        """Embed the queue; returns how many entries remain in it. Never raises for an embedder that is down. Without
-        `refused`, what the model did not take is neither tried again nor counted.
+        """Embed the queue and return how many entries remain. Never raises for an unavailable embedder.
 
-        One process at a time does so, so that no text is embedded twice: with `wait`, the others wait for it and look
-        again, else they leave it alone.
+        Without `refused`, entries that the model refused are neither tried again nor counted. One process at a time
+        does this, so that no text is embedded twice: with `wait`, the others wait and look again, else they leave it.
         """
         with self._database.reading() as connection:
             if not store.has_pending(connection, refused=refused):
                 return 0
-        with suppress(Timeout), self._alone(wait):
-            self._catch_up(progress, refused)
+        with suppress(Timeout), self._lock(wait):
+            self._embed_queue(progress, refused)
         with self._database.reading() as connection:
             return store.pending_count(connection, refused=refused)
 
-    def _alone(self, wait: bool) -> AbstractContextManager[object]:
+    def _lock(self, wait: bool) -> AbstractContextManager[object]:
         try:
             return FileLock(self._folder / LOCK_FILE, timeout=-1 if wait else 0).acquire()
         except Timeout:
@@ -133,99 +162,70 @@ class EmbeddingQueue:
         except OSError as error:
             raise StoreFull(f"{self._folder} cannot be written ({error.strerror}); nothing was embedded") from error
 
-    def _catch_up(self, progress: Progress | None, refused: bool) -> None:
+    def _embed_queue(self, progress: Progress | None, refused: bool) -> None:
         retry_now(self._embedder)
         after = 0
         while True:
             with self._database.reading() as connection:
                 queue = store.pending_entries(connection, after, _ENTRIES, refused=refused)
-                found = records.by_num(connection, [item.num for item in queue])
+                entries = records.by_num(connection, [item.num for item in queue])
             if not queue:
                 return
             after = queue[-1].num
             try:
-                self._embed_queued(found, progress)
+                self._embed_queued(entries, progress)
             except EmbedderUnavailable:
                 return
 
-    def _embed_queued(self, found: dict[int, MemoryEntry], progress: Progress | None) -> None:
-        nums = list(found)
+    def _embed_queued(self, entries: dict[int, MemoryEntry], progress: Progress | None) -> None:
+        nums = list(entries)
         try:
-            prepared = self.prepare(list(found.values()), progress)
+            embedded = self.embed(list(entries.values()), progress)
         except EmbedderUnavailable as error:
             with self._database.writing() as connection:
                 store.put_pending(connection, list(records.by_num(connection, nums)), str(error))
             raise
         with self._database.writing() as connection:
             present = records.by_num(connection, nums)
-            kept = [i for i, num in enumerate(nums) if present.get(num) == found[num]]
-            same = [nums[i] for i in kept]
-            outcome = prepared._replace(windows=prepared.windows.of(kept))
-            self.commit(connection, same, [found[num] for num in same], outcome)
-            change_feed.append(connection, same)
-
-
-def _commit_some(
-    connection: sqlite3.Connection, space: int, nums: Sequence[int], cuts: WindowTable, which: Iterable[int]
-) -> None:
-    """Set the windows of entries in the active space; one that was refused, or lost a vector, waits instead."""
-    taken: list[tuple[int, Sequence[Window]]] = []
-    for i in which:
-        windows = cuts[i]
-        if isinstance(windows, Refused):
-            store.put_pending(connection, [nums[i]], windows.reason, refused=True)
-        else:
-            taken.append((nums[i], windows))
-    whole, lost = put_complete(connection, space, taken)
-    store.remove_pending(connection, whole)
-    if lost:
-        store.put_pending(connection, lost, _REMOVED)
-
-
-def put_complete(
-    connection: sqlite3.Connection, space: int, cuts: Sequence[tuple[int, Sequence[Window]]]
-) -> tuple[list[int], list[int]]:
-    """Set the windows of the entries all of whose windows have a vector. Returns their numbers, and the others'."""
-    vectors = store.vector_ids(connection, space, {window.hash for _, windows in cuts for window in windows})
-    whole = [(num, windows) for num, windows in cuts if all(window.hash in vectors for window in windows)]
-    store.put_windows(connection, space, whole, vectors)
-    taken = {num for num, _ in whole}
-    return [num for num, _ in whole], [num for num, _ in cuts if num not in taken]
-
-
-_GROUP = 1_000  # vectors of one transaction, so that no other writer waits long
+            unchanged = [i for i, num in enumerate(nums) if present.get(num) == entries[num]]
+            kept = [nums[i] for i in unchanged]
+            self.commit(connection, kept, [entries[num] for num in kept], embedded.select(unchanged))
+            change_feed.append(connection, kept)
 
 
 class VectorImport:
-    """Takes vectors into a store, and remembers which, until those that nothing has used are dropped."""
+    """Stores vectors of another store, and deletes at the end those that no entry uses."""
 
     def __init__(self, database: Database, embedder: Embedder) -> None:
         self._database = database
         self._embedder = embedder
-        self._brought = array("q")  # numbers of vectors
+        self._imported = array("q")  # numbers of vectors
 
-    def keep(self, vectors: Iterable[StoredVector]) -> int:
-        """Keep those that are of the store's space, or of the embedder's in a store without vectors. Returns how many
-        they were. Raises `EmbedderError` for a row that is not finite, of unit length and of its space's dimension."""
+    def store(self, vectors: Iterable[StoredVector]) -> int:
+        """Store the vectors of the store's space, or of the embedder's in a store without vectors.
+
+        Return their number. Raises `EmbedderError` for a row that is not finite, of unit length and of its space's
+        dimension.
+        """
         space = self._space()
-        kept = 0
-        for group in _groups(vectors):
-            _check(group)
-            fitting = [each for each in group if space is not None and not space.difference(each.space)]
+        remaining, count = iter(vectors), 0
+        while batch := list(islice(remaining, _IMPORTED)):
+            _check_vectors(batch)
+            fitting = [vector for vector in batch if space is not None and not space.difference(vector.space)]
             if fitting and space is not None:
                 with self._database.writing() as connection:
-                    kept += self._put(connection, space, fitting)
-        return kept
+                    count += self._put(connection, space, fitting)
+        return count
 
     def drop_unused(self) -> None:
-        """Delete what was brought in and is of no entry: such texts were not stored after all."""
-        while self._brought:
-            some, self._brought = self._brought[:_GROUP], self._brought[_GROUP:]
+        """Delete the imported vectors that no entry uses."""
+        while self._imported:
+            batch, self._imported = self._imported[:_IMPORTED], self._imported[_IMPORTED:]
             with self._database.writing() as connection:
-                store.delete_unused_vectors(connection, some)
+                store.delete_unused_vectors(connection, batch)
 
     def _space(self) -> EmbeddingSpace | None:
-        """The space that vectors must be of; None where it is not known yet."""
+        """Return the space that vectors must be of; None if it is not known yet."""
         with self._database.reading() as connection:
             stored = active_space(connection)
         if stored:
@@ -235,29 +235,50 @@ class VectorImport:
         except EmbedderUnavailable:
             return None
 
-    def _put(self, connection: sqlite3.Connection, space: EmbeddingSpace, fitting: Sequence[StoredVector]) -> int:
-        now = active_space(connection)
-        if now and now[1].difference(space):
+    def _put(self, connection: sqlite3.Connection, space: EmbeddingSpace, vectors: Sequence[StoredVector]) -> int:
+        active = active_space(connection)
+        if active and active[1].difference(space):
             return 0  # the store has moved meanwhile
         number = claim_space(connection, space)
-        hashes = [each.hash for each in fitting]
+        hashes = [vector.hash for vector in vectors]
         before = store.vector_ids(connection, number, hashes)
-        store.put_vectors(connection, number, hashes, np.stack([each.vector for each in fitting]))
+        store.put_vectors(connection, number, hashes, np.stack([vector.vector for vector in vectors]))
         after = store.vector_ids(connection, number, hashes)
-        self._brought.extend(after[key] for key in after.keys() - before.keys())
-        return len(fitting)
+        self._imported.extend(after[key] for key in after.keys() - before.keys())
+        return len(vectors)
 
 
-def _check(group: Sequence[StoredVector]) -> None:
-    """Raises `EmbedderError`."""
-    for dimension in {each.space.dimension for each in group}:
-        rows = [each for each in group if each.space.dimension == dimension]
-        if any(each.vector.shape != (dimension,) or len(each.hash) != store.HASH_BYTES for each in rows):
-            raise EmbedderError(f"a vector is not of the {dimension} dimensions of its space, or its hash is none")
-        store.check_rows(np.stack([each.vector for each in rows]), len(rows))
+def _check_vectors(vectors: Sequence[StoredVector]) -> None:
+    """Raise `EmbedderError` for a malformed vector."""
+    for dimension in {vector.space.dimension for vector in vectors}:
+        alike = [vector for vector in vectors if vector.space.dimension == dimension]
+        if any(vector.vector.shape != (dimension,) or len(vector.hash) != store.HASH_BYTES for vector in alike):
+            raise EmbedderError(f"a vector does not have the {dimension} dimensions of its space, or its hash is invalid")
+        store.check_rows(np.stack([vector.vector for vector in alike]), len(alike))
 
 
-def _groups(vectors: Iterable[StoredVector]) -> Iterator[list[StoredVector]]:
-    given = iter(vectors)
-    while group := list(islice(given, _GROUP)):
-        yield group
+def _commit_windows(
+    connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, list[Window] | Refused]]
+) -> None:
+    """Write windows of entries in the active space. Queue an entry that was refused or lost a vector."""
+    complete: list[tuple[int, Sequence[Window]]] = []
+    for num, windows in entries:
+        if isinstance(windows, Refused):
+            store.put_pending(connection, [num], windows.reason, refused=True)
+        else:
+            complete.append((num, windows))
+    written, incomplete = put_complete(connection, space, complete)
+    store.remove_pending(connection, written)
+    if incomplete:
+        store.put_pending(connection, incomplete, _REMOVED)
+
+
+def put_complete(
+    connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, Sequence[Window]]]
+) -> tuple[list[int], list[int]]:
+    """Write the windows of entries that have vectors for all. Return the numbers of those, and of the others."""
+    vectors = store.vector_ids(connection, space, {window.hash for _, windows in entries for window in windows})
+    complete = [(num, windows) for num, windows in entries if all(window.hash in vectors for window in windows)]
+    store.put_windows(connection, space, complete, vectors)
+    written = {num for num, _ in complete}
+    return [num for num, _ in complete], [num for num, _ in entries if num not in written]

@@ -1,9 +1,9 @@
-"""From entries to windows that fit the model, and from windows to vectors, each text embedded once.
+"""Windows of entries that fit the model, and their vectors, each distinct text embedded once.
 
-An entry's windows cover all of its content. Each is embedded with the entry's context line before it, so that a
-passage from the middle of a document still knows whose it is. Texts are cut out of their entries again when their turn
-comes, and finished vectors leave as soon as there is a batch of them: what a call holds at once does not grow with its
-vectors, and of a window it remembers where it lies and the hash of its text.
+The windows of an entry cover all of its content. Each is embedded with the entry's context line before it, so that a
+passage from the middle of a document still names its document. A call keeps only the positions and hashes of windows:
+texts are cut out again when they are embedded, and finished vectors are stored as soon as a batch is complete. So its
+memory does not grow with its vectors.
 """
 
 from __future__ import annotations
@@ -22,40 +22,61 @@ from agentformer.records.vectors import HASH_BYTES, Rows, Window
 from agentformer.text.chunking import windows
 from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
 
+Progress = Callable[[int, int], None]  # windows done, windows in all
+Positions = NDArray[np.int64]
+
+_CONTEXT_SHARE = 0.25  # of the model's window; a context line must not crowd out the text
+GROUP = 64  # texts embedded between two commits of finished vectors: what an interruption can cost
+_HASHES = 4_096  # looked up in the store at a time
+_MAX_CONTEXTS = 1_024  # cached context lines with their tokens; the chunks of a section share one
+_OWN_TOKENS = 2  # that a model may put before a text, such as SentencePiece's space
+# A model without a tokenizer gets windows of estimated length; if they are too long for it, shorter ones.
+SHARES = (1.0, 0.5, 0.25, 0.125)
+
+
+@runtime_checkable
+class AsksInBatches(Protocol):
+    """An embedder that sends `request_texts` texts to a server at a time."""
+
+    @property
+    def request_texts(self) -> int: ...
+
 
 class Refused(NamedTuple):
-    """In place of an entry's windows: why the model does not take it."""
+    """The reason why the model does not take an entry, in place of the entry's windows."""
 
     reason: str
 
 
 Windows = list[Window] | Refused
-Positions = NDArray[np.int64]
 
 
 class WindowTable:
-    """Per entry, in the order of entries, its windows or why it is refused. A window's position counts all windows."""
+    """The windows of many entries as columns: some fifty bytes per window.
 
-    __slots__ = ("_ends", "_first", "_hashes", "_instead", "_starts")
+    For each entry, in order, it has the windows or a refusal. A window's position counts the windows of all entries.
+    """
+
+    __slots__ = ("_ends", "_first", "_hashes", "_replaced", "_starts")
 
     def __init__(self) -> None:
         self._first = array("q", [0])  # per entry, the position of its first window; and one more
         self._starts = array("i")
         self._ends = array("i")
         self._hashes = bytearray()
-        self._instead: dict[int, Windows] = {}
+        self._replaced: dict[int, Windows] = {}
 
     def append(self, windows: Iterable[Window]) -> None:
-        """The windows of the next entry."""
+        """Add the windows of the next entry."""
         for (start, end), key in windows:
             self._starts.append(start)
             self._ends.append(end)
             self._hashes += key
         self._first.append(len(self._starts))
 
-    def put(self, i: int, windows: Windows) -> None:
-        """What stands for the windows of the entry `i` from now on; they keep their positions."""
-        self._instead[i] = windows
+    def replace(self, i: int, windows: Windows) -> None:
+        """Replace the windows of the entry `i`. The former ones keep their positions."""
+        self._replaced[i] = windows
 
     def __len__(self) -> int:
         return len(self._first) - 1
@@ -63,22 +84,22 @@ class WindowTable:
     def __getitem__(self, i: int) -> Windows:
         if not 0 <= i < len(self):
             raise IndexError(i)
-        if i in self._instead:
-            return self._instead[i]
+        if i in self._replaced:
+            return self._replaced[i]
         return [Window(self.span(p), self.hash(p)) for p in range(self._first[i], self._first[i + 1])]
 
     def __iter__(self) -> Iterator[Windows]:
         return (self[i] for i in range(len(self)))
 
-    def of(self, entries: Sequence[int]) -> WindowTable:
-        """Those of some entries, in their order."""
-        out = WindowTable()
-        for place, i in enumerate(entries):
+    def select(self, entries: Sequence[int]) -> WindowTable:
+        """Return a table of some entries, in their order."""
+        table = WindowTable()
+        for n, i in enumerate(entries):
             windows = self[i]
-            out.append(() if isinstance(windows, Refused) else windows)
+            table.append(() if isinstance(windows, Refused) else windows)
             if isinstance(windows, Refused):
-                out.put(place, windows)
-        return out
+                table.replace(n, windows)
+        return table
 
     def span(self, position: int) -> Span:
         return Span(self._starts[position], self._ends[position])
@@ -87,18 +108,17 @@ class WindowTable:
         return bytes(self._hashes[position * HASH_BYTES : (position + 1) * HASH_BYTES])
 
     def lengths(self, positions: Positions) -> Positions:
-        """Code points of the entry's content in each of these windows."""
+        """Return the code points of content in each of these windows."""
         starts, ends = (np.array(column, dtype=np.int64) for column in (self._starts, self._ends))
         return (ends - starts)[positions]
 
     def owners(self) -> Positions:
-        """The entry of each window."""
+        """Return the entry of each window."""
         first = np.array(self._first, dtype=np.int64)
         return np.repeat(np.arange(len(self)), first[1:] - first[:-1])
 
     def texts(self) -> tuple[Positions, Positions]:
-        """Of each distinct text, the position of its first window, in order; and of each window, the number of its
-        text in that order."""
+        """Return the position of the first window of each distinct text, ascending, and each window's text number."""
         if not self._starts:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         hashes = np.frombuffer(bytes(self._hashes), dtype=f"V{HASH_BYTES}")
@@ -109,40 +129,11 @@ class WindowTable:
         return first[order], rank[text]
 
 
-Progress = Callable[[int, int], None]  # windows done, windows in all
-
-_CONTEXT_SHARE = 0.25  # of the model's window; the context must not crowd out what it introduces
-GROUP = 64  # texts embedded between two commits of finished vectors: what an interruption can cost
-_ASKED = 4_096  # hashes that the store is asked for at a time
-_CONTEXTS = 1_024  # context lines remembered with their tokens; the chunks of a section share one
-_OWN = 2  # tokens that a model may put before a text without letters for them, such as SentencePiece's space
-# A model without a tokenizer at hand is given windows of estimated length; where it finds them too long, shorter ones.
-SHARES = (1.0, 0.5, 0.25, 0.125)
-
-
-@runtime_checkable
-class AsksInBatches(Protocol):
-    """An embedder that sends its texts elsewhere, `request_texts` at a time."""
-
-    @property
-    def request_texts(self) -> int: ...
-
-
-class _Failed(NamedTuple):
-    """What a model did not take."""
-
-    reasons: dict[int, EmbedderError]  # of each entry that has a text in a batch that was refused
-    left: Counter[int]  # how many windows of an entry are not embedded
-    total: int  # windows that had no vector
-
-    @property
-    def told(self) -> int:
-        return self.total - self.left.total()
-
-
 class WindowCutter:
-    """Cuts entries for an embedder into windows of at most `share` of what it reads, and of at most `window_tokens` of
-    their own text (0: as the model reads). A context line stays what it is, however small the windows beside it are."""
+    """Cuts entries into windows of at most `share` of the model's length.
+
+    `window_tokens` limits their own text further (0: no further limit). The context line stays as it is.
+    """
 
     def __init__(self, embedder: Embedder, share: float = 1.0, window_tokens: int = 0) -> None:
         self._embedder = embedder
@@ -151,161 +142,172 @@ class WindowCutter:
         self._contexts: dict[str, tuple[str, int]] = {}
 
     def cut(self, entries: Iterable[MemoryEntry]) -> WindowTable:
-        """All windows of entries."""
-        cuts = WindowTable()
+        """Return the windows of entries."""
+        table = WindowTable()
         for entry in entries:
-            before, spans = ("", []) if entry.kind in UNSEARCHED_KINDS else self._spans(entry)
-            texts = (before + entry.content[start:end] for start, end in spans)
-            cuts.append([Window(span, store.text_hash(text)) for span, text in zip(spans, texts, strict=True)])
-        return cuts
+            context, spans = ("", []) if entry.kind in UNSEARCHED_KINDS else self._spans(entry)
+            texts = (context + entry.content[start:end] for start, end in spans)
+            table.append([Window(span, store.text_hash(text)) for span, text in zip(spans, texts, strict=True)])
+        return table
 
     def text(self, entry: MemoryEntry, span: Span) -> str:
-        """What is embedded for a window."""
+        """Return the text to embed for a window."""
         return self._context(entry)[0] + entry.content[span.start : span.end]
 
     def _spans(self, entry: MemoryEntry) -> tuple[str, list[Span]]:
-        """What stands before each window, and the windows."""
-        before, used = self._context(entry)
-        limit = min(self._limit - used, self._window)
+        """Return the text before each window, and the windows."""
+        context, tokens = self._context(entry)
+        limit = min(self._limit - tokens, self._window)
         content = entry.content
-        if len(content) <= limit - _OWN and content.isascii():  # no token without a letter of its own: it fits
+        if len(content) <= limit - _OWN_TOKENS and content.isascii():  # each token has a character of its own: it fits
             bare = content.strip()
             start = content.find(bare)
-            return before, [Span(start, start + len(bare))] if bare else []
-        return before, windows(content, self._embedder.token_spans, limit)
+            return context, [Span(start, start + len(bare))] if bare else []
+        return context, windows(content, self._embedder.token_spans, limit)
 
     def _context(self, entry: MemoryEntry) -> tuple[str, int]:
-        """The line before each window, and how many tokens it takes."""
+        """Return the line before each window, and the number of its tokens."""
         if not entry.context:
             return "", 0
-        known = self._contexts.get(entry.context)
-        if known is None:
-            if len(self._contexts) >= _CONTEXTS:
+        context = self._contexts.get(entry.context)
+        if context is None:
+            if len(self._contexts) >= _MAX_CONTEXTS:
                 self._contexts.clear()
             line = " ".join(entry.context.split())
             tokens = self._embedder.token_spans(line)[: int(self._limit * _CONTEXT_SHARE)] if line else []
-            known = (line[: tokens[-1].end] + "\n", len(tokens) + 1) if tokens else ("", 0)
-            self._contexts[entry.context] = known
-        return known
+            context = (line[: tokens[-1].end] + "\n", len(tokens) + 1) if tokens else ("", 0)
+            self._contexts[entry.context] = context
+        return context
 
 
-class Vectorizer:
-    """Embeds the windows of entries. `known` tells which texts have a vector already, `keep` keeps finished ones of
-    long work at once."""
+class _Failures(NamedTuple):
+    """The texts that a model refused."""
+
+    reasons: dict[int, EmbedderError]  # of each entry with a text in a refused batch
+    left: Counter[int]  # windows of each entry that are not embedded
+    total: int  # windows that had no vector
+
+    @property
+    def done(self) -> int:
+        return self.total - self.left.total()
+
+
+class WindowEmbedder:
+    """Embeds the windows of entries.
+
+    `find_known` returns which of some hashes have a vector already; `store_rows` stores finished vectors during long
+    work.
+    """
 
     def __init__(
         self,
         embedder: Embedder,
-        known: Callable[[Sequence[bytes]], set[bytes]],
-        keep: Callable[[Rows], None],
+        find_known: Callable[[Sequence[bytes]], set[bytes]],
+        store_rows: Callable[[Rows], None],
         progress: Progress | None = None,
         *,
         window_tokens: int = 0,
     ) -> None:
         self._embedder = embedder
         self._window_tokens = window_tokens
-        self._known = known
-        self._keep = keep
+        self._find_known = find_known
+        self._store_rows = store_rows
         self._progress = progress
         self._size = max(1, min(GROUP, embedder.request_texts)) if isinstance(embedder, AsksInBatches) else GROUP
-        self._held: list[Rows] = []
+        self._unstored: list[Rows] = []
         self.reused = 0
         self.embedded = 0
 
     @property
     def rows(self) -> Rows:
-        """The vectors that were made and are not kept yet: fewer than two batches, whatever was embedded."""
-        return _joined(self._held)
+        """The vectors that are not stored yet: fewer than two batches."""
+        if not self._unstored:
+            return Rows([], np.zeros((0, 0), dtype=np.float32))
+        hashes = [key for rows in self._unstored for key in rows.hashes]
+        return Rows(hashes, np.concatenate([rows.matrix for rows in self._unstored]))
 
-    def __call__(self, entries: Sequence[MemoryEntry]) -> WindowTable:
-        """Each entry's windows. The vectors of texts that were not known have been kept, or are in `rows`. An entry
-        that the model takes in no way is `Refused`, and holds up no other. Raises `EmbedderUnavailable`; what was
-        finished before has been kept."""
+    def embed(self, entries: Sequence[MemoryEntry]) -> WindowTable:
+        """Return each entry's windows. Their new vectors are stored, or are in `rows`.
+
+        An entry that the model does not take in any way is `Refused` and does not stop the others. Raises
+        `EmbedderUnavailable`; finished vectors are stored before.
+        """
         cutter = WindowCutter(self._embedder, window_tokens=self._window_tokens)
-        cuts = cutter.cut(entries)
+        table = cutter.cut(entries)
         try:
-            failed = self._embed(cutter, entries, cuts, self._progress)
-            told = failed.told
-            for i in sorted(failed.reasons):
-                cuts.put(i, self._alone(entries[i]))
-                if self._progress and failed.left[i]:
-                    told += failed.left[i]
-                    self._progress(told, failed.total)
+            failures = self._embed(cutter, entries, table, self._progress)
+            done = failures.done
+            for i in sorted(failures.reasons):
+                table.replace(i, self._embed_one(entries[i]))
+                if self._progress and failures.left[i]:
+                    done += failures.left[i]
+                    self._progress(done, failures.total)
         except EmbedderUnavailable:
-            self._release()
+            self._flush()
             raise
-        return cuts
+        return table
 
-    def _alone(self, entry: MemoryEntry) -> Windows:
-        """One entry's windows, as wide as the model takes them."""
+    def _embed_one(self, entry: MemoryEntry) -> Windows:
+        """Embed one entry in the longest windows that the model takes."""
         reason = ""
         for share in SHARES:
             cutter = WindowCutter(self._embedder, share, self._window_tokens)
-            cuts = cutter.cut([entry])
-            error = self._embed(cutter, [entry], cuts).reasons.get(0)
+            table = cutter.cut([entry])
+            error = self._embed(cutter, [entry], table).reasons.get(0)
             if error is None:
-                return cuts[0]
+                return table[0]
             reason = str(error)
             if not isinstance(error, TextTooLong):
                 break
         return Refused(reason)
 
     def _embed(
-        self, cutter: WindowCutter, entries: Sequence[MemoryEntry], cuts: WindowTable, progress: Progress | None = None
-    ) -> _Failed:
-        """Embed what has no vector."""
-        first, text = cuts.texts()
-        owners = cuts.owners()
-        missing = self._missing(cuts, first)
-        failed = _Failed({}, Counter(owners[missing].tolist()), len(missing))
-        for group in _groups(missing, self._size):  # of like length, so that a batch is padded little
+        self, cutter: WindowCutter, entries: Sequence[MemoryEntry], table: WindowTable, progress: Progress | None = None
+    ) -> _Failures:
+        """Embed the texts that have no vector."""
+        first, text = table.texts()
+        owners = table.owners()
+        missing = self._missing(table, first)
+        failures = _Failures({}, Counter(owners[missing].tolist()), len(missing))
+        for start in range(0, len(missing), self._size):
+            batch = missing[start : start + self._size]  # of similar length, so that it is padded little
+            texts = [cutter.text(entries[owners[p]], table.span(p)) for p in batch]
             try:
-                self._batch([cutter.text(entries[owners[p]], cuts.span(p)) for p in group], [*map(cuts.hash, group)])
+                self._embed_batch(texts, [*map(table.hash, batch)])
             except EmbedderUnavailable:
                 raise
             except EmbedderError as error:
-                failed.reasons.update(dict.fromkeys(owners[np.isin(text, text[group])].tolist(), error))
-                if len(failed.reasons) == len(entries):
+                failures.reasons.update(dict.fromkeys(owners[np.isin(text, text[batch])].tolist(), error))
+                if len(failures.reasons) == len(entries):
                     break
                 continue
-            failed.left.subtract(owners[group].tolist())
+            failures.left.subtract(owners[batch].tolist())
             if progress:
-                progress(failed.told, failed.total)
-        return failed
+                progress(failures.done, failures.total)
+        return failures
 
-    def _missing(self, cuts: WindowTable, first: Positions) -> Positions:
-        """The windows with the texts that have no vector, the shortest first."""
-        without = np.ones(len(first), dtype=bool)
-        held = {key for rows in self._held for key in rows.hashes}
-        for start in range(0, len(first), _ASKED):
-            hashes = [cuts.hash(p) for p in first[start : start + _ASKED]]
-            known = self._known([key for key in hashes if key not in held])
+    def _missing(self, table: WindowTable, first: Positions) -> Positions:
+        """Return the windows whose texts have no vector, the shortest first."""
+        missing = np.ones(len(first), dtype=bool)
+        unstored = {key for rows in self._unstored for key in rows.hashes}
+        for start in range(0, len(first), _HASHES):
+            hashes = [table.hash(p) for p in first[start : start + _HASHES]]
+            known = self._find_known([key for key in hashes if key not in unstored])
             self.reused += len(known)
-            without[start : start + _ASKED] = [key not in known and key not in held for key in hashes]
-        missing = first[without]
-        return missing[np.argsort(cuts.lengths(missing), kind="stable")]
+            missing[start : start + _HASHES] = [key not in known and key not in unstored for key in hashes]
+        positions = first[missing]
+        return positions[np.argsort(table.lengths(positions), kind="stable")]
 
-    def _batch(self, texts: list[str], hashes: list[bytes]) -> None:
-        if sum(len(rows.hashes) for rows in self._held) >= self._size:
-            self._release()
+    def _embed_batch(self, texts: list[str], hashes: list[bytes]) -> None:
+        if sum(len(rows.hashes) for rows in self._unstored) >= self._size:
+            self._flush()
         rows = self._embedder.embed_documents(texts)
         store.check_rows(rows, len(texts))
-        self._held.append(Rows(hashes, rows))
+        self._unstored.append(Rows(hashes, rows))
         self.embedded += len(texts)
 
-    def _release(self) -> None:
-        """Have what is held kept, and forget it."""
-        if self._held:
-            self._keep(self.rows)
-            self._held.clear()
-
-
-def _joined(parts: Sequence[Rows]) -> Rows:
-    if not parts:
-        return Rows([], np.zeros((0, 0), dtype=np.float32))
-    return Rows([key for rows in parts for key in rows.hashes], np.concatenate([rows.matrix for rows in parts]))
-
-
-def _groups(positions: Positions, size: int) -> Iterator[Positions]:
-    for start in range(0, len(positions), size):
-        yield positions[start : start + size]
+    def _flush(self) -> None:
+        """Store the finished vectors."""
+        if self._unstored:
+            self._store_rows(self.rows)
+            self._unstored.clear()

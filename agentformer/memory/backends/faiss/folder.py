@@ -1,21 +1,46 @@
-"""What a folder's store of the backend `faiss` tells before it is opened."""
+"""The memory folder of the backend `faiss`: its options, and questions answered without opening the backend."""
 
 from __future__ import annotations
 
 import os
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.records import spaces
 from agentformer.records.database import Database
 from agentformer.records.integrity.quarantine import Quarantine
 from agentformer.records.integrity.recover import Recovered, recover_file
+from agentformer.search.fusion import FusionOptions
+from agentformer.search.rerank import Reranking
+from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import EmbeddingSpace
+
+T = TypeVar("T")
 
 DATABASE_FILE = "memory.sqlite3"
 
 
+@dataclass(frozen=True, slots=True)
+class FaissOptions:
+    """Options of the search and the indexes of a folder."""
+
+    fanout: int = 100  # candidates of each side of a hybrid search
+    fusion: FusionOptions | None = None
+    index: IndexOptions | None = None
+    window_tokens: int = 0  # of an embedding window at most; 0: as many as the model reads
+    reranking: Reranking | None = None
+    analyzers: Analyzers = PLAIN
+
+
+DEFAULT_OPTIONS = FaissOptions()
+
+
 def present(folder: Path) -> bool:
-    """Does the folder hold a store of this kind?"""
+    """Return whether the folder holds a store of this backend."""
     try:
         return (folder / DATABASE_FILE).stat().st_size > 0
     except OSError:
@@ -23,33 +48,34 @@ def present(folder: Path) -> bool:
 
 
 def wanted_embedder(folder: Path) -> str:
-    """The embedder that was asked for when what waits in the folder's store was stored; "" for none."""
-    if not present(folder):
-        return ""
-    database = Database(folder / DATABASE_FILE)
-    try:
-        with database.reading() as connection:
-            return spaces.wanted_embedder(connection)
-    finally:
-        database.close()
+    """Return the embedder that was unavailable when the queued entries of a store without vectors were stored, or
+    ""."""
+    return _read(folder, spaces.wanted_embedder) or ""
 
 
 def stored_space(folder: Path) -> EmbeddingSpace | None:
-    """The space of the vectors that the folder's store holds; None where there is no store or no vector yet."""
-    if not present(folder):
-        return None
-    database = Database(folder / DATABASE_FILE)
-    try:
-        with database.reading() as connection:
-            known = spaces.active_space(connection)
-    finally:
-        database.close()
-    return known[1] if known else None
+    """Return the space of the store's vectors, or None if the folder has no store or no vector."""
+    active = _read(folder, spaces.active_space)
+    return active[1] if active else None
 
 
 def salvage_folder(folder: Path) -> Recovered | None:
-    """Put a new database in the place of one that cannot be opened; None where there is none. Raises `StoreError`."""
+    """Replace a database that cannot be opened by a new one with all readable rows. Return None if there is none.
+
+    Raises `StoreError`.
+    """
     path = folder / DATABASE_FILE
     if not path.exists():
         return None
     return recover_file(path, Quarantine(Path(os.path.realpath(path)).parent))
+
+
+def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T | None:
+    if not present(folder):
+        return None
+    database = Database(folder / DATABASE_FILE)
+    try:
+        with database.reading() as connection:
+            return read(connection)
+    finally:
+        database.close()

@@ -6,43 +6,46 @@ first call that needs an index.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
 
-from agentformer.index.embedding.migration import SpaceMigration, alone
+from agentformer.errors import AgentFormerError, EmbedderError, SpaceMismatch, StoreError, StoreFull
+from agentformer.index.embedding.active import embedder_for
+from agentformer.index.embedding.migration import SpaceMigration, migration_lock
 from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
+from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.embedding.windows import Progress
 from agentformer.index.files import ScratchFolder, usable_index_folder
-from agentformer.memory.backends.faiss.verify import StoreVerifier
+from agentformer.index.verify import verify_snapshot, verify_words
+from agentformer.memory.backends.faiss.folder import FaissOptions
 from agentformer.records.database import Database
+from agentformer.records.integrity import Findings
+from agentformer.records.integrity import repair as repairs
+from agentformer.records.integrity import verify as checks
+from agentformer.records.integrity.quarantine import Quarantine
+from agentformer.records.integrity.recover import LOST, recover_file
+from agentformer.records.spaces import active_space
 from agentformer.search.hybrid import HybridSearch
 from agentformer.types import Check, Embedder, Reembedding, StoredVector
+
+_UNTOUCHED = "nothing is repaired while a part of the database file cannot be read"
 
 
 class Indexes:
     """The indexes of one folder. Thread-safe. `search` opens at its first use, and the rest reads or writes records."""
 
-    def __init__(
-        self,
-        folder: Path,
-        database: Database,
-        embedder: Embedder,
-        ranking: Mapping[str, Any],
-        window_tokens: int,
-    ) -> None:
-        """`ranking` holds the options of `HybridSearch`."""
+    def __init__(self, folder: Path, database: Database, embedder: Embedder, options: FaissOptions) -> None:
         self._folder = folder
         self._database = database
         self._embedder = embedder
-        self._ranking = ranking
-        self._window_tokens = window_tokens
+        self._options = options
         self._lock = threading.RLock()
         self._search: HybridSearch | None = None
         self._scratch: ScratchFolder | None = None  # of a store that cannot be written
-        self._embedding = EmbeddingQueue(folder, database, embedder, window_tokens=window_tokens)
+        self._embedding = EmbeddingQueue(folder, database, embedder, window_tokens=options.window_tokens)
         self._imported = VectorImport(database, embedder)
 
     @property
@@ -50,11 +53,19 @@ class Indexes:
         """The hybrid search. It notes the last change at its opening, so it opens before the first change."""
         with self._lock:
             if self._search is None:
-                folder = self._folder
+                folder, options = self._folder, self._options
                 if self._database.read_only:
                     self._scratch = ScratchFolder(folder)
                     folder = self._scratch.folder
-                self._search = HybridSearch(folder, self._database, self._embedder, **self._ranking)
+                self._search = HybridSearch(
+                    folder,
+                    self._database,
+                    self._embedder,
+                    fanout=options.fanout,
+                    fusion=options.fusion,
+                    plan=options.index,
+                    analyzers=options.analyzers,
+                )
             return self._search
 
     @property
@@ -71,22 +82,22 @@ class Indexes:
     def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding:
         """Move the store to the space of `target`; see `MemoryBackend.reembed`."""
         _ = self.search
-        move = SpaceMigration(self._folder, self._database, self._embedder, target, window_tokens=self._window_tokens)
-        return move.run(queries, progress)
+        tokens = self._options.window_tokens
+        migration = SpaceMigration(self._folder, self._database, self._embedder, target, window_tokens=tokens)
+        return migration.run(queries, progress)
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Hold the lock of `reembed`. Raises `Conflict` while another process holds it."""
-        return alone(self._folder)
+    def migration_lock(self) -> AbstractContextManager[None]:
+        """Return the lock of `reembed`. Entering it raises `Conflict` while another process holds it."""
+        return migration_lock(self._folder)
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        """Keep vectors of another store; see `MemoryBackend.keep_vectors`."""
-        return self._imported.keep(vectors)
+        """Store vectors of another store; see `MemoryBackend.keep_vectors`."""
+        return self._imported.store(vectors)
 
     def verify(self, *, repair: bool) -> Sequence[Check]:
         """Compare records and indexes; see `MemoryBackend.verify`."""
         with usable_index_folder(self._folder, writable=not self._database.read_only) as folder:
-            where = (folder, self._database, self._embedder)
-            return StoreVerifier(*where, lambda: self.search, lambda: self.embedding).run(repair=repair)
+            return StoreVerifier(folder, self._database, self._embedder, self, repair=repair).run()
 
     def close(self) -> None:
         """Drop imported vectors that no entry uses, and save the index snapshots. Raises `OSError`, `StoreError`."""
@@ -105,3 +116,125 @@ class Indexes:
         """Delete the temporary folder of a store that cannot be written."""
         if self._scratch is not None:
             self._scratch.close()
+
+
+class StoreVerifier:
+    """One run of `verify`: checks of the database file, the records, the vectors and the index files, in this order.
+
+    Each check has its own transaction. A repair follows its check at once, so that later checks see its result. Rows
+    are repaired only if SQLite can read the whole file; else the file is recovered first.
+    """
+
+    def __init__(
+        self, folder: Path, database: Database, embedder: Embedder, indexes: Indexes, *, repair: bool
+    ) -> None:
+        """`folder` has the index files; `indexes` rebuild them. Raises `StoreFull` to repair an unwritable store."""
+        if repair and database.read_only:
+            raise StoreFull(f"{database.path} cannot be written, so nothing in it can be repaired")
+        self._folder = folder
+        self._database = database
+        self._embedder = embedder
+        self._indexes = indexes
+        self._quarantine = Quarantine(database.path.parent)
+        self._repair = repair
+
+    def run(self) -> list[Check]:
+        """Return the result of each check."""
+        file = self._check_file()
+        entries = self._check(checks.entries, repairs.entries)
+        damaged = {row.num for row in entries.keys} if not entries.mended else set()
+        if self._repair and file.incomplete and "pages" not in file.keys:  # damaged metadata stopped the check
+            file = self._check_file()
+        results = [
+            file,
+            self._check(checks.metadata, repairs.metadata),
+            entries,
+            self._check(checks.history, repairs.history),
+            self._check(checks.links, repairs.links),
+            self._check(checks.changes, repairs.changes),
+            self._check(checks.leases, repairs.leases),
+        ]
+        vectors = self._check(verify_vectors, lambda database, findings, _: repair_vectors(database, findings))
+        if self._repair:
+            repairs.delete_unused_vectors(self._database)
+        windows = self._check_windows(damaged)
+        if vectors.mended or windows.mended:
+            with suppress(SpaceMismatch):
+                self._indexes.embedding.catch_up(refused=False)
+        index_files = self._check_index_files({*damaged, *windows.keys}, {row.num for row in vectors.keys})
+        return [findings.to_check() for findings in (*results, vectors, windows, *index_files)]
+
+    def _check(self, check: Callable[[sqlite3.Connection], Findings], repair: repairs.Repair | None) -> Findings:
+        with self._database.reading() as connection:
+            findings = check(connection)
+        if self._repair and repair and findings.keys:
+            with findings.repairing():
+                repair(self._database, findings, self._quarantine)
+        return findings
+
+    def _check_file(self) -> Findings:
+        """Run SQLite's own check. A repair rebuilds SQLite's indexes, and recovers a file that cannot be read.
+
+        If the file cannot be recovered, nothing else is repaired either.
+        """
+        findings = self._check(checks.database, None)
+        if not self._repair or not findings.keys:
+            return findings
+        if "unread" in findings.keys:  # for example a full disk: the file may be sound
+            self._repair, findings.advice = False, _UNTOUCHED
+            return findings
+        broken = "pages" in findings.keys
+        if not broken and "index" in findings.keys:
+            broken = bool(repairs.rebuild_sqlite_indexes(self._database))
+            findings.mark_repaired(0 if broken else findings.keys.count("index"), "its indexes are made anew")
+        if not broken:
+            with findings.repairing():
+                repairs.dangling_references(self._database, findings, self._quarantine)
+            return findings
+        try:
+            with self._database.replacing():
+                recovered = recover_file(self._database.path, self._quarantine)
+            self._indexes.search.renew(words=True, vectors=True)
+            findings.mark_repaired(findings.found, recovered.summary())
+            findings.advice = LOST
+            findings.add_all((f"of {table}, some could not be read", "") for table in recovered.unreadable)
+        except AgentFormerError as error:
+            self._repair = False
+            findings.advice = f"{_UNTOUCHED}: {error}"
+        return findings
+
+    def _check_windows(self, damaged: set[int]) -> Findings:
+        embedder, problem = self._active_embedder()
+
+        def check(connection: sqlite3.Connection) -> Findings:
+            return verify_windows(connection, embedder, problem, damaged)
+
+        return self._check(check, lambda database, findings, _: repair_windows(database, findings))
+
+    def _active_embedder(self) -> tuple[Embedder | None, str]:
+        """Return the embedder of the active space, or the reason why it is unavailable."""
+        try:
+            with self._database.reading() as connection:
+                active = active_space(connection)
+            return (embedder_for(self._embedder, active[1]), "") if active else (None, "")
+        except (EmbedderError, StoreError) as error:
+            return None, str(error)
+
+    def _check_index_files(self, damaged: Collection[int], damaged_vectors: Collection[int]) -> list[Findings]:
+        """Check the index files, without entries and vectors that are damaged in the database."""
+        words = verify_words(self._folder, self._database, damaged)
+        snapshot = verify_snapshot(self._folder, self._database, damaged, damaged_vectors)
+        if self._repair and words.found:
+            self._discard_index(words, words=True)
+        if self._repair and snapshot.found:
+            self._discard_index(snapshot, vectors=True)
+        return [words, snapshot]
+
+    def _discard_index(self, findings: Findings, *, words: bool = False, vectors: bool = False) -> None:
+        """Delete an index, which the next search rebuilds from the records."""
+        try:
+            self._indexes.search.renew(words=words, vectors=vectors)
+        except OSError as error:
+            findings.advice = f"it cannot be deleted: {error.strerror or error}"
+        else:
+            findings.mark_repaired(findings.found, "deleted; the next search makes it anew")

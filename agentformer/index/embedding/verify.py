@@ -1,0 +1,323 @@
+"""Verification of windows and vectors in the database: compare them with the entries, in one transaction each.
+
+Damage is reported, never raised. Damaged windows and vectors are repaired by deleting them; their entries are embedded
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import NamedTuple
+
+import numpy as np
+
+from agentformer.errors import EmbedderError, StoreDamaged
+from agentformer.index.embedding.windows import SHARES, WindowCutter
+from agentformer.records import change_feed
+from agentformer.records import vectors as store
+from agentformer.records.database import Database
+from agentformer.records.integrity import Findings
+from agentformer.records.integrity.verify import DamagedRow, lenient_text, readable_rows
+from agentformer.records.spaces import active_space, building_space, add_to_move, decode_space
+from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
+
+_ENTRIES = 500  # read at a time
+_ROWS = 4_096  # vectors verified at a time
+_UNIT = 1e-3  # largest distance of a vector's length from 1, as when it was stored
+_MIN_GAP = 16  # letters outside all windows that are a finding even without a model to count tokens
+_REPAIRED = 256  # entries changed in one transaction, so that no other writer waits long
+_REASON = "its vectors were damaged"
+_REQUEUED = "embedded again, or waiting for the embedder"
+
+
+class _Window(NamedTuple):
+    """A stored window; `hash` is None if its vector is missing or of another space."""
+
+    span: Span
+    hash: bytes | None
+    damaged: bool
+
+
+class _Model:
+    """An embedder that tells the texts and tokens of windows, as long as it is available."""
+
+    def __init__(self, embedder: Embedder | None, problem: str) -> None:
+        self.problem = problem  # why the embedder is unavailable
+        self.missed = False  # True once a text could not be compared
+        self._embedder = embedder
+        self._cutters: list[WindowCutter] = []
+
+    def texts(self, entry: MemoryEntry, span: Span) -> Iterator[str]:
+        """Yield the texts that may have been embedded for a window; context lines were cut to the model's length."""
+        if not entry.context:
+            yield entry.content[span.start : span.end]
+        elif self._embedder is not None:
+            try:
+                self._cutters = self._cutters or [WindowCutter(self._embedder, share) for share in SHARES]
+                for cutter in self._cutters:
+                    yield cutter.text(entry, span)
+            except EmbedderError as error:
+                self._failed(error)
+
+    def can_compare(self, entry: MemoryEntry) -> bool:
+        """Return whether `texts` knows all texts of an entry."""
+        self.missed = self.missed or bool(entry.context and self._embedder is None)
+        return not entry.context or self._embedder is not None
+
+    def tokens(self, text: str) -> Sequence[Span] | None:
+        """Return the tokens of a text, or None if the embedder is unavailable."""
+        if self._embedder is None:
+            return None
+        try:
+            return self._embedder.token_spans(text)
+        except EmbedderError as error:
+            self._failed(error)
+            return None
+
+    def _failed(self, error: EmbedderError) -> None:
+        self._embedder, self.problem, self.missed = None, str(error), True
+
+
+@dataclass(frozen=True)
+class _Space:
+    """One space to verify. Entries in `queue` wait for their vectors.
+
+    During a migration (`moving`), they may have windows of a former text.
+    """
+
+    number: int
+    model: _Model
+    queue: Collection[int]
+    moving: bool = False
+
+
+def verify_windows(
+    connection: sqlite3.Connection, embedder: Embedder | None, problem: str, damaged: Collection[int]
+) -> Findings:
+    """Verify that windows cover each searched entry and have the vectors of their texts, or that the entry waits.
+
+    Keys are entry numbers. `embedder` is that of the active space, or None because of `problem`. `damaged` entries are
+    left out.
+    """
+    found = Findings("windows", "each entry has windows that cover its text, with their vectors, or waits for them")
+    found.advice = "`agentformer doctor --repair` has them embedded again"
+    with lenient_text(connection), found.reading(sqlite3.DatabaseError):
+        _verify_owners(connection, found)
+        active, building = active_space(connection), building_space(connection)
+        if active is None:
+            _verify_queued(connection, found, damaged)
+            return found
+        model = _Model(embedder, problem)
+        _verify_space(connection, found, _Space(active[0], model, _queue(connection, "pending")), damaged)
+        if model.missed:
+            found.note(f"texts with a context line were not compared with their vectors: {model.problem}")
+        if building is not None:
+            target = _Space(building[0], _Model(None, ""), _queue(connection, "moving"), moving=True)
+            _verify_space(connection, found, target, damaged)
+    return found
+
+
+def verify_vectors(connection: sqlite3.Connection) -> Findings:
+    """Verify checksum, dimension and unit length of each vector. Keys are `DamagedRow`."""
+    found = Findings("vectors", "each vector is as it was written, and a unit vector of its space")
+    found.advice = "`agentformer doctor --repair` has its text embedded again"
+    with found.reading(sqlite3.DatabaseError):
+        dimensions = _dimensions(connection)
+        stored = readable_rows(connection, "vectors", "id")
+        while batch := list(islice(stored, _ROWS)):
+            rows = []
+            for row in batch:
+                if isinstance(row, DamagedRow):
+                    found.add(f"vectors from number {row.num} on: {row.why}", row)
+                else:
+                    rows.append(row)
+            found.looked_at += len(rows)
+            _verify_rows(found, rows, dimensions)
+        unused = connection.execute(
+            "SELECT count(*) FROM vectors WHERE NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)"
+        ).fetchone()[0]
+        if unused:
+            found.note(
+                f"{unused} vectors belong to no entry: interrupted work uses them when it continues; "
+                "`agentformer doctor --repair` deletes them"
+            )
+    return found
+
+
+def repair_vectors(database: Database, found: Findings) -> None:
+    """Delete damaged vectors with their windows, and queue the entries that had them."""
+    numbers = [damaged.num for damaged in found.keys if damaged.last == damaged.num]
+    for batch in _batches(numbers):
+        chosen = "(SELECT value FROM json_each(?))"
+        parameters = [json.dumps(batch)]
+        with database.writing() as connection:
+            rows = connection.execute(f"SELECT DISTINCT entry FROM windows WHERE vector IN {chosen}", parameters)
+            _requeue(connection, [row[0] for row in rows])
+            connection.execute(f"DELETE FROM windows WHERE vector IN {chosen}", parameters)
+            connection.execute(f"DELETE FROM vectors WHERE id IN {chosen}", parameters)
+    found.mark_repaired(len(numbers), f"deleted; their texts are {_REQUEUED}")
+
+
+def repair_windows(database: Database, found: Findings) -> None:
+    """Queue entries with wrong windows, and delete windows without an entry or a space."""
+    for batch in _batches(found.keys):
+        with database.writing() as connection:
+            missing = sorted(set(batch) - set(_requeue(connection, batch)))
+            connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in missing))
+            connection.execute("DELETE FROM windows WHERE space NOT IN (SELECT id FROM spaces)")
+    found.mark_repaired(len(found.keys), f"they are {_REQUEUED}")
+
+
+def _requeue(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
+    """Queue those of these entries that are searched. Return those that exist."""
+    rows = connection.execute(
+        "SELECT num, kind FROM entries WHERE num IN (SELECT value FROM json_each(?))", [json.dumps(list(nums))]
+    ).fetchall()
+    searched = [row["num"] for row in rows if row["kind"] not in UNSEARCHED_KINDS]
+    store.put_pending(connection, searched, _REASON)
+    add_to_move(connection, searched)
+    change_feed.append(connection, searched)
+    return [row["num"] for row in rows]
+
+
+def _batches(numbers: Sequence[int]) -> Iterator[list[int]]:
+    for start in range(0, len(numbers), _REPAIRED):
+        yield list(numbers[start : start + _REPAIRED])
+
+
+def _verify_rows(found: Findings, rows: Sequence[sqlite3.Row], dimensions: Mapping[int, int]) -> None:
+    intact = []
+    for row in rows:
+        if problem := store.vector_damage(row["data"], row["checksum"], dimensions.get(row["space"])):
+            found.add(f"vector {row['id']} is damaged: {problem}", _damaged_vector(row["id"]))
+        else:
+            intact.append(row)
+    for _, group in groupby(intact, key=lambda row: len(row["data"])):
+        alike = list(group)
+        matrix = np.frombuffer(b"".join(row["data"] for row in alike), "<f4").reshape(len(alike), -1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.sqrt(np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64))
+            wrong = np.flatnonzero(~(np.abs(lengths - 1) <= _UNIT))
+        for i in wrong.tolist():
+            found.add(f"vector {alike[i]['id']} is not a unit vector", _damaged_vector(alike[i]["id"]))
+
+
+def _damaged_vector(num: int) -> DamagedRow:
+    return DamagedRow("vectors", num, num, "", "")
+
+
+def _dimensions(connection: sqlite3.Connection) -> dict[int, int]:
+    dimensions = {}
+    for row in connection.execute("SELECT * FROM spaces"):
+        try:
+            dimensions[row["id"]] = decode_space(row).dimension
+        except StoreDamaged:
+            continue  # reported by the check of the metadata
+    return dimensions
+
+
+def _verify_owners(connection: sqlite3.Connection, found: Findings) -> None:
+    """Report windows of entries and spaces that do not exist."""
+    rows = connection.execute(
+        "SELECT DISTINCT entry FROM windows WHERE entry NOT IN (SELECT num FROM entries) "
+        "OR space NOT IN (SELECT id FROM spaces)"
+    )
+    found.add_all((f"windows of entry number {row[0]} belong to no entry or no space", row[0]) for row in rows)
+
+
+def _verify_queued(connection: sqlite3.Connection, found: Findings, damaged: Collection[int]) -> None:
+    """Verify that all entries wait, in a store without vectors."""
+    queue = _queue(connection, "pending")
+    for entries in _searched_entries(connection, damaged):
+        found.looked_at += len(entries)
+        for num, entry in entries:
+            if num not in queue and entry.content.strip():
+                found.add(f"entry {entry.id} has no windows and does not wait for them", num)
+
+
+def _verify_space(connection: sqlite3.Connection, found: Findings, space: _Space, damaged: Collection[int]) -> None:
+    for entries in _searched_entries(connection, damaged):
+        windows = _read_windows(connection, space.number, entries[0][0], entries[-1][0])
+        found.looked_at += 0 if space.moving else len(entries)
+        for num, entry in entries:
+            if num in space.queue:
+                problem = "waits for its vectors and has some" if windows.get(num) and not space.moving else ""
+            else:
+                problem = _problem(entry, windows.get(num, []), space.model)
+            if problem:
+                found.add(f"entry {entry.id} {problem}", num)
+
+
+def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> str:
+    """Return what is wrong with an entry's windows; "" for nothing."""
+    if not windows:
+        return "has no windows and does not wait for them" if entry.content.strip() else ""
+    for span, digest, _ in windows:
+        if digest is None:
+            return "has a window without its vector"
+        if not 0 <= span.start < span.end <= len(entry.content):
+            return f"has a window from {span.start} to {span.end}, but {len(entry.content)} characters"
+        if all(store.text_hash(text) != digest for text in model.texts(entry, span)) and model.can_compare(entry):
+            return "has a window with the vector of another text"
+    if any(window.damaged for window in windows):
+        return "has a window with a wrong checksum"
+    return "has text outside of all windows" if _has_gap(entry.content, windows, model) else ""
+
+
+def _has_gap(content: str, windows: Sequence[_Window], model: _Model) -> bool:
+    """Return whether a token, or many letters if tokens are unknown, lies outside of all windows."""
+    gaps, end = [], 0
+    for span in sorted(window.span for window in windows):
+        if content[end : span.start].strip():
+            gaps.append(Span(end, span.start))
+        end = max(end, span.end)
+    if content[end:].strip():
+        gaps.append(Span(end, len(content)))
+    if not gaps:
+        return False
+    tokens = model.tokens(content)
+    if tokens is None:
+        return any(sum(map(str.isalnum, content[start:end])) >= _MIN_GAP for start, end in gaps)
+    visible = [token for token in tokens if content[token.start : token.end].strip()]
+    return any(start <= token.start and token.end <= end for start, end in gaps for token in visible)
+
+
+def _searched_entries(
+    connection: sqlite3.Connection, damaged: Collection[int]
+) -> Iterator[Sequence[tuple[int, MemoryEntry]]]:
+    """Yield batches of all searched entries, with content and context only, by number."""
+    marks = ", ".join("?" * len(UNSEARCHED_KINDS))
+    query = (
+        "SELECT num, id, content, context FROM entries "
+        f"WHERE num > ? AND +kind NOT IN ({marks}) ORDER BY num LIMIT {_ENTRIES}"
+    )
+    after = -1
+    while rows := connection.execute(query, [after, *sorted(UNSEARCHED_KINDS)]).fetchall():
+        after = rows[-1][0]
+        entries = [(row[0], MemoryEntry(row[1], row[2], context=row[3])) for row in rows if row[0] not in damaged]
+        if entries:
+            yield entries
+
+
+def _read_windows(connection: sqlite3.Connection, space: int, first: int, last: int) -> dict[int, list[_Window]]:
+    """Return the windows of the entries with numbers from `first` to `last`."""
+    rows = connection.execute(
+        "SELECT w.*, v.hash FROM windows AS w "
+        "LEFT JOIN vectors AS v ON v.id = w.vector AND v.space = w.space "
+        "WHERE w.entry BETWEEN ? AND ? AND w.space = ?",
+        [first, last, space],
+    )
+    windows: dict[int, list[_Window]] = {}
+    for row in rows:
+        span = Span(row["span_start"], row["span_end"])
+        window = _Window(span, row["hash"], bool(store.window_damage(row)))
+        windows.setdefault(row["entry"], []).append(window)
+    return windows
+
+
+def _queue(connection: sqlite3.Connection, table: str) -> set[int]:
+    return {row[0] for row in connection.execute(f"SELECT entry FROM {table}")}

@@ -1,1 +1,0 @@
-"""The doctor of what follows from the records: vectors, windows, words and snapshots."""
