@@ -210,7 +210,7 @@ def build_embedder(settings: Settings) -> ActiveEmbedder:
     return ActiveEmbedder(
         first,
         lambda space: GuardedEmbedder(lambda: _stored(space.spec, settings), seconds=seconds),
-        asked_for=wanted,
+        requested=wanted,
         seconds=seconds,
     )
 
@@ -266,12 +266,12 @@ def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
     checked when it is loaded. Raises `SpaceMismatch`."""
     space = _stored_space(settings)
     if space is None or settings.embedder in ("auto", space.spec):
-        embedder.agree()
+        embedder.follow_store()
         return
     if _likely_same(settings.embedder, space):
         return
     try:
-        embedder.at(space)
+        embedder.for_space(space)
     except EmbedderUnavailable as error:
         log.warning("the embedder %s cannot be used now: %s", settings.embedder, error)
 

@@ -128,7 +128,7 @@ class AgentFormer:
         """Move the store to the space of the embedder `to`, such as `minilm:` or `ollama:nomic-embed-text`, while it
         stays in use; see `MemoryBackend.reembed`."""
         target = named_embedder(to, self.settings)
-        self.embedder.use(target)  # before the move: searches need it from the moment of the switch
+        self.embedder.register(target)  # before the move: searches need it from the moment of the switch
         return self.backend.reembed(target, queries=queries, progress=progress)
 
     def export_to(
@@ -157,7 +157,7 @@ class AgentFormer:
         archive = read(Path(folder))
         if archive.vectors and self.settings.embedder == "auto" and not self.backend.spaces():
             with suppress(EmbedderUnavailable):  # a new memory without a chosen embedder takes that of the vectors
-                self.embedder.at(archive.vectors[0].space)
+                self.embedder.for_space(archive.vectors[0].space)
         destination = Destination(self.backend, self.originals, self.memory.core, self.rag.discard_originals)
         return import_into(destination, archive, progress)
 
@@ -216,7 +216,7 @@ class AgentFormer:
     def usage(self) -> dict[str, dict[str, Any]]:
         """Return requests, tokens and costs of each provider in this process, by `role provider:model`."""
         counts = {}
-        for embedder in self.embedder.everyone():
+        for embedder in self.embedder.used():
             spec = embedder.known_space.spec if embedder.known_space else self.settings.embedder
             counts[f"embedder {spec}"] = embedder.usage.snapshot()
         if self.settings.llm_model:

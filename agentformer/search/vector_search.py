@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from agentformer.index.embedding.active import at_hand, current_embedder, embedder_for
+from agentformer.index.embedding.active import current_embedder, embedder_for, loaded_embedder
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.follower import VectorFollower
 from agentformer.index.vectors.index import VectorHits
@@ -40,7 +40,7 @@ class VectorSearch:
         loaded, the index of the former space answers, with a warning. Raises `EmbedderError` or `SpaceMismatch`.
         """
         number, active = space
-        embedder = at_hand(self._embedder, active)
+        embedder = loaded_embedder(self._embedder, active)
         if embedder is None:
             former = self._nearest_in_former_space(text, limit, mask)
             if former is not None:

@@ -108,7 +108,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.types import Scope
 
 backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes)
-backend._search.discard = lambda: os.kill(os.getpid(), signal.SIGKILL)
+backend._indexes.search.discard = lambda: os.kill(os.getpid(), signal.SIGKILL)
 backend.remove(Scope(user_id="x"))
 """
 

@@ -168,12 +168,12 @@ DAMAGES = {
     "a vector of unit length no more": Damage(
         sql("UPDATE vectors SET data = zeroblob(length(data)), checksum = NULL WHERE id = 9"),
         "vectors",
-        "no unit vector",
+        "not a unit vector",
     ),
     "a vector that is too short": Damage(
         sql("UPDATE vectors SET data = x'00', checksum = NULL WHERE id = 9"), "vectors", "vector 9"
     ),
-    "a vector that is gone": Damage(sql("DELETE FROM vectors WHERE id = 9"), "windows", "vector is not there"),
+    "a vector that is gone": Damage(sql("DELETE FROM vectors WHERE id = 9"), "windows", "without its vector"),
     "a vector of another text": Damage(
         sql("UPDATE vectors SET hash = zeroblob(32) WHERE id = 9"), "windows", "vector of another text"
     ),
@@ -184,7 +184,7 @@ DAMAGES = {
             "(SELECT num FROM entries WHERE content LIKE '%pika%'))"
         ),
         "windows",
-        "in none of its windows",
+        "text outside of all windows",
     ),
     "a window beyond the text": Damage(
         sql(f"UPDATE windows SET span_end = 9999 WHERE entry = {FACT}"), "windows", "from 0 to 9999"
@@ -192,7 +192,7 @@ DAMAGES = {
     "windows of nobody": Damage(
         sql("INSERT INTO windows (space, entry, span_start, span_end, vector) VALUES (1, 99999, 0, 1, 1)"),
         "windows",
-        "belong nowhere",
+        "belong to no entry",
     ),
     "vectors and waiting for them": Damage(
         sql(f"INSERT INTO pending VALUES ({FACT}, 1, 'away', 0)"), "windows", "waits for its vectors and has some"

@@ -257,6 +257,6 @@ def test_a_check_that_cannot_be_finished_mends_nothing(tmp_path: Path) -> None:
         check = backend.verify(repair=True)[0]
         connection.set_progress_handler(None, 0)
         assert any(checking) and (check.name, check.found, check.mended) == ("database", 1, 0)
-        assert "interrupted" in check.findings[0] and "nothing is mended" in check.findings[0]
+        assert "interrupted" in check.findings[0] and "nothing is repaired" in check.findings[0]
         assert (tmp_path / DATABASE_FILE).stat().st_ino == before and not list(tmp_path.glob("*damaged*"))
         assert [each for each in backend.verify() if each.found] == []

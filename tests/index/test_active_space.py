@@ -89,25 +89,25 @@ def test_the_embedder_of_a_new_space_that_cannot_be_had_is_no_error_and_not_aske
         raise EmbedderUnavailable("no server")
 
     following = ActiveEmbedder(GuardedEmbedder(lambda: HashingEmbedder(64)), resolve, seconds=1000)
-    assert following.at(HashingEmbedder(64).space) is following.current
+    assert following.for_space(HashingEmbedder(64).space) is following.current
     for _ in range(3):
         with pytest.raises(EmbedderUnavailable, match="no server"):
-            following.at(HashingEmbedder(128).space)
+            following.for_space(HashingEmbedder(128).space)
     assert len(asked) == 1
-    assert following.at(HashingEmbedder(64).space).space.dimension == 64
+    assert following.for_space(HashingEmbedder(64).space).space.dimension == 64
     following.retry_now()
     with pytest.raises(EmbedderUnavailable):
-        following.at(HashingEmbedder(128).space)
+        following.for_space(HashingEmbedder(128).space)
     assert len(asked) == 2
 
 
 def test_a_store_that_moved_while_its_former_embedder_was_dead_is_followed() -> None:
     first = GuardedEmbedder(lambda: HashingEmbedder(64))
     following = ActiveEmbedder(first, lambda space: GuardedEmbedder(lambda: HashingEmbedder(space.dimension)))
-    following.at(HashingEmbedder(64).space)
+    following.for_space(HashingEmbedder(64).space)
     first._loaded = None  # what a failed call leaves behind
     first._breaker.failed("the server is gone")
-    assert following.at(HashingEmbedder(128).space).embed_query("a").shape == (128,)
+    assert following.for_space(HashingEmbedder(128).space).embed_query("a").shape == (128,)
 
 
 def test_searches_answer_from_the_former_space_while_the_new_embedder_is_loaded(
@@ -134,7 +134,7 @@ def test_searches_answer_from_the_former_space_while_the_new_embedder_is_loaded(
             assert len(hits.warnings) == 1 and "hashing:128 is being loaded" in hits.warnings[0]
         assert loading.wait(30)
         loaded.set()
-        assert here.embedder.at(HashingEmbedder(128).space).space.dimension == 128
+        assert here.embedder.for_space(HashingEmbedder(128).space).space.dimension == 128
         (after,) = (hits := here.backend.search(query))
         assert after.entry.id == entry.id and after.dense_score != before.dense_score and not hits.warnings
 

@@ -31,7 +31,7 @@ PATIENCE = 60.0  # seconds, after which a test fails instead of hanging
 
 
 def index_of(backend: FaissMemoryBackend) -> Any:
-    return backend._search._dense
+    return backend._indexes.search._dense
 
 
 def settle(backend: FaissMemoryBackend) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, TextTooLong
 from agentformer.index.embedding.queue import EmbeddingQueue
-from agentformer.index.embedding.windows import GROUP, Refused, Vectorizer, WindowCutter, WindowTable
+from agentformer.index.embedding.windows import GROUP, Refused, WindowCutter, WindowEmbedder, WindowTable
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.codec import now
@@ -96,10 +96,10 @@ def database(tmp_path: Path) -> Iterator[Database]:
 @pytest.mark.parametrize("count", [5 * GROUP, 20 * GROUP])
 def test_no_more_than_a_batch_of_vectors_is_held_however_many_there_are(count: int) -> None:
     embedder, shelf = Watched(counting=True), Shelf()
-    vectorizer = Vectorizer(embedder, shelf.known, shelf.keep)
+    vectorizer = WindowEmbedder(embedder, shelf.known, shelf.keep)
     gc.freeze()  # what other tests have left is not looked through each time
     try:
-        cuts = vectorizer(many(count))
+        cuts = vectorizer.embed(many(count))
     finally:
         gc.unfreeze()
     assert embedder.most_alive <= 1
@@ -109,8 +109,8 @@ def test_no_more_than_a_batch_of_vectors_is_held_however_many_there_are(count: i
 
 def test_what_was_kept_is_not_handed_out_again() -> None:
     shelf = Shelf()
-    vectorizer = Vectorizer(Watched(), shelf.known, shelf.keep)
-    cuts = vectorizer(many(3 * GROUP + 5))
+    vectorizer = WindowEmbedder(Watched(), shelf.known, shelf.keep)
+    cuts = vectorizer.embed(many(3 * GROUP + 5))
     handed = vectorizer.rows.hashes
     assert len(shelf.kept) == 3 * GROUP
     assert len(handed) == 5
@@ -124,9 +124,9 @@ def test_rows_belong_to_their_hashes() -> None:
     def keep(rows: Rows) -> None:
         seen.update(zip(rows.hashes, rows.matrix, strict=True))
 
-    vectorizer = Vectorizer(HashingEmbedder(), lambda hashes: set(), keep)
+    vectorizer = WindowEmbedder(HashingEmbedder(), lambda hashes: set(), keep)
     entries = [make_entry("boat " * (n % 90 + 1) + f"number {n}") for n in range(3 * GROUP)]
-    vectorizer(entries)
+    vectorizer.embed(entries)
     keep(vectorizer.rows)
     for entry in entries:
         assert np.array_equal(seen[text_hash(entry.content)], HashingEmbedder().embed_query(entry.content))
@@ -134,23 +134,25 @@ def test_rows_belong_to_their_hashes() -> None:
 
 def test_a_text_that_many_entries_share_is_embedded_once() -> None:
     embedder, shelf = Watched(), Shelf()
-    vectorizer = Vectorizer(embedder, shelf.known, shelf.keep)
-    vectorizer([make_entry(f"There are {n % 10} boats.") for n in range(1_000)])
+    vectorizer = WindowEmbedder(embedder, shelf.known, shelf.keep)
+    vectorizer.embed([make_entry(f"There are {n % 10} boats.") for n in range(1_000)])
     assert sorted(embedder.texts) == [f"There are {n} boats." for n in range(10)]
 
 
 def test_batches_are_of_like_length_over_the_whole_call() -> None:
     embedder, shelf = Watched(), Shelf()
     lengths = [(n * 37) % 230 + 1 for n in range(4 * GROUP)]
-    Vectorizer(embedder, shelf.known, shelf.keep)([make_entry("a " * n + f"{i}") for i, n in enumerate(lengths)])
+    WindowEmbedder(embedder, shelf.known, shelf.keep).embed(
+        [make_entry("a " * n + f"{i}") for i, n in enumerate(lengths)]
+    )
     assert [*map(len, embedder.texts)] == sorted(map(len, embedder.texts))
 
 
 def test_a_refused_text_holds_up_no_neighbour_and_every_entry_that_has_it() -> None:
     embedder, shelf = Watched(refuses="blasted"), Shelf()
     entries = [*many(2 * GROUP), make_entry("The blasted rock."), *many(GROUP), make_entry("The blasted rock.")]
-    vectorizer = Vectorizer(embedder, shelf.known, shelf.keep)
-    cuts = vectorizer(entries)
+    vectorizer = WindowEmbedder(embedder, shelf.known, shelf.keep)
+    cuts = vectorizer.embed(entries)
     refused = [n for n, windows in enumerate(cuts) if isinstance(windows, Refused)]
     assert refused == [2 * GROUP, 3 * GROUP + 1]
     assert {*shelf.kept, *vectorizer.rows.hashes} == {text_hash(entry.content) for entry in many(2 * GROUP)}
@@ -159,10 +161,10 @@ def test_a_refused_text_holds_up_no_neighbour_and_every_entry_that_has_it() -> N
 def test_what_was_finished_before_the_server_went_is_kept() -> None:
     embedder, shelf = Watched(dies_at=3), Shelf()
     with pytest.raises(EmbedderUnavailable):
-        Vectorizer(embedder, shelf.known, shelf.keep)(many(5 * GROUP))
+        WindowEmbedder(embedder, shelf.known, shelf.keep).embed(many(5 * GROUP))
     assert len(shelf.kept) == 2 * GROUP
     again = Watched()
-    Vectorizer(again, shelf.known, shelf.keep)(many(5 * GROUP))
+    WindowEmbedder(again, shelf.known, shelf.keep).embed(many(5 * GROUP))
     assert len(again.texts) == 3 * GROUP
 
 
@@ -188,9 +190,9 @@ def test_columns_give_back_what_was_put_into_them() -> None:
     cuts.append([])
     cuts.append([Window(Span(1, 2), key[2])])
     cuts.append([Window(Span(3, 4), key[1])])
-    cuts.put(3, Refused("no"))
+    cuts.replace(3, Refused("no"))
     assert [*cuts] == [[(Span(0, 5), key[2]), (Span(6, 9), key[0])], [], [(Span(1, 2), key[2])], Refused("no")]
-    assert [*cuts.of([3, 0])] == [cuts[3], cuts[0]]
+    assert [*cuts.select([3, 0])] == [cuts[3], cuts[0]]
     assert cuts.owners().tolist() == [0, 0, 2, 3]
     first, text = cuts.texts()
     assert (first.tolist(), text.tolist()) == ([0, 1, 3], [0, 1, 0, 2])
@@ -199,7 +201,7 @@ def test_columns_give_back_what_was_put_into_them() -> None:
 def test_of_a_long_call_each_vector_is_written_once(database: Database, tmp_path: Path) -> None:
     entries = many(3 * GROUP)
     embedding = EmbeddingQueue(tmp_path, database, HashingEmbedder())
-    prepared = embedding.prepare(entries)
+    prepared = embedding.embed(entries)
     with database.reading() as connection:
         kept = store.stored_hashes(connection, 1, {text_hash(entry.content) for entry in entries})
     assert len(kept) == 2 * GROUP
@@ -215,7 +217,7 @@ def test_an_entry_whose_kept_vector_went_meanwhile_waits_and_is_embedded_later(
 ) -> None:
     entries = many(3 * GROUP)
     embedding = EmbeddingQueue(tmp_path, database, HashingEmbedder())
-    prepared = embedding.prepare(entries)
+    prepared = embedding.embed(entries)
     with database.writing() as connection:
         lost = connection.execute("DELETE FROM vectors WHERE id <= 7").rowcount
         embedding.commit(connection, records.insert(connection, entries), entries, prepared)
@@ -233,7 +235,7 @@ def test_progress_only_grows_to_the_total_also_where_texts_are_refused() -> None
         assert done <= len(embedder.texts) + 1  # the refused one
         told.append((done, total))
 
-    Vectorizer(embedder, Shelf().known, Shelf().keep, tell)(entries)
+    WindowEmbedder(embedder, Shelf().known, Shelf().keep, tell).embed(entries)
     done = [done for done, _ in told]
     assert done == sorted(set(done))
     assert {total for _, total in told} == {5 * GROUP} == {done[-1]}

@@ -99,7 +99,7 @@ def test_words_count_though_their_index_is_discarded_while_the_question_is_embed
     class Embedder(HashingEmbedder):
         def embed_query(self, text: str) -> Vector:
             if "discard" in text:
-                backend._search.discard()
+                backend._indexes.search.discard()
             return super().embed_query(text)
 
     backend = FaissMemoryBackend(tmp_path, Embedder(), Indexes)

@@ -178,9 +178,7 @@ class SpaceMigration:
             spaces.check_building(connection, number)
             store.put_vectors(connection, number, *rows)
 
-    def _overlap(
-        self, former: EmbeddingSpace | None, number: int, queries: Sequence[str]
-    ) -> tuple[float | None, int]:
+    def _overlap(self, former: EmbeddingSpace | None, number: int, queries: Sequence[str]) -> tuple[float | None, int]:
         """Return the overlap of both spaces for the queries, else for entries of the store, and their number."""
         with self._database.reading() as connection:
             active = spaces.active_space(connection)

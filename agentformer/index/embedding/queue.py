@@ -253,7 +253,9 @@ def _check_vectors(vectors: Sequence[StoredVector]) -> None:
     for dimension in {vector.space.dimension for vector in vectors}:
         alike = [vector for vector in vectors if vector.space.dimension == dimension]
         if any(vector.vector.shape != (dimension,) or len(vector.hash) != store.HASH_BYTES for vector in alike):
-            raise EmbedderError(f"a vector does not have the {dimension} dimensions of its space, or its hash is invalid")
+            raise EmbedderError(
+                f"a vector does not have the {dimension} dimensions of its space, or its hash is invalid"
+            )
         store.check_rows(np.stack([vector.vector for vector in alike]), len(alike))
 
 

@@ -22,7 +22,7 @@ from agentformer.records import vectors as store
 from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity.verify import DamagedRow, lenient_text, readable_rows
-from agentformer.records.spaces import active_space, building_space, add_to_move, decode_space
+from agentformer.records.spaces import active_space, add_to_move, building_space, decode_space
 from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
 
 _ENTRIES = 500  # read at a time

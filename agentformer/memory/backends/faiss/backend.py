@@ -32,7 +32,7 @@ from agentformer.rerankers import named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
 from agentformer.settings import Settings
-from agentformer.text.analyzer_choice import choose_analyzers
+from agentformer.text.optional_analyzers import choose_analyzers
 from agentformer.types import (
     Check,
     Embedder,
@@ -326,9 +326,7 @@ class FaissMemoryBackend(FolderRecords):
         _ = self._indexes.search
         return self._database.writing()
 
-    def _embed(
-        self, entries: Sequence[MemoryEntry], progress: Progress | None = None
-    ) -> EmbeddedEntries | NotEmbedded:
+    def _embed(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> EmbeddedEntries | NotEmbedded:
         check_texts(entries)
         return self._indexes.embedding.try_embed(entries, progress)
 

@@ -125,9 +125,7 @@ class StoreVerifier:
     are repaired only if SQLite can read the whole file; else the file is recovered first.
     """
 
-    def __init__(
-        self, folder: Path, database: Database, embedder: Embedder, indexes: Indexes, *, repair: bool
-    ) -> None:
+    def __init__(self, folder: Path, database: Database, embedder: Embedder, indexes: Indexes, *, repair: bool) -> None:
         """`folder` has the index files; `indexes` rebuild them. Raises `StoreFull` to repair an unwritable store."""
         if repair and database.read_only:
             raise StoreFull(f"{database.path} cannot be written, so nothing in it can be repaired")
