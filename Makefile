@@ -46,7 +46,7 @@ test-fast: setup  ## the tests without processes, models and faults, in under a 
 
 # Each of these is run in a shorter form by `test`. Their totals are told at the end of each run. The first is of files that
 # share nothing, so that its kills are spread over both workers one by one.
-FAULTS = $(PYTEST) -n 2 -rP
+FAULTS = AGENTFORMER_FAULTS=1 $(PYTEST) -n 2 -rP
 faults: setup  ## the long form of the fault tests: an hour or more
 	AGENTFORMER_KILLS=1024 $(FAULTS) tests/faults/test_kill_points.py
 	AGENTFORMER_SECONDS=300 $(FAULTS) tests/faults/test_many_processes.py

@@ -13,6 +13,7 @@ import pytest
 KEPT = {
     f"AGENTFORMER_{name}"
     for name in (
+        "FAULTS",
         "KILLS",
         "KILLS_SEED",
         "DISK",

@@ -164,7 +164,7 @@ def keys_and_jobs_live_through_all_jumps(folder: str) -> None:
     expires = datetime.now(UTC) + timedelta(hours=1)
     _, secret = keys.make("office", expires=expires)
     _, lasting = keys.make("archive")
-    jobs = Jobs(Path(folder), Path(folder) / "u", Bringer(), most=100, days=7)
+    jobs = Jobs(Path(folder), Path(folder) / "u", Ingestor(), most=100, days=7)
     jobs.start()
     done: list[str] = []
     for name, shift in jumps().items():
@@ -187,10 +187,10 @@ def keys_and_jobs_live_through_all_jumps(folder: str) -> None:
     jobs.close()
 
 
-class Bringer:
+class Ingestor:
     """Takes every file."""
 
-    def __call__(self, *arguments: Any) -> dict[str, Any]:
+    def ingest(self, *arguments: Any) -> dict[str, Any]:
         return {"status": "ready"}
 
     def failed(self, job: Job, name: str, reason: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-DAMAGES = int(os.environ.get("AGENTFORMER_DAMAGES", "15"))
+DAMAGES = int(os.environ.get("AGENTFORMER_DAMAGES", "5"))
 SEED = int(os.environ.get("AGENTFORMER_DAMAGES_SEED", "1"))
 _CHILD = Path(__file__).with_name("damaging.py")
 _PATIENCE = 60 + 10 * DAMAGES  # seconds: what takes longer hangs

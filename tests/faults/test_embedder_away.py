@@ -12,12 +12,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from long_form import LONG
 
 import agentformer
 from agentformer.embedders.model_info import PROBE
 from agentformer.types import Query, Scope
 
-FILES = 200
+FILES = 200 if LONG else 60
 ROOT = Path(__file__).parents[2]
 
 
@@ -60,7 +61,7 @@ def content(n: int) -> str:
     )
 
 
-@pytest.mark.parametrize("away", [(60, 140)])
+@pytest.mark.parametrize("away", [(60, 140) if LONG else (20, 40)])
 def test_all_is_found_by_words_at_once_and_by_vectors_after_and_nothing_is_embedded_twice(
     tmp_path: Path, away: tuple[int, int]
 ) -> None:

@@ -58,10 +58,10 @@ PLACED: dict[str, tuple[Callable[[Path], object], str]] = {
     "another application": (another_application, "of another application"),
     "another application with a version": (lambda path: another_application(path, 3), "of another application"),
     "a newer version": (newer, "newer version"),
-    "a folder": (lambda path: path.mkdir(), "is no file"),
-    "a pipe": (os.mkfifo, "is no file"),
-    "a device": (lambda path: path.symlink_to("/dev/zero"), "is no file"),
-    "a socket": (bound_socket, "is no file"),
+    "a folder": (lambda path: path.mkdir(), "is not a regular file"),
+    "a pipe": (os.mkfifo, "is not a regular file"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+    "a socket": (bound_socket, "is not a regular file"),
     "a circle of links": (lambda path: path.symlink_to(path.name), "cannot be used"),
 }
 
@@ -275,5 +275,5 @@ def test_a_pipe_in_the_place_of_an_original_is_not_waited_for(tmp_path: Path) ->
         document = af.rag.upload(io.BytesIO(b"The keys hang in the blue cupboard."), name="keys.txt")
         (original,) = (tmp_path / "u").rglob("*.bin")
         instead(os.mkfifo)(original)
-        with pytest.raises(StoreError, match="it is no file"):
+        with pytest.raises(StoreError, match="not a regular file"):
             af.rag.original(document.id)

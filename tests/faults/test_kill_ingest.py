@@ -1,6 +1,6 @@
 """`kill -9` while documents are brought in, then again: nothing shows that it ever happened.
 
-Three kills in the normal suite; `AGENTFORMER_KILLS=50` for more. The seed is printed and can be given back in
+One kill in the normal suite; `AGENTFORMER_KILLS=50` for more. The seed is printed and can be given back in
 `AGENTFORMER_KILLS_SEED`.
 """
 
@@ -20,10 +20,11 @@ from typing import Any
 
 import pytest
 from ingest_documents import command, entries, half_documents, observe, write_documents
+from long_form import long_form
 
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "3"))
+KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
 TOKEN = "AGENTFORMER_TEST_FAMILY"  # inherited by every child of an ingest, so that orphans are seen
 DIES_AT_RENAME = """
 import os, signal, sys
@@ -153,7 +154,7 @@ def half_way(folder: Path) -> int:
     return sum(entry.kind == "document" for entry in entries(folder / "index"))
 
 
-@pytest.mark.parametrize("renames", [0, 5])
+@pytest.mark.parametrize("renames", [0, pytest.param(5, marks=long_form)])
 def test_an_ingest_killed_between_writing_and_renaming_leaves_no_file_behind(
     world: World, tmp_path: Path, renames: int
 ) -> None:
@@ -163,6 +164,7 @@ def test_an_ingest_killed_between_writing_and_renaming_leaves_no_file_behind(
     check_recovery(world, tmp_path)
 
 
+@long_form
 def test_an_ingest_killed_again_and_again_still_arrives(world: World, tmp_path: Path) -> None:
     for share in (0.5, 0.6, 0.4, 0.7):
         process = start(world.documents, tmp_path)

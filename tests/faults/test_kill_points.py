@@ -49,7 +49,7 @@ def points_of(known: Undisturbed, work: Work, choose: random.Random) -> list[int
     total = known.run.points
     if KILLS == "all":
         return list(range(total))
-    return spread(total, int(KILLS) // (2 * len(WORKS)) if KILLS else work.kills, choose)
+    return spread(total, int(KILLS) // (2 * len(WORKS)) if KILLS else min(work.kills, 1), choose)
 
 
 def moments_of(known: Undisturbed, choose: random.Random) -> Iterator[float]:

@@ -1,6 +1,6 @@
 """`kill -9` while a store moves to another embedding space, and a client that asks all the time.
 
-Two kills and 800 passages in the normal suite, made up ones where the shared data are absent; `AGENTFORMER_KILLS` and
+One kill and 800 passages in the normal suite, made up ones where the shared data are absent; `AGENTFORMER_KILLS` and
 `AGENTFORMER_PASSAGES` for more. `AGENTFORMER_REEMBED=minilm` moves to the packaged MiniLM instead of another hashing
 space, which takes some minutes.
 """
@@ -29,7 +29,7 @@ from agentformer.settings import Settings
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Embedder, MemoryEntry, Query, Scope
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "2"))
+KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
 TARGET = os.environ.get("AGENTFORMER_REEMBED", "hashing:96")
 PASSAGES = int(os.environ.get("AGENTFORMER_PASSAGES", "800"))
 BATCH = 64

@@ -23,7 +23,7 @@ from agentformer.records import database as database_module
 from agentformer.records.database import Database
 
 CLIENTS = int(os.environ.get("AGENTFORMER_CLIENTS", "8"))
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "4"))
+SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "2"))
 LONG = 300.0  # seconds from which on memory has come to rest in the first part, and is looked at
 GROWTH = 1.10  # of memory, from the second quarter to the last
 PARTS = 3  # between which the server comes to rest; the first warms it up

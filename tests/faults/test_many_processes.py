@@ -25,7 +25,7 @@ from neighbours import EMBEDDER, ByCommands, ByHttp, ByMcp, Neighbour, Notebook
 
 from agentformer.factory import connect
 
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "8"))
+SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "3"))
 PAUSE = 0.3  # between two additions of one: all have to look for all, and commands take a while to start
 AT_ONCE = 10  # texts that one search asks for
 LETTERS = "bcdfghjklmnpqrstvwxz"

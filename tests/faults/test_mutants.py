@@ -22,7 +22,7 @@ from mutate import KINDS, LIMITS, PIER, mutant
 from agentformer import connect
 
 ROOT = Path(__file__).resolve().parents[2]
-COUNT = int(os.environ.get("AGENTFORMER_MUTANTS", "20"))
+COUNT = int(os.environ.get("AGENTFORMER_MUTANTS", "8"))
 SEED = int(os.environ.get("AGENTFORMER_MUTANTS_SEED", random.randrange(10**6)))
 SHARES = {"pdf": 0.6, "docx": 0.2, "html": 0.2}
 

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
+from long_form import long_form
 from serve_load import BOUND, Answer, Load, Server, check_nothing_is_lost, multipart
 
 CLIENTS = int(os.environ.get("AGENTFORMER_CLIENTS", "8"))
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "6"))
-LONG = pytest.mark.skipif("AGENTFORMER_CLIENTS" not in os.environ, reason="of the long form: set AGENTFORMER_CLIENTS")
+SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "2"))
 
 SLOW = 60  # files of a job that goes on while something else happens
 
@@ -58,7 +58,7 @@ def wait_for_both(load: Load) -> None:
     until(lambda: len(load.accepted) > 2 and len(load.stored) > 2)
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("--workers", "2"), marks=LONG)], ids=" ".join)
+@pytest.mark.parametrize("options", [(), pytest.param(("--workers", "2"), marks=long_form)], ids=" ".join)
 def test_many_clients_lose_nothing_and_see_no_error_of_the_server(start: Start, options: tuple[str, ...]) -> None:
     server = start(*options)
     load = Load(server, CLIENTS)
@@ -73,7 +73,7 @@ def test_many_clients_lose_nothing_and_see_no_error_of_the_server(start: Start, 
     assert "Traceback" not in server.log.read_text()
 
 
-@pytest.mark.parametrize("options", [(), ("--server", "waitress")], ids=" ".join)
+@pytest.mark.parametrize("options", [(), pytest.param(("--server", "waitress"), marks=long_form)], ids=" ".join)
 def test_sigterm_in_the_middle_loses_no_acknowledged_upload(start: Start, options: tuple[str, ...]) -> None:
     server = start(*options)
     load = Load(server, CLIENTS, expected=True)
@@ -125,7 +125,7 @@ def test_the_same_file_from_everybody_at_once_is_one_document(start: Start) -> N
 
 
 @needs_proc
-@pytest.mark.parametrize("options", [(), pytest.param(("--server", "waitress"), marks=LONG)], ids=" ".join)
+@pytest.mark.parametrize("options", [(), pytest.param(("--server", "waitress"), marks=long_form)], ids=" ".join)
 def test_clients_that_go_away_in_the_middle_leave_no_thread_and_nothing_stored(
     start: Start, options: tuple[str, ...]
 ) -> None:
@@ -216,7 +216,7 @@ STORM = 64  # clients that upload at once, where four may
 
 
 @needs_proc
-@pytest.mark.parametrize("options", [(), ("--server", "waitress")], ids=" ".join)
+@pytest.mark.parametrize("options", [(), pytest.param(("--server", "waitress"), marks=long_form)], ids=" ".join)
 def test_a_storm_of_uploads_is_told_to_come_again_and_leaves_no_trace(start: Start, options: tuple[str, ...]) -> None:
     server = start(*options)
     blob = b"\x7fELF\x02" + bytes(range(256)) * 16_000  # no document, so that it is only taken and looked at
@@ -278,7 +278,7 @@ def test_a_body_that_is_too_long_is_refused_before_it_is_sent(start: Start, path
     assert told.startswith(b"HTTP/1.1 413 ")
 
 
-@pytest.mark.parametrize("options", [(), ("--server", "waitress")], ids=" ".join)
+@pytest.mark.parametrize("options", [(), pytest.param(("--server", "waitress"), marks=long_form)], ids=" ".join)
 def test_many_connections_that_say_nothing_keep_nobody_out(start: Start, options: tuple[str, ...]) -> None:
     server = start(*options)
     silent = [socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) for _ in range(80)]

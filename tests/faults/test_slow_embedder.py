@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
+from long_form import long_form
 from serve_load import BOUND, Answer, Server, multipart
 
 from tests.edges.talking import Step, Talker
@@ -141,7 +142,7 @@ def test_a_question_waits_for_a_hanging_embedder_no_longer_than_its_limit_and_is
         assert sum(path == "/api/embed" and len(body["input"]) == 1 for path, body in embedder.requests[3:]) <= 1
 
 
-@pytest.mark.parametrize("options", [(), ("--server", "waitress")], ids=" ".join)
+@pytest.mark.parametrize("options", [(), pytest.param(("--server", "waitress"), marks=long_form)], ids=" ".join)
 def test_reads_go_on_while_the_language_model_hangs(tmp_path: Path, options: tuple[str, ...]) -> None:
     pytest.importorskip("openai", reason="the extra `llm` is not installed")
     speak = threading.Event()
