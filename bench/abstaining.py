@@ -31,7 +31,9 @@ import agentformer
 from agentformer.llms.echo import EchoModel
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.confidence import BASELINES, ConfidenceFeatures, confidence_features
+from agentformer.rag.answer.sentences import read_passages
 from agentformer.settings import Settings, load_settings
+from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import detect_language
 from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Query, Scope, new_id
 from bench.data import DATA, DataSet, Row, load
@@ -246,7 +248,9 @@ class _Asking:
             return Asked(kind, half, ConfidenceFeatures(0.0), 0.0, True)
         silenced = self._model.answer(row.text, hits).mode == "none"
         sure = self._quoting.answer(row.text, hits).confidence or 0.0
-        ground = confidence_features(row.text, hits, baseline=BASELINES.of(self._af.embedder))
+        ground = confidence_features(
+            analyze_query(row.text), read_passages(hits), baseline=BASELINES.of(self._af.embedder)
+        )
         return Asked(kind, half, ground, sure, silenced)
 
 

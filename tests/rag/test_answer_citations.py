@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.rag.answer.citations import cite, without_unfinished
+from agentformer.rag.answer import citations
+from agentformer.rag.answer.citations import CitedText, without_unfinished
 from agentformer.rag.answer.prompts import messages
+from agentformer.rag.answer.sentences import read_passages
+from agentformer.types import Hit
 from tests.rag.models import HITS, hit
 
 KEEPS = "The caretaker keeps the keys in the blue cupboard."
 CRANE = "The crane costs 95 euros."
+
+
+def cite(text: str, hits: list[Hit]) -> CitedText:
+    return citations.cite(text, read_passages(hits))
 
 
 @pytest.mark.parametrize(

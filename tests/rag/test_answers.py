@@ -11,10 +11,15 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong, TextTooLong
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages
-from agentformer.rag.answer.sentences import rank_evidence
+from agentformer.rag.answer.sentences import RankedSentence, rank_sentences, read_passages
+from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import STEMMERS
 from agentformer.types import Hit, Matrix, MemoryEntry, Source, Vector
 from tests.rag.models import BOATS, HITS, Scripted, hit
+
+
+def ranked_sentences(question: str, hits: list[Hit], embedder: HashingEmbedder | None = None) -> list[RankedSentence]:
+    return rank_sentences(analyze_query(question), read_passages(hits), embedder)
 
 
 def test_without_a_model_the_best_sentence_is_quoted() -> None:
@@ -220,19 +225,19 @@ def test_a_heading_is_no_evidence_for_what_it_heads() -> None:
     entry = MemoryEntry(
         "e", "Keys of the office\n\nThey hang in the blue cupboard.", kind="chunk", context="Rules › Keys of the office"
     )
-    ranked = rank_evidence("Where are the keys of the office?", [Hit(entry, 1.0)])
+    ranked = ranked_sentences("Where are the keys of the office?", [Hit(entry, 1.0)])
     assert [evidence.quote for evidence in ranked] == ["They hang in the blue cupboard."]
 
 
 def test_evidence_is_found_in_finnish_by_its_stems() -> None:
     text = "Konttori aukeaa yhdeksältä. Avaimet ovat sinisessä kaapissa. Koirat odottavat ulkona."
-    ranked = rank_evidence("Missä kaapissa avaimia säilytetään?", [hit(text, 1)])
+    ranked = ranked_sentences("Missä kaapissa avaimia säilytetään?", [hit(text, 1)])
     assert ranked[0].quote == "Avaimet ovat sinisessä kaapissa."
 
 
 @pytest.mark.parametrize("embedder", [None, HashingEmbedder()])
 def test_scores_of_evidence_are_in_order_and_in_range(embedder: HashingEmbedder | None) -> None:
-    scores = [evidence.score for evidence in rank_evidence("Who keeps the keys?", HITS, embedder)]
+    scores = [evidence.score for evidence in ranked_sentences("Who keeps the keys?", HITS, embedder)]
     assert scores == sorted(scores, reverse=True)
     assert all(0 <= score <= 1 for score in scores)
     assert len(scores) == 6
@@ -240,5 +245,5 @@ def test_scores_of_evidence_are_in_order_and_in_range(embedder: HashingEmbedder 
 
 def test_a_sentence_of_ten_thousand_characters_is_quoted_in_part_at_a_word() -> None:
     long = "The keys " + "and the locks " * 800
-    quote = rank_evidence("keys", [hit(long, 1)], HashingEmbedder())[0].quote
+    quote = ranked_sentences("keys", [hit(long, 1)], HashingEmbedder())[0].quote
     assert len(quote) <= 600 and long.startswith(quote + " ")

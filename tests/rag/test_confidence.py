@@ -19,16 +19,20 @@ from agentformer.rag.answer.confidence import (
     REFERENCE,
     ConfidenceFeatures,
     CosineBaselines,
+    confidence_features,
     normalized_cosine,
 )
-from agentformer.rag.answer.confidence import (
-    confidence_features as features,
-)
 from agentformer.rag.answer.prompts import NOTHING_FOUND
+from agentformer.rag.answer.sentences import read_passages
 from agentformer.settings import Settings
+from agentformer.text.analysis import analyze_query
 from agentformer.tools.shapes import answer_json
 from agentformer.types import EmbeddingSpace, Hit, Matrix, Vector
 from tests.rag.models import HITS, KEYS, Scripted, hit
+
+
+def features(question: str, hits: list[Hit], **options: float | None) -> ConfidenceFeatures:
+    return confidence_features(analyze_query(question), read_passages(hits), **options)
 
 
 def near(cosine: float, *hits: Hit) -> list[Hit]:

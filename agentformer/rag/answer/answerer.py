@@ -1,4 +1,4 @@
-"""Answers that stand on citations: by a language model where there is one, else by quotation."""
+"""Answers with citations: by a language model if there is one, else by quotation."""
 
 from __future__ import annotations
 
@@ -8,39 +8,62 @@ from contextlib import closing
 
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
-from agentformer.rag.answer.citations import citation, cite, without_unfinished
+from agentformer.rag.answer.citations import CitedText, citation, cite, without_unfinished
 from agentformer.rag.answer.confidence import BASELINES, confidence_features, normalized_cosine
 from agentformer.rag.answer.links import LinkFilter, link_warnings, remove_unknown_links
-from agentformer.rag.answer.prompts import NO_ANSWER, declines, messages, nothing_found
-from agentformer.rag.answer.sentences import Evidence, rank_evidence
+from agentformer.rag.answer.prompts import NO_ANSWER, contains_no_answer, messages, nothing_found
+from agentformer.rag.answer.sentences import Passage, RankedSentence, rank_sentences, read_passages
 from agentformer.rag.answer.stream import AnswerStream, refuses, visible_text, without_refusal
-from agentformer.text.analysis import query_terms, text_terms
-from agentformer.text.languages import detect_language, language_code
+from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.prompt_quoting import MarkerRestorer
-from agentformer.types import (
-    Answer,
-    AnswerEvent,
-    AnswerFault,
-    AnswerPiece,
-    Embedder,
-    Hit,
-    LanguageModel,
-    Reply,
-)
+from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, Embedder, Hit, LanguageModel, Reply
 
-_MOST_QUOTES = 3
-_CLOSE = 0.75  # of the best sentence's score: a further sentence is quoted only if it is nearly as good
-# A model is not asked where no hit shares a term with the question and no sentence is this near. `abstain` is not for
-# it: it translates (quotation is declined for a third of German questions over English passages, a model for none) and
-# answers "what is this about?"; whatever else it cannot answer, it says.
+_MAX_QUOTES = 3
+_CLOSE = 0.75  # of the best sentence's score: another sentence is quoted only if it is nearly as good
+# A model is not asked if no hit shares a term with the question and no sentence has this cosine. `abstain` does not
+# apply to a model: it translates (quotation is declined for a third of German questions over English passages, and a
+# model's answer for none), answers "what is this about?", and says what it cannot answer.
 _FAR = 0.25
 _WITHOUT_MEANING = "hashing"  # the embedder that compares words and their letters
-_DECLINED = "the model declined by a word that a passage holds, so the answer is quoted"
+_DECLINED = "the model answered NO_ANSWER, which a passage contains, so the answer is quoted"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request:
+    """A question and its hits, each analyzed once."""
+
+    question: str
+    terms: QueryTerms
+    hits: Sequence[Hit]
+    passages: Sequence[Passage]
+
+    @classmethod
+    def of(cls, question: str, hits: Sequence[Hit]) -> _Request:
+        return cls(question, analyze_query(question), hits, read_passages(hits))
+
+    def given_texts(self, count: int) -> list[str]:
+        """Return the texts that the model was given, before escaping: an answer may take addresses from them."""
+        names = (hit.entry.source.name if hit.entry.source else "" for hit in self.hits)
+        return [
+            self.question,
+            *(f"{name}\n{hit.entry.content}" for name, hit in zip(names, self.hits[:count], strict=False)),
+        ]
+
+    def shares_terms(self) -> bool:
+        """Return whether a hit holds a term of the question, or the question has no terms ("Who is it?")."""
+        for passage in self.passages:
+            terms = self.terms.terms([passage.language]).stems
+            if not terms or not passage.stems.isdisjoint(terms):
+                return True
+        return False
 
 
 class Answerer:
-    """Answers from hits. `model` is None where none is configured; then every answer is extractive, and one with less
-    confidence than `abstain`, 0..1, is not given. At 0 nothing is declined but where nothing was found."""
+    """Answers questions from hits.
+
+    Without a `model`, every answer is extractive, and an answer with less confidence than `abstain` (0..1) is declined.
+    With `abstain` 0, only a question without hits is declined.
+    """
 
     def __init__(
         self,
@@ -60,147 +83,155 @@ class Answerer:
     def answer(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None, extractive: bool = False
     ) -> Answer:
-        """An answer with its citations; mode `none` when the hits hold none. No `LanguageModelError` is raised:
-        the best sentences are quoted then, with a warning that says why. With `extractive` no model is asked."""
+        """Return an answer with citations; its mode is `none` if the hits hold no answer.
+
+        If the model fails, the best sentences are quoted, with a warning that gives the reason; no
+        `LanguageModelError` is raised. With `extractive`, no model is asked.
+        """
+        request = _Request.of(question, hits)
         if extractive:
-            return self._extractive(question, hits)
-        model = self._to_ask(question, hits)
+            return self._extractive(request)
+        model = self._usable_model(request)
         if model is None:
-            return self._unasked(question, hits)
+            return self._without_model(request)
         limit = max_tokens or self._max_tokens
         reason: LanguageModelError | None = None
-        for given in _fewer_and_fewer(hits):
+        for count in _passage_counts(len(hits)):
+            prompt = messages(question, hits[:count])
             try:
-                reply = model.complete(messages(question, given), temperature=self._temperature, max_tokens=limit)
+                reply = model.complete(prompt, temperature=self._temperature, max_tokens=limit)
             except PromptTooLong as error:
                 reason = error
-                continue
             except LanguageModelError as error:
                 reason = error
                 break
-            return self._judged(question, hits, given, visible_text(reply.text), cut=_cut(reply, limit))
-        return self._instead(question, hits, reason)
+            else:
+                return self._checked(request, count, visible_text(reply.text), cut=_cut(reply, limit))
+        return self._after_failure(request, reason)
 
     def stream(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None
     ) -> Generator[AnswerEvent, None, None]:
-        """The answer as it is generated: its pieces, and last the one `Answer`, whose text and citations count.
+        """Yield the answer's pieces, then the `Answer`, whose text and citations are final.
 
-        A model that breaks off has an `AnswerFault` before the `Answer`, which is not `complete`; one that says
-        nothing at all is replaced by quotation, as by `answer`. Closing the generator ends the model's stream.
+        If the model breaks off, an `AnswerFault` precedes an `Answer` that is not `complete`. If the model returns
+        nothing, the answer is quoted, as by `answer`. Closing the generator closes the model's stream.
         """
-        model = self._to_ask(question, hits)
+        request = _Request.of(question, hits)
+        model = self._usable_model(request)
         if model is None:
-            yield from _at_once(self._unasked(question, hits))
+            yield from _at_once(self._without_model(request))
             return
         limit = max_tokens or self._max_tokens
-        reason: LanguageModelError | None = None
-        for given in _fewer_and_fewer(hits):
-            speech, reason = AnswerStream(), None
+        count, output, reason = len(hits), AnswerStream(), None
+        for count in _passage_counts(len(hits)):
+            output, reason = AnswerStream(), None
             try:
-                said = model.stream(messages(question, given), temperature=self._temperature, max_tokens=limit)
-                with closing(_pieces(speech, said, _raw(question, given))) as pieces:
-                    yield from pieces
+                pieces = model.stream(messages(question, hits[:count]), temperature=self._temperature, max_tokens=limit)
+                with closing(_shown(output, pieces, request.given_texts(count))) as shown:
+                    yield from shown
             except LanguageModelError as error:
                 reason = error
-            if not (isinstance(reason, PromptTooLong) and not speech.shown):
+            if not isinstance(reason, PromptTooLong) or output.shown:
                 break
-        if reason and not speech.shown:
-            yield from _at_once(self._instead(question, hits, reason))
+        yield from self._end_of_stream(request, count, output, reason, limit)
+
+    def _end_of_stream(
+        self, request: _Request, count: int, output: AnswerStream, reason: LanguageModelError | None, limit: int
+    ) -> Iterator[AnswerEvent]:
+        if reason and not output.shown:
+            yield from _at_once(self._after_failure(request, reason))
             return
-        if rest := speech.rest():
+        if rest := output.rest():
             yield AnswerPiece(rest)
         if reason:
             yield AnswerFault(str(reason))
-        cut = f"the model broke off: {reason}" if reason else _cut(speech.reply, limit)
-        answer = self._judged(question, hits, given, speech.text, cut=cut)
+        cut = f"the model broke off: {reason}" if reason else _cut(output.reply, limit)
+        answer = self._checked(request, count, output.text, cut=cut)
         if reason:
             answer = dataclasses.replace(answer, complete=False)
-        yield from _at_once(answer, shown=speech.shown)
+        yield from _at_once(answer, shown=output.shown)
 
-    def _to_ask(self, question: str, hits: Sequence[Hit]) -> LanguageModel | None:
-        """The model, if there is one and the hits may hold an answer."""
-        if self._model is None or not hits or (self._abstain and self._hopeless(question, hits)):
+    # ------------------------------------------------------------------ with a model
+
+    def _usable_model(self, request: _Request) -> LanguageModel | None:
+        """Return the model if there is one and the hits may hold an answer."""
+        if self._model is None or not request.hits or (self._abstain and self._is_hopeless(request)):
             return None
         return self._model
 
-    def _hopeless(self, question: str, hits: Sequence[Hit]) -> bool:
-        """Do the hits share nothing with the question? What no embedder judged is for the model to judge."""
-        if _share_terms(question, hits):  # cheap, and mostly so
+    def _is_hopeless(self, request: _Request) -> bool:
+        """Return whether the hits share nothing with the question. Without an embedder, the model decides."""
+        if request.shares_terms():  # fast, and true for most questions
             return False
-        near = [evidence.nearness for evidence in self._ranked(question, hits) if evidence.nearness is not None]
-        if not near:
+        cosines = [sentence.cosine for sentence in self._ranked(request) if sentence.cosine is not None]
+        if not cosines:
             return False
-        judged = normalized_cosine(max(near), self._baseline(hits))
-        return (max(near) if judged is None else judged) < _FAR
+        normalized = normalized_cosine(max(cosines), self._baseline(request))
+        return (max(cosines) if normalized is None else normalized) < _FAR
 
-    def _unasked(self, question: str, hits: Sequence[Hit]) -> Answer:
-        if not hits or self._model is not None:
-            return self._nothing(question, hits)
-        return self._extractive(question, hits)
-
-    def _nothing(self, question: str, hits: Sequence[Hit], warnings: Sequence[str] = ()) -> Answer:
-        sure = self._confidence(question, hits)
-        return Answer(nothing_found(question), "none", hits=tuple(hits), warnings=tuple(warnings), confidence=sure)
-
-    def _instead(self, question: str, hits: Sequence[Hit], reason: LanguageModelError | None) -> Answer:
-        return self._extractive(question, hits, (f"no language model answered, so the answer is quoted: {reason}",))
-
-    def _judged(self, question: str, hits: Sequence[Hit], given: Sequence[Hit], text: str, *, cut: str) -> Answer:
-        """A model's text with citations that exist; those that point nowhere are taken out and reported. `cut` says
-        why it ends before its end, if it does."""
+    def _checked(self, request: _Request, count: int, text: str, *, cut: str) -> Answer:
+        """Return a model's text, given the first `count` hits, with valid citations only. `cut` is the reason why the
+        text ends too early, if it does."""
         warnings = [cut] if cut else []
-        if len(given) < len(hits):
-            warnings.append(f"the passages did not fit the model: it was given {len(given)} of {len(hits)}")
-        raw = _raw(question, given)
-        checked = remove_unknown_links(MarkerRestorer(raw).restore(text), raw)
+        if count < len(request.hits):
+            warnings.append(f"the passages did not fit the model: it was given {count} of {len(request.hits)}")
+        given = request.given_texts(count)
+        checked = remove_unknown_links(MarkerRestorer(given).restore(text), given)
         warnings += link_warnings(checked.unknown_hosts)
-        text = checked.text
-        cited = cite(without_unfinished(without_refusal(text)) if cut else without_refusal(text), given)
-        if not cited.citations and (refuses(text) or NO_ANSWER in text):
-            if declines(given):  # then it may be a passage that declines, and not the model
-                return self._extractive(question, hits, (*warnings, _DECLINED))
-            return self._nothing(question, hits, warnings)
+        text = without_refusal(checked.text)
+        cited = cite(without_unfinished(text) if cut else text, request.passages[:count])
+        if not cited.citations and (refuses(checked.text) or NO_ANSWER in checked.text):
+            if contains_no_answer(request.hits[:count]):  # then the passage may have declined, and not the model
+                return self._extractive(request, (*warnings, _DECLINED))
+            return self._nothing(request, warnings)
         if not cited.text:
-            warnings.append("the language model said nothing, so the answer is quoted")
-            return self._extractive(question, hits, tuple(warnings))
-        if cited.strays:
-            strays = ", ".join(map(str, cited.strays))
-            warnings.append(f"the model cited passages that it was not given: {strays}")
-        if cited.borrowed:
-            numbers = ", ".join(map(str, cited.borrowed))
-            warnings.append(f"the model copied references of a passage as if they were its own: {numbers}")
-        if not cited.citations:
-            warnings.append("the model cited nothing; check its answer against the hits")
+            return self._extractive(request, (*warnings, "the language model said nothing, so the answer is quoted"))
+        warnings += _citation_warnings(cited)
+        confidence = self._confidence(request)
+        hits = tuple(request.hits)
         return Answer(
-            cited.text,
-            "llm",
-            cited.citations,
-            tuple(hits),
-            tuple(warnings),
-            complete=not cut,
-            confidence=self._confidence(question, hits),
+            cited.text, "llm", cited.citations, hits, tuple(warnings), complete=not cut, confidence=confidence
         )
 
-    def _extractive(self, question: str, hits: Sequence[Hit], warnings: tuple[str, ...] = ()) -> Answer:
-        """The best sentences, word for word."""
-        sure = self._confidence(question, hits)
-        ranked = self._ranked(question, hits) if sure is not None and sure >= self._abstain else []
+    # ------------------------------------------------------------------ without a model
+
+    def _without_model(self, request: _Request) -> Answer:
+        if not request.hits or self._model is not None:
+            return self._nothing(request)
+        return self._extractive(request)
+
+    def _after_failure(self, request: _Request, reason: LanguageModelError | None) -> Answer:
+        return self._extractive(request, (f"no language model answered, so the answer is quoted: {reason}",))
+
+    def _nothing(self, request: _Request, warnings: Sequence[str] = ()) -> Answer:
+        confidence = self._confidence(request)
+        text = nothing_found(request.terms)
+        return Answer(text, "none", hits=tuple(request.hits), warnings=tuple(warnings), confidence=confidence)
+
+    def _extractive(self, request: _Request, warnings: tuple[str, ...] = ()) -> Answer:
+        """Return the best sentences, word for word."""
+        confidence = self._confidence(request)
+        ranked = self._ranked(request) if confidence is not None and confidence >= self._abstain else []
         if not ranked:
-            return self._nothing(question, hits, warnings)
-        chosen = [e for e in ranked[:_MOST_QUOTES] if e.score >= _CLOSE * ranked[0].score]
-        citations = tuple(citation(n, evidence) for n, evidence in enumerate(chosen, 1))
+            return self._nothing(request, warnings)
+        best = [sentence for sentence in ranked[:_MAX_QUOTES] if sentence.score >= _CLOSE * ranked[0].score]
+        citations = tuple(citation(n, sentence) for n, sentence in enumerate(best, 1))
         text = "\n".join(f"“{' '.join(c.quote.split())}” [{c.number}]" for c in citations)
-        return Answer(text, "extractive", citations, tuple(hits), warnings, confidence=sure)
+        return Answer(text, "extractive", citations, tuple(request.hits), warnings, confidence=confidence)
 
-    def _confidence(self, question: str, hits: Sequence[Hit]) -> float | None:
-        """What the hits promise; None where there are none."""
-        return confidence_features(question, hits, baseline=self._baseline(hits)).confidence if hits else None
+    # ------------------------------------------------------------------ ranking
 
-    def _baseline(self, hits: Sequence[Hit]) -> float | None:
-        """What cosines are compared with; None where no embedder found these hits that does more than repeat what the
-        words say, or where it cannot be asked."""
-        if self._embedder is None or not any(hit.dense_rank for hit in hits):
+    def _confidence(self, request: _Request) -> float | None:
+        """Return the confidence in the hits; None without hits."""
+        if not request.hits:
+            return None
+        return confidence_features(request.terms, request.passages, baseline=self._baseline(request)).confidence
+
+    def _baseline(self, request: _Request) -> float | None:
+        """Return the cosine of unrelated texts. None if no embedder found the hits, if it compares only letters, or if
+        it is unavailable."""
+        if self._embedder is None or not any(hit.dense_rank for hit in request.hits):
             return None
         embedder = current_embedder(self._embedder)
         try:
@@ -208,62 +239,52 @@ class Answerer:
         except EmbedderError:
             return None
 
-    def _ranked(self, question: str, hits: Sequence[Hit]) -> list[Evidence]:
-        """The hits' sentences, judged by the embedder too if it took part in finding these hits: otherwise it does
-        not know their language."""
-        judged = any(hit.dense_rank for hit in hits)
+    def _ranked(self, request: _Request) -> list[RankedSentence]:
+        """Return the ranked sentences. The embedder takes part if it found the hits: else it does not know their
+        language."""
+        found = any(hit.dense_rank for hit in request.hits)
+        embedder = current_embedder(self._embedder) if self._embedder and found else None
         try:
-            return rank_evidence(
-                question, hits, current_embedder(self._embedder) if self._embedder and judged else None
-            )
-        except EmbedderError:  # a server may count a sentence's tokens otherwise than we do, and refuse it
-            return rank_evidence(question, hits)
+            return rank_sentences(request.terms, request.passages, embedder)
+        except EmbedderError:  # a server may count a sentence's tokens in another way, and refuse it
+            return rank_sentences(request.terms, request.passages)
 
 
-def _pieces(speech: AnswerStream, said: Iterable[str], raw: Iterable[str]) -> Generator[AnswerEvent, None, None]:
-    plain = LinkFilter(raw)
-    with closing(speech.listen(said)) as shown:
+def _shown(output: AnswerStream, pieces: Iterable[str], given: Iterable[str]) -> Generator[AnswerEvent, None, None]:
+    links = LinkFilter(given)
+    with closing(output.read(pieces)) as shown:
         for piece in shown:
-            if text := plain.feed(piece):
+            if text := links.feed(piece):
                 yield AnswerPiece(text)
-    if rest := plain.rest():
+    if rest := links.rest():
         yield AnswerPiece(rest)
 
 
-def _raw(question: str, given: Sequence[Hit]) -> list[str]:
-    """What the model was told, as it was before it was quoted: an answer may take its addresses and signs from it."""
-    names = (hit.entry.source.name if hit.entry.source else "" for hit in given)
-    return [question, *(f"{name}\n{hit.entry.content}" for name, hit in zip(names, given, strict=True))]
-
-
-def _at_once(answer: Answer, *, shown: bool = False) -> Generator[AnswerEvent, None, None]:
-    """The answer, and before it its text as one piece where nothing was shown yet."""
+def _at_once(answer: Answer, *, shown: bool = False) -> Iterator[AnswerEvent]:
+    """Yield the answer, and its text as one piece before it unless pieces were shown."""
     if not shown:
         yield AnswerPiece(answer.text)
     yield answer
 
 
-def _fewer_and_fewer(hits: Sequence[Hit]) -> Iterator[Sequence[Hit]]:
-    """All hits, then the better half of them, down to the best alone: for models that they are too long for."""
-    count = len(hits)
+def _passage_counts(count: int) -> Iterator[int]:
+    """Yield the numbers of passages to try, halved each time, for models that all passages are too long for."""
     while count:
-        yield hits[:count]
+        yield count
         count //= 2
 
 
-def _share_terms(question: str, hits: Sequence[Hit]) -> bool:
-    """Does any hit hold a term of the question? One that has no terms ("Who is it?") shares all of them."""
-    for hit in hits:
-        prior = hit.entry.metadata.get("language")
-        language = detect_language(hit.entry.content, language_code(prior))
-        asked = set(query_terms(question, [language]).stems)
-        if not asked or asked & set(text_terms(hit.entry.content, language).stems):
-            return True
-    return False
+def _citation_warnings(cited: CitedText) -> Iterator[str]:
+    if cited.strays:
+        yield f"the model cited passages that it was not given: {', '.join(map(str, cited.strays))}"
+    if cited.copied:
+        yield f"the model copied references of a passage as if they were its own: {', '.join(map(str, cited.copied))}"
+    if not cited.citations:
+        yield "the model cited nothing; check its answer against the hits"
 
 
 def _cut(reply: Reply | None, limit: int) -> str:
-    """Why a reply ends before its end; "" where it does not, or is not known to."""
+    """Return the reason why a reply ends too early, "" if it does not."""
     if reply is None or reply.finish not in ("length", "filtered"):
         return ""
     if reply.finish == "filtered":

@@ -1,23 +1,25 @@
-"""From a model's text to citations: which numbers it gives, which of them exist, and the sentence behind each."""
+"""Citations: the markers in a model's text, the passages that they point to, and the sentence behind each."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from agentformer.rag.answer.copied_markers import Borrowed, numbers_of
 from agentformer.rag.answer.prompts import CITING, CITING_WORDS
-from agentformer.rag.answer.sentences import Evidence, rank_evidence
-from agentformer.types import Citation, Hit
+from agentformer.rag.answer.sentences import Passage, RankedSentence, rank_sentences
+from agentformer.text.analysis import QueryTerms
+from agentformer.text.prompt_quoting import strip_hidden
+from agentformer.types import Citation
 
-# A mark with the space before it; or code, which is left alone.
+# A marker with the space before it, or code, which is not changed.
 _CODE = r"(?P<code>```.*?(?:```|\Z)|`[^`\n]*`)"
 _SPACE = r"(?P<space>(?<![ \t])[ \t]*)"
 _MARK = re.compile(rf"{_CODE}|{_SPACE}{CITING}", re.DOTALL | re.IGNORECASE)
 _CITED = re.compile(r"\[(\d{1,3})\]")
-_STRAY = "[0]"  # of a mark that points to no passage: no passage has this number
-# Neighbouring marks with what joins them to each other and to the words before.
+_STRAY = "[0]"  # replaces a marker of no passage: no passage has this number
+# Neighbouring markers with the words that join them to each other and to the words before.
 _JOINT = r"(?:[ \t]{0,3}(?:[,;&]|\b(?:and|or|och|eller|og|ja|tai|und|oder|et|ou|y|e|i|en)\b)){1,2}"
 _MARKS = re.compile(
     rf"{_CODE}|(?P<framed>[ \t]{{0,3}}\((?:see |cf\. )?\[0\]\))"
@@ -30,67 +32,55 @@ _UNFINISHED = re.compile(rf"(?<![ \t])[ \t]*[\[【［][ \t]{{0,3}}(?:{CITING_WOR
 _CLAIM = re.compile(r".+?(?:(?:[。！？]|[.!?](?=[\s\[]|\Z))(?:[ \t]*\[\d{1,3}\])*|\n|\Z)", re.DOTALL)
 
 
+_ANY_MARKER = re.compile(CITING, re.IGNORECASE)
+_COPIED_LETTERS = 8  # letters and digits beside a marker that a copy shares with its original
+_MEANT_LETTERS = 24  # letters beside a marker that the cited passage must hold to be meant
+_REACH = 200  # characters beside a marker that are searched for these letters
+_MAX_RANGE = 20  # passages of one range
+
+
 @dataclass(frozen=True, slots=True)
-class Cited:
-    """A text whose every `[n]` outside of code is a citation; `strays` are numbers of no passage, and `borrowed` those
-    that came along with the words of another passage. Both are taken out."""
+class CitedText:
+    """A text in which every `[n]` outside code is a citation.
+
+    `strays` are the removed numbers of no passage. `copied` are the removed numbers that the model copied together with
+    words of another passage.
+    """
 
     text: str
     citations: tuple[Citation, ...]
     strays: tuple[int, ...]
-    borrowed: tuple[int, ...] = ()
+    copied: tuple[int, ...] = ()
 
 
-def cite(text: str, hits: Sequence[Hit]) -> Cited:
-    """The citations in a model's text, in the order of their first mention; all spellings become `[n]`.
+def cite(text: str, passages: Sequence[Passage]) -> CitedText:
+    """Return a model's text with all markers spelled `[n]`, and its citations in the order of their first mention.
 
-    `hits` are the passages that the model was given, in the order of their numbers from 1.
+    `passages` are the ones that the model was given, in the order of their numbers from 1.
     """
     strays: set[int] = set()
-    borrowed = Borrowed(text, hits)
+    copied = CopiedMarkers(text, passages)
 
-    def spelled(mark: re.Match[str]) -> str:
-        if mark["code"] is not None:
-            return mark[0]
-        numbers = numbers_of(mark["numbers"])
-        strays.update(n for n in numbers if not 1 <= n <= len(hits))
-        kept = "".join(
-            f"[{n}]" for n in numbers if 1 <= n <= len(hits) and not borrowed.has(n, mark.start(), mark.end())
-        )
-        return mark["space"] + (kept or _STRAY)
+    def spell(marker: re.Match[str]) -> str:
+        if marker["code"] is not None:
+            return marker[0]
+        numbers = _numbers(marker["numbers"])
+        valid = [n for n in numbers if 1 <= n <= len(passages)]
+        strays.update(set(numbers) - set(valid))
+        own = "".join(f"[{n}]" for n in valid if not copied.has(n, marker.start(), marker.end()))
+        return marker["space"] + (own or _STRAY)
 
-    text = _MARKS.sub(_tidied, _MARK.sub(spelled, text)).strip()
-    ranked = ((number, rank_evidence(claim, [hits[number - 1]])) for number, claim in _claims(text).items())
-    citations = tuple(citation(number, evidence[0]) for number, evidence in ranked if evidence)
-    return Cited(text, citations, tuple(sorted(strays)), borrowed.numbers)
-
-
-def without_unfinished(text: str) -> str:
-    """A text that was cut, without the beginning of a citation at its end."""
-    return _UNFINISHED.sub("", text)
+    text = _MARKS.sub(_without_strays, _MARK.sub(spell, text)).strip()
+    citations = []
+    for number, claim in _claims(text).items():
+        if sentences := rank_sentences(QueryTerms.of(claim), [passages[number - 1]]):
+            citations.append(citation(number, sentences[0]))
+    return CitedText(text, tuple(citations), tuple(sorted(strays)), copied.numbers)
 
 
-def _tidied(run: re.Match[str]) -> str:
-    """A run of marks without the strays, and without an "and" or a comma that joined nothing but them."""
-    if run["framed"]:
-        return ""
-    if run["code"] is not None or _STRAY not in run["marks"]:
-        return run[0]
-    kept = ""
-    before, *rest = re.split(r"(\[\d{1,3}\])", run["marks"])
-    for mark, after in zip(rest[::2], rest[1::2], strict=True):
-        if mark != _STRAY:
-            kept += (before if kept else "") + mark
-        before = after
-    joint = run["joint"] or ""
-    if not kept:
-        return "" if run["last"] is not None else joint
-    return joint + run["space"] + kept
-
-
-def citation(number: int, evidence: Evidence) -> Citation:
-    """Where in its document a sentence stands."""
-    entry = evidence.hit.entry
+def citation(number: int, sentence: RankedSentence) -> Citation:
+    """Return the citation of a sentence, with its place in its document."""
+    entry = sentence.hit.entry
     offset = entry.source.start if entry.source else 0
     return Citation(
         number=number,
@@ -98,18 +88,116 @@ def citation(number: int, evidence: Evidence) -> Citation:
         document_id=entry.source.document_id if entry.source else "",
         page=entry.source.page if entry.source else None,
         label=entry.source.label if entry.source else "",
-        start=offset + evidence.span.start,
-        end=offset + evidence.span.end,
-        quote=evidence.quote,
-        score=evidence.score,
+        start=offset + sentence.span.start,
+        end=offset + sentence.span.end,
+        quote=sentence.quote,
+        score=sentence.score,
         entry_id=entry.id,
     )
 
 
+def without_unfinished(text: str) -> str:
+    """Return a text that was cut, without the beginning of a marker at its end."""
+    return _UNFINISHED.sub("", text)
+
+
+def _without_strays(run: re.Match[str]) -> str:
+    """Return a run of markers without strays, and without an "and" or a comma that joined nothing but strays."""
+    if run["framed"]:
+        return ""
+    if run["code"] is not None or _STRAY not in run["marks"]:
+        return run[0]
+    own = ""
+    before, *rest = re.split(r"(\[\d{1,3}\])", run["marks"])
+    for marker, after in zip(rest[::2], rest[1::2], strict=True):
+        if marker != _STRAY:
+            own += (before if own else "") + marker
+        before = after
+    joint = run["joint"] or ""
+    if not own:
+        return "" if run["last"] is not None else joint
+    return joint + run["space"] + own
+
+
 def _claims(text: str) -> dict[int, str]:
-    """Number -> the sentences that cite it, without their marks."""
-    said: dict[int, list[str]] = {}
+    """Return the sentences that cite each number, without their markers."""
+    claims: dict[int, list[str]] = {}
     for sentence in _CLAIM.findall(_MARK.sub(lambda mark: "" if mark["code"] is not None else mark[0], text)):
         for number in dict.fromkeys(map(int, _CITED.findall(sentence))):
-            said.setdefault(number, []).append(_CITED.sub("", sentence).strip())
-    return {number: " ".join(sentences) for number, sentences in said.items()}
+            claims.setdefault(number, []).append(_CITED.sub("", sentence).strip())
+    return {number: " ".join(sentences) for number, sentences in claims.items()}
+
+
+def _numbers(marker: str) -> list[int]:
+    """Return the numbers of one marker in order, with all numbers of a range."""
+    numbers: list[int] = []
+    for part in re.split(r"[,;、，]", marker):
+        first, _, last = part.replace("^", "").replace("–", "-").partition("-")
+        low, high = int(first), int(last or first)
+        numbers += range(low, high + 1) if low <= high < low + _MAX_RANGE else (low, high)
+    return list(dict.fromkeys(numbers))
+
+
+class CopiedMarkers:
+    """The markers that a model copied with the words of a passage, such as a paper's own references.
+
+    A copied marker stands in a passage at the same words, and points to another passage that lacks them.
+    """
+
+    def __init__(self, text: str, passages: Sequence[Passage]) -> None:
+        self._text = text
+        self._passages = passages
+        self._copied: set[int] = set()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the copied markers found so far."""
+        return tuple(sorted(self._copied))
+
+    def has(self, number: int, start: int, end: int) -> bool:
+        """Return whether the marker in `[start, end)` of the text is a copy."""
+        if not self._holders:
+            return False
+        copied = any(
+            len(letters) >= _COPIED_LETTERS and self._is_copy(number, side, letters)
+            for side, letters in _beside(self._text, start, end)
+        )
+        if copied:
+            self._copied.add(number)
+        return copied
+
+    def _is_copy(self, number: int, side: str, letters: str) -> bool:
+        holders = self._holders.get((number, side, _nearest(side, letters)), set())
+        return bool(holders - {number}) and letters not in self._letters[number - 1]
+
+    @cached_property
+    def _letters(self) -> list[str]:
+        return [_letters(passage.content) for passage in self._passages]
+
+    @cached_property
+    def _holders(self) -> dict[tuple[int, str, str], set[int]]:
+        """The passages that have a marker with this number, and these letters at this side."""
+        holders: dict[tuple[int, str, str], set[int]] = {}
+        for holder, passage in enumerate(self._passages, 1):
+            content = strip_hidden(passage.content)
+            for marker in _ANY_MARKER.finditer(content):
+                sides = _beside(content, marker.start(), marker.end())
+                for number in _numbers(marker["numbers"]):
+                    for side, letters in sides:
+                        holders.setdefault((number, side, _nearest(side, letters)), set()).add(holder)
+        return holders
+
+
+def _beside(text: str, start: int, end: int) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return the letters before and after a marker, without spaces, signs and other markers."""
+    before, after = _letters(text[max(0, start - _REACH) : start]), _letters(text[end : end + _REACH])
+    return ("before", before[-_MEANT_LETTERS:]), ("after", after[:_MEANT_LETTERS])
+
+
+def _nearest(side: str, letters: str) -> str:
+    return letters[-_COPIED_LETTERS:] if side == "before" else letters[:_COPIED_LETTERS]
+
+
+def _letters(text: str) -> str:
+    """Return the letters and digits of a text without markers, which a copy changes least."""
+    return "".join(ch for ch in _ANY_MARKER.sub("", text).casefold() if ch.isalnum())

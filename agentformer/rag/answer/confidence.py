@@ -1,17 +1,15 @@
-"""How far the hits can be trusted to hold the answer, before anything is said.
+"""Confidence: the chance that the hits hold the answer, before an answer is generated.
 
-Two things are looked at: the share of the question's words that one passage holds, and the cosine of the nearest
-passage where the embedder took part, which it does only for languages that it knows. A logistic curve makes of them
-the chance that the answer is there, when half of all questions have one (Platt 1999; to decline below a bound that is
-chosen for what it costs: El-Yaniv and Wiener 2010, Kamath et al. 2020, "Selective Question Answering").
+Two features decide: the share of the question's words that one passage holds, and the cosine of the nearest passage if
+the embedder took part (it does so only for languages that it knows). A logistic curve turns them into the chance that
+the answer is there, if half of all questions have one (Platt 1999; declining below a bound chosen by its cost: El-Yaniv
+and Wiener 2010, Kamath et al. 2020, "Selective Question Answering").
 
-Models differ in what cosine they give to texts that have nothing to do with each other: MiniLM .02, E5 far more. A
-cosine is therefore judged by how far it is above that of unrelated sentences, which each space is asked for once
-(`CosineBaselines`).
+Models differ in the cosine of unrelated texts: MiniLM .02, E5 far more. A cosine is therefore measured from the mean
+cosine of unrelated sentences in its space (`CosineBaselines`).
 
-Of a question on the topic of a passage that lacks the answer neither tells anything (docs/BENCHMARKS.md): that is for
-a language model, or a person, to see. Only terms and cosines are read, never `Hit.score`, which is comparable within
-its own list alone.
+A passage on the topic of the question that lacks the answer looks like one that has it (docs/BENCHMARKS.md); only a
+language model or a person sees the difference. `Hit.score` is not read: it is comparable within its own list only.
 """
 
 from __future__ import annotations
@@ -21,17 +19,19 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentformer.text.analysis import query_terms, text_terms
-from agentformer.text.languages import detect_language, language_code
-from agentformer.types import Embedder, EmbeddingSpace, Hit
+from agentformer.rag.answer.sentences import Passage
+from agentformer.text.analysis import QueryTerms
+from agentformer.types import Embedder, EmbeddingSpace
 
-# Chosen by `python -m bench.abstaining --fit`, which fits them to questions of even number: over passages that hold the
-# answer, over the same hits without them, over other articles, and questions of other sets; all sets and kinds weigh
-# the same. Words alone: eight sets in six languages. With cosines: those that the packaged MiniLM knows.
-_WORDS = (-4.41, 7.89, 0.0)  # of 1, of the share, of the cosine
+# Coefficients of 1, of the share and of the cosine. Fitted by `python -m bench.abstaining --fit` to questions of even
+# number: over passages that hold the answer, over the same hits without them, over other articles, and questions of
+# other sets; all sets and kinds have the same weight. Words alone: eight sets in six languages. With cosines: the sets
+# that the packaged MiniLM knows.
+_WORDS = (-4.41, 7.89, 0.0)
 _BOTH = (-6.54, 5.73, 6.39)
-_COSINE = (-5.55, 0.0, 11.14)  # where question and passages are of different languages, whose words seldom meet
-# Questions, and passages that have to do with none of them. Of each language apart: two are often further away.
+_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
+# Questions, and passages unrelated to each of them. Texts of two languages are often further apart, so the baseline is
+# measured within each language.
 _UNRELATED = {
     "en": (
         ("Which gas do plants take from the air?", "Who won the chess tournament last summer?"),
@@ -70,55 +70,57 @@ _UNRELATED = {
         ),
     ),
 }
-REFERENCE = 0.0206  # the packaged MiniLM's own baseline, whose cosines the coefficients above are of
-_MOST = 0.98  # a space in which unrelated texts are nearer than this tells nothing by its cosines
-
-_LONG = 60  # code points of a question's stems, some ten words: of a longer one no passage need hold the same share
+REFERENCE = 0.0206  # the packaged MiniLM's baseline; the coefficients above are of its cosines
+_MAX_BASELINE = 0.98  # a space in which unrelated texts are nearer than this says nothing by its cosines
+_LONG = 60  # code points of a question's stems, some ten words: no passage need hold the same share of a longer one
 
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceFeatures:
-    """What is judged. `share` is in 0..1, `cosine` in -1..1 (None where no embedder judged); higher is better."""
+    """`share` is in 0..1, `cosine` in -1..1 (None without an embedder); higher is better."""
 
     share: float
     cosine: float | None = None
-    foreign: bool = False  # is the question in another language than the passages, as far as can be told?
+    foreign: bool = False  # whether the question is in another language than the passages, as far as is known
 
     @property
     def confidence(self) -> float:
-        """0..1: the chance that the hits hold the answer."""
+        """The chance that the hits hold the answer, 0..1."""
         if self.cosine is None:
             return _logistic(_WORDS, self.share, 0.0)
         return _logistic(_COSINE if self.foreign else _BOTH, self.share, self.cosine)
 
 
 class CosineBaselines:
-    """The mean cosine of unrelated texts in each embedding space that was asked for. Thread-safe."""
+    """The mean cosine of unrelated texts, measured once per embedding space. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # never held while anything is embedded
-        self._known: dict[EmbeddingSpace, float] = {}
-        self._asking: dict[EmbeddingSpace, threading.Lock] = {}
+        self._lock = threading.Lock()  # never held while a text is embedded
+        self._measured: dict[EmbeddingSpace, float] = {}
+        self._measuring: dict[EmbeddingSpace, threading.Lock] = {}
 
     def of(self, embedder: Embedder) -> float:
-        """-1..1. Embeds once for each space: two questions and four passages in English, or in each of the languages
-        here that the space says it knows. Raises what the embedder raises, and asks again the next time."""
+        """Return the baseline, -1..1.
+
+        The first call embeds two questions and four passages in English, or in each language above that the space
+        declares. Raises what the embedder raises; the next call measures again.
+        """
         space = embedder.space
         with self._lock:
-            asking = self._asking.setdefault(space, threading.Lock())
-        with asking:
-            if space not in self._known:
-                self._known[space] = _measured(embedder, space)
-            return self._known[space]
+            measuring = self._measuring.setdefault(space, threading.Lock())
+        with measuring:
+            if space not in self._measured:
+                self._measured[space] = _measure(embedder, space)
+            return self._measured[space]
 
 
 BASELINES = CosineBaselines()
 
 
-def _measured(embedder: Embedder, space: EmbeddingSpace) -> float:
-    named = _UNRELATED if space.languages == "*" else [code for code in space.languages.split() if code in _UNRELATED]
+def _measure(embedder: Embedder, space: EmbeddingSpace) -> float:
+    codes = _UNRELATED if space.languages == "*" else [code for code in space.languages.split() if code in _UNRELATED]
     means = []
-    for code in named or ("en",):
+    for code in codes or ("en",):
         questions, passages = _UNRELATED[code]
         rows = embedder.embed_documents(passages)
         means += [float((rows @ embedder.embed_query(question)).mean()) for question in questions]
@@ -126,46 +128,42 @@ def _measured(embedder: Embedder, space: EmbeddingSpace) -> float:
 
 
 def normalized_cosine(cosine: float, baseline: float | None) -> float | None:
-    """What a cosine of a space with that baseline would be in MiniLM's, -1..1: 1 stays 1, the baseline becomes
-    MiniLM's. None where the space cannot tell near texts from others, or its baseline is not known."""
-    if baseline is None or not baseline < _MOST:
+    """Return a cosine on MiniLM's scale, -1..1: 1 stays 1, and the baseline becomes MiniLM's. None if the baseline is
+    unknown, or if the space cannot tell near texts from others."""
+    if baseline is None or not baseline < _MAX_BASELINE:
         return None
     return max(-1.0, REFERENCE + (cosine - baseline) / (1 - baseline) * (1 - REFERENCE))
 
 
 def confidence_features(
-    question: str, hits: Sequence[Hit], *, baseline: float | None = REFERENCE
+    query: QueryTerms, passages: Sequence[Passage], *, baseline: float | None = REFERENCE
 ) -> ConfidenceFeatures:
-    """What the hits, of which there must be one, have to do with the question. `baseline` is that of the space of their
-    cosines; without one they do not count. Costs an analysis of each hit, and no embedding."""
-    languages = [_language(hit) for hit in hits]
-    share = max(_share(question, hit, language) for hit, language in zip(hits, languages, strict=True))
+    """Return the features of at least one passage. `baseline` is of the space of the hits' cosines; None leaves the
+    cosines out. Embeds nothing."""
+    share = max(_share(query, passage) for passage in passages)
+    hits = [passage.hit for passage in passages]
     cosines = [hit.dense_score for hit in hits if hit.dense_score is not None and hit.dense_rank is not None]
-    spoken = detect_language(question)
-    foreign = bool(spoken) and any(languages) and spoken not in languages
+    languages = [passage.language for passage in passages]
+    foreign = bool(query.language) and any(languages) and query.language not in languages
     return ConfidenceFeatures(share, normalized_cosine(max(cosines), baseline) if cosines else None, foreign)
 
 
-def _language(hit: Hit) -> str:
-    prior = hit.entry.metadata.get("language")
-    return detect_language(hit.entry.content, language_code(prior))
+def _share(query: QueryTerms, passage: Passage) -> float:
+    """Return the share of the question's terms that the passage holds, weighted by their length: long words are rare.
 
-
-def _share(question: str, hit: Hit, language: str) -> float:
-    """The share of the question's terms that the hit holds, each worth its length: long words are rare ones. Pieces
-    of words count beside whole ones, so that a compound or an inflection is held in part. 1.0 for a question without
-    terms, and for a long one of which enough is held."""
-    asked = query_terms(question, [language])
-    held = text_terms(f"{hit.entry.context}\n{hit.entry.content}", language)
-    worth = {term: _length(term) for term in (*asked.stems, *asked.parts)}
-    said = sum(_length(term) for term in set(asked.stems))
-    enough = sum(worth.values()) * min(1.0, _LONG / said) if said else 0.0
-    found = sum(worth[term] for term in worth.keys() & {*held.stems, *held.parts})
-    return min(1.0, found / enough) if enough else 1.0
+    Parts of words count as well, so a compound or an inflected word is held in part. 1.0 for a question without terms,
+    and for a long question if enough of it is held.
+    """
+    terms = query.terms([passage.language])
+    weights = {term: _length(term) for term in (*terms.stems, *terms.parts)}
+    length = sum(_length(term) for term in set(terms.stems))
+    enough = sum(weights.values()) * min(1.0, _LONG / length) if length else 0.0
+    held = {term for part in (passage.context_terms, *passage.sentence_terms) for term in (*part.stems, *part.parts)}
+    return min(1.0, sum(weights[term] for term in weights.keys() & held) / enough) if enough else 1.0
 
 
 def _length(term: str) -> int:
-    """Code points of "fi~talo" without its language."""
+    """Return the number of code points of "fi~talo" without its language."""
     return len(term.partition("~")[2] or term)
 
 

@@ -1,134 +1,192 @@
-"""Which sentences of the passages found carry the answer: ranked, with exact offsets, without a model's help.
+"""The sentences of the passages, ranked by how well they answer the question, with exact offsets.
 
-A sentence is judged by the question's terms that it holds (each worth its rarity among the sentences at
-hand), by its nearness to the question where the embedder knows the language, and by the rank of its
-passage. Terms of the neighbouring sentences count a little: a pronoun often stands where the name was.
+A sentence scores by the question's terms that it holds (each weighted by its rarity among the sentences), by its cosine
+with the question if the embedder knows the language, and by the rank of its passage. Terms of the neighbouring
+sentences count a little: a pronoun often stands where the name was.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.chunks import CARRIED, SEPARATOR
-from agentformer.text.analysis import query_terms, text_terms
-from agentformer.text.languages import detect_language, language_code
+from agentformer.search.relevance import EntryLanguages
+from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import Embedder, Hit, Span
 
-# Weights of the three judgements. Questions over one half of the development passages chose them; the
-# neighbourhood is flat, so the values are round ones (docs/BENCHMARKS.md).
+# Weights of the three scores, chosen with the questions over one half of the development passages. Nearby values give
+# about the same, so the values are round (docs/BENCHMARKS.md).
 _WORDS = 1.0
-_NEARNESS = 1.0
+_COSINE = 1.0
 _PASSAGE = 0.5
-_NEIGHBOUR = 0.15  # of a neighbouring sentence's terms
-_LONGEST = 600  # code points of a quote; a longer sentence is cut at a word
+_NEIGHBOR = 0.15  # of a neighbouring sentence's terms
+_MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
 _EMBEDDED = 24  # sentences that are embedded for one question: the best by words and passage
-_FLAT = 60  # ranks of passages say little beside each other: the sentence decides
+_RANK_OFFSET = 60  # added to the rank of a passage, so that the sentence decides more than the passage
 _MARKUP = " \t#*_>-=|"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """A sentence of a hit. `span` is in the hit's entry content; scores are in 0..1, higher is better.
+class Passage:
+    """A hit whose language, sentences and terms are each analyzed once, when first needed."""
 
-    `score` ranks within one question; `nearness` (cosine to the question; None where no embedder judged) can be
-    compared between questions.
+    def __init__(self, hit: Hit, languages: EntryLanguages) -> None:
+        self.hit = hit
+        self._languages = languages
+
+    @property
+    def content(self) -> str:
+        """The text of the passage."""
+        return self.hit.entry.content
+
+    @cached_property
+    def language(self) -> str:
+        """ISO 639-1, "" if unknown."""
+        return self._languages.of(self.hit.entry)
+
+    @cached_property
+    def sentences(self) -> list[Span]:
+        """The spans of all sentences in the content."""
+        return sentence_spans(self.content)
+
+    @cached_property
+    def sentence_terms(self) -> list[Terms]:
+        """The terms of each sentence."""
+        return [text_terms(self.content[span.start : span.end], self.language) for span in self.sentences]
+
+    @cached_property
+    def stems(self) -> frozenset[str]:
+        """The stems of the content."""
+        return frozenset().union(*(terms.stems for terms in self.sentence_terms))
+
+    @cached_property
+    def context_terms(self) -> Terms:
+        """The terms of the line of title and headings."""
+        return text_terms(self.hit.entry.context, self.language)
+
+
+def read_passages(hits: Iterable[Hit]) -> list[Passage]:
+    """Return the hits as passages."""
+    languages = EntryLanguages()
+    return [Passage(hit, languages) for hit in hits]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedSentence:
+    """A sentence of a hit. `span` is in the hit's entry content. Scores are in 0..1, higher is better.
+
+    `score` is comparable within one question. `cosine` (with the question; None without an embedder) is comparable
+    between questions.
     """
 
     hit: Hit
     span: Span
     score: float
-    nearness: float | None = None
+    cosine: float | None = None
 
     @property
     def quote(self) -> str:
+        """The text of the sentence."""
         return self.hit.entry.content[self.span.start : self.span.end]
 
 
-def rank_evidence(question: str, hits: Sequence[Hit], embedder: Embedder | None = None) -> list[Evidence]:
-    """All sentences of the hits, best first. With no `embedder`, words and passage rank decide."""
-    sentences = _sentences(hits)
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    passage: Passage
+    span: Span
+    stems: frozenset[str]
+
+    @property
+    def text(self) -> str:
+        return self.passage.content[self.span.start : self.span.end]
+
+
+def rank_sentences(
+    query: QueryTerms, passages: Sequence[Passage], embedder: Embedder | None = None
+) -> list[RankedSentence]:
+    """Return all sentences of the passages, best first. Without an `embedder`, words and passage ranks decide. Raises
+    `EmbedderError`, except `EmbedderUnavailable`."""
+    sentences = _sentences(passages)
     if not sentences:
         return []
-    worth = {id(hit): (_FLAT + 1) / (_FLAT + rank) for rank, hit in enumerate(hits, 1)}
-    words = _word_scores(question, sentences)
-    plain = [_WORDS * score + _PASSAGE * worth[id(hit)] for score, (hit, _) in zip(words, sentences, strict=True)]
-    near = _nearness(question, sentences, plain, embedder)
-    total = _WORDS * (1 + _NEIGHBOUR) + _PASSAGE + (_NEARNESS if near else 0.0)
-    scored = [
-        Evidence(
-            hit,
-            _shortened(hit.entry.content, span),
-            (plain[i] + _NEARNESS * near.get(i, 0.0)) / total,
-            near.get(i),
-        )
-        for i, (hit, span) in enumerate(sentences)
+    by_rank = {id(passage): (_RANK_OFFSET + 1) / (_RANK_OFFSET + rank) for rank, passage in enumerate(passages, 1)}
+    words = _word_scores(query, sentences)
+    plain = [
+        _WORDS * score + _PASSAGE * by_rank[id(sentence.passage)]
+        for score, sentence in zip(words, sentences, strict=True)
     ]
-    return sorted(scored, key=lambda evidence: -evidence.score)
+    cosines = _cosines(query, sentences, plain, embedder) if embedder else {}
+    most = _WORDS * (1 + _NEIGHBOR) + _PASSAGE + (_COSINE if cosines else 0.0)
+    ranked = [
+        RankedSentence(
+            sentence.passage.hit,
+            _shortened(sentence.passage.content, sentence.span),
+            (plain[n] + _COSINE * cosines.get(n, 0.0)) / most,
+            cosines.get(n),
+        )
+        for n, sentence in enumerate(sentences)
+    ]
+    return sorted(ranked, key=lambda sentence: -sentence.score)
 
 
-def _sentences(hits: Sequence[Hit]) -> list[tuple[Hit, Span]]:
-    """The hits' sentences; a heading says what follows and is no evidence itself, unless there is nothing else."""
-    found = [(hit, span) for hit in hits for span in sentence_spans(hit.entry.content)]
-    return [(hit, span) for hit, span in found if not _is_heading(hit, span)] or found
+def _sentences(passages: Sequence[Passage]) -> list[_Sentence]:
+    """Return the sentences without headings, or the headings if there is nothing else."""
+    sentences = [
+        _Sentence(passage, span, frozenset(terms.stems))
+        for passage in passages
+        for span, terms in zip(passage.sentences, passage.sentence_terms, strict=True)
+    ]
+    return [sentence for sentence in sentences if not _is_heading(sentence)] or sentences
 
 
-def _is_heading(hit: Hit, span: Span) -> bool:
-    text = hit.entry.content[span.start : span.end].strip(_MARKUP)
-    return not text or text in hit.entry.context.split(CARRIED)[0].split(SEPARATOR)
+def _is_heading(sentence: _Sentence) -> bool:
+    text = sentence.text.strip(_MARKUP)
+    return not text or text in sentence.passage.hit.entry.context.split(CARRIED)[0].split(SEPARATOR)
 
 
-def _word_scores(question: str, sentences: Sequence[tuple[Hit, Span]]) -> list[float]:
-    """Per sentence, the share of the question's terms that it holds: by rarity among those that any holds, with
-    something for its neighbours."""
-    terms, wanted = [], set()
-    for hit, span in sentences:
-        prior = hit.entry.metadata.get("language")
-        language = detect_language(hit.entry.content, language_code(prior))
-        found = set(text_terms(hit.entry.content[span.start : span.end], language).stems)
-        terms.append(found)
-        wanted |= set(query_terms(question, [language]).stems)
-    seen = Counter(term for found in terms for term in found)
-    rarity = {term: math.log(1 + len(sentences) / (0.5 + seen[term])) for term in wanted if seen[term]}
+def _word_scores(query: QueryTerms, sentences: Sequence[_Sentence]) -> list[float]:
+    """Return each sentence's share of the question's terms, weighted by rarity, with a part of its neighbours'."""
+    wanted = {term for sentence in sentences for term in query.terms([sentence.passage.language]).stems}
+    holders = Counter(term for sentence in sentences for term in sentence.stems)
+    rarity = {term: math.log(1 + len(sentences) / (0.5 + holders[term])) for term in wanted if holders[term]}
     most = sum(rarity.values()) or 1.0
-    own = [sum(rarity.get(term, 0.0) for term in found) / most for found in terms]
-    return [score + _NEIGHBOUR * _around(sentences, own, i) for i, score in enumerate(own)]
+    own = [sum(rarity.get(term, 0.0) for term in sentence.stems) / most for sentence in sentences]
+    return [score + _NEIGHBOR * _best_neighbor(sentences, own, n) for n, score in enumerate(own)]
 
 
-def _around(sentences: Sequence[tuple[Hit, Span]], own: Sequence[float], i: int) -> float:
-    near = [own[j] for j in (i - 1, i + 1) if 0 <= j < len(own) and sentences[j][0] is sentences[i][0]]
-    return max(near, default=0.0)
+def _best_neighbor(sentences: Sequence[_Sentence], own: Sequence[float], n: int) -> float:
+    neighbors = [m for m in (n - 1, n + 1) if 0 <= m < len(own) and sentences[m].passage is sentences[n].passage]
+    return max((own[m] for m in neighbors), default=0.0)
 
 
-def _nearness(
-    question: str, sentences: Sequence[tuple[Hit, Span]], plain: Sequence[float], embedder: Embedder | None
+def _cosines(
+    query: QueryTerms, sentences: Sequence[_Sentence], scores: Sequence[float], embedder: Embedder
 ) -> dict[int, float]:
-    """Cosine to the question, 0..1, of the most promising sentences; empty without an embedder at hand."""
-    if embedder is None:
-        return {}
-    chosen = sorted(range(len(sentences)), key=lambda i: -plain[i])[:_EMBEDDED]
+    """Return the cosine with the question, 0..1, of the sentences with the best `scores`, by number."""
+    best = sorted(range(len(sentences)), key=lambda n: -scores[n])[:_EMBEDDED]
     try:
-        texts = [_fitting(embedder, sentences[i][0].entry.content[slice(*sentences[i][1])]) for i in chosen]
-        scores = embedder.embed_documents(texts) @ embedder.embed_query(question)
+        texts = [_fitting(embedder, sentences[n].text) for n in best]
+        cosines = embedder.embed_documents(texts) @ embedder.embed_query(query.text)
     except EmbedderUnavailable:
         return {}
-    return {i: max(0.0, float(score)) for i, score in zip(chosen, scores, strict=True)}
+    return {n: max(0.0, float(cosine)) for n, cosine in zip(best, cosines, strict=True)}
 
 
 def _fitting(embedder: Embedder, text: str) -> str:
-    """The beginning of a sentence that is too long for the model."""
+    """Return the beginning of a sentence that is too long for the model, else the sentence."""
     tokens = embedder.token_spans(text)
-    limit = embedder.space.max_tokens * 9 // 10  # tokens of a beginning may be counted differently by a few
+    limit = embedder.space.max_tokens * 9 // 10  # a beginning may have a few more tokens than it had as a part
     return text if len(tokens) <= limit else text[: tokens[limit - 1].end]
 
 
 def _shortened(content: str, span: Span) -> Span:
-    """A quote of bounded length, cut at a word."""
-    if span.end - span.start <= _LONGEST:
+    """Return a span of bounded length, cut at a word."""
+    if span.end - span.start <= _MAX_QUOTE:
         return span
-    end = content.rfind(" ", span.start, span.start + _LONGEST)
-    return Span(span.start, end if end > span.start else span.start + _LONGEST)
+    end = content.rfind(" ", span.start, span.start + _MAX_QUOTE)
+    return Span(span.start, end if end > span.start else span.start + _MAX_QUOTE)
