@@ -1,4 +1,4 @@
-"""From pages to chunk entries: exact offsets, and the context that a passage loses when it is cut out."""
+"""Chunks of a document, with exact offsets in their pages and a line of context."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agentformer.types import DocumentText, Heading, Page, Span
 CountTokens = Callable[[str], list[Span]]
 
 SEPARATOR = " › "  # between the title and the headings of a context line
-CARRIED = " … "  # before the part of a sentence that stands on the page before
-_LONGEST_TITLE = 100  # code points of a first line that may be a title
-_CARRY = 200  # code points of a sentence that a page border cuts, given to the chunk on the other side
+CARRIED = " … "  # in front of the beginning of a sentence on the page before
+_MAX_TITLE = 100  # code points of a first line that may be a title
+_MAX_CARRIED = 200  # code points of a sentence on the page before, added to the context of the next chunk
 _ENDS = frozenset('.!?…:;。！？"”»)]')
 
 
 class PageChunk:
-    """A chunk's place, and the context line that is indexed with it."""
+    """A chunk of a page, and the context line that is indexed with it."""
 
     __slots__ = ("context", "page", "span")
 
@@ -30,13 +30,14 @@ class PageChunk:
 
     @property
     def text(self) -> str:
+        """The text of the chunk."""
         return self.page.text[self.span.start : self.span.end]
 
 
 def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overlap: int) -> Iterator[PageChunk]:
-    """Chunks of every page with usable text, in order. A chunk lies on one page, inside the page's body."""
+    """Yield the chunks of every page with usable text, in order. A chunk lies within the body of one page."""
     readable = [page for page in document.pages if page.status == "text"]
-    title = document.title[: 3 * _LONGEST_TITLE] or _first_line(readable) or PurePath(name).stem
+    title = document.title[: 3 * _MAX_TITLE] or _first_line(readable) or PurePath(name).stem
     path: list[Heading] = []
     for n, page in enumerate(readable):
         before = _carried(readable[n - 1], page) if n else ""
@@ -49,9 +50,9 @@ def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overl
 
 
 def _first_line(pages: Sequence[Page]) -> str:
-    """The line that opens the document, where it looks like a title."""
+    """Return the first line of the document if it looks like a title, else ""."""
     line = next((line.strip() for page in pages[:1] for line in page.text.splitlines() if line.strip()), "")
-    is_title = 3 <= len(line) <= _LONGEST_TITLE and line[0].isalnum() and line[-1] not in ".,;:" and "  " not in line
+    is_title = 3 <= len(line) <= _MAX_TITLE and line[0].isalnum() and line[-1] not in ".,;:" and "  " not in line
     return line if is_title else ""
 
 
@@ -59,12 +60,12 @@ def _spans(page: Page, count: CountTokens, limit: int, overlap: int) -> list[Spa
     body = page.body or Span(0, len(page.text))
     text = page.text[body.start : body.end]
     breaks = [heading.start - body.start for heading in page.headings if body.start < heading.start < body.end]
-    found = split(text, count(text), limit, overlap, breaks)
-    return [Span(body.start + start, body.start + end) for start, end in found]
+    spans = split(text, count(text), limit, overlap, breaks)
+    return [Span(body.start + start, body.start + end) for start, end in spans]
 
 
 def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
-    """The headings in force where `span` begins: those before it, and one that it begins with."""
+    """Return the headings above the beginning of `span`, including one at its beginning."""
     out = list(path)
     for heading in page.headings:
         if heading.start <= span.start and heading not in out:
@@ -73,7 +74,7 @@ def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
 
 
 def _carried(former: Page, page: Page) -> str:
-    """What the page before broke off and `page` goes on with: half a sentence, or a heading left alone."""
+    """Return the unfinished sentence or lone heading at the end of the page before, which `page` continues."""
     body = page.body or Span(0, len(page.text))
     start = page.text[body.start : body.end].lstrip()
     headed = any(page.text[heading.start :].startswith(start[:20]) for heading in page.headings)
@@ -81,11 +82,11 @@ def _carried(former: Page, page: Page) -> str:
 
 
 def _unfinished(page: Page) -> str:
-    """The sentence that `page` breaks off, or ""."""
+    """Return the unfinished sentence at the end of a page, or ""."""
     body = page.body or Span(0, len(page.text))
     text = page.text[body.start : body.end].rstrip()
     if not text or text[-1] in _ENDS:
         return ""
-    last = sentence_spans(text[-4 * _CARRY :])[-1]
-    tail = text[-4 * _CARRY :][last.start : last.end]
-    return " ".join(tail[-_CARRY:].split())
+    last = sentence_spans(text[-4 * _MAX_CARRIED :])[-1]
+    tail = text[-4 * _MAX_CARRIED :][last.start : last.end]
+    return " ".join(tail[-_MAX_CARRIED:].split())

@@ -1,4 +1,4 @@
-"""From a file's bytes to a searchable document: the whole pipeline, top to bottom."""
+"""The ingest pipeline: read a file, cut it into chunks, store them with their embeddings."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from agentformer.types import (
     new_id,
 )
 
-Progress = Callable[[int, int], None]  # windows embedded, windows in all
+Progress = Callable[[int, int], None]  # number of embedded windows, number of all windows
 
 _UNUSABLE: tuple[DocumentStatus, ...] = ("failed", "encrypted", "no_text", "garbled")
-_LONGEST_TITLE = 300  # code points; a title is repeated beside every chunk
-_LANGUAGE_SAMPLE = 20_000  # code points of a document that tell its language
+_MAX_TITLE = 300  # code points; the title is repeated with every chunk
+_LANGUAGE_SAMPLE = 20_000  # code points of a document from which its language is detected
 
 
 class IngestPipeline:
-    """Reads, cuts and stores documents. Every call is one transaction at its end, and none before."""
+    """Reads, cuts and stores documents."""
 
     def __init__(
         self,
@@ -64,48 +64,52 @@ class IngestPipeline:
         password: str | None = None,
         progress: Progress | None = None,
     ) -> Document:
-        """Bring a file in. It replaces what had its name or its bytes, once it is complete; a file without
-        usable text replaces nothing that has some, and comes back with a status and a reason."""
+        """Ingest a file in one transaction.
+
+        The new document replaces the ones of its name and of its bytes. A file without usable text replaces no usable
+        document, and is returned with a status and a reason. Raises `StoreError`.
+        """
         document = Document(name, namespace, "ready", sha256=sha256, bytes=len(data), metadata=metadata)
         try:
             text = read(data, name, password=password, limits=self._limits)
         except DocumentError as error:
             status: DocumentStatus = "encrypted" if isinstance(error, EncryptedDocument) else "failed"
-            return self._refuse(document, status, str(error))
+            return self._store_unusable(document, status, str(error))
         if text.status != "ready":
-            return self._refuse(document, text.status, text.reason, text)
+            return self._store_unusable(document, text.status, text.reason, text)
 
-        entries = document_entries(document, text, self._spans, self._chunk_tokens, self._chunk_overlap)
-        same = [_documents(namespace, name=name), _documents(namespace, sha256=sha256)]
-        former = {entry.metadata["sha256"] for scope in same for entry in self._backend.list(scope)}
+        entries = document_entries(document, text, self._token_spans, self._chunk_tokens, self._chunk_overlap)
+        former = [_documents(namespace, name=name), _documents(namespace, sha256=sha256)]
+        digests = {entry.metadata["sha256"] for scope in former for entry in self._backend.list(scope)}
         try:
             self._originals.put(data)
-            self._backend.store(entries, replacing=same, progress=progress)
+            self._backend.store(entries, replacing=former, progress=progress)
             self._originals.put_locked(data)
-        finally:  # of a former version, or of this one if it could not be stored
-            for digest in former | {sha256}:
-                with suppress(StoreError):  # what is left over harms nobody; why the work ended must be told
+        finally:  # deletes the former originals, or this one if it could not be stored
+            for digest in digests | {sha256}:
+                with suppress(StoreError):  # a file that stays is harmless, and must not hide the first error
                     self._originals.discard(digest, self.in_use)
         return document_of(entries[0])
 
     def in_use(self, sha256: str) -> bool:
-        """Does a document of any namespace have these bytes?"""
-        return any(self._backend.count(_documents(space, sha256=sha256)) for space in self._backend.namespaces())
+        """Return whether a document of any namespace has these bytes."""
+        namespaces = self._backend.namespaces()
+        return any(self._backend.count(_documents(namespace, sha256=sha256)) for namespace in namespaces)
 
-    def _refuse(
+    def _store_unusable(
         self, document: Document, status: DocumentStatus, reason: str, text: DocumentText | None = None
     ) -> Document:
-        """Record that the file has no usable text, unless a usable one of its name is there."""
-        unusable = [_documents(document.namespace, name=document.name, status=status) for status in _UNUSABLE]
+        """Store an entry for a file without usable text, unless a usable document of its name exists."""
+        former = [_documents(document.namespace, name=document.name, status=status) for status in _UNUSABLE]
         entry = _document_entry(document, text, status, reason, chunks=0)
-        self._backend.store([entry], replacing=unusable)
+        self._backend.store([entry], replacing=former)
         if not self._backend.count(_documents(document.namespace, name=document.name, status="ready")):
             return document_of(entry)
-        # Looked up after the store, so that a good version which came meanwhile is seen, and stays.
+        # Counted after the store, so that a usable version stored meanwhile is seen, and stays.
         self._backend.remove([entry.id])
         return dataclasses.replace(document, status=status, reason=f"{reason} (the former version of this name stays)")
 
-    def _spans(self, text: str) -> list[Span]:
+    def _token_spans(self, text: str) -> list[Span]:
         try:
             return self._embedder.token_spans(text)
         except EmbedderUnavailable:
@@ -115,41 +119,41 @@ class IngestPipeline:
 def document_entries(
     document: Document, text: DocumentText, count: CountTokens, chunk_tokens: int, chunk_overlap: int
 ) -> list[MemoryEntry]:
-    """What is stored of a document: itself, its pages, and its chunks of at most `chunk_tokens`."""
+    """Return the entries of a document: the document itself, its pages, and its chunks of at most `chunk_tokens`."""
     language = detect_language(_beginning(text))
-    pieces = list(cut(text, document.name, count, chunk_tokens, chunk_overlap))
-    whole = _document_entry(document, text, "ready", text.reason, chunks=len(pieces), language=language)
-    pages = [
+    chunks = list(cut(text, document.name, count, chunk_tokens, chunk_overlap))
+    root = _document_entry(document, text, "ready", text.reason, chunks=len(chunks), language=language)
+    page_entries = [
         MemoryEntry(
             id=new_id(),
             content=page.text if page.status == "text" else "",
             kind="page",
             namespace=document.namespace,
             metadata={"status": page.status, "reason": page.reason, "method": page.method},
-            source=Source(whole.id, document.name, page.number, page.label, 0, len(page.text)),
-            parent_id=whole.id,
+            source=Source(root.id, document.name, page.number, page.label, 0, len(page.text)),
+            parent_id=root.id,
         )
         for page in text.pages
     ]
-    chunks = [
+    chunk_entries = [
         MemoryEntry(
             id=new_id(),
-            content=piece.text,
+            content=chunk.text,
             kind="chunk",
             namespace=document.namespace,
             title=PurePath(document.name).stem,
-            context=piece.context,
+            context=chunk.context,
             metadata={"language": language, **document.metadata},
-            source=Source(whole.id, document.name, piece.page.number, piece.page.label, *piece.span),
-            parent_id=whole.id,
+            source=Source(root.id, document.name, chunk.page.number, chunk.page.label, *chunk.span),
+            parent_id=root.id,
         )
-        for piece in pieces
+        for chunk in chunks
     ]
-    return [whole, *pages, *chunks]
+    return [root, *page_entries, *chunk_entries]
 
 
 def _beginning(text: DocumentText) -> str:
-    """As much of the document as tells its language."""
+    """Return the first `_LANGUAGE_SAMPLE` code points of the document's text."""
     parts: list[str] = []
     left = _LANGUAGE_SAMPLE
     for page in text.pages:
@@ -177,7 +181,7 @@ def _document_entry(
         content=document.name,
         kind="document",
         namespace=document.namespace,
-        title=text.title[:_LONGEST_TITLE] if text else "",
+        title=text.title[:_MAX_TITLE] if text else "",
         metadata={
             "name": document.name,
             "sha256": document.sha256,

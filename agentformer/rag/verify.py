@@ -1,8 +1,9 @@
-"""Do documents, their pages, chunks and originals agree? And is all that was stored embedded?
+"""Verification of documents: their pages, chunks, originals, uploads and embeddings.
 
-Entries are read in one snapshot of the backend, so that what others write meanwhile is not taken for damage. What
-seems wrong is asked for again before it is told: the snapshots of several backends are of several moments. No uploaded
-file is deleted: it may be all that is left of a document."""
+Entries are read in one snapshot of the backend, so that concurrent writes are not taken for damage. A problem is
+checked again before it is reported: snapshots of several backends are of different moments. No uploaded file is
+deleted: it may be all that is left of a document.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +27,14 @@ from agentformer.records.integrity.quarantine import Quarantine
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
 _PAGE = 500  # entries listed at a time
-_DAY = 86_400.0  # seconds after which a file that no document has is of no upload that is under way
+_UPLOAD_SECONDS = 86_400.0  # a younger file without a document may belong to an upload that is running
 _BUSY_SECONDS = 60
-_PARTS = {"page": "pages", "chunk": "chunks"}  # kinds, and what a document calls their number
-_AGAIN = "`agentformer doctor --repair` brings it in again from its original; without one, ingest the file again"
+_PARTS = {"page": "pages", "chunk": "chunks"}  # kinds, and the document's key of their number
+_INGEST_AGAIN = "`agentformer doctor --repair` ingests it again from its original; without one, ingest the file again"
 
 
 class StoreParts(NamedTuple):
-    """Where the parts of a memory are."""
+    """The backend and the folders of a memory."""
 
     backend: MemoryBackend
     originals: Originals
@@ -42,244 +43,257 @@ class StoreParts(NamedTuple):
 
 
 class _Listing(Protocol):
-    """A snapshot, or a backend as it is now."""
+    """A snapshot, or a backend in its current state."""
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]: ...
 
 
-class _Seen(NamedTuple):
-    """What one look at all entries has told."""
+class _Survey:
+    """All documents and parts of a memory, and the problems found in them."""
 
-    documents: Findings
-    parts: Findings
-    ready: list[MemoryEntry]
-    known: set[str]  # SHA-256 of all documents
-    doubtful: list[MemoryEntry]  # documents that seem not to have their parts
-    strays: list[MemoryEntry]  # parts whose document seems not to be there
+    def __init__(self, backend: MemoryBackend, *, sound: bool) -> None:
+        """`sound` is whether the backend's own checks found no damage."""
+        self.documents = Findings(
+            "documents", "documents have their pages and chunks, and chunks are parts of their page's text"
+        )
+        self.documents.advice = _INGEST_AGAIN
+        self.parts = Findings("parts", "pages and chunks belong to a document")
+        self.parts.advice = "`agentformer doctor --repair` sets them aside; ingest the file again"
+        self.ready: list[MemoryEntry] = []
+        self.digests: set[str] = set()  # SHA-256 of all documents
+        self._suspects: list[MemoryEntry] = []  # documents that seem to lack parts
+        self._orphans: list[MemoryEntry] = []  # parts that seem to lack their document
+        try:
+            with backend.snapshot() as snapshot:
+                for namespace in snapshot.namespaces():
+                    self._read(snapshot, namespace)
+            self._confirm(backend)
+        except StoreDamaged as error:
+            self.documents.incomplete = True
+            if sound:
+                self.documents.add(f"they cannot be read: {error}")
+            else:
+                self.documents.note("some documents were not checked, since entries are damaged")
+
+    def _read(self, snapshot: MemorySnapshot, namespace: str) -> None:
+        ids = set()
+        for document in _all(snapshot, Scope(namespace, kinds=("document",))):
+            ids.add(document.id)
+            self.digests.add(_digest(document))
+            self.documents.looked_at += 1
+            if document.metadata.get("status") == "ready":
+                self.ready.append(document)
+                if any(_problems(snapshot, document)):
+                    self._suspects.append(document)
+        for part in _all(snapshot, Scope(namespace, kinds=tuple(_PARTS))):
+            self.parts.looked_at += 1
+            if part.parent_id not in ids and part.source is not None:
+                self._orphans.append(part)
+
+    def _confirm(self, backend: MemoryBackend) -> None:
+        """Add the problems that still exist in the current state."""
+        for document in self._suspects:
+            if backend.get([document.id]):  # it may have been removed since it was listed
+                for problem in _problems(backend, document):
+                    self.documents.add(problem, document)
+        for part in _orphans(backend, self._orphans):
+            name = part.source.name if part.source else "a document"
+            self.parts.add(f"{part.kind} {part.id} is of {name}, which is not there", part)
 
 
-def verify(places: StoreParts, reread: Callable[[MemoryEntry], Document], *, repair: bool) -> list[Check]:
-    """The backend's checks, then those of documents, originals, uploads and jobs. `reread` brings a document in again
-    from its original."""
-    checks = list(places.backend.verify(repair=repair))
+def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repair: bool) -> list[Check]:
+    """Return the backend's checks, then those of documents, originals, uploads and jobs.
+
+    With `repair`, `reread` ingests a damaged document again from its original.
+    """
+    checks = list(store.backend.verify(repair=repair))
     sound = all(check.mended >= check.found for check in checks)
-    left = _left_over(places.upload_dir)  # listed before the documents are: a file comes before its document
-    seen = _look(places.backend, sound=sound)
-    originals = _originals(places, seen.ready)
+    files = sorted(store.upload_dir.glob("??/*.bin"))  # listed before the documents: a file is stored first
+    survey = _Survey(store.backend, sound=sound)
+    originals = _verify_originals(store, survey.ready)
     if repair:
-        _reread(seen.documents, originals, reread)
-        _set_aside(seen.parts, places)
-    uploads = _uploads(places, left, seen)
-    found = [seen.documents, seen.parts, originals, uploads, _waiting(places.backend, repair=repair), _jobs(places)]
-    return [*checks, *(each.to_check() for each in found)]
+        _ingest_again(survey.documents, originals, reread)
+        _set_aside(survey.parts, store)
+    findings = [
+        survey.documents,
+        survey.parts,
+        originals,
+        _verify_uploads(store, files, survey),
+        _verify_embedded(store.backend, repair=repair),
+        _verify_jobs(store),
+    ]
+    return [*checks, *(each.to_check() for each in findings)]
 
 
-def _look(backend: MemoryBackend, *, sound: bool) -> _Seen:
-    documents = Findings("documents", "documents have their pages, and chunks stand in them word for word", _AGAIN)
-    parts = Findings("parts", "pages and chunks belong to a document")
-    parts.advice = "`agentformer doctor --repair` sets them aside; ingest the file again"
-    seen = _Seen(documents, parts, [], set(), [], [])
-    try:
-        with backend.snapshot() as snapshot:
-            for namespace in snapshot.namespaces():
-                _look_at(snapshot, namespace, seen)
-        _look_again(backend, seen)
-    except StoreDamaged as error:
-        documents.incomplete = True
-        if sound:
-            documents.add(f"they cannot be read: {error}")
-        else:
-            documents.note("not all were looked at, since entries are damaged")
-    return seen
+# ------------------------------------------------------------------ documents and parts
 
 
-def _look_at(snapshot: MemorySnapshot, namespace: str, seen: _Seen) -> None:
-    ids = set()
-    for document in _all(snapshot, Scope(namespace, kinds=("document",))):
-        ids.add(document.id)
-        seen.known.add(str(document.metadata.get("sha256", "")))
-        seen.documents.looked_at += 1
-        if document.metadata.get("status") == "ready":
-            seen.ready.append(document)
-            if any(_problems(snapshot, document)):
-                seen.doubtful.append(document)
-    for part in _all(snapshot, Scope(namespace, kinds=tuple(_PARTS))):
-        seen.parts.looked_at += 1
-        if part.parent_id not in ids and part.source is not None:
-            seen.strays.append(part)
-
-
-def _look_again(backend: MemoryBackend, seen: _Seen) -> None:
-    """Tell what is wrong now, too."""
-    for document in seen.doubtful:
-        if backend.get([document.id]):  # it may have been removed since it was listed
-            for problem in _problems(backend, document):
-                seen.documents.add(problem, document)
-    for part in _without_document(backend, seen.strays):
-        name = part.source.name if part.source else "a document"
-        seen.parts.add(f"{part.kind} {part.id} is of {name}, which is not there", part)
-
-
-def _without_document(backend: MemoryBackend, parts: Sequence[MemoryEntry]) -> Iterator[MemoryEntry]:
-    """The parts that are there, and their document is not. Parts are asked for first: a document comes before them."""
-    for group in (parts[start : start + _PAGE] for start in range(0, len(parts), _PAGE)):
-        there = backend.get([part.id for part in group])
-        parents = backend.get([*{part.parent_id for part in there if part.parent_id}])
-        documents = {(each.id, each.namespace) for each in parents if each.kind == "document"}
-        yield from (part for part in there if (part.parent_id, part.namespace) not in documents)
-
-
-def _problems(snapshot: _Listing, document: MemoryEntry) -> Iterator[str]:
-    """Has a document the pages and chunks that it says, and does each chunk stand in its page's text as it is?"""
-    name = _named(document)
+def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
+    """Yield missing pages and chunks of a document, and chunks that differ from their page's text."""
+    name = _name(document)
     scope = Scope(document.namespace, parent_id=document.id)
     pages: dict[int | None, str] = {}
     counts = dict.fromkeys(_PARTS, 0)
-    for page in _all(snapshot, scope, "page"):
+    for page in _all(listing, scope, "page"):
         counts["page"] += 1
         pages[page.source.page if page.source else None] = page.content
-    for chunk in _all(snapshot, scope, "chunk"):
+    for chunk in _all(listing, scope, "chunk"):
         counts["chunk"] += 1
         source = chunk.source
         if source is None or pages.get(source.page, "")[source.start : source.end] != chunk.content:
-            yield f"{name}: chunk {chunk.id} is not what stands in its page"
-    for kind, there in counts.items():
-        if there != (said := document.metadata.get(_PARTS[kind])):
-            yield f"{name} has {there} {_PARTS[kind]} instead of {said}"
+            yield f"{name}: chunk {chunk.id} differs from its page's text"
+    for kind, count in counts.items():
+        if count != (expected := document.metadata.get(_PARTS[kind])):
+            yield f"{name} has {count} {_PARTS[kind]} instead of {expected}"
 
 
-def _originals(places: StoreParts, ready: Sequence[MemoryEntry]) -> Findings:
-    found = Findings("originals", "documents have their originals, byte for byte", "", len(ready))
-    found.advice = "put the file back with `agentformer ingest`, or restore it from a backup"
+def _orphans(backend: MemoryBackend, parts: Sequence[MemoryEntry]) -> Iterator[MemoryEntry]:
+    """Yield the stored parts without a stored document. Parts are read first: a document is stored before them."""
+    for start in range(0, len(parts), _PAGE):
+        stored = backend.get([part.id for part in parts[start : start + _PAGE]])
+        parents = backend.get([*{part.parent_id for part in stored if part.parent_id}])
+        documents = {(parent.id, parent.namespace) for parent in parents if parent.kind == "document"}
+        yield from (part for part in stored if (part.parent_id, part.namespace) not in documents)
+
+
+def _ingest_again(documents: Findings, originals: Findings, reread: Callable[[MemoryEntry], Document]) -> None:
+    """Repair the documents whose originals are intact."""
+    lost = {document.id for document in originals.keys}
+    errors: dict[str, str] = {}  # "" for a document that was repaired
+    for document in documents.keys:
+        if document.id in errors or document.id in lost:
+            continue
+        try:
+            result = reread(document)
+        except AgentFormerError as error:
+            errors[document.id] = f"it could not be ingested again: {error}"
+        else:
+            errors[document.id] = "" if result.status == "ready" else f"it could not be read again: {result.reason}"
+    repaired = sum(errors.get(document.id) == "" for document in documents.keys)
+    documents.mark_repaired(repaired, "ingested again from its original")
+    if error_text := next(filter(None, errors.values()), ""):
+        documents.advice = error_text
+
+
+def _set_aside(parts: Findings, store: StoreParts) -> None:
+    """Move pages and chunks without a document into a file."""
+    quarantine = Quarantine(store.index_dir)
+    ids = []
+    with parts.repairing():
+        for part in _orphans(store.backend, parts.keys):
+            quarantine.add("entries", entry_to_json(part), "its document is not there")
+            ids.append(part.id)
+        store.backend.remove(ids)
+        parts.mark_repaired(parts.found, f"{len(ids)} set aside in {quarantine.path.name}; ingest the file again")
+
+
+# ------------------------------------------------------------------ files
+
+
+def _verify_originals(store: StoreParts, ready: Sequence[MemoryEntry]) -> Findings:
+    findings = Findings("originals", "documents have their originals, byte for byte", looked_at=len(ready))
+    findings.advice = "put the file back with `agentformer ingest`, or restore it from a backup"
     for document in ready:
-        problem = _original(places.originals, str(document.metadata.get("sha256", "")))
-        if problem and places.backend.get([document.id]):  # it may have been removed since it was listed
-            found.add(f"{_named(document)}: {problem}", document)
-    return found
+        problem = _original_problem(store.originals, _digest(document))
+        if problem and store.backend.get([document.id]):  # it may have been removed since it was listed
+            findings.add(f"{_name(document)}: {problem}", document)
+    return findings
 
 
-def _original(originals: Originals, digest: str) -> str:
-    """What is wrong with an original; "" for nothing."""
+def _original_problem(originals: Originals, digest: str) -> str:
+    """Return the problem of an original, "" if it is intact."""
     try:
         with originals.path(digest).open("rb") as file:
-            there = hashlib.file_digest(file, "sha256").hexdigest()
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return "its original is not in the upload folder"
     except OSError as error:
         return f"its original cannot be read ({error.strerror or error})"
-    return "" if there == digest else "its original is not what was uploaded (its checksum differs)"
+    return "" if actual == digest else "its original differs from the uploaded file (its checksum differs)"
 
 
-def _reread(documents: Findings, originals: Findings, reread: Callable[[MemoryEntry], Document]) -> None:
-    """Bring documents in again whose originals are whole."""
-    without = {document.id for document in originals.keys}
-    outcomes: dict[str, str] = {}
-    for document in documents.keys:
-        if document.id in outcomes or document.id in without:
-            continue
-        try:
-            again = reread(document)
-        except AgentFormerError as error:
-            outcomes[document.id] = f"it could not be brought in again: {error}"
-        else:
-            outcomes[document.id] = "" if again.status == "ready" else f"it could not be read again: {again.reason}"
-    documents.mark_repaired(
-        sum(outcomes.get(each.id) == "" for each in documents.keys), "brought in again from its original"
-    )
-    if failed := next((why for why in outcomes.values() if why), ""):
-        documents.advice = failed
-
-
-def _set_aside(parts: Findings, places: StoreParts) -> None:
-    """Pages and chunks without a document go into a file, and the file is to be ingested again."""
-    aside = Quarantine(places.index_dir)
-    ids = []
-    with parts.repairing():
-        for part in _without_document(places.backend, parts.keys):
-            aside.add("entries", entry_to_json(part), "its document is not there")
-            ids.append(part.id)
-        places.backend.remove(ids)
-        parts.mark_repaired(parts.found, f"{len(ids)} set aside in {aside.path.name}; ingest the file again")
-
-
-def _left_over(folder: Path) -> list[Path]:
-    """Uploaded files."""
-    return sorted(folder.glob("??/*.bin"))
-
-
-def _uploads(places: StoreParts, files: Sequence[Path], seen: _Seen) -> Findings:
-    """Files that no document has are told, and left where they are: a document that was lost is brought in again from
-    its file, and another memory may have its files in the same folder."""
-    found = Findings("uploads", "uploaded files that belong to no document are told", "", len(files))
-    if seen.documents.incomplete:
-        found.note("which files belong to no document is not known while documents cannot be read")
-        return found
-    strange = {file: state for file in files if file.stem not in seen.known and (state := _state(file))}
-    young = {file for file, state in strange.items() if time.time() - state.st_mtime < _DAY}
+def _verify_uploads(store: StoreParts, files: Sequence[Path], survey: _Survey) -> Findings:
+    """Report files without a document. They stay: a lost document can be ingested again from its file, and another
+    memory may have its files in the same folder."""
+    findings = Findings("uploads", "uploaded files without a document are reported", "", len(files))
+    if survey.documents.incomplete:
+        findings.note("files without a document are unknown while documents cannot be read")
+        return findings
+    states = {file: state for file in files if file.stem not in survey.digests and (state := _state(file))}
+    young = {file for file, state in states.items() if time.time() - state.st_mtime < _UPLOAD_SECONDS}
     if young:
-        found.note(f"{len(young)} files of the last day belong to no document: of uploads under way, or broken off")
-    old = [file for file in strange if file not in young]
+        findings.note(f"{_count(young)} of the last day without a document: the upload is running or was interrupted")
+    old = [file for file in states if file not in young]
     if old:
-        size = sum(strange[file].st_size for file in old)
-        names = ", ".join(str(file.relative_to(places.upload_dir)) for file in old[:MAX_REPORTED])
+        size = sum(states[file].st_size for file in old)
+        names = ", ".join(str(file.relative_to(store.upload_dir)) for file in old[:MAX_REPORTED])
         more = f", and {len(old) - MAX_REPORTED} more" if len(old) > MAX_REPORTED else ""
-        found.note(
-            f"{len(old)} files ({size} bytes) in {places.upload_dir} belong to no document: {names}{more}; "
-            "`agentformer ingest` brings in again what was lost; nothing deletes them but you"
+        findings.note(
+            f"{_count(old)} ({size} bytes) in {store.upload_dir} without a document: {names}{more}; "
+            "`agentformer ingest` ingests a lost document again; only you delete these files"
         )
-    return found
+    return findings
+
+
+def _count(files: Sequence[Path] | set[Path]) -> str:
+    return f"{len(files)} {'file' if len(files) == 1 else 'files'}"
 
 
 def _state(file: Path) -> os.stat_result | None:
-    """None for a file that is gone, as with a document that was removed since the files were listed."""
+    """Return the file's state; None if its document was removed since the files were listed."""
     with suppress(OSError):
         return file.stat()
     return None
 
 
-def _waiting(backend: MemoryBackend, *, repair: bool) -> Findings:
-    found = Findings("waiting", "all that was stored is embedded", "`agentformer reindex` embeds them")
-    with found.reading():
+# ------------------------------------------------------------------ the rest
+
+
+def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
+    findings = Findings("waiting", "all entries are embedded", "`agentformer reindex` embeds them")
+    with findings.reading():
         names = backend.namespaces()
-        found.looked_at = sum(backend.count(Scope(name, include_archived=True)) for name in names)
-        counts = {name: backend.pending(Scope(name, include_archived=True)) for name in names}
-        for name, count in counts.items():
-            if count:
-                found.add(f"{count} entries of namespace {name} have no vectors yet")
-        if repair and found.found and not backend.embed_pending():
-            found.mark_repaired(found.found, "embedded")
-    return found
+        findings.looked_at = sum(backend.count(Scope(name, include_archived=True)) for name in names)
+        for name in names:
+            if pending := backend.pending(Scope(name, include_archived=True)):
+                findings.add(f"{pending} entries of namespace {name} have no vectors yet")
+        if repair and findings.found and not backend.embed_pending():
+            findings.mark_repaired(findings.found, "embedded")
+    return findings
 
 
-def _jobs(places: StoreParts) -> Findings:
-    """The database of uploads that go on in the background, where there is one."""
-    found = Findings("jobs", "what is known of uploads in the background can be read")
-    found.advice = "stop the servers and delete it: what waited there is to be sent again"
-    path = places.index_dir / JOBS_FILE
+def _verify_jobs(store: StoreParts) -> Findings:
+    """Check the database of background uploads, if there is one."""
+    findings = Findings("jobs", "the queue of background uploads can be read")
+    findings.advice = "stop the servers and delete it; send the waiting uploads again"
+    path = store.index_dir / JOBS_FILE
     if not path.exists():
-        return found
+        return findings
+    uri = f"file:{quote(str(path))}?mode=ro"
     try:
-        with closing(
-            sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
-        ) as connection:
+        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)) as connection:
             if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                return found  # who made it was killed before its table was there; the next upload goes on
-            found.looked_at = int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
-            said = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
-            found.add_all((f"{path.name}: {each}", each) for each in said if each != "ok")
+                return findings  # its process was killed before it made the table; the next upload makes it
+            findings.looked_at = int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
+            messages = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
+            findings.add_all((f"{path.name}: {message}", message) for message in messages if message != "ok")
     except sqlite3.Error as error:
-        found.add(f"{path.name}: {error}")
-    return found
+        findings.add(f"{path.name}: {error}")
+    return findings
 
 
-def _all(snapshot: _Listing, scope: Scope, *kinds: str) -> Iterator[MemoryEntry]:
-    """Every entry of a scope, archived ones too."""
+def _all(listing: _Listing, scope: Scope, *kinds: str) -> Iterator[MemoryEntry]:
+    """Yield every entry of a scope, including archived ones."""
     scope = dataclasses.replace(scope, include_archived=True, kinds=kinds or scope.kinds)
     after = ""
-    while found := snapshot.list(scope, after=after, limit=_PAGE):
-        yield from found
-        after = found[-1].id
+    while entries := listing.list(scope, after=after, limit=_PAGE):
+        yield from entries
+        after = entries[-1].id
 
 
-def _named(document: MemoryEntry) -> str:
+def _name(document: MemoryEntry) -> str:
     return f"document {document.id} ({document.content})"
+
+
+def _digest(document: MemoryEntry) -> str:
+    return str(document.metadata.get("sha256", ""))

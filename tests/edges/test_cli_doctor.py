@@ -78,7 +78,7 @@ def unembedded(folder: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "an original that is gone": (lambda at: original(at).unlink(), "originals", "is not in the upload folder"),
     "an original that was changed": (lambda at: original(at).write_bytes(b"x"), "originals", "checksum differs"),
-    "a chunk that is not in its page": (lambda at: change(at, CHUNK), "documents", "is not what stands in its page"),
+    "a chunk that is not in its page": (lambda at: change(at, CHUNK), "documents", "differs from its page's text"),
     "a page that is gone": (
         lambda at: change(at, "DELETE FROM entries WHERE kind = 'page' AND page = 1"),
         "documents",
@@ -177,7 +177,7 @@ def test_what_is_broken_is_mended_or_told(folder: Path, run: Invoke, shown: Show
 def test_a_document_of_which_a_page_is_gone_is_read_again(folder: Path, run: Invoke, shown: Shown) -> None:
     change(folder, "DELETE FROM entries WHERE kind = 'page'")
     done = run("doctor", "--repair")
-    assert done.exit_code == 0 and "brought in again from its original" in done.stdout, done.output
+    assert done.exit_code == 0 and "ingested again from its original" in done.stdout, done.output
     (document,) = shown("list")["documents"]
     assert (document["name"], document["pages"], document["status"]) == ("rules.pdf", 2, "ready")
 
@@ -185,7 +185,7 @@ def test_a_document_of_which_a_page_is_gone_is_read_again(folder: Path, run: Inv
 def test_a_file_of_the_last_day_may_be_of_an_upload_under_way(folder: Path, run: Invoke) -> None:
     file = left_over(folder)
     done = run("doctor", "--repair")
-    assert done.exit_code == 0 and "1 files of the last day belong to no document" in done.stdout and file.exists()
+    assert done.exit_code == 0 and "1 file of the last day without a document" in done.stdout and file.exists()
 
 
 def test_a_file_of_no_document_is_told_and_never_deleted(folder: Path, run: Invoke) -> None:
@@ -193,7 +193,7 @@ def test_a_file_of_no_document_is_told_and_never_deleted(folder: Path, run: Invo
     for options in ((), ("--repair",), ("--repair",)):
         done = run("doctor", *options)
         assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "all is well")
-        assert f"1 files (9 bytes) in {folder / 'u'} belong to no document: ab/{'ab' * 32}.bin" in done.stdout
+        assert f"1 file (9 bytes) in {folder / 'u'} without a document: ab/{'ab' * 32}.bin" in done.stdout
         assert (folder / "u" / "ab" / f"{'ab' * 32}.bin").read_bytes() == b"left over"
 
 
@@ -215,7 +215,7 @@ def test_what_is_left_of_a_lost_document_stays_and_is_brought_in_again(
         done = run("doctor", "--repair")
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "all is well"), done.output
     name = str(file.relative_to(folder / "u"))
-    assert f"belong to no document: {name}; `agentformer ingest` brings in again" in done.stdout
+    assert f"without a document: {name}; `agentformer ingest` ingests a lost document again" in done.stdout
     assert shown("list")["documents"] == [] and file.exists()
     shown("ingest", str(file))
     done = run("doctor")
