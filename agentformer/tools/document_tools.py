@@ -1,4 +1,4 @@
-"""The tools by which a model brings documents in and answers from them."""
+"""`DocumentTools`: the tools with which a model uploads documents and answers from them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from agentformer.tools.memory_tools import Metadata, Namespace
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.shapes import brief_document_json, citation_json, document_json, passage_json
 
-_PASSAGE = 1_500  # characters of a passage that a model is shown beside an answer; a chunk is hardly longer
-_READ_THEM = "No sentence answers this by itself; read the passages."
+_PASSAGE = 1_500  # characters of a passage that is shown beside an answer; few chunks are longer
+_NO_QUOTE = "No single sentence answers this; read the passages."
 
 
 class DocumentTools:
-    """Over the documents of a memory."""
+    """Tools over the documents of a memory."""
 
     def __init__(self, rag: RAGTool) -> None:
         self._rag = rag
@@ -33,27 +33,27 @@ class DocumentTools:
     def rag_upload(
         self,
         caller: Caller,
-        name: Annotated[str, Field(description="What the document is called, such as report.pdf.")] = "",
-        path: Annotated[str | None, Field(description="A file to read, where files may be read.")] = None,
-        text: Annotated[str | None, Field(description="The document itself, if it is text.")] = None,
-        content_base64: Annotated[str | None, Field(description="The document itself, in base64.")] = None,
+        name: Annotated[str, Field(description="The document's name, such as report.pdf.")] = "",
+        path: Annotated[str | None, Field(description="A file, if files may be read.")] = None,
+        text: Annotated[str | None, Field(description="The content of a text document.")] = None,
+        content_base64: Annotated[str | None, Field(description="The content in base64.")] = None,
         metadata: Metadata = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Bring a document in (PDF, Word, HTML, Markdown, text), to be answered from. Give its path, its text, or its
-        bytes in base64. A document of the same name is replaced."""
-        given = {"path": path, "text": text, "content_base64": content_base64}
-        if [value is not None for value in given.values()].count(True) != 1:
-            raise InvalidInput("path", f"give exactly one of {', '.join(given)}")
+        """Upload a document (PDF, Word, HTML, Markdown, text) to answer from. Give its path, its text, or its bytes in
+        base64. A document of the same name is replaced."""
+        contents = {"path": path, "text": text, "content_base64": content_base64}
+        if [value is not None for value in contents.values()].count(True) != 1:
+            raise InvalidInput("path", f"give exactly one of {', '.join(contents)}")
         if path is None and not name:
-            raise InvalidInput("name", "is missing; a document given by its content needs one, such as notes.txt")
-        where = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
+            raise InvalidInput("name", "is missing; a document given by its content needs a name, such as notes.txt")
+        place = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
         if path is None:
-            document = self._rag.upload(_content(text, content_base64), name=name, **where)  # type: ignore[arg-type]
+            document = self._rag.upload(_content(text, content_base64), name=name, **place)  # type: ignore[arg-type]
         else:
-            place, file = caller.open_file(path)
+            relative, file = caller.open_file(path)
             with file:
-                document = self._rag.upload(file, name=name or place, **where)  # type: ignore[arg-type]
+                document = self._rag.upload(file, name=name or relative, **place)  # type: ignore[arg-type]
         return {"document": upload_json(document, caller.grant, name or document.name, metadata)}
 
     @tool("Answer from documents", Hints("read", idempotent=True))
@@ -62,15 +62,15 @@ class DocumentTools:
         caller: Caller,
         question: Annotated[str, Field(min_length=1, description="The question, in plain words.")],
         top_k: Annotated[int, Field(ge=1, le=20, description="Passages to answer from.")] = 3,
-        filters: Annotated[dict[str, Any] | None, Field(description="Metadata that documents must have.")] = None,
+        filters: Annotated[dict[str, Any] | None, Field(description="Required metadata of the documents.")] = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Answer a question from the uploaded documents, with exact quotes, documents and pages. Cite them."""
         own = caller.namespace_for(namespace)
         answer = self._rag.query(question, top_k=top_k, namespace=own, filters=filters, extractive=caller.extractive)
-        unread = caller.extractive and answer.mode == "none" and answer.hits
+        no_quote = caller.extractive and answer.mode == "none" and answer.hits
         return {
-            "answer": _READ_THEM if unread else answer.text,
+            "answer": _NO_QUOTE if no_quote else answer.text,
             "mode": answer.mode,
             "confidence": None if answer.confidence is None else round(answer.confidence, 2),
             "citations": [citation_json(citation) for citation in answer.citations],
@@ -83,18 +83,18 @@ class DocumentTools:
         self,
         caller: Caller,
         limit: Annotated[int, Field(ge=1, le=200, description="Documents at most.")] = 50,
-        after: Annotated[str | None, Field(description="The `next` of the list before.")] = None,
+        after: Annotated[str | None, Field(description="The `next` of the previous page.")] = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """List the uploaded documents, oldest first. `next` says where to go on."""
+        """List the uploaded documents, oldest first. For the next page, pass `next` as `after`."""
         page = self._rag.page_of_documents(namespace=caller.namespace_for(namespace), after=after or "", limit=limit)
         following = page[-1].id if len(page) == limit else None
         return {"documents": [brief_document_json(document) for document in page], "next": following}
 
 
 def upload_json(document: Document, grant: Grant, name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What an upload tells, as JSON. The same bytes may have been there, under a name and with metadata of somebody
-    else: who may not read is told what follows from what they gave."""
+    """Return an uploaded document as JSON. Equal bytes may exist already, with another caller's name and metadata, so a
+    caller that may not read gets only what it passed in."""
     if grant.may("read"):
         return document_json(document)
     own = Document(name, document.namespace, document.status, document.reason, metadata=metadata or {})
@@ -106,7 +106,7 @@ def _content(text: str | None, content_base64: str | None) -> bytes:
         try:
             return text.encode("utf-8")
         except UnicodeEncodeError:
-            raise InvalidInput("text", "holds half of a surrogate pair, which is no text") from None
+            raise InvalidInput("text", "holds half of a surrogate pair, which is not text") from None
     try:
         return base64.b64decode(content_base64 or "", validate=True)
     except (binascii.Error, ValueError):

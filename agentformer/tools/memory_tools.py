@@ -1,4 +1,4 @@
-"""The tools by which a model remembers and recalls."""
+"""`MemoryTools`: the tools with which a model stores and searches memories."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from agentformer.tools.definition import Hints, tool
 from agentformer.tools.shapes import brief_hit_json, brief_json, cut_json, metadata_json, report_json
 from agentformer.types import DOCUMENT_KINDS, TIERS, MemoryBackend, MemoryEntry, Scope, Tier
 
-_PART = 8_000  # characters of a text that one call gives; more than most models want to read at once
+_PART = 8_000  # characters of a text that one call returns
 _MESSAGE = "message"
-_KEPT = DOCUMENT_KINDS | {_MESSAGE}  # kinds that conversations and uploads alone make
+_RESERVED_KINDS = DOCUMENT_KINDS | {_MESSAGE}  # only conversations and uploads create these
 
-Namespace = Annotated[str | None, Field(description="Another namespace than the usual one. Leave out unless told.")]
+Namespace = Annotated[str | None, Field(description="Another namespace than the default. Omit unless told.")]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The id of a memory, as searches show it.")]
 Limit = Annotated[int, Field(ge=1, le=50, description="How many at most.")]
 Query = Annotated[str, Field(min_length=1, max_length=8_000, description="What to look for, in plain words.")]
-Explain = Annotated[bool, Field(description="Also tell why each stands there. Leave out unless asked.")]
+Explain = Annotated[bool, Field(description="Also explain the rank of each result. Omit unless asked.")]
 Salience = Annotated[float, Field(ge=0, le=1, description="How much it matters: 1 is most.")]
 Metadata = Annotated[dict[str, Any] | None, Field(description="Further facts about it, as a JSON object.")]
 Block = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The block's name, such as persona.")]
@@ -32,7 +32,7 @@ Content = Annotated[str, Field(min_length=1, max_length=MAX_CONTENT)]
 
 
 class MemoryTools:
-    """Over a memory. `status` gives the state of all parts, for callers with the right `admin`."""
+    """Tools over a memory. `status` returns the state of all parts, for callers with the right `admin`."""
 
     def __init__(self, memory: MemoryManager, backend: MemoryBackend, status: Callable[[], Mapping[str, Any]]) -> None:
         self._memory = memory
@@ -67,7 +67,7 @@ class MemoryTools:
             agent_id=caller.agent_id,
             project=caller.project,
         )
-        if not caller.grant.may("read"):  # whether it was known is not their business
+        if not caller.grant.may("read"):  # such a caller must not learn whether the fact was known
             return {"memory": {"namespace": entry.namespace}}
         return {"memory": cut_json(entry, _PART), "known_already": bool(entry.repeat_count)}
 
@@ -79,8 +79,8 @@ class MemoryTools:
         limit: Limit = 5,
         kinds: Annotated[list[str] | None, Field(description="Only these kinds, such as fact or summary.")] = None,
         tiers: Annotated[list[Tier] | None, Field(description=f"Only these of {', '.join(TIERS)}.")] = None,
-        relevant_only: Annotated[bool, Field(description="Leave out what only lies near the query.")] = False,
-        include_archived: Annotated[bool, Field(description="Also what summaries stand for.")] = False,
+        relevant_only: Annotated[bool, Field(description="Drop results that are not relevant.")] = False,
+        include_archived: Annotated[bool, Field(description="Also originals of summaries.")] = False,
         explain: Explain = False,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
@@ -94,18 +94,18 @@ class MemoryTools:
             include_archived=include_archived,
             **caller.search_scope(namespace),
         )
-        told = [brief_hit_json(hit, _PART, explain=explain) for hit in hits]
-        return {"memories": told, "warnings": list(hits.warnings)}
+        memories = [brief_hit_json(hit, _PART, explain=explain) for hit in hits]
+        return {"memories": memories, "warnings": list(hits.warnings)}
 
     @tool("Read a memory", Hints("read", idempotent=True))
     def memory_get(
         self,
         caller: Caller,
         id: Id,
-        start: Annotated[int, Field(ge=0, description="Where in a long content to begin.")] = 0,
+        start: Annotated[int, Field(ge=0, description="Position in a long content.")] = 0,
     ) -> dict[str, Any]:
-        """Read one memory by its id. Of a long one, `next_start` says where to go on."""
-        entry = self._memory.get(self._seen(caller, id).id)
+        """Read one memory by its id. If it is long, continue at `next_start`."""
+        entry = self._memory.get(self._visible(caller, id).id)
         end = start + _PART
         more = {"next_start": end} if end < len(entry.content) else {}
         return {"memory": {**brief_json(entry, entry.content[start:end]), **metadata_json(entry.metadata)}, **more}
@@ -115,7 +115,7 @@ class MemoryTools:
         self,
         caller: Caller,
         id: Id,
-        content: Annotated[Content | None, Field(description="What it says now.")] = None,
+        content: Annotated[Content | None, Field(description="The new text.")] = None,
         title: Annotated[str | None, Field(description="A short name.")] = None,
         kind: Annotated[str | None, Field(description="What it is.")] = None,
         category: Annotated[str | None, Field(description="How fast it fades.")] = None,
@@ -123,21 +123,21 @@ class MemoryTools:
         metadata: Metadata = None,
         expected_version: Annotated[int | None, Field(ge=1, description="Change nothing if it has another.")] = None,
     ) -> dict[str, Any]:
-        """Change a memory; its former text stays in its history. Give only what changes."""
-        former = self._seen(caller, id)
+        """Change a memory; its former text is kept in its history. Give only the fields to change."""
+        former = self._visible(caller, id)
         if former.kind == _MESSAGE and (content, kind) != (None, None):
-            raise InvalidInput("id", "is of a message, and what was said stays as it was said; add a memory instead")
+            raise InvalidInput("id", "is of a message, and messages cannot be changed; add a memory instead")
         _check_kind(kind)
-        given = {"content": content, "title": title, "kind": kind, "category": category}
-        given |= {"salience": salience, "metadata": metadata}  # type: ignore[dict-item]
-        changes = {name: value for name, value in given.items() if value is not None}
+        values: dict[str, Any] = {"content": content, "title": title, "kind": kind, "category": category}
+        values |= {"salience": salience, "metadata": metadata}
+        changes = {name: value for name, value in values.items() if value is not None}
         entry = self._memory.update(id, expected_version=expected_version, **changes)
-        return {"memory": _shown(entry, caller)}
+        return {"memory": _entry_json(entry, caller)}
 
     @tool("Forget a memory", Hints("write", destructive=True, idempotent=True))
     def memory_delete(self, caller: Caller, id: Id) -> dict[str, Any]:
         """Forget a memory for good, with its history and the summaries made from it. Only when asked to."""
-        return {"forgotten": self._memory.remove(self._seen(caller, id).id)}
+        return {"forgotten": self._memory.remove(self._visible(caller, id).id)}
 
     @tool("Add to a core block", Hints("write", idempotent=True, additive=True, changes_prompt=True))
     def core_memory_append(
@@ -147,34 +147,34 @@ class MemoryTools:
         text: Annotated[Content, Field(description="The line to add.")],
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Add a line to a core block, which is always in your context. Small: for what matters in every talk."""
+        """Add a line to a core block, which is always in your context. Keep it short."""
         block = self._memory.core.append(name, text, **self._owner(caller, namespace))
-        return {"block": _shown(block, caller)}
+        return {"block": _entry_json(block, caller)}
 
     @tool("Correct a core block", Hints("write", changes_prompt=True))
     def core_memory_replace(
         self,
         caller: Caller,
         name: Block,
-        old: Annotated[str, Field(min_length=1, description="What the block says now, exactly, and once.")],
-        new: Annotated[str, Field(description="What to put there; empty takes it out.")],
+        old: Annotated[str, Field(min_length=1, description="The exact text to replace; it must occur once.")],
+        new: Annotated[str, Field(description="The new text; empty deletes the old one.")],
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Correct a core block: put new text in the place of old."""
-        caller.grant.require("read")  # what the block says could be guessed, piece by piece
+        """Correct a core block: replace a text in it."""
+        caller.grant.require("read")  # otherwise the block could be guessed piece by piece
         block = self._memory.core.replace(name, old, new, **self._owner(caller, namespace))
-        return {"block": _shown(block, caller)}
+        return {"block": _entry_json(block, caller)}
 
     @tool("Search conversations", Hints("read", idempotent=True))
     def conversation_search(
         self,
         caller: Caller,
         query: Query,
-        session_id: Annotated[str | None, Field(description="Of this conversation only.")] = None,
+        session_id: Annotated[str | None, Field(description="Only this conversation.")] = None,
         limit: Limit = 10,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Find what was said, word for word, in this and former conversations, summarised or not."""
+        """Find messages, word for word, in this and former conversations, summarized or not."""
         hits = self._memory.search(
             query,
             limit=limit,
@@ -192,7 +192,7 @@ class MemoryTools:
         session_id: Annotated[str | None, Field(description="This conversation only.")] = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
-        """Turn older messages into summaries. The originals are kept, and can be brought back."""
+        """Replace older messages by summaries. The originals are kept and can be restored."""
         own, session = caller.namespace_for(namespace), caller.session_id if session_id is None else session_id
         if caller.is_restricted:
             self._check_session(caller, own, session)
@@ -200,57 +200,56 @@ class MemoryTools:
 
     @tool("Audit memories", Hints("read", idempotent=True))
     def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
-        """Duplicates, memories that nobody reads, contradictions in core blocks, and blocks that grew too large."""
+        """Report duplicates, memories that nobody reads, and contradictions and oversized blocks in core memory."""
         own = caller.namespace_for(namespace)
         return report_json(self._memory.audit(namespace=own, user_id=caller.user_id, project=caller.project))
 
     @tool("Show what is remembered", Hints("read", idempotent=True))
     def memory_status(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
-        """How much is remembered, and what still waits for its vectors."""
+        """Count the memories, and those that still wait for their vectors."""
         own = caller.namespace_for(namespace)
         scope = Scope(own, user_id=caller.user_id, project=caller.project)
         counts: dict[str, Any] = {tier: self._backend.count(replace(scope, tiers=(tier,))) for tier in TIERS}
         if caller.is_restricted:
             blocks = self._memory.core.blocks(**self._owner(caller, namespace))
-            counts["core"] = sum(block.user_id == caller.user_id for block in blocks)  # they have no project
+            counts["core"] = sum(block.user_id == caller.user_id for block in blocks)  # blocks have no project
         state = {
             "namespace": own,
             "memories": counts,
-            "documents": self._backend.count(Scope(own, kinds=("document",))),  # which belong to nobody
+            "documents": self._backend.count(Scope(own, kinds=("document",))),  # without a user or project
             "pending": self._backend.pending(scope),
         }
         everywhere = caller.grant.may("admin") and not caller.grant.namespaces
         return {**state, "store": dict(self._status())} if everywhere else state
 
     def _check_session(self, caller: Caller, namespace: str, session: str | None) -> None:
-        """Raises `InvalidInput` without a session, and `NotFound` for one in which the caller has said nothing: it
-        looks like one that is not there."""
+        """Raise `InvalidInput` without a session, and `NotFound` for a session without a message of the caller, as for
+        an unknown one."""
         if session is None:
             raise InvalidInput("session_id", "is missing; say which conversation to summarise")
         scope = Scope(namespace, kinds=(_MESSAGE,), session_id=session, include_archived=True)
         if not self._backend.count(replace(scope, user_id=caller.user_id, project=caller.project)):
             raise NotFound(f"there is no session {session:.{MAX_NAME}}")
 
-    def _seen(self, caller: Caller, id: str) -> MemoryEntry:
-        """An entry that is this caller's business. Nothing happens to one that is not: no use is counted. Raises
-        `NotFound`."""
-        found = self._backend.get([id])
-        if not found:
+    def _visible(self, caller: Caller, id: str) -> MemoryEntry:
+        """Return an entry that the caller may see, without counting a use. Raises `NotFound`."""
+        entries = self._backend.get([id])
+        if not entries:
             raise NotFound(f"there is no entry {id}")
-        return caller.require_visible(found[0])
+        return caller.require_visible(entries[0])
 
     def _owner(self, caller: Caller, namespace: str | None) -> dict[str, Any]:
         return {"namespace": caller.namespace_for(namespace), "agent_id": caller.agent_id, "user_id": caller.user_id}
 
 
 def _check_kind(kind: str | None) -> None:
-    """Raises `InvalidInput` for a kind that is made by talking and uploading, and not by remembering."""
-    if kind in _KEPT:
-        raise InvalidInput("kind", f"{kind!r} is kept for what was said and uploaded; give another, such as fact")
+    """Raise `InvalidInput` for a kind that only conversations and uploads create."""
+    if kind in _RESERVED_KINDS:
+        raise InvalidInput("kind", f"{kind!r} is reserved for messages and documents; give another, such as fact")
 
 
-def _shown(entry: MemoryEntry, caller: Caller) -> dict[str, Any]:
-    """The entry; of who may only write, what was there before is not their business."""
+def _entry_json(entry: MemoryEntry, caller: Caller) -> dict[str, Any]:
+    """Return the entry; to a caller that may not read, only its id and version."""
     if caller.grant.may("read"):
         return cut_json(entry, _PART)
     return {"id": entry.id, "namespace": entry.namespace, "version": entry.version}

@@ -1,4 +1,4 @@
-"""`RAGTool`: documents in, answers with page-exact citations out."""
+"""`RAGTool`: uploads documents and answers questions from them with page-exact citations."""
 
 from __future__ import annotations
 
@@ -32,34 +32,36 @@ if TYPE_CHECKING:
     from agentformer.rag.answer.answerer import Answerer
     from agentformer.rag.ingest import IngestPipeline, Progress
 
-_WAITING = "no embedder was at hand: found by words, and by vectors after `agentformer reindex`"
+_PENDING = "the embedder was unavailable: found by words now, and by vectors after `agentformer reindex`"
 _PAGE = 500  # entries listed at a time
 _MAX_NAME = 255  # code points; the limit of common file systems
-_MOST_TOKENS = 4096  # that one question may let a model write
+_MAX_TOKENS = 4096  # of an answer
 
 
-class _Clock:
-    """When one question was asked, what was found, and the first piece of a streamed answer came."""
+class _Stopwatch:
+    """The moments of one question: its start, the end of the search, and the first piece of a streamed answer."""
 
     def __init__(self) -> None:
-        self.asked = self.found = time.perf_counter()
-        self.first = 0.0  # of no stream
+        self.started = self.searched = time.perf_counter()
+        self.first_token = 0.0  # without a stream
 
     def timings(self) -> dict[str, float]:
-        """Milliseconds until now."""
-        done = time.perf_counter()
+        """Return milliseconds until now."""
+        now = time.perf_counter()
         spans = {
-            "search_ms": self.found - self.asked,
-            "answer_ms": done - self.found,
-            "total_ms": done - self.asked,
-            **({"first_token_ms": self.first - self.asked} if self.first else {}),
+            "search_ms": self.searched - self.started,
+            "answer_ms": now - self.searched,
+            "total_ms": now - self.started,
+            **({"first_token_ms": self.first_token - self.started} if self.first_token else {}),
         }
         return {name: round(seconds * 1000, 2) for name, seconds in spans.items()}
 
 
 class RAGTool:
-    """Uploads documents and answers from them. Thread-safe as its backend is. `ingest` and `answerer` build their
-    part at the first call and return it at each: listing documents needs neither."""
+    """Uploads documents and answers from them. As thread-safe as its backend.
+
+    `ingest` and `answerer` build their part at the first call: listing documents needs neither.
+    """
 
     def __init__(
         self,
@@ -84,17 +86,17 @@ class RAGTool:
         self._uploads = KeyedLock()
 
     def reingest(self, document: MemoryEntry) -> Document:
-        """Bring a stored document in again from its original, with its name and metadata: the new one takes its place,
-        with ids of its own. Raises `NotFound` where the original is gone."""
-        about = document_of(document)
-        data = self._originals.get(about.sha256)
-        with self._uploads.hold((about.namespace, about.sha256)):
+        """Ingest a stored document again from its original; the new version, with new ids, replaces it. Raises
+        `NotFound` if the original is missing."""
+        known = document_of(document)
+        data = self._originals.get(known.sha256)
+        with self._uploads.hold((known.namespace, known.sha256)):
             return self._ingest().run(
-                data, about.name, namespace=about.namespace, sha256=about.sha256, metadata=about.metadata
+                data, known.name, namespace=known.namespace, sha256=known.sha256, metadata=known.metadata
             )
 
     def ready(self) -> None:
-        """Make all parts now, and raise what making them raises."""
+        """Build all parts now. Raises what building them raises."""
         self._ingest()
         self._answerer()
 
@@ -108,21 +110,20 @@ class RAGTool:
         password: str | None = None,
         progress: Progress | None = None,
     ) -> Document:
-        """Bring a document in: a path, its bytes, or an open binary file.
+        """Ingest a document: a path, its bytes, or an open binary file.
 
-        `name` may have folders before it; without one, it is the file's own. The same bytes twice are one
-        document (`unchanged`), which keeps its first name and metadata; an original that was lost is put back. The same
-        name with other bytes replaces the former version in one step, when the new one is complete. What is wrong with
-        the content is told by the document's `status` and `reason`; `InvalidInput` is raised for a path that is no
-        readable file.
+        `name` may begin with folders and defaults to the file's own name. Equal bytes are one document (`unchanged`),
+        which keeps its first name and metadata; a missing original is stored again. A document of the same name with
+        other bytes is replaced in one step when the new one is complete. Problems of the content are reported by the
+        document's `status` and `reason`; raises `InvalidInput` for a path that is not a readable file.
         """
         namespace = fields.name("namespace", namespace)
         metadata = fields.metadata(metadata)
-        data, found_name = self._bytes(file)
-        name = _safe_name(name or found_name)
+        data, file_name = _read(file, self._max_file_bytes)
+        name = _safe_name(name or file_name)
         digest = hashlib.sha256(data).hexdigest()
-        with self._uploads.hold((namespace, digest)):  # who brings the same at the same moment finds it `unchanged`
-            if same := self._same_bytes(namespace, digest):
+        with self._uploads.hold((namespace, digest)):  # concurrent uploads of the same bytes report `unchanged`
+            if same := self._document_of_bytes(namespace, digest):
                 if self._backend.pending(Scope(namespace, document_id=same.id)):
                     self._backend.embed_pending()
                 self._originals.restore(data)
@@ -149,17 +150,17 @@ class RAGTool:
         max_tokens: int | None = None,
         extractive: bool = False,
     ) -> Answer:
-        """An answer from the best `top_k` chunks, with citations, hits, warnings and timings.
+        """Answer from the best `top_k` chunks, with citations, hits, warnings and timings.
 
-        `filters` is equality over metadata given at upload; `max_tokens` bounds what a model writes, 1..4096. With
-        `extractive` no model is asked: the answer is quotes. Raises `InvalidInput` for an empty question.
+        `filters` is equality over metadata given at upload; `max_tokens` limits a model's answer, 1..4096. With
+        `extractive`, no model is asked and the answer is quotes. Raises `InvalidInput` for an empty question.
         """
-        limit = _tokens(max_tokens)
-        clock = _Clock()
-        hits = self._found(question, top_k, namespace, filters)
-        clock.found = time.perf_counter()
-        answer = self._answerer().answer(question, hits, max_tokens=limit, extractive=extractive)
-        return self._told(answer, hits, clock)
+        max_tokens = _checked_tokens(max_tokens)
+        stopwatch = _Stopwatch()
+        hits = self._search(question, top_k, namespace, filters)
+        stopwatch.searched = time.perf_counter()
+        answer = self._answerer().answer(question, hits, max_tokens=max_tokens, extractive=extractive)
+        return self._completed(answer, hits, stopwatch)
 
     def stream(
         self,
@@ -170,148 +171,151 @@ class RAGTool:
         filters: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> Generator[AnswerEvent, None, None]:
-        """The answer of `query` as it is spoken: pieces, and last the one `Answer`, whose timings have
-        `first_token_ms` too. A model that breaks off has an `AnswerFault` before it.
+        """Yield the answer of `query` piece by piece, and last the complete `Answer`, with `first_token_ms` in its
+        timings. If the model breaks off, an `AnswerFault` comes before the `Answer`.
 
-        What `query` raises is raised at once, not with the first event. Closing the generator stops the model.
+        The errors of `query` are raised at once, not with the first event. Closing the generator stops the model.
         """
-        limit = _tokens(max_tokens)
-        clock = _Clock()
-        hits = self._found(question, top_k, namespace, filters)
-        clock.found = time.perf_counter()
-        return self._spoken(question, hits, limit, clock)
+        max_tokens = _checked_tokens(max_tokens)
+        stopwatch = _Stopwatch()
+        hits = self._search(question, top_k, namespace, filters)
+        stopwatch.searched = time.perf_counter()
+        return self._events(question, hits, max_tokens, stopwatch)
 
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
-        """Every document of the namespace, oldest first. `pending` ones are found by words already."""
+        """Return every document of the namespace, oldest first. Words find `pending` ones already."""
         scope = Scope(fields.name("namespace", namespace), kinds=("document",))
-        return [self._with_state(document_of(entry)) for entry in self._all(scope)]
+        return [self._with_state(document_of(entry)) for entry in self._entries(scope)]
 
     def page_of_documents(
         self, *, namespace: str = DEFAULT_NAMESPACE, after: str = "", limit: int = 100
     ) -> list[Document]:
-        """At most `limit` documents of the namespace, oldest first, behind the one with the id `after`."""
+        """Return at most `limit` documents of the namespace, oldest first, after the document id `after`."""
         scope = Scope(fields.name("namespace", namespace), kinds=("document",))
-        after = fields.text("after", after, fields.MAX_NAME)
-        found = self._backend.list(scope, after=after, limit=fields.limit("limit", limit))
-        return [self._with_state(document_of(entry)) for entry in found]
+        return [self._with_state(document_of(entry)) for entry in self._page(scope, after, limit)]
 
     def document(self, document_id: str, *, namespace: str | None = None) -> Document:
-        """The document of this id. Raises `NotFound`."""
+        """Return the document of this id. Raises `NotFound`."""
         return self._with_state(document_of(self._document(document_id, namespace)))
 
     def original(self, document_id: str, *, namespace: str | None = None) -> bytes:
-        """The bytes that were uploaded. Raises `NotFound`."""
+        """Return the uploaded bytes. Raises `NotFound`."""
         return self._originals.get(self._document(document_id, namespace).metadata["sha256"])
 
     def chunks(
         self, document_id: str, *, namespace: str | None = None, after: str = "", limit: int = 100
     ) -> list[MemoryEntry]:
-        """At most `limit` chunks of a document in their order, behind the one with the id `after`. Raises
-        `NotFound`."""
+        """Return at most `limit` chunks of a document in order, after the chunk id `after`. Raises `NotFound`."""
         entry = self._document(document_id, namespace)
-        scope = Scope(entry.namespace, kinds=("chunk",), document_id=document_id)
-        after = fields.text("after", after, fields.MAX_NAME)
-        return [*self._backend.list(scope, after=after, limit=fields.limit("limit", limit))]
+        return self._page(Scope(entry.namespace, kinds=("chunk",), document_id=document_id), after, limit)
+
+    def pages(self, document_id: str, *, namespace: str | None = None) -> list[Page]:
+        """Return the stored text of each page, to which the offsets of citations refer. Raises `NotFound`."""
+        entry = self._document(document_id, namespace)
+        scope = Scope(entry.namespace, kinds=("page",), document_id=document_id)
+        return [_page_of(page) for page in self._entries(scope)]
 
     def remove(self, document_id: str, *, namespace: str | None = None) -> None:
-        """Delete a document with everything made from it, and its original. Raises `NotFound`."""
+        """Delete a document, everything made from it, and its original. Raises `NotFound`."""
         entry = self._document(document_id, namespace)
         self._backend.remove([document_id])
-        self._originals.discard(entry.metadata["sha256"], self._ingest().in_use)
+        self.discard_originals([entry.metadata["sha256"]])
 
     def discard_originals(self, digests: Iterable[str]) -> None:
-        """Delete the originals of documents that were forgotten with a whole scope, unless another has the same."""
+        """Delete the originals of removed documents, unless another document has the same bytes."""
         for digest in digests:
             self._originals.discard(digest, self._ingest().in_use)
 
-    def pages(self, document_id: str, *, namespace: str | None = None) -> list[Page]:
-        """The stored text of each page; citations' offsets refer to it. Raises `NotFound`."""
-        entry = self._document(document_id, namespace)
-        return [_page(e) for e in self._all(Scope(entry.namespace, kinds=("page",), document_id=document_id))]
-
-    def _found(self, question: str, top_k: int | None, namespace: str, filters: Mapping[str, Any] | None) -> Hits:
-        """The chunks to answer from, counted as matched."""
-        self._check_question(question)
+    def _search(self, question: str, top_k: int | None, namespace: str, filters: Mapping[str, Any] | None) -> Hits:
+        """Return the chunks to answer from, counted as matches."""
+        _check_question(question, self._max_question_chars)
         limit = fields.limit("top_k", self._top_k if top_k is None else top_k)
-        chunks = Scope(
-            fields.name("namespace", namespace), kinds=("chunk",), metadata=fields.metadata(filters, "filters")
-        )
+        metadata = fields.metadata(filters, "filters")
+        chunks = Scope(fields.name("namespace", namespace), kinds=("chunk",), metadata=metadata)
         hits = self._backend.search(Query(question, chunks, limit))
         self._usage.count_matches(hit.entry.id for hit in hits)
         return hits
 
-    def _spoken(
-        self, question: str, hits: Hits, max_tokens: int | None, clock: _Clock
+    def _events(
+        self, question: str, hits: Hits, max_tokens: int | None, stopwatch: _Stopwatch
     ) -> Generator[AnswerEvent, None, None]:
         with closing(self._answerer().stream(question, hits, max_tokens=max_tokens)) as events:
             for event in events:
-                clock.first = clock.first or time.perf_counter()
-                yield self._told(event, hits, clock) if isinstance(event, Answer) else event
+                stopwatch.first_token = stopwatch.first_token or time.perf_counter()
+                yield self._completed(event, hits, stopwatch) if isinstance(event, Answer) else event
 
-    def _told(self, answer: Answer, hits: Hits, clock: _Clock) -> Answer:
-        """The answer with all that this call knows; what a model was given counts as read."""
+    def _completed(self, answer: Answer, hits: Hits, stopwatch: _Stopwatch) -> Answer:
+        """Add hits, warnings and timings to the answer, and count the hits that a model was given as read."""
         if answer.mode == "llm":
             self._usage.count_reads(hit.entry.id for hit in hits)
         warnings = (*hits.warnings, *answer.warnings)
-        return dataclasses.replace(answer, hits=tuple(hits), warnings=warnings, timings=clock.timings())
+        return dataclasses.replace(answer, hits=tuple(hits), warnings=warnings, timings=stopwatch.timings())
 
     def _document(self, document_id: str, namespace: str | None) -> MemoryEntry:
-        found = self._backend.get([document_id])
-        if not found or found[0].kind != "document" or namespace not in (None, found[0].namespace):
-            where = f" in namespace {namespace}" if namespace else ""
-            raise NotFound(f"there is no document {document_id}{where}; `agentformer list` shows those that are there")
-        return found[0]
+        entries = self._backend.get([document_id])
+        if not entries or entries[0].kind != "document" or namespace not in (None, entries[0].namespace):
+            place = f" in namespace {namespace}" if namespace else ""
+            raise NotFound(f"there is no document {document_id}{place}; `agentformer list` shows the documents")
+        return entries[0]
 
-    def _bytes(self, file: str | os.PathLike[str] | bytes | BinaryIO) -> tuple[bytes, str]:
-        if isinstance(file, (bytes, bytearray, memoryview)):
-            return self._limited(bytes(file)), ""
-        if isinstance(file, (str, os.PathLike)):
-            return self._limited(_read_path(Path(file), self._max_file_bytes)), Path(file).name
-        try:
-            data: Any = file.read(self._max_file_bytes + 1)
-        except (AttributeError, UnicodeDecodeError):
-            data = None
-        if not isinstance(data, bytes):
-            raise InvalidInput("file", "must be a path, bytes, or a file opened in binary mode ('rb')")
-        given = getattr(file, "name", "")
-        return self._limited(data), Path(given).name if isinstance(given, str) else ""
-
-    def _limited(self, data: bytes) -> bytes:
-        _check_size(len(data), self._max_file_bytes)
-        return data
-
-    def _check_question(self, question: str) -> None:
-        if not isinstance(question, str):
-            raise InvalidInput("question", f"must be text, got {type(question).__name__}")
-        if not question.strip():
-            raise InvalidInput("question", "is empty; ask something")
-        if len(question) > self._max_question_chars:
-            raise InvalidInput("question", f"has {len(question)} characters, over {self._max_question_chars}")
-        fields.encodable("question", question)
-
-    def _same_bytes(self, namespace: str, digest: str) -> Document | None:
+    def _document_of_bytes(self, namespace: str, digest: str) -> Document | None:
+        """Return the ready document that was made from these bytes."""
         scope = Scope(namespace, kinds=("document",), metadata={"sha256": digest})
-        found = self._backend.list(scope, limit=1)
-        return document_of(found[0]) if found and found[0].metadata["status"] == "ready" else None
+        entries = self._backend.list(scope, limit=1)
+        return document_of(entries[0]) if entries and entries[0].metadata["status"] == "ready" else None
 
     def _with_state(self, document: Document) -> Document:
-        """`pending` while a part of it waits for the embedder."""
+        """Return the document as `pending` while a part of it waits for the embedder."""
         if document.status != "ready" or not self._backend.pending(Scope(document.namespace, document_id=document.id)):
             return document
-        return dataclasses.replace(document, status="pending", reason=_WAITING)
+        return dataclasses.replace(document, status="pending", reason=_PENDING)
 
-    def _all(self, scope: Scope) -> Iterator[MemoryEntry]:
+    def _page(self, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
+        after = fields.text("after", after, fields.MAX_NAME)
+        return [*self._backend.list(scope, after=after, limit=fields.limit("limit", limit))]
+
+    def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
         after = ""
-        while group := self._backend.list(scope, after=after, limit=_PAGE):
-            yield from group
-            after = group[-1].id
+        while page := self._backend.list(scope, after=after, limit=_PAGE):
+            yield from page
+            after = page[-1].id
 
 
-def _tokens(value: Any) -> int | None:
-    """A bound of tokens as a caller gives it; None where the settings decide. Raises `InvalidInput`."""
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_TOKENS):
+def _checked_tokens(value: Any) -> int | None:
+    """Return a caller's limit of tokens; None if the settings decide. Raises `InvalidInput`."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_TOKENS):
         return value
-    raise InvalidInput("max_tokens", f"must be a whole number in 1..{_MOST_TOKENS}, got {value!r:.80}")
+    raise InvalidInput("max_tokens", f"must be a whole number in 1..{_MAX_TOKENS}, got {value!r:.80}")
+
+
+def _check_question(question: Any, max_chars: int) -> None:
+    if not isinstance(question, str):
+        raise InvalidInput("question", f"must be text, got {type(question).__name__}")
+    if not question.strip():
+        raise InvalidInput("question", "is empty; enter a question")
+    if len(question) > max_chars:
+        raise InvalidInput("question", f"has {len(question)} characters, over {max_chars}")
+    fields.encodable("question", question)
+
+
+def _read(file: Any, limit: int) -> tuple[bytes, str]:
+    """Return the bytes and the name of an uploaded file. Raises `InvalidInput`, also over `limit` bytes."""
+    data: bytes | None
+    if isinstance(file, (bytes, bytearray, memoryview)):
+        data, name = bytes(file), ""
+    elif isinstance(file, (str, os.PathLike)):
+        data, name = _read_path(Path(file), limit), Path(file).name
+    else:
+        try:
+            data = file.read(limit + 1)
+        except (AttributeError, UnicodeDecodeError):
+            data = None
+        label = getattr(file, "name", "")
+        name = Path(label).name if isinstance(label, str) else ""
+    if not isinstance(data, bytes):
+        raise InvalidInput("file", "must be a path, bytes, or a file opened in binary mode ('rb')")
+    _check_size(len(data), limit)
+    return data, name
 
 
 def _check_size(size: int, limit: int) -> None:
@@ -326,20 +330,20 @@ def _read_path(path: Path, limit: int) -> bytes:
         if path.exists() and not path.is_file():
             raise InvalidInput("file", f"{path} is a device or a pipe; give a regular file")
         with path.open("rb") as file:
-            _check_size(os.fstat(file.fileno()).st_size, limit)  # before anything of it is read
+            _check_size(os.fstat(file.fileno()).st_size, limit)  # before the file is read
             return file.read(limit + 1)
     except FileNotFoundError:
         raise InvalidInput("file", f"{path} does not exist") from None
     except PermissionError:
-        raise InvalidInput("file", f"{path} may not be read; check its permissions") from None
+        raise InvalidInput("file", f"{path} cannot be read: permission denied") from None
     except InvalidInput:
         raise
     except (OSError, ValueError) as error:
         raise InvalidInput("file", f"{str(path)[:200]!r} cannot be read: {error}") from None
 
 
-def _safe_name(name: str) -> str:
-    """A name as an uploader gave it, without what could hurt a terminal. It is never a path of ours."""
+def _safe_name(name: Any) -> str:
+    """Return an uploader's name without unprintable characters. The name is never used as a path."""
     if not isinstance(name, str):
         raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
     printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable()).encode("utf-8", "ignore").decode()
@@ -349,7 +353,7 @@ def _safe_name(name: str) -> str:
     return "/".join(parts)[-_MAX_NAME:]
 
 
-def _page(entry: MemoryEntry) -> Page:
+def _page_of(entry: MemoryEntry) -> Page:
     source = entry.source
     return Page(
         number=(source.page or 0) if source else 0,

@@ -1,4 +1,4 @@
-"""The toolbox: what an agent can do with its memory, in one definition for Python, HTTP, MCP and language models."""
+"""`Toolbox`: the tools of an agent over its memory, defined once for Python, HTTP, MCP and language models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentformer.types import MemoryBackend, Tool, ToolCall
 log = logging.getLogger("agentformer")
 
 OWNER = Caller()
-# Every tool there is, in the order in which they are shown, for who has no opened memory at hand.
+# The hints of every tool, in the order in which tools are listed; available without an open memory.
 HINTS: dict[str, Hints] = {
     name: function.hints
     for tools in (MemoryTools, DocumentTools)
@@ -32,8 +32,8 @@ HINTS: dict[str, Hints] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a model is told of a call: JSON, or where it failed a correction in plain words. `value` is the same JSON
-    as an object; None where the call failed."""
+    """The result of a call as a model gets it: JSON, or a correction in plain words if the call failed. `value` is the
+    same JSON as an object; None if the call failed."""
 
     text: str
     failed: bool = False
@@ -41,7 +41,7 @@ class ToolResult:
 
 
 class Toolbox:
-    """Thread-safe as the memory is."""
+    """The tools of one memory. As thread-safe as the memory."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class Toolbox:
         self._tools = {function.__name__: ToolDefinition(function) for function in functions}
 
     def definitions(self, grant: Grant = EVERYTHING) -> list[ToolDefinition]:
-        """The tools that this grant lets somebody call, in a fixed order."""
+        """Return the tools that the grant allows, in a fixed order."""
         return [tool for tool in self._tools.values() if grant.may(tool.hints.right) and tool.name not in grant.without]
 
     def tools(self, grant: Grant = EVERYTHING) -> list[Tool]:
-        """The same, for a language model."""
+        """Return the allowed tools as a language model takes them."""
         return [tool.as_tool() for tool in self.definitions(grant)]
 
     def schemas(self, grant: Grant = EVERYTHING) -> list[dict[str, Any]]:
-        """The same in the format of OpenAI's `tools`."""
+        """Return the allowed tools in the format of OpenAI's `tools`."""
         return [
             {
                 "type": "function",
@@ -73,26 +73,29 @@ class Toolbox:
         ]
 
     def call(self, name: str, arguments: Mapping[str, Any], caller: Caller = OWNER) -> dict[str, Any]:
-        """Run a tool and return its result as JSON values. Raises `NotFound` for an unknown tool, `Forbidden` for one
-        that the caller may not call, `InvalidInput` for wrong arguments, and what the memory itself raises."""
+        """Run a tool and return its result as JSON values.
+
+        Raises `NotFound` for an unknown tool, `Forbidden` for one that the caller may not use, `InvalidInput` for wrong
+        arguments, and the errors of the memory.
+        """
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
-            there = ", ".join(tool.name for tool in self.definitions(caller.grant))
-            raise NotFound(f"there is no tool {name!r:.80}; there are: {there}")
+            names = ", ".join(tool.name for tool in self.definitions(caller.grant))
+            raise NotFound(f"there is no tool {name!r:.80}; there are: {names}")
         caller.grant.require(tool.hints.right)
         caller.grant.require_tool(name)
         return tool.run(caller, arguments)
 
     def run(self, call: ToolCall, caller: Caller = OWNER) -> ToolResult:
-        """Run what a model asked for. Never raises: whatever went wrong is told so that the model can act on it."""
+        """Run a model's call. Never raises: an error becomes a message that the model can act on."""
         try:
             value = self.call(call.name, call.arguments, caller)
             return ToolResult(json.dumps(value, ensure_ascii=False), value=value)
         except StoreError:
             log.exception("the tool %s failed", call.name)
-            return ToolResult("the memory cannot be used now; say so, and go on without it", failed=True)
+            return ToolResult("the memory is unavailable now; say so, and continue without it", failed=True)
         except AgentFormerError as error:
             return ToolResult(str(error), failed=True)
-        except Exception:  # a fault of ours must not end somebody's conversation
+        except Exception:  # an internal error must not end a conversation
             log.exception("the tool %s failed", call.name)
-            return ToolResult("the tool failed by an error of its own; do not call it again with this", failed=True)
+            return ToolResult("the tool failed with an internal error; do not repeat this call", failed=True)

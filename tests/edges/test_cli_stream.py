@@ -132,4 +132,4 @@ def test_an_answer_that_the_model_had_no_room_for_is_done_in_part(
 def test_an_empty_question_is_told_as_without_stream(start: Start, talker: Talker) -> None:
     code, output, errors = finished(start("ask", " ", "--stream"))
     assert (code, output) == (2, "")
-    assert errors == "error: question: is empty; ask something\n"
+    assert errors == "error: question: is empty; enter a question\n"
