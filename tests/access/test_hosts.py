@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentformer.access.hosts import host_of, is_local, origin_host
 
 
-def test_hosts_and_origins_are_read_as_browsers_write_them() -> None:
+def test_hosts_and_origins_are_parsed_as_browsers_write_them() -> None:
     assert (host_of("[2001:DB8::1]:80").name, host_of("[2001:DB8::1]:80").literal) == ("2001:db8::1", True)
     assert (host_of("Example.ORG.").name, host_of("example.org").literal) == ("example.org", False)
     assert [is_local(name) for name in ("127.0.0.1", "::1", "localhost", "10.0.0.1", "0.0.0.0", None, "")] == [

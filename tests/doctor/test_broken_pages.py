@@ -1,5 +1,5 @@
-"""Whatever is done to pages of the database file, a repair leaves a sound store: every entry in it is as it was
-stored, and whatever is missing was told."""
+"""After any damage of pages of the database file, a repair leaves a sound store: each entry in it is as it was stored,
+and missing entries are reported."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.integrity.recover import LOST
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Query, Scope
+
+pytestmark = pytest.mark.fault
 
 DAMAGES = int(os.environ.get("AGENTFORMER_DAMAGES", "12"))
 PAGE = 4096
@@ -58,7 +60,7 @@ KINDS: tuple[Callable[[bytearray, random.Random], None], ...] = (zeroed, torn, f
 
 
 @pytest.mark.parametrize("seed", range(DAMAGES))
-def test_a_repair_leaves_what_was_stored_and_tells_what_is_missing(
+def test_a_repair_keeps_what_can_be_read_and_reports_what_is_missing(
     model: tuple[Path, dict[str, MemoryEntry]], tmp_path: Path, seed: int
 ) -> None:
     folder, stored = tmp_path / "store", model[1]

@@ -1,5 +1,5 @@
-"""Each damage of an embedded store is found by the check of just that, told in words, and mended by a repair: then a
-second look finds nothing, and every entry is found by words and by vectors."""
+"""Each damage of an embedded store is found by its own check and repaired: then a second check finds nothing, and every
+entry is found by words and by vectors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.records import meta as erasure
+from agentformer.records import meta
 from agentformer.records.database import Database
-from agentformer.records.integrity import repair as repairing
-from agentformer.records.integrity import verify as verifying
+from agentformer.records.integrity import repair, verify
 from agentformer.records.integrity.quarantine import Quarantine
 from agentformer.testing import make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope, Source
+
+pytestmark = pytest.mark.fault
 
 ENTRIES = 60
 FACT = "(SELECT num FROM entries WHERE content LIKE '%number n7 %')"
@@ -81,7 +82,7 @@ def sql(*statements: str) -> Callable[[Path], None]:
 
 
 def swapped(text: bytes, other: bytes) -> Callable[[Path], None]:
-    """Bytes of the database file, wherever they stand: in the table and in an index of it."""
+    """Replace bytes of the database file everywhere, in the table and in its indexes."""
 
     def damage(folder: Path) -> None:
         path = folder / "memory.sqlite3"
@@ -93,7 +94,7 @@ def swapped(text: bytes, other: bytes) -> Callable[[Path], None]:
 
 
 def flipped(name: str, at: float = 0.5) -> Callable[[Path], None]:
-    """One bit of a file."""
+    """Flip one bit of a file."""
 
     def damage(folder: Path) -> None:
         path = max(folder.glob(name), key=lambda each: each.stat().st_size)
@@ -105,7 +106,7 @@ def flipped(name: str, at: float = 0.5) -> Callable[[Path], None]:
 
 
 def unindexed(folder: Path) -> None:
-    """A row comes back while SQLite does not know of an index of it."""
+    """Change a row while SQLite does not know one of its indexes."""
     sql(f"UPDATE entries SET archived_at = 1 WHERE num = {FACT}")(folder)
     with closing(sqlite3.connect(folder / "memory.sqlite3", isolation_level=None)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
@@ -119,8 +120,8 @@ def unindexed(folder: Path) -> None:
 
 class Damage(NamedTuple):
     make: Callable[[Path], None]
-    check: str  # that finds it
-    says: str
+    check: str  # the name of the check that finds it
+    message: str  # in the finding
 
 
 DAMAGES = {
@@ -211,8 +212,8 @@ def found(checks: Sequence[Check]) -> dict[str, Check]:
     return {check.name: check for check in checks if check.found}
 
 
-def findable(backend: FaissMemoryBackend) -> Iterator[str]:
-    """Live facts that words or vectors do not find by their own text."""
+def not_findable(backend: FaissMemoryBackend) -> Iterator[str]:
+    """Yield live entries that words or vectors do not find by their own text."""
     for entry in backend.list(Scope(kinds=("fact", "chunk")), limit=1000):
         for mode in ("lexical", "dense"):
             hits = backend.search(Query(entry.content[:300], limit=10, mode=mode))  # type: ignore[arg-type]
@@ -232,42 +233,42 @@ def test_a_store_that_was_used_is_sound(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_a_damage_is_found_where_it_is_and_mended(folder: Path, what: str) -> None:
-    make, check, says = DAMAGES[what]
-    make(folder)
+def test_each_damage_is_found_by_its_check_and_repaired(folder: Path, what: str) -> None:
+    damage, check, message = DAMAGES[what]
+    damage(folder)
     with closing(opened(folder)) as backend:
         first = found(backend.verify())
         assert list(first) == [check], first
-        assert any(says in text for text in first[check].findings), first[check].findings
+        assert any(message in text for text in first[check].findings), first[check].findings
         assert first[check].mended == 0
         again = found(backend.verify())
-        assert again == first  # nothing was changed by looking
+        assert again == first  # a check changes nothing
         repaired = found(backend.verify(repair=True))
         assert check in repaired and all(each.mended == each.found for each in repaired.values()), repaired
         assert found(backend.verify()) == {}
-        assert list(findable(backend)) == []
+        assert list(not_findable(backend)) == []
     with closing(opened(folder)) as backend:
         assert found(backend.verify()) == {}
 
 
-def test_what_was_to_be_erased_still_is_when_the_note_of_it_is_damaged(folder: Path) -> None:
-    """A removal was killed before the files were cleared, and then its note was damaged."""
+def test_a_damaged_secure_delete_request_is_recorded_again(folder: Path) -> None:
+    """A removal was killed before the files were cleared, and then its request was damaged."""
     database = Database(folder / "memory.sqlite3")
     with database.writing() as connection:
-        erasure.request_secure_delete(connection)
+        meta.request_secure_delete(connection)
     database.close()
     sql("UPDATE meta SET value = 'x' WHERE key = 'erasure_due'")(folder)
     database = Database(folder / "memory.sqlite3")
     with closing(database):
         with database.reading() as connection:
-            facts = verifying.metadata(connection)
-        assert facts.found == 1
-        repairing.metadata(database, facts, Quarantine(folder))
+            findings = verify.metadata(connection)
+        assert findings.found == 1
+        repair.metadata(database, findings, Quarantine(folder))
         with database.reading() as connection:
-            assert erasure.secure_delete_request(connection)
-            assert verifying.metadata(connection).found == 0
+            assert meta.secure_delete_request(connection)
+            assert verify.metadata(connection).found == 0
     with closing(opened(folder)) as backend:
         assert found(backend.verify()) == {}
     database = Database(folder / "memory.sqlite3")
     with closing(database), database.reading() as connection:
-        assert not erasure.secure_delete_request(connection)  # the next opening has done it
+        assert not meta.secure_delete_request(connection)  # the next opening has done it

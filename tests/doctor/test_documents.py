@@ -1,4 +1,4 @@
-"""Documents whose parts are in another backend: what is changed in one and not yet in the other is no damage."""
+"""Documents with parts in another backend: a change that is in one of the two only is no damage."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def opened(folder: Path) -> AgentFormer:
 
 
 class Busy(LocalJsonMemoryBackend):
-    """The second of two backends; `meanwhile` is done by another thread, through other connections, when the first has
-    given its snapshot and this one not yet."""
+    """The second of two backends. `meanwhile` runs in another thread after the first backend has taken its snapshot and
+    before this one does."""
 
     meanwhile: Callable[[], object]
 
@@ -43,7 +43,7 @@ class Busy(LocalJsonMemoryBackend):
 
 
 def repaired(folder: Path, meanwhile: Callable[[], object]) -> list[Check]:
-    """What a repair finds while something else is done."""
+    """Return the findings of a repair during another change."""
 
     def no_reading(document: MemoryEntry) -> None:
         raise AssertionError(f"{document.content} is sound")
@@ -75,7 +75,7 @@ def test_a_removal_between_two_snapshots_is_no_damage(tmp_path: Path) -> None:
         assert af.rag.documents() == [] and af.backend.count(PARTS) == 0
 
 
-def test_parts_of_a_document_that_is_gone_are_set_aside(tmp_path: Path) -> None:
+def test_parts_of_a_missing_document_are_moved_to_quarantine(tmp_path: Path) -> None:
     with opened(tmp_path) as af:
         document = af.rag.upload(TEXT, name="rules.txt")
         first: AbstractContextManager[FaissMemoryBackend] = closing(

@@ -1,4 +1,4 @@
-"""A memory's jobs and what is done with their files, for each test."""
+"""A job queue and its ingestor for each test."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from agentformer.jobs.queue import Jobs
-from tests.jobs.bringing import Bring, made
+from tests.jobs.helpers import RecordingIngestor, open_jobs
 
 
 @pytest.fixture
-def bring() -> Bring:
-    return Bring()
+def ingestor() -> RecordingIngestor:
+    return RecordingIngestor()
 
 
 @pytest.fixture
-def jobs(tmp_path: Path, bring: Bring) -> Iterator[Jobs]:
-    jobs = made(tmp_path, bring)
+def jobs(tmp_path: Path, ingestor: RecordingIngestor) -> Iterator[Jobs]:
+    jobs = open_jobs(tmp_path, ingestor)
     yield jobs
     jobs.close()

@@ -1,4 +1,4 @@
-"""Jobs of several processes: each is done by one, and taken over from who stops or dies."""
+"""Jobs of several processes: one works on each, and another takes over if it stops or dies."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.bringing import BOUND, Bring, files, made, on_disk, task, until
+from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, remaining_folders, task, until
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.jobs.bringing import Bring, made
-bring = Bring()
-bring.does = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == "b.txt" else None
-jobs = made(Path(sys.argv[1]), bring)
+from tests.jobs.helpers import RecordingIngestor, open_jobs
+ingestor = RecordingIngestor()
+ingestor.action = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == "b.txt" else None
+jobs = open_jobs(Path(sys.argv[1]), ingestor)
 jobs.start()
 jobs.stopped(30)
 """
 
 
-def test_a_process_that_stops_hands_its_job_over_in_the_middle(tmp_path: Path, bring: Bring) -> None:
-    first = made(tmp_path, bring)
+def test_a_stopped_process_leaves_its_job_to_the_next(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    first = open_jobs(tmp_path, ingestor)
     began = threading.Event()
 
     def waits(name: str) -> None:
@@ -33,69 +33,71 @@ def test_a_process_that_stops_hands_its_job_over_in_the_middle(tmp_path: Path, b
             began.set()
             first.stopped(BOUND)
 
-    bring.does = waits
+    ingestor.action = waits
     job = first.submit(task("a", "b", "c"), files(b"1", b"2", b"3"), "secret")
     assert began.wait(BOUND)
     first.close()
     left = first.get(job.id)
     assert (left.state, [d["name"] for d in left.documents]) == ("queued", ["a"])
 
-    other = Bring()
-    second = made(tmp_path, other)
+    other = RecordingIngestor()
+    second = open_jobs(tmp_path, other)
     second.start()
     try:
         done = until(second, job.id)
         assert (done.state, [d["name"] for d in done.documents]) == ("done", ["a", "b", "c"])
-        assert other.brought == [("b", b"2", "secret"), ("c", b"3", "secret")]
+        assert other.ingested == [("b", b"2", "secret"), ("c", b"3", "secret")]
     finally:
         second.close()
 
 
-def test_of_two_that_serve_the_same_folders_one_works_on_a_job(tmp_path: Path) -> None:
-    brings = [Bring(), Bring()]
-    both = [made(tmp_path, bring) for bring in brings]
+def test_one_of_two_processes_works_on_a_job(tmp_path: Path) -> None:
+    ingestors = [RecordingIngestor(), RecordingIngestor()]
+    both = [open_jobs(tmp_path, ingestor) for ingestor in ingestors]
     try:
         ids = [both[n % 2].submit(task(f"{n}"), files(b"1")).id for n in range(20)]
         assert {until(both[0], job_id).state for job_id in ids} == {"done"}
     finally:
         for jobs in both:
             jobs.close()
-    brought = sorted(int(name) for bring in brings for name, _, _ in bring.brought)
-    assert brought == list(range(20))
+    ingested = sorted(int(name) for ingestor in ingestors for name, _, _ in ingestor.ingested)
+    assert ingested == list(range(20))
 
 
-def killed(folder: Path) -> None:
-    """A process that takes the job over, and dies in the middle of the file b.txt."""
+def run_killed_process(folder: Path) -> None:
+    """Run a process that takes the job over and dies in the middle of the file b.txt."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], timeout=BOUND, env=environment)
     assert done.returncode == -9
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-def test_a_job_of_a_killed_process_is_taken_over(tmp_path: Path, bring: Bring) -> None:
-    asleep = made(tmp_path, bring)
-    asleep.stop()  # acknowledges, and does nothing
-    job = asleep.submit(task("a.txt", "b.txt"), files(b"1", b"2"), "secret")
-    killed(tmp_path)
-    left = asleep.get(job.id)
+def test_another_process_takes_over_the_job_of_a_killed_one(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    stopped = open_jobs(tmp_path, ingestor)
+    stopped.stop()  # accepts jobs and works on none
+    job = stopped.submit(task("a.txt", "b.txt"), files(b"1", b"2"), "secret")
+    run_killed_process(tmp_path)
+    left = stopped.get(job.id)
     assert (left.state, len(left.documents)) == ("running", 1)
-    jobs = made(tmp_path, bring)
+    jobs = open_jobs(tmp_path, ingestor)
     jobs.start()
     try:
         assert until(jobs, job.id).state == "done"
-        assert bring.brought == [("b.txt", b"2", "secret")]
+        assert ingestor.ingested == [("b.txt", b"2", "secret")]
     finally:
         jobs.close()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-def test_a_file_that_kills_each_process_is_left_out_in_the_end(tmp_path: Path, bring: Bring) -> None:
-    asleep = made(tmp_path, bring)
-    asleep.stop()
-    job = asleep.submit(task("b.txt", "c.txt"), files(b"1", b"2"))
+def test_a_file_that_kills_every_process_fails_after_five_attempts(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    stopped = open_jobs(tmp_path, ingestor)
+    stopped.stop()
+    job = stopped.submit(task("b.txt", "c.txt"), files(b"1", b"2"))
     for _ in range(5):
-        killed(tmp_path)
-    jobs = made(tmp_path, bring)
+        run_killed_process(tmp_path)
+    jobs = open_jobs(tmp_path, ingestor)
     jobs.start()
     try:
         done = until(jobs, job.id)
@@ -105,41 +107,42 @@ def test_a_file_that_kills_each_process_is_left_out_in_the_end(tmp_path: Path, b
         jobs.close()
 
 
-def test_a_running_job_whose_process_died_can_be_cancelled(tmp_path: Path, bring: Bring) -> None:
-    asleep = made(tmp_path, bring)
-    asleep.stop()
-    job = asleep.submit(task("b.txt"), files(b"1"))
+@pytest.mark.process
+def test_a_running_job_whose_process_died_can_be_cancelled(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    stopped = open_jobs(tmp_path, ingestor)
+    stopped.stop()
+    job = stopped.submit(task("b.txt"), files(b"1"))
     if sys.platform != "win32":
-        killed(tmp_path)
-        assert asleep.get(job.id).state == "running"
-    assert asleep.cancel(job.id).state == "cancelled"
-    assert on_disk(tmp_path) == []
+        run_killed_process(tmp_path)
+        assert stopped.get(job.id).state == "running"
+    assert stopped.cancel(job.id).state == "cancelled"
+    assert remaining_folders(tmp_path) == []
 
 
-def test_what_a_death_left_between_two_steps_is_swept_away(tmp_path: Path, bring: Bring) -> None:
-    asleep = made(tmp_path, bring)
-    asleep.stop()
-    kept = asleep.submit(task("a"), files(b"1"))
+def test_files_of_unfinished_submissions_are_deleted_at_start(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    stopped = open_jobs(tmp_path, ingestor)
+    stopped.stop()
+    kept = stopped.submit(task("a"), files(b"1"))
     (tmp_path / "u/.jobs/never-noted").mkdir()
     (tmp_path / "u/.jobs/never-noted/0").write_bytes(b"x")
-    other = made(tmp_path, bring)
+    other = open_jobs(tmp_path, ingestor)
     other.stop()
     other.start()
     assert [path.name for path in (tmp_path / "u/.jobs").iterdir() if path.is_dir()] == [kept.id]
 
 
-def test_a_job_whose_files_somebody_deleted_fails_and_holds_nobody_up(tmp_path: Path, bring: Bring) -> None:
-    asleep = made(tmp_path, bring)
-    asleep.stop()
-    gone, other = (asleep.submit(task("a"), files(b"1")).id for _ in range(2))
-    for path in (tmp_path / "u/.jobs" / gone).iterdir():
+def test_a_job_with_deleted_files_fails_and_others_go_on(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    stopped = open_jobs(tmp_path, ingestor)
+    stopped.stop()
+    missing, other = (stopped.submit(task("a"), files(b"1")).id for _ in range(2))
+    for path in (tmp_path / "u/.jobs" / missing).iterdir():
         path.unlink()
-    (tmp_path / "u/.jobs" / gone).rmdir()
-    jobs = made(tmp_path, bring)
+    (tmp_path / "u/.jobs" / missing).rmdir()
+    jobs = open_jobs(tmp_path, ingestor)
     jobs.start()
     try:
-        assert until(jobs, gone).state == "failed"
-        assert "send them again" in jobs.get(gone).reason
+        assert until(jobs, missing).state == "failed"
+        assert "send them again" in jobs.get(missing).reason
         assert until(jobs, other).state == "done"
     finally:
         jobs.close()

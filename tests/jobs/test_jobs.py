@@ -1,4 +1,4 @@
-"""Jobs without HTTP, in one process: what is acknowledged is done, told, cancelled and forgotten."""
+"""Jobs in one process, without HTTP: they are worked on, reported, cancelled and deleted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pytest
 from agentformer.errors import Busy, Conflict, NotFound, StoreError, StoreFull
 from agentformer.jobs.queue import Jobs, Progress
 from agentformer.jobs.store import Job
-from tests.jobs.bringing import BOUND, Bring, files, made, on_disk, task, until
+from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, remaining_folders, task, until
 
 
-def test_a_job_brings_each_file_in_and_tells_what_became_of_it(jobs: Jobs, bring: Bring, tmp_path: Path) -> None:
+def test_a_job_ingests_each_file_and_reports_its_outcome(
+    jobs: Jobs, ingestor: RecordingIngestor, tmp_path: Path
+) -> None:
     job = jobs.submit(task("a.txt", "a.txt", "empty.txt"), files(b"one", b"two", b""), "secret")
     assert (job.state, job.progress()["files"], job.documents) == ("queued", 3, ())
     done = until(jobs, job.id)
@@ -28,19 +30,19 @@ def test_a_job_brings_each_file_in_and_tells_what_became_of_it(jobs: Jobs, bring
         ("empty.txt", "failed"),
     ]
     assert done.progress() == {"files_done": 3, "files": 3, "windows_done": 6, "windows": 6}
-    assert bring.brought == [("a.txt", b"one", "secret"), ("a.txt", b"two", "secret"), ("empty.txt", b"", "secret")]
-    assert on_disk(tmp_path) == []
+    assert ingestor.ingested == [("a.txt", b"one", "secret"), ("a.txt", b"two", "secret"), ("empty.txt", b"", "secret")]
+    assert remaining_folders(tmp_path) == []
 
 
-def test_a_password_is_nowhere_on_the_disk_once_the_job_has_ended(jobs: Jobs, bring: Bring, tmp_path: Path) -> None:
+def test_a_password_is_deleted_when_the_job_ends(jobs: Jobs, ingestor: RecordingIngestor, tmp_path: Path) -> None:
     go = threading.Event()
-    bring.does = lambda name: go.wait(BOUND)
+    ingestor.action = lambda name: go.wait(BOUND)
     job = jobs.submit(task("a.txt"), files(b"one"), "canary-5309")
     until(jobs, job.id, lambda job: job.state == "running")
     assert any(b"canary-5309" in data for data in contents(tmp_path))
     go.set()
     until(jobs, job.id)
-    assert on_disk(tmp_path) == []
+    assert remaining_folders(tmp_path) == []
     assert not any(b"canary-5309" in data for data in contents(tmp_path))
 
 
@@ -50,27 +52,27 @@ def contents(folder: Path) -> Iterator[bytes]:
             yield path.read_bytes()
 
 
-def test_a_job_of_which_no_file_is_usable_has_failed(jobs: Jobs) -> None:
+def test_a_job_without_a_usable_file_fails(jobs: Jobs) -> None:
     failed = until(jobs, jobs.submit(task("a", "b"), files(b"", b"")).id)
     assert (failed.state, len(failed.documents)) == ("failed", 2)
     assert "documents" in failed.reason
 
 
-def test_an_error_that_nobody_foresaw_is_the_outcome_of_its_file_alone(jobs: Jobs, bring: Bring) -> None:
+def test_an_unexpected_error_fails_its_file_only(jobs: Jobs, ingestor: RecordingIngestor) -> None:
     def breaks(name: str) -> None:
         if name == "bad":
             raise RuntimeError("/home/someone/secret")
 
-    bring.does = breaks
+    ingestor.action = breaks
     done = until(jobs, jobs.submit(task("bad", "good"), files(b"1", b"2")).id)
     assert [d["status"] for d in done.documents] == ["failed", "ready"]
     assert "secret" not in str(done.as_json())
 
 
-def test_over_the_most_jobs_a_further_one_is_refused_and_leaves_nothing(tmp_path: Path, bring: Bring) -> None:
+def test_a_job_over_the_limit_is_refused_and_stores_nothing(tmp_path: Path, ingestor: RecordingIngestor) -> None:
     go = threading.Event()
-    bring.does = lambda name: go.wait(BOUND)
-    jobs = made(tmp_path, bring, most=2)
+    ingestor.action = lambda name: go.wait(BOUND)
+    jobs = open_jobs(tmp_path, ingestor, most=2)
     try:
         kept = [jobs.submit(task("a"), files(b"1")).id for _ in range(2)]
         with pytest.raises(Busy) as refused:
@@ -92,7 +94,7 @@ def test_jobs_are_listed_newest_first_by_namespace_and_page(jobs: Jobs) -> None:
     assert jobs.page(("nowhere",)) == []
 
 
-def test_where_no_job_ever_was_there_is_none_and_no_file_either(jobs: Jobs, tmp_path: Path) -> None:
+def test_reading_jobs_creates_no_file(jobs: Jobs, tmp_path: Path) -> None:
     jobs.start()
     assert jobs.page(()) == []
     with pytest.raises(NotFound):
@@ -102,9 +104,9 @@ def test_where_no_job_ever_was_there_is_none_and_no_file_either(jobs: Jobs, tmp_
     assert [*tmp_path.rglob("*")] == [tmp_path / "i"]
 
 
-def test_a_job_that_waits_is_cancelled_at_once(jobs: Jobs, bring: Bring, tmp_path: Path) -> None:
+def test_a_queued_job_is_cancelled_at_once(jobs: Jobs, ingestor: RecordingIngestor, tmp_path: Path) -> None:
     go = threading.Event()
-    bring.does = lambda name: go.wait(BOUND)
+    ingestor.action = lambda name: go.wait(BOUND)
     first = jobs.submit(task("a"), files(b"1"))
     until(jobs, first.id, lambda job: job.state == "running")
     second = jobs.submit(task("b"), files(b"2"))
@@ -114,12 +116,14 @@ def test_a_job_that_waits_is_cancelled_at_once(jobs: Jobs, bring: Bring, tmp_pat
         jobs.cancel(second.id)
     go.set()
     assert until(jobs, first.id).state == "done"
-    assert [name for name, _, _ in bring.brought] == ["a"]
+    assert [name for name, _, _ in ingestor.ingested] == ["a"]
 
 
-def test_a_job_that_runs_is_cancelled_with_its_next_file(jobs: Jobs, bring: Bring, tmp_path: Path) -> None:
+def test_a_running_job_is_cancelled_before_the_next_file(
+    jobs: Jobs, ingestor: RecordingIngestor, tmp_path: Path
+) -> None:
     go = threading.Event()
-    bring.does = lambda name: go.wait(BOUND)
+    ingestor.action = lambda name: go.wait(BOUND)
     job = jobs.submit(task("a", "b"), files(b"1", b"2"))
     until(jobs, job.id, lambda job: job.state == "running")
     asked = jobs.cancel(job.id)
@@ -127,18 +131,18 @@ def test_a_job_that_runs_is_cancelled_with_its_next_file(jobs: Jobs, bring: Brin
     go.set()
     ended = until(jobs, job.id)
     assert (ended.state, [d["name"] for d in ended.documents]) == ("cancelled", ["a"])
-    assert on_disk(tmp_path) == []
+    assert remaining_folders(tmp_path) == []
 
 
-def test_a_job_that_runs_is_cancelled_with_its_next_batch(jobs: Jobs, tmp_path: Path) -> None:
-    class Batches(Bring):
+def test_a_running_job_is_cancelled_before_the_next_batch(jobs: Jobs, tmp_path: Path) -> None:
+    class Batches(RecordingIngestor):
         def ingest(self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress) -> Any:
             for done in range(100_000):
                 progress(done, 100_000)
                 time.sleep(0.01)
             raise AssertionError("it was never broken off")
 
-    jobs = made(tmp_path, Batches())
+    jobs = open_jobs(tmp_path, Batches())
     try:
         job = jobs.submit(task("a"), files(b"1"))
         seen = until(jobs, job.id, lambda job: job.windows_done > 0)
@@ -150,14 +154,14 @@ def test_a_job_that_runs_is_cancelled_with_its_next_batch(jobs: Jobs, tmp_path: 
         jobs.close()
 
 
-def test_a_store_that_takes_nothing_now_is_tried_again(jobs: Jobs, bring: Bring) -> None:
+def test_a_store_error_puts_the_job_back_into_the_queue(jobs: Jobs, ingestor: RecordingIngestor) -> None:
     faults = [StoreFull("/somewhere is full"), StoreError("locked")]
 
     def full(name: str) -> None:
         if faults:
             raise faults.pop()
 
-    bring.does = full
+    ingestor.action = full
     job = jobs.submit(task("a"), files(b"1"))
     waiting = until(jobs, job.id, lambda job: bool(job.reason))
     assert (waiting.state, "/somewhere" in waiting.reason) == ("queued", False)
@@ -165,26 +169,26 @@ def test_a_store_that_takes_nothing_now_is_tried_again(jobs: Jobs, bring: Bring)
     assert (done.state, done.reason, len(done.documents)) == ("done", "", 1)
 
 
-def test_files_that_cannot_be_kept_are_not_acknowledged(tmp_path: Path, bring: Bring) -> None:
+def test_files_that_cannot_be_written_raise_store_full(tmp_path: Path, ingestor: RecordingIngestor) -> None:
     (tmp_path / "u").write_text("a file, where the folder should be")
-    jobs = made(tmp_path, bring)
+    jobs = open_jobs(tmp_path, ingestor)
     with pytest.raises(StoreFull):
         jobs.submit(task("a"), files(b"1"))
     assert jobs.page(()) == []
     jobs.close()
 
 
-def test_a_record_that_cannot_be_written_leaves_no_files(tmp_path: Path, bring: Bring) -> None:
+def test_a_job_that_cannot_be_queued_leaves_no_files(tmp_path: Path, ingestor: RecordingIngestor) -> None:
     (tmp_path / "i" / "jobs.sqlite").mkdir(parents=True)
-    jobs = made(tmp_path, bring)
+    jobs = open_jobs(tmp_path, ingestor)
     with pytest.raises(StoreError):
         jobs.submit(task("a"), files(b"1"))
     assert not [path for path in tmp_path.rglob("*") if path.name == "0"]
     jobs.close()
 
 
-def test_ended_jobs_are_forgotten_after_their_time(tmp_path: Path, bring: Bring) -> None:
-    jobs = made(tmp_path, bring, days=0)
+def test_ended_jobs_are_deleted_after_their_retention(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    jobs = open_jobs(tmp_path, ingestor, days=0)
     try:
         old = until(jobs, jobs.submit(task("a"), files(b"1")).id)
         new = jobs.submit(task("a"), files(b"1"))
@@ -195,10 +199,10 @@ def test_ended_jobs_are_forgotten_after_their_time(tmp_path: Path, bring: Bring)
         jobs.close()
 
 
-def test_a_damaged_file_of_jobs_is_told_and_the_start_goes_on(tmp_path: Path, bring: Bring) -> None:
+def test_a_damaged_job_database_is_logged_at_start(tmp_path: Path, ingestor: RecordingIngestor) -> None:
     (tmp_path / "i").mkdir()
     (tmp_path / "i" / "jobs.sqlite").write_bytes(b"not a database, " * 100)
-    jobs = made(tmp_path, bring)
+    jobs = open_jobs(tmp_path, ingestor)
     jobs.start()
     with pytest.raises(StoreError, match="damaged"):
         jobs.get("x")

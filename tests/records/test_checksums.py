@@ -1,4 +1,4 @@
-"""What is stored is held against its checksum whenever it is read."""
+"""Stored rows are compared with their checksums whenever they are read."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def store(database: Database, *entries: MemoryEntry) -> list[int]:
 
 
 def change(database: Database, statement: str, *values: Any) -> None:
-    """As damage on the disk does, past all of our code."""
+    """Change the file as damage on the disk would, without the code under test."""
     raw = sqlite3.connect(database.path, isolation_level=None)
     raw.execute(statement, values)
     raw.close()
 
 
-def test_every_column_is_checked_or_known_to_change_in_place(database: Database) -> None:
+def test_every_column_is_in_the_checksum_or_changed_in_place(database: Database) -> None:
     with database.reading() as connection:
         columns = [row["name"] for row in connection.execute("PRAGMA table_info (entries)")]
     assert sorted([*CHECKED, *COUNTED, "checksum", "num"]) == sorted(columns)
     assert sorted([*CHECKED, *COUNTED, "checksum"]) == sorted(COLUMNS)
 
 
-def test_checksums_never_change() -> None:
-    """Those of these rows were written by the first version that had any."""
+def test_checksums_equal_those_of_the_first_version() -> None:
+    """Stored checksums of older versions must stay valid."""
     full = MemoryEntry(
         **{"id": "01", "content": "näin", "title": "t", "metadata": {"a": [1, None]}, "salience": 0.5, "version": 3},
         source=Source("d", "n", 4, "iv", 5, 9),
@@ -78,7 +78,7 @@ def test_checksums_never_change() -> None:
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 7, 384])
-def test_every_bit_of_a_vector_counts_and_its_place(dimension: int) -> None:
+def test_every_flipped_bit_and_swap_changes_the_checksum_of_a_vector(dimension: int) -> None:
     chance = np.random.default_rng(dimension)
     rows = chance.standard_normal((3, dimension)).astype("<f4")
     sums = crc.of_vectors(rows.tobytes(), 3)
@@ -95,30 +95,35 @@ def test_every_bit_of_a_vector_counts_and_its_place(dimension: int) -> None:
         assert crc.of_vectors(np.roll(rows[1], 1).tobytes(), 1) != [sums[1]]
 
 
-def test_a_column_that_is_added_behind_leaves_the_checksums_of_former_rows() -> None:
+def test_an_appended_null_column_does_not_change_a_checksum() -> None:
     assert crc.of_values(["a", None, 1]) == crc.of_values(["a", None, 1, None, None])
     assert crc.of_values(["a", None, 1]) != crc.of_values(["a", None, 1, "b"])
 
 
-@pytest.mark.parametrize("column", CHECKED)
-def test_a_changed_value_is_never_answered_from(database: Database, column: str) -> None:
+def test_a_changed_value_raises_store_damaged(database: Database) -> None:
     (num,) = store(database, entry(source=Source("d", "n", 1, "i", 0, 8), occurred_at=AT))
-    kept = "id" if column != "id" else "title"
     with database.reading() as connection:
         row = connection.execute("SELECT * FROM entries").fetchone()
-    other = row[column] + 1 if isinstance(row[column], (int, float)) else f"{row[column] or ''}x"
-    other = '{"x": 1}' if column == "metadata" else other  # the index of its keys takes JSON alone
-    change(database, f"UPDATE entries SET {column} = ?", other)
-    with pytest.raises(StoreDamaged, match="agentformer doctor --repair"), database.reading() as connection:
-        records.by_num(connection, [num])
+    for column in CHECKED:
+        other = row[column] + 1 if isinstance(row[column], (int, float)) else f"{row[column] or ''}x"
+        other = '{"x": 1}' if column == "metadata" else other  # the index of its keys requires JSON
+        change(database, f"UPDATE entries SET {column} = ?", other)
+        with pytest.raises(StoreDamaged, match="agentformer doctor --repair"), database.reading() as connection:
+            records.by_num(connection, [num])
+        with database.reading() as connection:
+            (damaged,) = damaged_rows.damaged_entries(connection)
+        name = f"{row['id']}x" if column == "id" else row["id"]
+        assert (damaged.num, damaged.last, damaged.name) == (num, num, name), column
+        change(database, f"UPDATE entries SET {column} = ?", row[column])
     with database.reading() as connection:
-        (found,) = damaged_rows.damaged_entries(connection)
-    assert (found.num, found.last, found.name) == (num, num, row["id"] if kept == "id" else f"{row['id']}x")
+        assert [*damaged_rows.damaged_entries(connection)] == []
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
+def test_an_undecodable_row_without_a_checksum_raises_store_damaged(database: Database) -> None:
+    (num,) = store(database, entry())
+    with database.reading() as connection:
+        row = connection.execute("SELECT * FROM entries").fetchone()
+    damages: list[tuple[str, object]] = [
         ("metadata", "[1]"),
         ("derived_from", "["),
         ("derived_from", b"\xff"),
@@ -127,31 +132,28 @@ def test_a_changed_value_is_never_answered_from(database: Database, column: str)
         ("derived_from", '[["a", "b", "c"]]'),
         ("created_at", 2**62),
         ("created_at", "yesterday"),
-    ],
-)
-def test_what_cannot_be_decoded_is_damage_also_without_a_checksum(
-    database: Database, column: str, value: object
-) -> None:
-    (num,) = store(database, entry())
-    change(database, f"UPDATE entries SET checksum = NULL, {column} = ?", value)
-    with pytest.raises(StoreDamaged, match="cannot be decoded"), database.reading() as connection:
-        records.by_num(connection, [num])
-    with database.reading() as connection:
-        assert [found.num for found in damaged_rows.damaged_entries(connection)] == [num]
+    ]
+    for column, value in damages:
+        change(database, f"UPDATE entries SET checksum = NULL, {column} = ?", value)
+        with pytest.raises(StoreDamaged, match="cannot be decoded"), database.reading() as connection:
+            records.by_num(connection, [num])
+        with database.reading() as connection:
+            assert [damaged.num for damaged in damaged_rows.damaged_entries(connection)] == [num], column
+        change(database, f"UPDATE entries SET {column} = ?", row[column])
 
 
 @pytest.mark.parametrize("checksum", ["checksum", "NULL"])
-def test_a_text_that_is_not_utf_8_is_damage_and_not_told(database: Database, checksum: str) -> None:
+def test_text_that_is_not_utf8_raises_store_damaged_without_quoting_it(database: Database, checksum: str) -> None:
     (num,) = store(database, entry("a secret"))
     change(database, f"UPDATE entries SET checksum = {checksum}, content = CAST(x'736563726574ff' AS TEXT)")
     with pytest.raises(StoreDamaged, match="UTF-8") as told, database.reading() as connection:
         records.by_num(connection, [num])
     assert "secret" not in str(told.value)
     with database.reading() as connection:
-        assert [found.num for found in damaged_rows.damaged_entries(connection)] == [num]
+        assert [row.num for row in damaged_rows.damaged_entries(connection)] == [num]
 
 
-def test_a_row_of_a_former_version_is_read_and_gets_a_checksum_when_it_changes(database: Database) -> None:
+def test_a_row_without_a_checksum_gets_one_when_it_changes(database: Database) -> None:
     old = entry("of old")
     store(database, old)
     change(database, "UPDATE entries SET checksum = NULL")
@@ -164,7 +166,7 @@ def test_a_row_of_a_former_version_is_read_and_gets_a_checksum_when_it_changes(d
         records.get(connection, [old.id])
 
 
-def test_what_sql_changes_in_place_is_no_damage(tmp_path: Path) -> None:
+def test_counts_and_archiving_do_not_break_checksums(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     one, other = backend.store([entry("one"), entry("other")])
     backend.store([entry("one")], unique=True)
@@ -185,8 +187,8 @@ class Sentence(str):
         return "another one"
 
 
-def test_what_sqlite_keeps_otherwise_than_given_is_no_damage(database: Database) -> None:
-    """By the type of its column, and without types of Python's own."""
+def test_values_that_sqlite_converts_do_not_break_checksums(database: Database) -> None:
+    """SQLite converts by the type of the column, and returns plain Python types."""
     odd: dict[str, Any] = {"kind": Word.FACT, "title": 5, "salience": 1, "context": Sentence("said"), "speaker": True}
     given = entry(**odd, version=True, source=Source("d", "n", 2.0, 3.5, -0.0, 0))  # type: ignore[arg-type]
     (num,) = store(database, given)
@@ -197,7 +199,7 @@ def test_what_sqlite_keeps_otherwise_than_given_is_no_damage(database: Database)
     assert repr(found.salience) == "1.0"
 
 
-def test_a_changed_former_state_is_never_answered_from(database: Database) -> None:
+def test_a_changed_former_version_raises_store_damaged(database: Database) -> None:
     kept, other = entry("a"), entry("b")
     nums = store(database, kept, other)
     with database.writing() as connection:
@@ -222,9 +224,7 @@ def test_a_changed_former_state_is_never_answered_from(database: Database) -> No
         with pytest.raises(StoreDamaged, match=f"former version of entry {kept.id}"), damaged.reading() as connection:
             versions_of(connection, kept.id)
         with damaged.reading() as connection:
-            assert [(found.num, found.name) for found in damaged_rows.damaged_history(connection)] == [
-                (nums[0], kept.id)
-            ]
+            assert [(row.num, row.name) for row in damaged_rows.damaged_history(connection)] == [(nums[0], kept.id)]
         damaged.close()
 
 
@@ -240,8 +240,8 @@ def damage_vector(backend: FaissMemoryBackend, number: int, data: object) -> Non
 
 @pytest.mark.parametrize("kind", ["bit", "shorter", "text", "null"])
 @pytest.mark.parametrize("when", ["built", "ranked"])
-def test_a_damaged_vector_is_never_used_and_words_answer_alone(tmp_path: Path, kind: str, when: str) -> None:
-    """Whether it is met where the index is built from the records or where what it found is ranked."""
+def test_a_damaged_vector_is_not_used_and_words_answer(tmp_path: Path, kind: str, when: str) -> None:
+    """Both when the index is built from the records and when its candidates are ranked."""
     backend = embedded(tmp_path, "a numbat sleeps", "a quokka jumps", "a numbat jumps")
     if when == "ranked":
         assert len(backend.search(Query("numbat", mode="dense"))) == 3
@@ -256,12 +256,12 @@ def test_a_damaged_vector_is_never_used_and_words_answer_alone(tmp_path: Path, k
     assert all(hit.dense_score is None and hit.lexical_score for hit in hits)
     assert len(hits.warnings) == 1 and hits.warnings[0].startswith("searched by words alone: the vector 2 is damaged")
     with backend._database.reading() as connection:
-        assert [found.num for found in damaged_rows.damaged_vectors(connection)] == [2]
+        assert [row.num for row in damaged_rows.damaged_vectors(connection)] == [2]
     backend.close()
 
 
-def test_what_was_stored_is_acknowledged_though_what_comes_after_it_fails(tmp_path: Path) -> None:
-    """Who is told of an error believes that nothing was stored. Here the queue of what waits cannot be read."""
+def test_an_error_after_the_commit_does_not_fail_store(tmp_path: Path) -> None:
+    """A caller takes an error for a failed store. Here the embedding queue cannot be read after the commit."""
     backend = embedded(tmp_path, "a numbat")
     backend.close()
     raw = sqlite3.connect(tmp_path / DATABASE_FILE)
@@ -278,7 +278,7 @@ def test_what_was_stored_is_acknowledged_though_what_comes_after_it_fails(tmp_pa
     again.close()
 
 
-def test_vectors_of_a_former_version_are_used_beside_others(tmp_path: Path) -> None:
+def test_vectors_without_checksums_are_used(tmp_path: Path) -> None:
     backend = embedded(tmp_path, "a numbat", "a quokka", "a bilby")
     change(backend._database, "UPDATE vectors SET checksum = NULL WHERE id = 2")
     assert len(backend.search(Query("quokka", mode="dense"))) == 3
@@ -288,7 +288,7 @@ def test_vectors_of_a_former_version_are_used_beside_others(tmp_path: Path) -> N
     backend.close()
 
 
-def test_a_changed_window_gives_no_span(tmp_path: Path) -> None:
+def test_a_damaged_window_gives_no_span(tmp_path: Path) -> None:
     backend = embedded(tmp_path, "a numbat sleeps all day")
     assert backend.search(Query("numbat", mode="dense"))[0].span == (0, 23)
     change(backend._database, "UPDATE windows SET span_start = 2")
@@ -297,11 +297,11 @@ def test_a_changed_window_gives_no_span(tmp_path: Path) -> None:
     hits = backend.search(Query("numbat"))
     assert hits[0].span is None and "words alone" in hits.warnings[0]
     with backend._database.reading() as connection:
-        assert [found.num for found in damaged_rows.damaged_windows(connection)] == [1]
+        assert [row.num for row in damaged_rows.damaged_windows(connection)] == [1]
     backend.close()
 
 
-def test_a_damaged_entry_is_told_by_every_search_that_finds_it(tmp_path: Path) -> None:
+def test_a_search_that_finds_a_damaged_entry_raises_store_damaged(tmp_path: Path) -> None:
     backend = embedded(tmp_path, "a numbat sleeps", "a quokka jumps")
     assert len(backend.search(Query("numbat", mode="lexical"))) == 1
     change(backend._database, "UPDATE entries SET content = 'a numbat weeps' WHERE num = 1")
@@ -313,7 +313,7 @@ def test_a_damaged_entry_is_told_by_every_search_that_finds_it(tmp_path: Path) -
 
 
 def test_an_entry_of_another_namespace_is_never_found(tmp_path: Path) -> None:
-    """An index that names the wrong row must not lead out of the scope."""
+    """An index with a wrong row must not lead out of the scope."""
     backend = embedded(tmp_path, "a numbat sleeps")
     other = backend.store([entry("a numbat jumps", namespace="other")])[0]
     wanted = Query("numbat", scope=Scope("other"), mode="lexical")
@@ -330,18 +330,18 @@ def test_an_entry_of_another_namespace_is_never_found(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_a_description_of_a_space_that_is_not_what_was_written_is_told(tmp_path: Path) -> None:
+def test_a_damaged_description_of_a_space_raises_store_damaged(tmp_path: Path) -> None:
     backend = embedded(tmp_path, "a numbat")
     change(backend._database, "UPDATE spaces SET description = replace(description, 'hashing', 'hashinh')")
     for call in (lambda: backend.search(Query("numbat")), lambda: backend.store([entry("b")]), backend.spaces):
         with pytest.raises(StoreDamaged, match="description of an embedding space"):
             call()
     with backend._database.reading() as connection:
-        assert [found.table for found in damaged_rows.damaged_metadata(connection)] == ["spaces"]
+        assert [row.table for row in damaged_rows.damaged_metadata(connection)] == ["spaces"]
     backend.close()
 
 
-def test_a_store_without_its_own_name_is_not_opened(database: Database) -> None:
+def test_a_store_without_its_id_is_not_opened(database: Database) -> None:
     change(database, "UPDATE meta SET value = 'x' WHERE key = 'store_id'")
     with pytest.raises(StoreDamaged, match="agentformer doctor"):
         Database(database.path)
@@ -350,28 +350,28 @@ def test_a_store_without_its_own_name_is_not_opened(database: Database) -> None:
         Database(database.path)
 
 
-def test_a_value_of_meta_is_told_as_it_was_written(database: Database) -> None:
+def test_a_metadata_value_is_stored_replaced_and_checked(database: Database) -> None:
     with database.writing() as connection:
         meta.set_value(connection, "a", "one")
         meta.set_value(connection, "a", "two")
         assert (meta.get_value(connection, "a"), meta.get_value(connection, "b")) == ("two", "")
     change(database, "UPDATE meta SET key = 'b' WHERE key = 'a'")
     with database.reading() as connection:
-        assert [found.name for found in damaged_rows.damaged_metadata(connection)] == ["b"]
+        assert [row.name for row in damaged_rows.damaged_metadata(connection)] == ["b"]
         with pytest.raises(StoreDamaged):
             meta.get_value(connection, "b")
 
 
-def test_a_change_feed_whose_end_is_lost_is_told(database: Database) -> None:
-    """A follower would wait for ever, and answer without what came since."""
+def test_a_change_feed_with_a_wrong_end_raises_store_damaged(database: Database) -> None:
+    """An index would wait for ever, and answer without later changes."""
     store(database, entry())
     change(database, "UPDATE points SET seq = 1000")
     with pytest.raises(StoreDamaged, match="change feed"), database.reading() as connection:
         change_feed.last_seq(connection)
 
 
-def test_a_schema_that_is_no_text_is_damage(database: Database) -> None:
-    """SQLite's error names what it found there, and cannot be decoded."""
+def test_a_schema_that_is_not_utf8_raises_store_damaged(database: Database) -> None:
+    """SQLite quotes the damaged name in its error, which cannot be decoded."""
     database.close()
     data = database.path.read_bytes()
     assert data.count(b"tableentriesentries") == 1
@@ -380,7 +380,7 @@ def test_a_schema_that_is_no_text_is_damage(database: Database) -> None:
         Database(database.path)
 
 
-def test_a_constraint_that_is_not_the_id_is_no_conflict(database: Database) -> None:
+def test_only_an_existing_id_raises_conflict(database: Database) -> None:
     (num,) = store(database, entry("a"))
     with pytest.raises(Conflict), database.writing() as connection:
         records.insert(connection, records.get(connection, [records.by_num(connection, [num])[num].id]))
@@ -389,8 +389,8 @@ def test_a_constraint_that_is_not_the_id_is_no_conflict(database: Database) -> N
         store(database, entry("b"))
 
 
-def test_a_list_out_of_order_is_told(database: Database) -> None:
-    """Who reads a scope page by page would begin again, and never end. The ids change places in the index alone."""
+def test_an_index_out_of_order_raises_store_damaged(database: Database) -> None:
+    """A caller that reads a scope page by page would never end. The ids are swapped in the index only."""
     some = sorted((entry(f"{n}") for n in range(20)), key=lambda each: each.id)
     store(database, *some)
     change(database, "UPDATE entries SET checksum = NULL")  # or the wrong row would be told before
@@ -416,10 +416,8 @@ def pages_of(path: Path, holding: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [500, 9_000])
-def test_rows_that_cannot_be_read_are_told_as_a_range_and_the_others_are_looked_at(
-    database: Database, size: int
-) -> None:
-    """Whether a page of the tree is lost or one on which a long text goes on."""
+def test_unreadable_rows_are_reported_as_a_range_and_the_others_are_checked(database: Database, size: int) -> None:
+    """Both for a page of the tree and for an overflow page of a long text."""
     nums = store(database, *(entry(f"mark{n:03} " * (size // 8)) for n in range(60)))
     database.close()
     pages = pages_of(database.path, b"mark030 ")

@@ -1,4 +1,4 @@
-"""One SQLite file: transactions, honest errors, and several users of it."""
+"""The SQLite file of the records: transactions, errors, and concurrent use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def contents(database: Database) -> list[str]:
 
 
 class Interrupted(GuardedConnection):
-    """Ctrl-C comes just behind the beginning of its first transaction."""
+    """Raises KeyboardInterrupt after the first BEGIN."""
 
     interrupted = False
 
@@ -53,8 +53,8 @@ class Interrupted(GuardedConnection):
 
 
 @pytest.mark.parametrize("use", ["reading", "writing"])
-def test_an_interrupt_behind_the_beginning_leaves_no_transaction_open(database: Database, use: str) -> None:
-    """Or the pool would hand out a connection that no later call can begin with."""
+def test_an_interrupt_after_begin_leaves_no_open_transaction(database: Database, use: str) -> None:
+    """Otherwise the pool would lend a connection with an open transaction."""
     with database.writing() as connection:
         records.insert(connection, [entry("a")])
     one = sqlite3.connect(database.path, factory=Interrupted, isolation_level=None, check_same_thread=False)
@@ -69,7 +69,7 @@ def test_an_interrupt_behind_the_beginning_leaves_no_transaction_open(database: 
     assert contents(database) == ["a"]
 
 
-def test_an_error_inside_a_transaction_undoes_all_of_it(database: Database) -> None:
+def test_an_error_rolls_the_transaction_back(database: Database) -> None:
     with pytest.raises(KeyError), database.writing() as connection:
         records.insert(connection, [entry("a"), entry("b")])
         raise KeyError
@@ -79,7 +79,7 @@ def test_an_error_inside_a_transaction_undoes_all_of_it(database: Database) -> N
     assert contents(database) == ["c"]
 
 
-def test_a_reader_keeps_the_state_that_it_began_with(database: Database) -> None:
+def test_a_reader_sees_one_state(database: Database) -> None:
     with database.reading() as reader:
         assert records.count(reader, Scope()) == 0
         with database.writing() as writer:
@@ -104,21 +104,21 @@ def test_many_threads_write_without_losing_anything(database: Database) -> None:
         assert len(change_feed.entries_since(connection, 0)) == 120
 
 
-def test_an_acknowledged_write_is_synced_and_logged_ahead(database: Database) -> None:
+def test_connections_use_wal_full_sync_and_foreign_keys(database: Database) -> None:
     with database.reading() as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
         assert connection.execute("PRAGMA foreign_keys").fetchone()[0] == 1
 
 
-def test_a_closed_database_says_so(database: Database) -> None:
+def test_a_closed_database_raises_store_error(database: Database) -> None:
     database.close()
     database.close()
     with pytest.raises(StoreError, match="closed"):
         contents(database)
 
 
-def test_a_file_that_is_no_database_is_damaged_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "m.sqlite3"
     path.write_bytes(b"this is not a database at all " * 100)
     with pytest.raises(StoreDamaged, match=r"m\.sqlite3"):
@@ -139,13 +139,13 @@ def test_a_torn_database_is_reported_as_damaged(tmp_path: Path) -> None:
         contents(torn)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_raises_store_full(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreFull, match="file"):
         Database(tmp_path / "file" / "m.sqlite3")
 
 
-def test_a_full_disk_is_told_and_nothing_half_stored(database: Database) -> None:
+def test_a_full_disk_raises_store_full_and_stores_nothing(database: Database) -> None:
     with database.writing() as connection:
         records.insert(connection, [entry("a")])
     with database.reading() as connection:
@@ -156,7 +156,7 @@ def test_a_full_disk_is_told_and_nothing_half_stored(database: Database) -> None
     assert contents(database) == ["a"]
 
 
-def test_a_store_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
+def test_a_store_of_a_newer_version_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "m.sqlite3"
     Database(path).close()
     raw = sqlite3.connect(path)
@@ -168,7 +168,7 @@ def test_a_store_of_a_newer_version_is_not_touched(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_the_store_has_one_identity_for_life(tmp_path: Path) -> None:
+def test_a_store_keeps_its_id(tmp_path: Path) -> None:
     one, other = Database(tmp_path / "a.sqlite3"), Database(tmp_path / "b.sqlite3")
     again = Database(tmp_path / "a.sqlite3")
     assert one.store_id == again.store_id != other.store_id
@@ -176,27 +176,28 @@ def test_the_store_has_one_identity_for_life(tmp_path: Path) -> None:
         database.close()
 
 
-@pytest.mark.parametrize("attempt", range(20))
-def test_many_openers_of_a_new_store_agree(attempt: int, tmp_path: Path) -> None:
-    opened: list[Database] = []
-    start = threading.Barrier(12)
+def test_concurrent_openers_of_a_new_store_agree_on_its_id(tmp_path: Path) -> None:
+    for attempt in range(8):
+        opened: list[Database] = []
+        start = threading.Barrier(12)
 
-    def run() -> None:
-        start.wait()
-        opened.append(Database(tmp_path / "m.sqlite3"))
+        def run(path: Path, start: threading.Barrier, opened: list[Database]) -> None:
+            start.wait()
+            opened.append(Database(path))
 
-    threads = [threading.Thread(target=run) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(opened) == 12
-    assert len({database.store_id for database in opened}) == 1
-    for database in opened:
-        database.close()
+        arguments = (tmp_path / f"{attempt}.sqlite3", start, opened)
+        threads = [threading.Thread(target=run, args=arguments) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(opened) == 12
+        assert len({database.store_id for database in opened}) == 1
+        for database in opened:
+            database.close()
 
 
-def test_the_change_feed_tells_each_entry_once_at_its_last_change(database: Database) -> None:
+def test_the_change_feed_has_each_entry_once_at_its_last_change(database: Database) -> None:
     with database.writing() as connection:
         a, b, c = records.insert(connection, [entry("a"), entry("b"), entry("c")])
         assert change_feed.entries_since(connection, 0) == [a, b, c]
@@ -218,7 +219,7 @@ def test_the_number_of_a_removed_entry_is_not_used_again(database: Database) -> 
     assert new > old
 
 
-def test_an_id_is_taken_once(database: Database) -> None:
+def test_an_existing_id_raises_conflict(database: Database) -> None:
     a = entry("a")
     with database.writing() as connection:
         records.insert(connection, [a])
@@ -227,8 +228,8 @@ def test_an_id_is_taken_once(database: Database) -> None:
     assert contents(database) == ["a"]
 
 
-def test_a_file_is_not_replaced_while_another_thread_uses_it(database: Database) -> None:
-    """The lock that keeps other processes away does not tell of the own one."""
+def test_a_file_in_use_by_another_thread_cannot_be_replaced(database: Database) -> None:
+    """File locks do not show other uses in the same process."""
     with database.writing() as connection:
         records.insert(connection, [entry("a")])
         with pytest.raises(StoreError, match="is used by another thread of this process"), database.replacing():
@@ -239,7 +240,7 @@ def test_a_file_is_not_replaced_while_another_thread_uses_it(database: Database)
     assert contents(database) == ["a"]
 
 
-def test_a_file_is_not_replaced_while_it_is_opened_twice_in_this_process(database: Database) -> None:
+def test_a_file_open_twice_in_this_process_cannot_be_replaced(database: Database) -> None:
     other = Database(database.path)
     with pytest.raises(StoreError, match="is used by another thread of this process"), database.replacing():
         raise AssertionError
@@ -249,8 +250,8 @@ def test_a_file_is_not_replaced_while_it_is_opened_twice_in_this_process(databas
     assert contents(database) == []
 
 
-def test_a_file_behind_a_link_is_written_like_any_other(tmp_path: Path) -> None:
-    """SQLite keeps the log beside the file, not beside the link."""
+def test_a_database_behind_a_symbolic_link_can_be_written(tmp_path: Path) -> None:
+    """SQLite keeps the log beside the file and not beside the link."""
     (tmp_path / "real").mkdir()
     link = tmp_path / "m.sqlite3"
     link.symlink_to(tmp_path / "real" / "m.sqlite3")
@@ -266,7 +267,7 @@ def test_a_file_behind_a_link_is_written_like_any_other(tmp_path: Path) -> None:
     assert link.is_symlink()
 
 
-def test_a_store_stays_where_it_is_though_the_process_goes_elsewhere(
+def test_a_change_of_the_working_folder_does_not_move_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("here", "there"):

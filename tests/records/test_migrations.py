@@ -1,4 +1,4 @@
-"""A store of an older version opens, keeps everything, and takes the new fields."""
+"""A store of an older schema opens, keeps its content, and supports the new fields."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRAGMA user_version = 1;
 """
 
 
-def test_a_store_of_the_first_version_is_brought_forward(tmp_path: Path) -> None:
+def test_a_store_of_the_first_version_is_migrated(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / DATABASE_FILE)
     connection.executescript(schema.MIGRATIONS[0] + _FIRST)
     connection.close()
@@ -59,8 +59,8 @@ def test_a_store_of_the_first_version_is_brought_forward(tmp_path: Path) -> None
     backend.close()
 
 
-def test_the_lookup_of_equal_text_uses_its_index(tmp_path: Path) -> None:
-    """It is asked at every store, so it must not read the whole namespace."""
+def test_the_lookup_of_duplicates_uses_its_index(tmp_path: Path) -> None:
+    """Every store runs it, so it must not read the whole namespace."""
     database = Database(tmp_path / "memory.sqlite3")
     with database.reading() as connection:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {entries._SAME_START}", ["default", "x", "x"]).fetchall()
@@ -68,15 +68,15 @@ def test_the_lookup_of_equal_text_uses_its_index(tmp_path: Path) -> None:
     assert "entries_by_beginning (namespace=? AND <expr>=?)" in plan[0][3]
 
 
-def test_a_former_version_on_a_read_only_place_says_what_to_do(tmp_path: Path) -> None:
+def test_a_former_version_on_read_only_media_raises_store_error_with_advice(tmp_path: Path) -> None:
     path = tmp_path / DATABASE_FILE
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("".join(schema.MIGRATIONS[:5]) + "PRAGMA user_version = 5")
         connection.execute("INSERT INTO meta VALUES ('store_id', 'former')")
         connection.commit()
     before = path.read_bytes()
-    said = r"of a former version .* open it once where it can be written"
-    with closing(open_read_only(path, 1.0)) as connection, pytest.raises(StoreError, match=said):
+    message = r"of a former version .* open it once where it can be written"
+    with closing(open_read_only(path, 1.0)) as connection, pytest.raises(StoreError, match=message):
         schema.migrate(connection)
     assert path.read_bytes() == before
     Database(path).close()

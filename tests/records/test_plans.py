@@ -1,4 +1,4 @@
-"""What every upload and every write asks the records costs the same in a small store and in a large one."""
+"""The queries of uploads and writes use indexes, so that they cost the same in a large store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def entry(content: str, **values: object) -> MemoryEntry:
 
 
 def statements(connection: sqlite3.Connection) -> list[str]:
-    """Collects what the connection runs from now on, with values in the place of marks."""
+    """Return a list that collects the statements of the connection, with their values."""
     seen: list[str] = []
     connection.set_trace_callback(lambda text: seen.append(text) if not text.startswith("--") else None)
     return seen
@@ -42,7 +42,7 @@ def plan(connection: sqlite3.Connection, query: str) -> str:
 
 
 @pytest.mark.parametrize("key", ["sha256", "name"])
-def test_a_document_is_found_by_what_uploads_know_of_it(connection: sqlite3.Connection, key: str) -> None:
+def test_documents_are_found_by_hash_and_name_with_an_index(connection: sqlite3.Connection, key: str) -> None:
     scope = Scope("ours", kinds=("document",), metadata={key: "that one"})
     for namespace, metadata in (
         ("ours", {key: "that one"}),
@@ -59,7 +59,7 @@ def test_a_document_is_found_by_what_uploads_know_of_it(connection: sqlite3.Conn
     assert f"entries_by_{key}" in plan(connection, seen[0])
 
 
-def test_namespaces_are_named_in_order_and_without_reading_all_entries(connection: sqlite3.Connection) -> None:
+def test_namespaces_are_listed_without_a_full_scan(connection: sqlite3.Connection) -> None:
     assert records.namespaces(connection) == []
     records.insert(connection, [entry("x", namespace=name) for name in ["b", "ä", "a", "b", "b c"]])
     seen = statements(connection)
@@ -69,7 +69,7 @@ def test_namespaces_are_named_in_order_and_without_reading_all_entries(connectio
 
 
 @pytest.mark.parametrize("queued", [0, 3, 1_100])
-def test_what_waits_in_a_scope_is_counted_right_and_not_by_walking_through_the_scope(
+def test_pending_entries_of_a_scope_are_counted_without_scanning_the_scope(
     connection: sqlite3.Connection, queued: int
 ) -> None:
     nums = records.insert(connection, [entry("x", namespace="ours" if n % 2 else "theirs") for n in range(1_200)])
@@ -81,7 +81,7 @@ def test_what_waits_in_a_scope_is_counted_right_and_not_by_walking_through_the_s
         assert not [query for query in seen if "namespace=" in plan(connection, query)]
 
 
-def test_whether_anything_waits_is_told_without_counting(connection: sqlite3.Connection) -> None:
+def test_has_pending_knows_refused_entries(connection: sqlite3.Connection) -> None:
     assert not store.has_pending(connection, refused=True)
     nums = records.insert(connection, [entry("x"), entry("y")])
     store.put_pending(connection, nums[:1], "too long", refused=True)
@@ -91,7 +91,7 @@ def test_whether_anything_waits_is_told_without_counting(connection: sqlite3.Con
     assert store.has_pending(connection, refused=False)
 
 
-def test_many_vectors_are_asked_for_in_few_statements(connection: sqlite3.Connection) -> None:
+def test_many_vectors_are_looked_up_in_few_statements(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO spaces (id, description, active) VALUES (1, '{}', 1)")
     hashes = [store.text_hash(str(n)) for n in range(1_200)]
     connection.executemany(
@@ -104,7 +104,7 @@ def test_many_vectors_are_asked_for_in_few_statements(connection: sqlite3.Connec
     assert "COVERING INDEX" in plan(connection, seen[0])
 
 
-def test_entries_of_one_call_are_announced_together(connection: sqlite3.Connection) -> None:
+def test_entries_of_one_call_share_one_token(connection: sqlite3.Connection) -> None:
     seen = statements(connection)
     nums, fresh, standing = records.insert_unique(connection, [entry("one"), entry("two"), entry("one")], ())
     connection.set_trace_callback(None)
@@ -114,7 +114,7 @@ def test_entries_of_one_call_are_announced_together(connection: sqlite3.Connecti
     assert sum("INTO points" in query for query in seen) == 1
 
 
-# What a scope names, and the index that leads to it: for a page in order of id, and for what is newest.
+# A scope, its index for a page in order of id, and its index for the newest entries.
 _INDEXES = [
     (Scope("ours"), "id", "time"),
     (Scope("ours", tiers=("core",)), "tier", "tier_and_time"),
@@ -135,21 +135,19 @@ _INDEXES = [
 ]
 
 
-@pytest.mark.parametrize(("scope", "paged", "newest"), _INDEXES)
-def test_entries_of_a_scope_are_found_by_what_says_most_of_it(
-    connection: sqlite3.Connection, scope: Scope, paged: str, newest: str
-) -> None:
-    seen = statements(connection)
-    records.page(connection, scope, "", 100)
-    records.latest(connection, scope, 10)
-    connection.set_trace_callback(None)
-    for query, index in zip(seen, (paged, newest), strict=True):
-        told = plan(connection, query)
-        assert f"USING INDEX entries_by_{index} (" in told
-        assert ("TEMP B-TREE" in told) == (index in ("parent", "document", "reference", "sha256"))
+def test_each_scope_uses_its_most_selective_index(connection: sqlite3.Connection) -> None:
+    for scope, *indexes in _INDEXES:
+        seen = statements(connection)
+        records.page(connection, scope, "", 100)
+        records.latest(connection, scope, 10)
+        connection.set_trace_callback(None)
+        for query, index in zip(seen, indexes, strict=True):
+            steps = plan(connection, query)
+            assert f"USING INDEX entries_by_{index} (" in steps, scope
+            assert ("TEMP B-TREE" in steps) == (index in ("parent", "document", "reference", "sha256")), scope
 
 
-def test_what_is_below_an_entry_is_found_by_its_name(connection: sqlite3.Connection) -> None:
+def test_parts_are_found_with_an_index(connection: sqlite3.Connection) -> None:
     nums = records.insert(connection, [entry("whole", id="w"), entry("part", parent_id="w"), entry("other")])
     elsewhere = entry("not ours", parent_id="w", namespace="theirs")
     records.insert(connection, [elsewhere])
@@ -159,7 +157,7 @@ def test_what_is_below_an_entry_is_found_by_its_name(connection: sqlite3.Connect
     assert "USING INDEX entries_by_parent (" in plan(connection, seen[0])
 
 
-def test_the_messages_beside_one_are_found_without_reading_their_session(connection: sqlite3.Connection) -> None:
+def test_neighbors_are_found_without_reading_their_session(connection: sqlite3.Connection) -> None:
     said = [entry(f"{n}", kind="message", session_id="s") for n in range(9)]
     records.insert(connection, said)
     seen = statements(connection)

@@ -1,4 +1,4 @@
-"""Metadata equality, against Python's own idea of it, with any JSON value."""
+"""Metadata equality in SQL agrees with a reference in Python for any JSON value."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from agentformer.testing import make_entry
 from agentformer.testing.reference import json_equal
 from agentformer.types import Scope
 
+# SQLite's JSON functions end a text at its first NUL.
+characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 scalars = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
     st.floats(allow_nan=False, allow_infinity=False),
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    st.text(characters, max_size=8),
     st.sampled_from(["true", "1", "1.0", "null", "[]", '{"a":1}']),
 )
-plain = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=4)
-nested = st.recursive(
-    plain, lambda i: st.lists(i, max_size=3) | st.dictionaries(st.text(max_size=3), i, max_size=3), max_leaves=5
-)
+plain = st.none() | st.booleans() | st.integers(-5, 5) | st.text(characters, max_size=4)
+keys = st.text(characters, max_size=3)
+nested = st.recursive(plain, lambda i: st.lists(i, max_size=3) | st.dictionaries(keys, i, max_size=3), max_leaves=5)
 values = scalars | nested
 
 
@@ -40,7 +41,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 def found(database: Database, stored: list[Any], asked: Any) -> list[Any]:
-    """The values of `stored` that a scope asking for `asked` sees."""
+    """Return the values of `stored` that a scope with the value `asked` matches."""
     moment = now()
     try:
         with database.writing() as connection:
@@ -63,13 +64,15 @@ class _Undo(Exception):
 
 @given(stored=st.lists(values, min_size=1, max_size=5), data=st.data())
 @settings(max_examples=300)
-def test_equal_values_are_found_and_others_are_not(database: Database, stored: list[Any], data: st.DataObject) -> None:
+def test_metadata_filters_match_equal_json_values_only(
+    database: Database, stored: list[Any], data: st.DataObject
+) -> None:
     asked = data.draw(st.sampled_from(stored) | values)
     assert found(database, stored, asked) == [value for value in stored if json_equal(value, asked)]
 
 
-@given(key=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6))
-def test_any_text_is_a_key(database: Database, key: str) -> None:
+@given(key=st.text(characters, max_size=6))
+def test_any_text_can_be_a_metadata_key(database: Database, key: str) -> None:
     moment = now()
     with database.writing() as connection:
         (num,) = records.insert(
@@ -80,14 +83,14 @@ def test_any_text_is_a_key(database: Database, key: str) -> None:
         records.remove(connection, [num])
 
 
-def test_numbers_too_large_for_sqlite_are_found_too(database: Database) -> None:
+def test_integers_too_large_for_sqlite_are_matched(database: Database) -> None:
     assert found(database, [2**70, 1], 2**70) == [2**70]
     assert found(database, [1], -(2**70)) == []
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_value_that_is_not_json_does_not_spoil_the_others(tmp_path: Path, value: float) -> None:
-    """It is refused, or kept; either way the entries beside it are found."""
+def test_a_value_that_is_not_json_does_not_hide_other_entries(tmp_path: Path, value: float) -> None:
+    """It is refused or stored; in both cases the other entries are found."""
     database = Database(tmp_path / "m.sqlite3")
     moment = now()
     for metadata in ({"k": 1}, {"k": value}):

@@ -1,10 +1,11 @@
-"""Embedding spaces never mix, and what is not a unit vector is never kept."""
+"""Embedding spaces never mix, and only unit vectors are stored."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,27 +28,42 @@ def fingerprint(*values: float) -> str:
     return base64.b64encode(np.array(values, "<f2").tobytes()).decode()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_spaces_with_different_models_or_prefixes_do_not_match() -> None:
+    changes: list[dict[str, Any]] = [
         {"provider": "other"},
         {"model": "other"},
         {"dimension": 5},
         {"revision": "2"},
         {"query_prefix": "q: "},
         {"document_prefix": "d: "},
-    ],
-)
-def test_spaces_that_differ_in_what_makes_a_vector_do_not_compare(change: dict[str, object]) -> None:
-    with pytest.raises(SpaceMismatch, match="maker:model"):
-        check_same_space(SPACE, dataclasses.replace(SPACE, **change))  # type: ignore[arg-type]
+        {"normalised": False},
+        {"model": "model@int8"},
+    ]
+    for change in changes:
+        with pytest.raises(SpaceMismatch, match="maker:model"):
+            check_same_space(SPACE, dataclasses.replace(SPACE, **change))
 
 
-def test_how_much_a_model_reads_and_which_languages_makes_no_other_space() -> None:
+def test_the_message_names_the_changed_options_and_the_command_to_move() -> None:
+    with pytest.raises(SpaceMismatch, match=r"query_prefix was '', is 'q: '.*reembed --to maker:model"):
+        check_same_space(SPACE, dataclasses.replace(SPACE, query_prefix="q: "))
+    with pytest.raises(SpaceMismatch, match=r"--embedder maker:model.*reembed --to maker:other"):
+        check_same_space(SPACE, dataclasses.replace(SPACE, model="other"))
+
+
+def test_a_model_that_moved_to_another_name_matches_by_its_fingerprint_only() -> None:
+    stored = dataclasses.replace(SPACE, fingerprint=fingerprint(1, 0, 0, 0))
+    check_same_space(stored, dataclasses.replace(stored, model="copy"))
+    for other in (fingerprint(0.999, 0.03, 0, 0), ""):
+        with pytest.raises(SpaceMismatch):
+            check_same_space(stored, dataclasses.replace(stored, model="copy", fingerprint=other))
+
+
+def test_spaces_match_despite_other_max_tokens_and_languages() -> None:
     check_same_space(SPACE, dataclasses.replace(SPACE, max_tokens=64, languages="en"))
 
 
-def test_the_fingerprint_tells_two_models_of_one_name() -> None:
+def test_the_fingerprint_detects_another_model_of_the_same_name() -> None:
     stored = dataclasses.replace(SPACE, fingerprint=fingerprint(1, 0, 0, 0))
     check_same_space(stored, dataclasses.replace(stored, fingerprint=fingerprint(0.999, 0.01, 0, 0)))
     check_same_space(stored, dataclasses.replace(stored, fingerprint=""))
@@ -61,20 +77,19 @@ def test_the_fingerprint_tells_two_models_of_one_name() -> None:
             check_same_space(stored, dataclasses.replace(stored, fingerprint=other))
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
+def test_rows_that_are_not_unit_vectors_are_refused() -> None:
+    check_rows(np.eye(4, dtype=np.float32)[:1] * np.float32(1.0005), 1)
+    for rows in (
         np.full((1, 4), np.nan),
         np.array([[np.inf, 0, 0, 0]]),
         np.zeros((1, 4)),
         np.full((1, 4), 1.0),
+        np.eye(4)[:1] * 1.01,
         np.eye(4)[:2],
         np.eye(4)[0],
-    ],
-)
-def test_rows_that_are_not_one_unit_vector_each_are_refused(rows: Matrix) -> None:
-    with pytest.raises(EmbedderError):
-        check_rows(rows.astype(np.float32), 1)
+    ):
+        with pytest.raises(EmbedderError):
+            check_rows(rows.astype(np.float32), 1)
 
 
 def test_equal_texts_share_a_vector_and_the_first_stays(tmp_path: Path) -> None:
@@ -92,7 +107,7 @@ def test_equal_texts_share_a_vector_and_the_first_stays(tmp_path: Path) -> None:
 
 
 class Broken(CountingEmbedder):
-    """Returns `rows` whatever is asked."""
+    """Returns the same row for every text."""
 
     def __init__(self, row: list[float]) -> None:
         super().__init__(HashingEmbedder(8))
@@ -106,9 +121,7 @@ class Broken(CountingEmbedder):
 
 
 @pytest.mark.parametrize("row", [[np.nan] * 8, [np.inf] + [0] * 7, [0] * 8, [0.5] * 8])
-def test_an_embedder_that_returns_nonsense_leaves_entries_pending_and_findable(
-    tmp_path: Path, row: list[float]
-) -> None:
+def test_invalid_vectors_leave_entries_pending_and_findable_by_words(tmp_path: Path, row: list[float]) -> None:
     backend = FaissMemoryBackend(tmp_path, Broken(row), Indexes)
     (entry,) = backend.store([make_entry("a numbat")])
     assert backend.pending(Scope()) == 1 and backend.status()["vectors"] == 0
@@ -121,7 +134,7 @@ def test_an_embedder_that_returns_nonsense_leaves_entries_pending_and_findable(
     good.close()
 
 
-def test_the_stores_space_can_be_asked_without_an_embedder(tmp_path: Path) -> None:
+def test_the_space_of_a_store_can_be_read_without_an_embedder(tmp_path: Path) -> None:
     assert stored_space(tmp_path) is None
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8), Indexes)
     assert stored_space(tmp_path) is None
@@ -143,7 +156,7 @@ def test_a_store_of_one_dimension_refuses_another(tmp_path: Path) -> None:
     other.close()
 
 
-def test_nothing_of_a_removed_entry_stays_not_even_of_its_former_text(tmp_path: Path) -> None:
+def test_removing_an_entry_removes_its_windows_and_vectors(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8), Indexes)
     one, other = backend.store([make_entry("a numbat"), make_entry("a kakapo")])
     backend.remove([one.id])

@@ -27,12 +27,15 @@ from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.testing import make_entry
 from agentformer.types import Scope
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no process is killed and no lock is held here")
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.skipif(sys.platform == "win32", reason="needs signals and file locks"),
+]
 
 IN_THE_FILE, IN_THE_LOG = "the heron stands", [f"the egret {n} comes by" for n in range(5)]
 ALL = sorted([IN_THE_FILE, *IN_THE_LOG])
 EVENTS, WRITTEN = ("os.rename", "os.remove", "os.chmod", "os.chown", "sqlite3.connect"), os.O_WRONLY | os.O_RDWR
-# A repair that waits behind its last look, before the new file takes the place of the damaged one.
+# A recovery that waits just before the new file replaces the damaged one.
 PAUSED = """
 import sys; from pathlib import Path
 from agentformer.records.integrity.quarantine import Quarantine
@@ -79,7 +82,7 @@ def repaired(path: Path) -> Recovered:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """As a kill of its writer leaves it: what was written last is in the log alone."""
+    """A store as a killed writer leaves it: the last writes are in the log only."""
     (tmp_path / "i").mkdir()
     path = tmp_path / "i" / DATABASE_FILE
     with closing(Database(tmp_path / "begun" / DATABASE_FILE)) as database:
@@ -96,7 +99,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in folder.iterdir() if not each.name.endswith("-shm")}
 
 
-def test_what_was_there_is_kept_byte_for_byte(store: Path) -> None:
+def test_recovery_keeps_the_damaged_file_byte_for_byte(store: Path) -> None:
     before = files(store.parent)
     told = repaired(store)
     assert contents(store) == ALL and told.entries == len(ALL)
@@ -105,8 +108,8 @@ def test_what_was_there_is_kept_byte_for_byte(store: Path) -> None:
     assert sorted(files(store.parent)) == sorted([store.name, told.kept_as.name, log_of(told.kept_as).name])
 
 
-def test_a_store_beside_the_log_of_another_is_not_repaired(store: Path, tmp_path: Path) -> None:
-    """A backup was put back, and the log stayed."""
+def test_a_store_beside_a_stale_wal_is_not_repaired(store: Path, tmp_path: Path) -> None:
+    """A backup was restored beside the old log."""
     backup = tmp_path / "backup.sqlite3"
     with closing(Database(backup)) as database:
         insert(database, "the kingfisher dives")
@@ -131,7 +134,7 @@ def test_an_empty_file_is_not_replaced_by_a_new_store(store: Path, log: bool) ->
 
 
 def killed_at(point: int, work: Callable[[], object]) -> bool:
-    """Do it in a process that is killed before its n-th change of a file; False where it has ended before."""
+    """Run it in a process that is killed before its n-th change of a file; return False if it ended before."""
     pid = os.fork()
     if pid == 0:
         left = point
@@ -149,7 +152,7 @@ def killed_at(point: int, work: Callable[[], object]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
-def test_a_kill_at_any_point_costs_nothing_that_was_acknowledged(store: Path, tmp_path: Path) -> None:
+def test_a_kill_during_recovery_loses_no_acknowledged_write(store: Path, tmp_path: Path) -> None:
     interrupted, point = 0, 0
     while True:
         folder = tmp_path / str(point)
@@ -198,7 +201,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="which files a process has open is not told here")
-def test_who_opens_the_store_meanwhile_gets_the_new_file(store: Path) -> None:
+def test_opening_during_a_recovery_gets_the_new_file(store: Path) -> None:
     with started(PAUSED, store) as repairing:
         assert line_of(repairing) == "ready"
         with started(OPENER, store) as opener:
@@ -214,7 +217,7 @@ def test_who_opens_the_store_meanwhile_gets_the_new_file(store: Path) -> None:
     assert contents(store) == sorted([*ALL, "acknowledged"])
 
 
-def test_a_second_repair_leaves_the_first_one_alone(store: Path) -> None:
+def test_a_second_recovery_does_not_disturb_the_first(store: Path) -> None:
     with started(PAUSED, store) as first:
         assert line_of(first) == "ready"
         before = files(store.parent)
@@ -226,7 +229,7 @@ def test_a_second_repair_leaves_the_first_one_alone(store: Path) -> None:
     assert contents(store) == ALL
 
 
-def test_the_new_file_has_the_owner_and_mode_of_the_former_one(store: Path) -> None:
+def test_the_recovered_file_keeps_owner_and_mode(store: Path) -> None:
     store.chmod(0o640)
     if os.geteuid() == 0:
         os.chown(store, 12345, 12346)
@@ -238,15 +241,15 @@ def test_the_new_file_has_the_owner_and_mode_of_the_former_one(store: Path) -> N
         assert stat.S_IMODE(found.st_mode) == (0o640 if each == store else 0o600)
 
 
-def test_a_link_stays_a_link(store: Path, tmp_path: Path) -> None:
+def test_recovery_keeps_a_symbolic_link(store: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.sqlite3"
     link.symlink_to(store)
     kept = repaired(link).kept_as
     assert link.is_symlink() and kept.parent == store.parent and contents(link) == contents(store) == ALL
 
 
-def test_a_check_that_cannot_be_finished_mends_nothing(tmp_path: Path) -> None:
-    """SQLite is interrupted in its check; that says nothing about the file."""
+def test_an_interrupted_check_repairs_nothing(tmp_path: Path) -> None:
+    """An interrupted check of SQLite says nothing about the file."""
     with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes)) as backend:
         backend.store([make_entry(each) for each in ALL])
         checking: list[bool] = []

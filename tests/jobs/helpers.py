@@ -1,4 +1,4 @@
-"""What the tests of jobs share: jobs over folders of a test, and what is done with each file."""
+"""Job queues over temporary folders, and an ingestor that records its files."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any, BinaryIO
 from agentformer.jobs.queue import Jobs, Progress
 from agentformer.jobs.store import Job, Task
 
-BOUND = 30.0  # seconds that anything here waits at most
+BOUND = 30.0  # seconds that any test waits at most
 
 
-class Bring:
-    """Notes what it is given; `does` is done in the middle of each file."""
+class RecordingIngestor:
+    """Records each file. `action` runs in the middle of each file."""
 
     def __init__(self) -> None:
-        self.brought: list[tuple[str, bytes, str | None]] = []
-        self.does: Callable[[str], Any] = lambda name: None
+        self.ingested: list[tuple[str, bytes, str | None]] = []
+        self.action: Callable[[str], Any] = lambda name: None
 
     def ingest(
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
     ) -> Mapping[str, Any]:
         data = file.read()
         progress(1, 2)
-        self.does(name)
+        self.action(name)
         progress(2, 2)
-        self.brought.append((name, data, password))
+        self.ingested.append((name, data, password))
         return {"name": name, "status": "ready" if data else "failed"}
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:
         return {"name": name, "status": "failed", "reason": reason}
 
 
-def made(folder: Path, bring: Bring, *, most: int = 32, days: float = 7.0) -> Jobs:
+def open_jobs(folder: Path, ingestor: RecordingIngestor, *, most: int = 32, days: float = 7.0) -> Jobs:
     (folder / "i").mkdir(exist_ok=True)
-    return Jobs(folder / "i", folder / "u", bring, most=most, days=days)
+    return Jobs(folder / "i", folder / "u", ingestor, most=most, days=days)
 
 
 def task(*names: str, namespace: str = "default") -> Task:
@@ -56,8 +56,8 @@ def until(jobs: Jobs, job_id: str, holds: Callable[[Job], bool] = lambda job: jo
     return job
 
 
-def on_disk(folder: Path) -> list[str]:
-    """What is left of the spool, once whoever ended the job has cleared it away."""
+def remaining_folders(folder: Path) -> list[str]:
+    """Return the job folders that remain after the worker had time to delete them."""
     spool = folder / "u" / ".jobs"
     deadline = time.monotonic() + BOUND
     while (left := [path.name for path in spool.iterdir() if path.is_dir()]) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Indexes on disk that are whole files, and yet not of these records."""
+"""Intact index files that do not belong to the records."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from agentformer.records.files import delete
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope
 
+pytestmark = pytest.mark.fault
+
 PLANS = {"exact": IndexOptions(), "trained": IndexOptions(train_at=30, exact_rows=10, train_after=0.0)}
 
 
@@ -38,11 +40,11 @@ def found(backend: FaissMemoryBackend, *, repair: bool = False) -> dict[str, Che
     return {check.name: check for check in backend.verify(repair=repair) if check.found}
 
 
-def mended(folder: Path, plan: IndexOptions, check: str, says: str) -> None:
-    """The check alone finds it, a repair mends it, and all is found then."""
+def assert_repaired(folder: Path, plan: IndexOptions, check: str, message: str) -> None:
+    """Only this check finds it, a repair repairs it, and then all entries are found."""
     with closing(FaissMemoryBackend(folder, HashingEmbedder(64), Indexes, FaissOptions(index=plan))) as backend:
         assert list(found(backend)) == [check]
-        assert says in found(backend)[check].findings[0]
+        assert message in found(backend)[check].findings[0]
         assert found(backend, repair=True)[check].mended == 1
         assert found(backend) == {}
         for entry in backend.list(Scope()):
@@ -53,7 +55,7 @@ def mended(folder: Path, plan: IndexOptions, check: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_vectors_of_other_texts_in_the_snapshot(tmp_path: Path, plan: str) -> None:
+def test_a_snapshot_with_vectors_of_other_texts_is_repaired(tmp_path: Path, plan: str) -> None:
     filled(tmp_path, PLANS[plan])
     other = np.zeros(64, "<f4")
     other[3] = 1
@@ -67,30 +69,30 @@ def test_vectors_of_other_texts_in_the_snapshot(tmp_path: Path, plan: str) -> No
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_snapshot_of_other_rows(tmp_path: Path, plan: str) -> None:
+def test_a_snapshot_with_other_rows_is_repaired(tmp_path: Path, plan: str) -> None:
     filled(tmp_path, PLANS[plan])
     with closing(sqlite3.connect(tmp_path / "memory.sqlite3")) as connection:
         first, second = (row[0] for row in connection.execute("SELECT entry FROM windows WHERE id IN (3, 4)"))
         connection.execute("UPDATE windows SET checksum = NULL, entry = ? - entry WHERE id IN (3, 4)", [first + second])
         connection.execute("UPDATE windows SET vector = 7 - vector WHERE id IN (3, 4)")  # so that texts agree again
         connection.commit()
-    mended(tmp_path, PLANS[plan], "snapshot", "not all with the same entries and vectors")
+    assert_repaired(tmp_path, PLANS[plan], "snapshot", "not all with the same entries and vectors")
 
 
-def test_files_of_another_store(tmp_path: Path) -> None:
+def test_index_files_of_another_store_are_repaired(tmp_path: Path) -> None:
     for name in ("one", "other"):
         filled(tmp_path / name, PLANS["exact"], name)
     for name in ("rag_faiss_index.bin", "rag_faiss_meta.json"):
         shutil.copy(tmp_path / "other" / name, tmp_path / "one" / name)
-    mended(tmp_path / "one", PLANS["exact"], "snapshot", "of another store")
+    assert_repaired(tmp_path / "one", PLANS["exact"], "snapshot", "of another store")
     filled(tmp_path / "one", PLANS["exact"], "one more")
     delete(tmp_path / "one" / "words")
     shutil.copytree(tmp_path / "other" / "words", tmp_path / "one" / "words")
-    mended(tmp_path / "one", PLANS["exact"], "words", "of another store")
+    assert_repaired(tmp_path / "one", PLANS["exact"], "words", "of another store")
 
 
 def rewritten(folder: Path, num: int, instead: AnalyzedEntry | None) -> None:
-    """The word index with another document, or none, for an entry; its manifest fits it."""
+    """Write the word index with another document, or none, for an entry, and a valid manifest."""
     words = folder / "words"
     state = manifest.read_manifest(words, verify=True)
     index = tantivy.Index(schema(), path=str(words))
@@ -103,26 +105,26 @@ def rewritten(folder: Path, num: int, instead: AnalyzedEntry | None) -> None:
     manifest.write_manifest(words, state)
 
 
-def test_a_word_index_that_lacks_an_entry(tmp_path: Path) -> None:
+def test_a_word_index_without_an_entry_is_repaired(tmp_path: Path) -> None:
     filled(tmp_path, PLANS["exact"])
     rewritten(tmp_path, 5, None)
-    mended(tmp_path, PLANS["exact"], "words", "lacks 1 entries, such as number 5")
+    assert_repaired(tmp_path, PLANS["exact"], "words", "lacks 1 entries, such as number 5")
 
 
-def test_a_word_index_with_an_entry_that_is_not_there(tmp_path: Path) -> None:
+def test_a_word_index_with_an_unknown_entry_is_repaired(tmp_path: Path) -> None:
     filled(tmp_path, PLANS["exact"])
     rewritten(tmp_path, 999, AnalyzedEntry.of(999, make_entry("of nobody")))
-    mended(tmp_path, PLANS["exact"], "words", "1 entries that do not exist, such as number 999")
+    assert_repaired(tmp_path, PLANS["exact"], "words", "1 entries that do not exist, such as number 999")
 
 
-def test_a_word_index_with_terms_of_another_text(tmp_path: Path) -> None:
+def test_a_word_index_with_terms_of_another_text_is_repaired(tmp_path: Path) -> None:
     stored = filled(tmp_path, PLANS["exact"])
     rewritten(tmp_path, 5, AnalyzedEntry.of(5, make_entry("something else")))
-    mended(tmp_path, PLANS["exact"], "words", f"lacks terms of entry {stored[4].id}")
+    assert_repaired(tmp_path, PLANS["exact"], "words", f"lacks terms of entry {stored[4].id}")
 
 
-def test_an_index_that_is_behind_is_sound(tmp_path: Path) -> None:
-    """As it is when a process was killed before it wrote its indexes."""
+def test_an_index_that_is_behind_the_records_is_sound(tmp_path: Path) -> None:
+    """A process killed before it wrote its indexes leaves such an index."""
     stored = filled(tmp_path / "store", PLANS["exact"])
     shutil.copytree(tmp_path / "store", tmp_path / "before")
     with closing(FaissMemoryBackend(tmp_path / "store", HashingEmbedder(64), Indexes)) as backend:
@@ -140,7 +142,7 @@ def test_an_index_that_is_behind_is_sound(tmp_path: Path) -> None:
 
 
 class Picky(CountingEmbedder):
-    """A server that refuses certain texts."""
+    """Refuses certain texts."""
 
     def embed_documents(self, texts: Sequence[str]):  # type: ignore[no-untyped-def]
         if any("poison" in text for text in texts):
@@ -148,7 +150,7 @@ class Picky(CountingEmbedder):
         return super().embed_documents(texts)
 
 
-def test_a_space_that_comes_back_has_no_vectors_of_a_text_that_is_refused_now(tmp_path: Path) -> None:
+def test_returning_to_a_space_drops_vectors_of_a_refused_text(tmp_path: Path) -> None:
     one, other = HashingEmbedder(64), HashingEmbedder(96)
     with closing(FaissMemoryBackend(tmp_path, one, Indexes)) as backend:
         (entry, _) = backend.store([make_entry("a numbat at dawn"), make_entry("a quokka")])
