@@ -1,4 +1,4 @@
-"""The endpoints of documents: list, look, originals, chunks, pages, delete; and who sees what."""
+"""Documents over HTTP: lists, originals, chunks, pages, deletion, and access."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def key(client: Any, *rights: Any, namespaces: tuple[str, ...] = ()) -> dict[str
     return {"Authorization": f"Bearer {secret}"}
 
 
-def test_documents_are_listed_page_by_page_and_each_once(client: Any) -> None:
+def test_pages_of_a_list_have_each_document_once(client: Any) -> None:
     ids = [bring(client, f"Boat {n} is blue.".encode(), f"boat{n}.txt") for n in range(5)]
     bring(client, b"Elsewhere.", "other.txt", namespace="other")
     seen, after, pages = [], "", 0
@@ -60,58 +60,37 @@ def test_documents_are_listed_page_by_page_and_each_once(client: Any) -> None:
     assert (seen, pages) == (ids, 3)
 
 
-def test_the_end_of_a_list_is_told_by_null(client: Any) -> None:
+def test_the_last_page_has_no_next(client: Any) -> None:
     assert client.get("/api/rag/documents").json == {"documents": [], "next": None}
     bring(client, b"One.", "one.txt")
     assert client.get("/api/rag/documents").json["next"] is None
 
 
-def test_a_namespace_is_listed_by_itself(client: Any) -> None:
+def test_a_list_has_one_namespace(client: Any) -> None:
     there = bring(client, b"Elsewhere.", "other.txt", namespace="other")
     page = client.get("/api/rag/documents?namespace=other").json
     assert [document["id"] for document in page["documents"]] == [there]
     assert client.get("/api/rag/documents?namespace=nowhere").json["documents"] == []
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ("limit=0", "limit"),
-        ("limit=201", "limit"),
-        ("limit=many", "limit"),
-        ("limit=1&limit=2", "limit"),
-        ("namespace=", "namespace"),
-        ("namespace=%20", "namespace"),
-        ("namespace=%C2%85", "namespace"),
-        ("namespace=%EF%BB%BF", "namespace"),
-        ("namespace=" + "n" * 201, "namespace"),
-        ("after=" + "a" * 201, "after"),
-        ("colour=red", "colour"),
-    ],
-)
-def test_a_wrong_query_string_names_the_parameter(client: Any, query: str, field: str) -> None:
-    answer = client.get(f"/api/rag/documents?{query}")
-    assert (answer.status_code, answer.content_type) == (400, "application/problem+json")
-    assert answer.json["field"] == field
-
-
-def test_a_document_is_told_as_its_upload_was(client: Any) -> None:
+def test_a_document_has_the_same_fields_as_its_upload(client: Any) -> None:
     made = client.post("/api/rag/upload", data={"file": (io.BytesIO(KEYS.encode()), "keys.txt")}).json["documents"][0]
     assert client.get(f"/api/rag/documents/{made['id']}").json == made
 
 
-def test_answers_can_be_read_by_people(client: Any) -> None:
+def test_json_is_readable_utf8(client: Any) -> None:
     there = f"/api/rag/documents/{bring(client, 'Hyvää yötä.'.encode(), 'yö 🦦.txt')}"
     assert '"name": "yö 🦦.txt"' in client.get(there).data.decode()
     assert '"text": "Hyvää yötä."' in client.get(f"{there}/pages").data.decode()
 
 
-def test_half_a_character_goes_out_as_json_can_say_it(client: Any) -> None:
+def test_half_a_surrogate_pair_is_escaped(client: Any) -> None:
     with client.application.app_context():
         assert reply({"said": "\ud800 ä"}).data == b'{"said": "\\ud800 \\u00e4"}'
 
 
-def test_the_original_comes_back_byte_by_byte_as_an_attachment(client: Any) -> None:
+@pytest.mark.process
+def test_the_original_is_an_attachment_with_the_same_bytes(client: Any) -> None:
     pdf = make_pdf([["Nothing."], [KEYS]])
     there = f"/api/rag/documents/{bring(client, pdf, 'rules.pdf')}/content"
     answer = client.get(there)
@@ -124,6 +103,7 @@ def test_the_original_comes_back_byte_by_byte_as_an_attachment(client: Any) -> N
     assert (head.status_code, head.data, head.content_length) == (200, b"", len(pdf))
 
 
+@pytest.mark.process
 def test_html_is_never_sent_as_html(client: Any) -> None:
     page = b"<!doctype html><html><body><script>alert(1)</script><p>The boat is blue.</p></body></html>"
     answer = client.get(f"/api/rag/documents/{bring(client, page, 'page.html')}/content")
@@ -131,7 +111,7 @@ def test_html_is_never_sent_as_html(client: Any) -> None:
     assert answer.headers["Content-Type"] == "application/octet-stream"
 
 
-def test_an_original_lies_under_its_hash_and_cannot_be_run(client: Any, tmp_path: Path) -> None:
+def test_an_original_is_stored_under_its_hash_and_is_not_executable(client: Any, tmp_path: Path) -> None:
     program = b"#!/bin/sh\necho ships\n"
     bring(client, program, "../../bin/run\x1b[2J.sh")
     (kept,) = (tmp_path / "u").rglob("*.bin")
@@ -141,7 +121,8 @@ def test_an_original_lies_under_its_hash_and_cannot_be_run(client: Any, tmp_path
     assert client.get("/api/rag/documents").json["documents"][0]["name"] == "bin/run[2J.sh"
 
 
-def test_no_answer_is_taken_for_another_type_than_it_says(client: Any) -> None:
+@pytest.mark.process
+def test_no_response_can_be_sniffed_as_another_type(client: Any) -> None:
     page = b"<!doctype html><html><body><script>alert(1)</script><p>The boat is blue.</p></body></html>"
     there = f"/api/rag/documents/{bring(client, page, 'page.html')}"
     for path in [*(there + part for part in EACH), "/docs", "/openapi.json", "/", "/nowhere", "/api/rag/documents"]:
@@ -151,9 +132,8 @@ def test_no_answer_is_taken_for_another_type_than_it_says(client: Any) -> None:
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"], path
 
 
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [
+def test_the_name_of_an_attachment_is_complete_in_utf8_and_safe_in_ascii() -> None:
+    names = [
         ("report.pdf", "report.pdf"),
         ("invoice\u202efdp.exe", "invoicefdp.exe"),
         ("half\ud800.txt", "half.txt"),
@@ -164,18 +144,18 @@ def test_no_answer_is_taken_for_another_type_than_it_says(client: Any) -> None:
         ("line\r\nSet-Cookie: x=1.txt", "lineSet-Cookie_ x_1.txt"),
         ("🦦.txt", ".txt"),
         ("x" * 300, "x" * 300),
-    ],
-)
-def test_the_name_of_an_attachment_is_whole_in_utf8_and_harmless_in_ascii(name: str, plain: str) -> None:
-    header = attachment(name)
-    assert header.isascii() and header.isprintable()
-    kind, options = parse_options_header(header)
-    printed = "".join(filter(str.isprintable, name.rpartition("/")[2]))
-    assert (kind, options["filename"]) == ("attachment", printed)
-    assert f'filename="{plain}"' in header
+    ]
+    for name, plain in names:
+        header = attachment(name)
+        assert header.isascii() and header.isprintable()
+        kind, options = parse_options_header(header)
+        printed = "".join(filter(str.isprintable, name.rpartition("/")[2]))
+        assert (kind, options["filename"]) == ("attachment", printed)
+        assert f'filename="{plain}"' in header
 
 
-def test_chunks_come_in_order_page_by_page_and_are_the_text_of_their_pages(client: Any) -> None:
+@pytest.mark.process
+def test_chunks_are_in_order_and_part_of_their_pages(client: Any) -> None:
     lines = [f"Boat {n} lies at pier {n} and is painted blue every spring by its owner." for n in range(60)]
     there = f"/api/rag/documents/{bring(client, make_pdf([lines[:30], lines[30:]]), 'boats.pdf')}"
     chunks, after = [], ""
@@ -191,7 +171,8 @@ def test_chunks_come_in_order_page_by_page_and_are_the_text_of_their_pages(clien
     assert {chunk["document"] for chunk in chunks} == {"boats.pdf"}
 
 
-def test_pages_come_page_by_page(client: Any) -> None:
+@pytest.mark.process
+def test_pages_of_a_document_are_listed_in_order(client: Any) -> None:
     there = f"/api/rag/documents/{bring(client, make_pdf([['One.'], ['Two.'], ['Three.']]), 'three.pdf')}/pages"
     first = client.get(f"{there}?limit=2").json
     rest = client.get(f"{there}?limit=2&after={first['next']}").json
@@ -200,7 +181,7 @@ def test_pages_come_page_by_page(client: Any) -> None:
     assert {(page["status"], page["reason"]) for page in first["pages"]} == {("text", "")}
 
 
-def test_a_deleted_document_is_gone_with_all_of_it(client: Any, tmp_path: Path) -> None:
+def test_a_deleted_document_leaves_nothing(client: Any, tmp_path: Path) -> None:
     there = f"/api/rag/documents/{bring(client, KEYS.encode(), 'keys.txt')}"
     gone = client.delete(there)
     assert (gone.status_code, gone.data) == (204, b"")
@@ -210,16 +191,16 @@ def test_a_deleted_document_is_gone_with_all_of_it(client: Any, tmp_path: Path) 
     assert not [*(tmp_path / "u").rglob("*.bin")]
 
 
-@pytest.mark.parametrize("part", EACH)
-def test_an_unknown_document_is_not_found(client: Any, part: str) -> None:
-    for unknown in (NOBODY, "x", "%00", "%F0%9F%A6%A6", "..%5C..", "n" * 5000, "%ff"):
-        answer = client.get(f"/api/rag/documents/{unknown}{part}")
+def test_an_unknown_document_is_not_found(client: Any) -> None:
+    unknown = (NOBODY, "x", "%00", "%F0%9F%A6%A6", "..%5C..", "n" * 5000, "%ff")
+    for path in (document_id + part for document_id in unknown for part in EACH):
+        answer = client.get(f"/api/rag/documents/{path}")
         assert (answer.status_code, answer.content_type) == (404, "application/problem+json")
         assert answer.json["type"] == "urn:agentformer:problem:not-found"
         assert len(answer.data) < 1500
 
 
-def test_an_entry_that_is_no_document_is_not_found(client: Any) -> None:
+def test_an_entry_that_is_not_a_document_is_not_found(client: Any) -> None:
     there = f"/api/rag/documents/{bring(client, KEYS.encode(), 'keys.txt')}"
     chunk = client.get(f"{there}/chunks").json["chunks"][0]["id"]
     fact = client.application.extensions["agentformer"].memory.store("Aino prefers tea.").id
@@ -229,7 +210,7 @@ def test_an_entry_that_is_no_document_is_not_found(client: Any) -> None:
     assert client.get(there).status_code == 200
 
 
-def test_an_original_that_was_lost_tells_nothing_of_the_disk(client: Any, tmp_path: Path) -> None:
+def test_a_lost_original_is_404_without_a_path(client: Any, tmp_path: Path) -> None:
     document = bring(client, KEYS.encode(), "keys.txt")
     for file in (tmp_path / "u").rglob("*.bin"):
         file.unlink()
@@ -237,7 +218,8 @@ def test_an_original_that_was_lost_tells_nothing_of_the_disk(client: Any, tmp_pa
     assert (answer.status_code, answer.json["detail"]) == (404, "the original of this document is not stored")
 
 
-def test_a_file_that_could_not_be_read_has_no_pages_and_no_original(client: Any) -> None:
+@pytest.mark.process
+def test_an_unreadable_file_has_no_pages_and_no_original(client: Any) -> None:
     broken = f"/api/rag/documents/{bring(client, b'%PDF-1.7 broken', 'broken.pdf')}"
     told = client.get(broken).json
     assert (told["status"], told["pages"], told["chunks"]) == ("failed", 0, 0)
@@ -245,7 +227,7 @@ def test_a_file_that_could_not_be_read_has_no_pages_and_no_original(client: Any)
     assert client.get(f"{broken}/content").status_code == 404
 
 
-def test_what_a_key_does_not_reach_looks_like_what_is_not_there(client: Any) -> None:
+def test_a_document_of_another_namespace_looks_like_one_that_does_not_exist(client: Any) -> None:
     theirs = bring(client, KEYS.encode(), "keys.txt", namespace="theirs")
     bring(client, b"Ours.", "ours.txt", namespace="ours")
     headers = {**key(client, "read", "write", namespaces=("ours",)), "X-Request-ID": "same"}
@@ -261,7 +243,7 @@ def test_what_a_key_does_not_reach_looks_like_what_is_not_there(client: Any) -> 
     assert client.get(f"/api/rag/documents/{theirs}", headers=everything).status_code == 200
 
 
-def test_a_namespace_that_a_key_does_not_reach_is_forbidden_whatever_is_in_it(client: Any) -> None:
+def test_another_namespace_is_403_with_or_without_documents(client: Any) -> None:
     theirs = bring(client, KEYS.encode(), "keys.txt", namespace="theirs")
     headers = key(client, "read", namespaces=("ours",))
     for there in ("", f"/{theirs}", f"/{theirs}/chunks"):
@@ -272,7 +254,7 @@ def test_a_namespace_that_a_key_does_not_reach_is_forbidden_whatever_is_in_it(cl
     assert asked.status_code == 403
 
 
-def test_a_key_of_one_namespace_works_there_without_naming_it(client: Any) -> None:
+def test_a_key_with_one_namespace_uses_it_by_default(client: Any) -> None:
     ours = bring(client, KEYS.encode(), "keys.txt", namespace="ours")
     headers = key(client, "read", namespaces=("ours",))
     assert [d["id"] for d in client.get("/api/rag/documents", headers=headers).json["documents"]] == [ours]
@@ -280,7 +262,7 @@ def test_a_key_of_one_namespace_works_there_without_naming_it(client: Any) -> No
     assert answer["citations"][0]["document_id"] == ours
 
 
-def test_a_document_is_looked_for_in_the_namespace_that_is_named(client: Any) -> None:
+def test_a_document_is_found_in_its_namespace_only(client: Any) -> None:
     there = f"/api/rag/documents/{bring(client, KEYS.encode(), 'keys.txt', namespace='ours')}"
     assert client.get(there).status_code == 200
     assert client.get(f"{there}?namespace=ours").status_code == 200

@@ -1,4 +1,4 @@
-"""Single memories over HTTP: add, look, change, forget, list."""
+"""Single memories over HTTP: store, list, read, change, delete."""
 
 from __future__ import annotations
 
@@ -35,18 +35,10 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
         assert host.af.backend.namespaces() == []
 
 
-@pytest.fixture(scope="module")
-def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    """For requests whose effects do not matter."""
-    with mounted(tmp_path_factory.mktemp("busy")) as host:
-        host.add("Aino prefers tea.")
-        yield host
-
-
 # ---------------------------------------------------------------- adding
 
 
-def test_what_is_added_is_at_its_location_with_its_version(host: Mounted) -> None:
+def test_a_stored_memory_is_at_its_location_with_its_version(host: Mounted) -> None:
     made = host.post("/api/memory", {"content": "Aino prefers tea.", "title": "Tea", "metadata": {"a": [1, None]}})
     entry = shaped(models.Entry, made, 201)
     assert made.headers["Location"] == f"/m/api/memory/{entry['id']}" and made.headers["ETag"] == '"1"'
@@ -55,7 +47,7 @@ def test_what_is_added_is_at_its_location_with_its_version(host: Mounted) -> Non
     assert (found.json["namespace"], found.json["tier"], found.json["kind"]) == ("default", "semantic", "fact")
 
 
-def test_every_argument_of_store_is_taken(host: Mounted) -> None:
+def test_every_argument_of_store_is_accepted(host: Mounted) -> None:
     given: dict[str, Any] = {
         "content": "The gate was painted.",
         "tier": "episodic",
@@ -85,7 +77,7 @@ def test_the_model_of_an_entry_has_every_field_of_one() -> None:
     assert set(models.Source.model_fields) == {field.name for field in dataclasses.fields(Source)}
 
 
-def test_the_same_fact_again_is_200_with_the_one_that_is_there(host: Mounted) -> None:
+def test_the_same_fact_again_is_200_with_the_existing_entry(host: Mounted) -> None:
     first = host.post("/api/memory", {"content": "Aino prefers tea."})
     again = host.post("/api/memory", {"content": "Aino prefers tea."})
     told = shaped(models.Entry, again)
@@ -93,7 +85,7 @@ def test_the_same_fact_again_is_200_with_the_one_that_is_there(host: Mounted) ->
     assert again.headers["Location"] == first.headers["Location"]
 
 
-def test_a_batch_is_stored_wholly_or_not_at_all(host: Mounted) -> None:
+def test_a_batch_is_stored_completely_or_not_at_all(host: Mounted) -> None:
     items = [{"content": "One."}, {"content": "Two.", "namespace": "n"}]
     told = shaped(models.Entries, host.post("/api/memory/batch", {"items": items}), 201)
     assert [(e["content"], e["namespace"]) for e in told["entries"]] == [("One.", "default"), ("Two.", "n")]
@@ -102,68 +94,33 @@ def test_a_batch_is_stored_wholly_or_not_at_all(host: Mounted) -> None:
     assert [entry.content for entry in host.af.memory.list()] == ["One."]
 
 
-def test_a_batch_into_a_namespace_out_of_reach_stores_nothing(host: Mounted) -> None:
+def test_a_batch_with_a_forbidden_namespace_stores_nothing(host: Mounted) -> None:
     items = [{"content": "One.", "namespace": "a"}, {"content": "Two.", "namespace": "b"}]
     assert host.post("/api/memory/batch", {"items": items}, ADMIN_A).status_code == 403
     assert host.af.backend.namespaces() == []
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({}, "content"),
-        ({"content": ""}, "content"),
+def test_invalid_memories_are_400_and_name_the_field(quiet: Mounted) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"content": " \n"}, "content"),
-        ({"content": 5}, "content"),
-        ({"content": None}, "content"),
-        ({"content": "x", "colour": 1}, "colour"),
         ({"content": "x", "kind": "document"}, "kind"),
-        ({"content": "x", "tier": "basement"}, "tier"),
         ({"content": "x", "tier": "working"}, "session_id"),
-        ({"content": "x", "salience": 2}, "salience"),
-        ({"content": "x", "salience": "1"}, "salience"),
-        ({"content": "x", "metadata": [1]}, "metadata"),
         ({"content": "x", "occurred_at": "2026-01-02"}, "occurred_at"),
         ({"content": "x", "source_id": "7"}, "source_id"),
-        ({"content": "x", "namespace": "n" * 300}, "namespace"),
-        ({"content": "x", "namespace": 5}, "namespace"),
         ({"content": "x" * 1_000_001}, "content"),
-    ],
-)
-def test_what_cannot_be_stored_is_400_and_names_the_field(quiet: Mounted, body: dict[str, Any], field: str) -> None:
-    answer = quiet.post("/api/memory", body)
-    assert (answer.status_code, answer.json["field"]) == (400, field), answer.text
-    assert quiet.af.backend.namespaces() == [] and len(answer.data) < 1000
-
-
-@pytest.mark.parametrize(
-    ("data", "status"),
-    [
-        (b"", 400),
-        (b"[]", 400),
-        (b'{"content": "x"', 400),
-        (b'{"content": "\\ud800"}', 400),
-        (b'{"content": "x", "title": "\\udfff"}', 400),
-        (b'{"content": "x", "metadata": {"a": {"b": ["\\ud800"]}}}', 400),
-        (b'{"content": "x", "metadata": {"\\ud800": 1}}', 400),
-        (b'{"content": "x", "metadata": {"a": NaN}}', 400),
-        (b'{"content": "x", "metadata": {"a": 1e999}}', 400),
-        (b'{"content": "x", "metadata": {"a": ' + b"9" * 400 + b"}}", 400),
-        (b'{"content": "x", "metadata": {"a": ' + b"[" * 150 + b"]" * 150 + b"}}", 400),
-        (b'{"content": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
-        (b"\xff\xfe", 400),
-    ],
-)
-def test_a_body_that_is_no_good_json_is_never_500(quiet: Mounted, data: bytes, status: int) -> None:
-    answer = quiet.ask("POST", "/api/memory", data=data, content_type="application/json")
-    assert (answer.status_code, answer.content_type) == (status, "application/problem+json"), answer.text
+        ({"content": "x", "metadata": {"a": int("9" * 400)}}, "metadata"),
+    ]
+    for body, field in cases:
+        answer = quiet.post("/api/memory", body)
+        assert (answer.status_code, answer.json["field"]) == (400, field), answer.text
+        assert len(answer.data) < 1000
     assert quiet.af.backend.namespaces() == []
 
 
 # ---------------------------------------------------------------- listing
 
 
-def test_a_list_is_walked_by_its_cursor_without_loss_or_repeat(host: Mounted) -> None:
+def test_pages_of_a_list_have_each_entry_once(host: Mounted) -> None:
     ids = [host.add(f"Fact number {n}.") for n in range(5)]
     host.add("Elsewhere.", namespace="n")
     seen, after = [], ""
@@ -176,41 +133,39 @@ def test_a_list_is_walked_by_its_cursor_without_loss_or_repeat(host: Mounted) ->
     assert (seen, after) == (ids, None)
 
 
-def test_a_last_page_that_is_full_has_no_next(host: Mounted) -> None:
+def test_a_full_last_page_has_no_next(host: Mounted) -> None:
     ids = [host.add(f"Fact number {n}.") for n in range(2)]
     page = host.ask("GET", "/api/memory?limit=2").json
     assert ([entry["id"] for entry in page["entries"]], page["next"]) == (ids, None)
 
 
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [
-        ("", {"fact", "talk", "plan", "own"}),
-        ("tier=episodic", {"talk"}),
-        ("tier=episodic&tier=core", {"talk"}),
-        ("kind=decision", {"plan"}),
-        ("kind=decision&kind=fact", {"plan", "fact", "own"}),
-        ("session_id=s", {"talk"}),
-        ("user_id=u", {"own"}),
-        ("agent_id=a", {"own"}),
-        ("project=p", {"own"}),
-        ("category=decisions", {"plan"}),
-        ("min_salience=0.9", {"talk", "plan", "own"}),
-        ("user_id=nobody", set()),
-        ("namespace=n", {"other"}),
-    ],
-)
-def test_a_list_holds_what_fits_all_that_is_given(host: Mounted, query: str, found: set[str]) -> None:
+def test_a_list_has_the_entries_that_match_all_parameters(host: Mounted) -> None:
     host.add("fact", salience=0.5)
     host.post("/api/memory/messages", {"session_id": "s", "role": "user", "content": "talk"})
     host.add("plan", kind="decision")
     host.add("own", user_id="u", agent_id="a", project="p")
     host.add("other", namespace="n")
-    told = shaped(models.EntryPage, host.ask("GET", f"/api/memory?{query}"))
-    assert {entry["content"] for entry in told["entries"]} == found
+    cases = {
+        "": {"fact", "talk", "plan", "own"},
+        "tier=episodic": {"talk"},
+        "tier=episodic&tier=core": {"talk"},
+        "kind=decision": {"plan"},
+        "kind=decision&kind=fact": {"plan", "fact", "own"},
+        "session_id=s": {"talk"},
+        "user_id=u": {"own"},
+        "agent_id=a": {"own"},
+        "project=p": {"own"},
+        "category=decisions": {"plan"},
+        "min_salience=0.9": {"talk", "plan", "own"},
+        "user_id=nobody": set(),
+        "namespace=n": {"other"},
+    }
+    for query, contents in cases.items():
+        page = shaped(models.EntryPage, host.ask("GET", f"/api/memory?{query}"))
+        assert {entry["content"] for entry in page["entries"]} == contents, query
 
 
-def test_archived_entries_are_listed_when_asked_for(host: Mounted) -> None:
+def test_archived_entries_are_listed_on_request(host: Mounted) -> None:
     for n in range(10):
         host.post("/api/memory/messages", {"session_id": "s", "role": "user", "content": f"Boat {n} is blue."})
     host.post("/api/memory/clean", {"session_id": "s"})
@@ -218,37 +173,17 @@ def test_archived_entries_are_listed_when_asked_for(host: Mounted) -> None:
     assert len(host.ask("GET", "/api/memory?kind=message&include_archived=true").json["entries"]) == 10
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ("limit=0", "limit"),
-        ("limit=201", "limit"),
-        ("limit=two", "limit"),
-        ("limit=1&limit=2", "limit"),
-        ("tier=basement", "tier"),
-        ("kind=", "kind"),
-        ("colour=blue", "colour"),
-        ("include_archived=perhaps", "include_archived"),
-        ("occurred_from=yesterday", "occurred_from"),
-        ("namespace=", "namespace"),
-    ],
-)
-def test_a_wrong_query_string_is_400_and_names_the_parameter(quiet: Mounted, query: str, field: str) -> None:
-    answer = quiet.ask("GET", f"/api/memory?{query}")
-    assert (answer.status_code, answer.json["field"]) == (400, field), answer.text
-
-
 # ---------------------------------------------------------------- looking and changing
 
 
-def test_looking_at_an_entry_counts_as_a_use(host: Mounted) -> None:
+def test_reading_an_entry_counts_as_a_use(host: Mounted) -> None:
     entry_id = host.add("Aino prefers tea.")
     host.ask("GET", f"/api/memory/{entry_id}")
     host.af.memory.close()  # writes what was counted
     assert host.af.backend.get([entry_id])[0].access_count == 1
 
 
-def test_a_change_keeps_the_former_state_in_the_history(host: Mounted) -> None:
+def test_a_change_keeps_the_former_version_in_the_history(host: Mounted) -> None:
     entry_id = host.add("Aino prefers tea.", title="Drinks")
     changed = host.ask("PATCH", f"/api/memory/{entry_id}", json={"content": "Aino prefers coffee."})
     told = shaped(models.Entry, changed)
@@ -262,32 +197,21 @@ def test_a_change_keeps_the_former_state_in_the_history(host: Mounted) -> None:
     assert [(v["content"], v["version"]) for v in history["versions"]] == [("Aino prefers tea.", 1)]
 
 
-def test_null_takes_away_what_may_be_missing(host: Mounted) -> None:
+def test_null_deletes_optional_fields(host: Mounted) -> None:
     entry_id = host.add("Aino prefers tea.", project="p", metadata={"a": 1}, occurred_at="2026-01-02T03:04:05Z")
     told = host.ask("PATCH", f"/api/memory/{entry_id}", json={"project": None, "metadata": None, "occurred_at": None})
     assert (told.json["project"], told.json["metadata"], told.json["occurred_at"]) == (None, {}, None)
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({}, "changes"),
-        ({"content": None}, "content"),
-        ({"content": " "}, "content"),
-        ({"namespace": "b"}, "namespace"),
-        ({"version": 7}, "version"),
-        ({"kind": "page"}, "kind"),
-        ({"salience": -1}, "salience"),
-    ],
-)
-def test_a_wrong_change_is_400_and_changes_nothing(host: Mounted, body: dict[str, Any], field: str) -> None:
+def test_an_invalid_change_is_400_and_changes_nothing(host: Mounted) -> None:
     entry_id = host.add("Aino prefers tea.")
-    answer = host.ask("PATCH", f"/api/memory/{entry_id}", json=body)
-    assert (answer.status_code, answer.json["field"]) == (400, field), answer.text
+    for body, field in (({}, "changes"), ({"content": " "}, "content"), ({"kind": "page"}, "kind")):
+        answer = host.ask("PATCH", f"/api/memory/{entry_id}", json=body)
+        assert (answer.status_code, answer.json["field"]) == (400, field), answer.text
     assert host.af.backend.get([entry_id])[0].version == 1
 
 
-def test_what_is_forgotten_is_gone(host: Mounted) -> None:
+def test_a_deleted_entry_is_not_found(host: Mounted) -> None:
     entry_id = host.add("Aino prefers tea.")
     gone = host.ask("DELETE", f"/api/memory/{entry_id}")
     assert (gone.status_code, gone.data) == (204, b"")
@@ -298,41 +222,43 @@ def test_what_is_forgotten_is_gone(host: Mounted) -> None:
 # ---------------------------------------------------------------- If-Match
 
 
-@pytest.mark.parametrize("header", ['"2"', "2", "*", ' "2" ', '"1", "2"', '"other" ,"2"'])
-@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-def test_the_version_that_is_there_may_be_changed(host: Mounted, header: str, method: str) -> None:
-    entry_id = host.add("One.")
-    host.ask("PATCH", f"/api/memory/{entry_id}", json={"content": "Two."})
+def changed(host: Mounted, method: str, entry_id: str, header: str) -> Any:
     body = {"json": {"content": "Three."}} if method == "PATCH" else {}
-    answer = host.ask(method, f"/api/memory/{entry_id}", headers={"If-Match": header}, **body)
-    assert answer.status_code == (200 if method == "PATCH" else 204), answer.text
+    return host.ask(method, f"/api/memory/{entry_id}", headers={"If-Match": header}, **body)
 
 
-@pytest.mark.parametrize("header", ['"1"', "1", 'W/"2"', '"02"', '"1", "3"', '""', '"abc"', '"' + "9" * 500 + '"'])
-@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-def test_another_version_is_412_and_tells_the_one_that_is_there(host: Mounted, header: str, method: str) -> None:
+def test_the_current_version_may_be_changed(host: Mounted) -> None:
+    for method, status in (("PATCH", 200), ("DELETE", 204)):
+        for header in ('"2"', "2", "*", ' "2" ', '"1", "2"', '"other" ,"2"'):
+            entry_id = host.add(f"One, {method}, {header}.")
+            host.ask("PATCH", f"/api/memory/{entry_id}", json={"content": "Two."})
+            answer = changed(host, method, entry_id, header)
+            assert answer.status_code == status, (header, answer.text)
+
+
+def test_another_version_is_412_with_the_current_one(host: Mounted) -> None:
     entry_id = host.add("One.")
     host.ask("PATCH", f"/api/memory/{entry_id}", json={"content": "Two."})
-    body = {"json": {"content": "Three."}} if method == "PATCH" else {}
-    answer = host.ask(method, f"/api/memory/{entry_id}", headers={"If-Match": header}, **body)
-    assert (answer.status_code, answer.content_type) == (412, "application/problem+json")
-    assert answer.json["type"] == "urn:agentformer:problem:precondition-failed"
-    assert (answer.json["version"], answer.headers["ETag"]) == (2, '"2"')
+    for method in ("PATCH", "DELETE"):
+        for header in ('"1"', "1", 'W/"2"', '"02"', '"1", "3"', '""', '"abc"', '"' + "9" * 500 + '"'):
+            answer = changed(host, method, entry_id, header)
+            assert (answer.status_code, answer.content_type) == (412, "application/problem+json"), header
+            assert answer.json["type"] == "urn:agentformer:problem:precondition-failed"
+            assert (answer.json["version"], answer.headers["ETag"]) == (2, '"2"')
     (entry,) = host.af.backend.get([entry_id])
     assert (entry.content, entry.version) == ("Two.", 2)
 
 
-@pytest.mark.parametrize("header", ["", "two", '"2', "2.0", '*, "2"', "-1", '"2" "3"', '"2",', "\x00"])
-@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-def test_a_header_that_is_no_version_is_400(host: Mounted, header: str, method: str) -> None:
+def test_an_invalid_if_match_header_is_400(host: Mounted) -> None:
     entry_id = host.add("One.")
-    body = {"json": {"content": "Two."}} if method == "PATCH" else {}
-    answer = host.ask(method, f"/api/memory/{entry_id}", headers={"If-Match": header}, **body)
-    assert (answer.status_code, answer.json["field"]) == (400, "If-Match"), answer.text
+    for method in ("PATCH", "DELETE"):
+        for header in ("", "two", '"2', "2.0", '*, "2"', "-1", '"2" "3"', '"2",', "\x00"):
+            answer = changed(host, method, entry_id, header)
+            assert (answer.status_code, answer.json["field"]) == (400, "If-Match"), (header, answer.text)
     assert host.af.backend.get([entry_id])[0].version == 1
 
 
-def test_of_two_who_want_one_version_one_comes_through(host: Mounted) -> None:
+def test_of_two_changes_to_one_version_one_succeeds(host: Mounted) -> None:
     """A change and a deletion have both seen that the version is right before either can write."""
     ids = [host.add(f"Fact number {n}.") for n in range(8)]
     statuses: dict[tuple[str, str], int] = {}
@@ -362,7 +288,7 @@ def test_of_two_who_want_one_version_one_comes_through(host: Mounted) -> None:
 # ---------------------------------------------------------------- documents
 
 
-def test_parts_of_documents_are_read_here_and_changed_elsewhere(host: Mounted) -> None:
+def test_parts_of_documents_can_be_read_but_not_changed(host: Mounted) -> None:
     host.af.rag.upload(b"The keys hang in the cupboard.", name="keys.txt")
     for kind in ("document", "page", "chunk"):
         (part,) = host.ask("GET", f"/api/memory?kind={kind}").json["entries"]
@@ -372,36 +298,3 @@ def test_parts_of_documents_are_read_here_and_changed_elsewhere(host: Mounted) -
                 answer = host.ask(method, f"/api/memory/{part['id']}", headers=header, **body)
                 assert (answer.status_code, answer.json["type"]) == (400, "urn:agentformer:problem:invalid-input")
         assert host.af.backend.get([part["id"]])[0].version == 1
-
-
-# ---------------------------------------------------------------- paths
-
-
-@pytest.mark.parametrize(
-    ("path", "allowed"),
-    [
-        ("search", "OPTIONS, POST"),
-        ("batch", "OPTIONS, POST"),
-        ("context", "OPTIONS, POST"),
-        ("clean", "OPTIONS, POST"),
-        ("restore", "OPTIONS, POST"),
-        ("reindex", "OPTIONS, POST"),
-        ("audit", "GET, HEAD, OPTIONS"),
-        ("core", "GET, HEAD, OPTIONS"),
-        ("messages", "GET, HEAD, OPTIONS, POST"),
-    ],
-)
-def test_no_fixed_path_is_taken_for_an_id(quiet: Mounted, path: str, allowed: str) -> None:
-    for method in {"GET", "PATCH", "DELETE", "PUT"} - set(allowed.split(", ")):
-        answer = quiet.ask(method, f"/api/memory/{path}")
-        assert (answer.status_code, answer.headers["Allow"]) == (405, allowed), (method, answer.text)
-
-
-@pytest.mark.parametrize("entry_id", ["no-such-id", "%00", "..%5C..", "%F0%9F%98%80", "%ED%A0%80", "' OR 1=1"])
-def test_an_id_that_nothing_has_is_404(busy: Mounted, entry_id: str) -> None:
-    assert busy.ask("GET", f"/api/memory/{entry_id}").status_code == 404
-
-
-def test_an_id_that_none_can_have_is_400(quiet: Mounted) -> None:
-    for entry_id in ("x" * 201, "%20"):
-        assert quiet.ask("GET", f"/api/memory/{entry_id}").status_code == 400

@@ -110,6 +110,7 @@ def test_a_part_that_is_busy_is_ready_and_does_not_hold_up_the_answer(host: Moun
     assert ready(host)["index"] == "ok"
 
 
+@pytest.mark.process
 def test_an_embedder_that_is_away_is_told_and_comes_back(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -88,6 +88,7 @@ def events(response: Any) -> list[tuple[str, Any]]:
     return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
 
 
+@pytest.mark.process
 def test_an_upload_that_is_acknowledged_becomes_documents(client: Any) -> None:
     answer = send(
         client, (make_pdf([["Nothing."], [KEYS.decode()]]), "rules.pdf"), (b"", "empty.txt"), namespace="ours"

@@ -22,6 +22,7 @@ from agentformer.settings import load_settings
 from agentformer.types import AnswerPiece
 from tests.edges.talking import BOUND, KEY, Server, Step, Talker, all_events, next_event, texts
 
+pytestmark = pytest.mark.process
 KEYS = "The office opens at nine. The caretaker keeps the keys in the blue cupboard."
 WHO = "Who keeps the keys?"
 

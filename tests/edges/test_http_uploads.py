@@ -1,4 +1,4 @@
-"""Uploads over HTTP: each file's outcome, names that mean harm, bodies that are none, and limits that are told."""
+"""Uploads over HTTP: the status of each file, hostile names, invalid bodies, limits, and keys that may only write."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def listed(client: Any) -> list[str]:
     return [document["name"] for document in client.get("/api/rag/documents").json["documents"]]
 
 
-def test_every_file_has_the_same_keys_whatever_became_of_it(client: Any) -> None:
+def test_every_file_has_the_same_fields_with_any_status(client: Any) -> None:
     made = upload(client, (KEYS, "keys.txt"), (b"", "empty.txt"), (b"\0" * 9000, "zeros.bin"), (KEYS, "keys2.txt"))
     assert made.status_code == 201
     assert [set(document) for document in made.json["documents"]] == [DOCUMENT] * 4
@@ -77,7 +77,7 @@ def test_every_file_has_the_same_keys_whatever_became_of_it(client: Any) -> None
     assert all(d["reason"] for d in made.json["documents"][1:3])
 
 
-def test_a_file_over_its_limit_fails_alone(tmp_path: Path) -> None:
+def test_a_file_over_the_limit_does_not_stop_the_others(tmp_path: Path) -> None:
     app = make_app(tmp_path, max_file_bytes=1000)
     made = upload(app.test_client(), (b"x" * 1001, "big.txt"), (KEYS, "keys.txt"))
     assert (made.status_code, [d["status"] for d in made.json["documents"]]) == (201, ["failed", "ready"])
@@ -86,9 +86,8 @@ def test_a_file_over_its_limit_fails_alone(tmp_path: Path) -> None:
     close_app(app)
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [
+def test_a_hostile_file_name_is_only_a_name(client: Any, tmp_path: Path) -> None:
+    names = [
         ("../../etc/passwd.txt", "passwd.txt"),
         ("..\\\\..\\\\boot.txt", "boot.txt"),  # escaped, as a quoted string in a header is
         ("/etc/keys.txt", "keys.txt"),
@@ -98,29 +97,29 @@ def test_a_file_over_its_limit_fails_alone(tmp_path: Path) -> None:
         ("avain 🔑.txt", "avain 🔑.txt"),
         ("con.txt", "con.txt"),
         ("' OR 1=1; --.txt", "' OR 1=1; --.txt"),
-    ],
-)
-def test_a_name_that_means_harm_is_only_a_name(client: Any, tmp_path: Path, name: str, kept: str) -> None:
+    ]
     before = {*tmp_path.parent.rglob("*.txt")}
-    made = raw(client, part(name) + b"--x--\r\n")
-    assert (made.status_code, made.json["documents"][0]["name"]) == (201, kept)
-    assert listed(client) == [kept]
+    for number, (name, stored) in enumerate(names):
+        made = raw(client, part(name, KEYS + str(number).encode()) + b"--x--\r\n")
+        assert (made.status_code, made.json["documents"][0]["name"]) == (201, stored)
+    assert {*listed(client)} == {stored for _, stored in names}
     assert {*tmp_path.parent.rglob("*.txt")} == before
 
 
-@pytest.mark.parametrize("name", ["", "..", "/", "\0"])
-def test_a_file_without_a_name_is_told_so(client: Any, name: str) -> None:
-    made = raw(client, part(name) + b"--x--\r\n")
-    assert made.status_code == 422
-    assert [(d["status"], "name" in d["reason"]) for d in made.json["documents"]] == [("failed", True)]
+def test_a_file_without_a_name_fails(client: Any) -> None:
+    for name in ("", "..", "/", "\0"):
+        made = raw(client, part(name) + b"--x--\r\n")
+        assert made.status_code == 422
+        assert [(d["status"], "name" in d["reason"]) for d in made.json["documents"]] == [("failed", True)]
 
 
-def test_a_pdf_called_con_pdf_is_a_document(client: Any) -> None:
+@pytest.mark.process
+def test_a_pdf_may_have_a_reserved_name(client: Any) -> None:
     made = upload(client, (make_pdf([[KEYS.decode()]]), "con.pdf")).json["documents"][0]
     assert (made["name"], made["status"], made["pages"]) == ("con.pdf", "ready", 1)
 
 
-def test_several_files_of_one_name_leave_the_last(client: Any) -> None:
+def test_of_several_files_with_one_name_the_last_is_stored(client: Any) -> None:
     made = upload(client, (KEYS, "a.txt"), (b"Boats are lifted in October.", "a.txt"))
     assert [d["status"] for d in made.json["documents"]] == ["ready", "ready"]
     assert listed(client) == ["a.txt"]
@@ -128,7 +127,8 @@ def test_several_files_of_one_name_leave_the_last(client: Any) -> None:
     assert found["sha256"] == made.json["documents"][1]["sha256"]
 
 
-def test_the_same_file_from_many_at_once_is_one_document(app: Any) -> None:
+@pytest.mark.process
+def test_concurrent_uploads_of_the_same_bytes_are_one_document(app: Any) -> None:
     go = threading.Barrier(4)
     data = make_pdf([[KEYS.decode()]] * 20)
 
@@ -147,9 +147,8 @@ def test_the_same_file_from_many_at_once_is_one_document(app: Any) -> None:
     assert client.post("/api/rag/query", json={"question": "Who keeps the keys?"}).json["citations"]
 
 
-@pytest.mark.parametrize(
-    ("body", "content_type", "status", "told"),
-    [
+def test_invalid_bodies_are_refused_and_store_nothing(client: Any) -> None:
+    cases: list[tuple[bytes, str | None, int, str]] = [
         (b"{}", "application/json", 415, "multipart"),
         (b"file=x", "application/x-www-form-urlencoded", 415, "multipart"),
         (KEYS, "text/plain", 415, "multipart"),
@@ -168,20 +167,16 @@ def test_the_same_file_from_many_at_once_is_one_document(app: Any) -> None:
         (b"\xff\xfe" * 500, FORM, 400, "body"),
         (part("a.txt", field="upload") + b"--x--\r\n", FORM, 400, "upload: is not known"),
         (b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--x--\r\n', FORM, 400, "filename"),
-    ],
-)
-def test_a_body_that_is_no_upload_is_refused_and_leaves_nothing(
-    client: Any, body: bytes, content_type: str | None, status: int, told: str
-) -> None:
-    answer = raw(client, body, content_type)
-    assert (answer.status_code, answer.content_type) == (status, "application/problem+json"), answer.text
-    assert told in answer.json["detail"]
+    ]
+    for body, content_type, status, message in cases:
+        answer = raw(client, body, content_type)
+        assert (answer.status_code, answer.content_type) == (status, "application/problem+json"), answer.text
+        assert message in answer.json["detail"]
     assert listed(client) == []
 
 
-@pytest.mark.parametrize(
-    ("form", "field"),
-    [
+def test_invalid_fields_are_named_and_nothing_is_stored(client: Any) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"metadata": "[1]"}, "metadata"),
         ({"metadata": "{"}, "metadata"),
         ({"metadata": "{" * 5000}, "metadata"),
@@ -195,15 +190,14 @@ def test_a_body_that_is_no_upload_is_refused_and_leaves_nothing(
         ({"namespace": "n" * 201}, "namespace"),
         ({"password": "p" * 1001}, "password"),
         ({"colour": "red"}, "colour"),
-    ],
-)
-def test_a_wrong_field_is_told_and_nothing_is_stored(client: Any, form: dict[str, Any], field: str) -> None:
-    answer = upload(client, (KEYS, "keys.txt"), **form)
-    assert (answer.status_code, answer.json["field"]) == (400, field)
+    ]
+    for form, field in cases:
+        answer = upload(client, (KEYS, "keys.txt"), **form)
+        assert (answer.status_code, answer.json["field"]) == (400, field)
     assert listed(client) == []
 
 
-def test_too_many_files_are_refused_by_the_name_of_the_limit(tmp_path: Path) -> None:
+def test_too_many_files_are_413_and_name_the_limit(tmp_path: Path) -> None:
     app = make_app(tmp_path, max_upload_files=3)
     client = app.test_client()
     for count in (4, 40):
@@ -214,7 +208,7 @@ def test_too_many_files_are_refused_by_the_name_of_the_limit(tmp_path: Path) -> 
     close_app(app)
 
 
-def test_a_body_over_the_limit_names_it_whether_its_length_is_told_or_not(tmp_path: Path) -> None:
+def test_a_body_over_the_limit_is_413_with_or_without_its_length(tmp_path: Path) -> None:
     app = make_app(tmp_path, max_file_bytes=1000)
     client = app.test_client()
     body = part("big.txt", b"x" * 2_000_000) + b"--x--\r\n"
@@ -232,7 +226,7 @@ CHUNKED = {"headers": {"Transfer-Encoding": "chunked"}, "environ_overrides": {"w
 
 
 @pytest.mark.parametrize("more", [{}, CHUNKED], ids=["length", "chunked"])
-def test_what_is_too_much_beside_the_files_is_told_as_that(client: Any, more: dict[str, Any]) -> None:
+def test_too_large_fields_have_their_own_limit(client: Any, more: dict[str, Any]) -> None:
     def send(*fields: bytes) -> Any:
         head = b'--x\r\nContent-Disposition: form-data; name="metadata"\r\n\r\n'
         body = part("a.txt") + b"".join(head + field + b"\r\n" for field in fields) + b"--x--\r\n"
@@ -245,7 +239,7 @@ def test_what_is_too_much_beside_the_files_is_told_as_that(client: Any, more: di
     assert listed(client) == []
 
 
-def test_what_a_host_application_has_read_is_bound_too(tmp_path: Path) -> None:
+def test_a_body_read_by_the_host_application_has_the_same_limits(tmp_path: Path) -> None:
     flask = pytest.importorskip("flask")
     ours = make_app(tmp_path, max_upload_files=3)
     host = flask.Flask("host")
@@ -257,7 +251,7 @@ def test_what_a_host_application_has_read_is_bound_too(tmp_path: Path) -> None:
     close_app(ours)
 
 
-def test_over_the_most_uploads_at_once_a_further_one_is_told_when_to_come_back(tmp_path: Path) -> None:
+def test_too_many_concurrent_uploads_are_429_with_retry_after(tmp_path: Path) -> None:
     app = make_app(tmp_path, max_uploads=1)
     client, began, go = app.test_client(), threading.Event(), threading.Event()
 
@@ -291,7 +285,7 @@ def test_over_the_most_uploads_at_once_a_further_one_is_told_when_to_come_back(t
     close_app(app)
 
 
-def test_an_upload_that_breaks_off_stores_nothing_and_gives_its_place_back(tmp_path: Path) -> None:
+def test_an_interrupted_upload_stores_nothing_and_frees_its_slot(tmp_path: Path) -> None:
     app = make_app(tmp_path, max_uploads=1)
     client = app.test_client()
     body = part("keys.txt")
@@ -305,7 +299,7 @@ def test_an_upload_that_breaks_off_stores_nothing_and_gives_its_place_back(tmp_p
     close_app(app)
 
 
-def test_an_application_without_a_limit_of_its_own_gets_ours_for_uploads(tmp_path: Path) -> None:
+def test_a_host_application_without_a_limit_uses_ours(tmp_path: Path) -> None:
     flask = pytest.importorskip("flask")
     ours = make_app(tmp_path, max_file_bytes=1000)
     host = flask.Flask("host")
@@ -316,14 +310,14 @@ def test_an_application_without_a_limit_of_its_own_gets_ours_for_uploads(tmp_pat
     close_app(ours)
 
 
-# Who may only write
+# Keys that may only write
 
 WRITER = grant("write")
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Mounted]:
-    """Somebody's document is there, which a writer would like to know of."""
+    """A memory with a document that a write-only key must not learn of."""
     with mounted(tmp_path) as host:
         host.af.rag.upload(KEYS, name="Mergers 2027.md", metadata={"case": "4711"})
         yield host
@@ -336,7 +330,8 @@ def sent(host: Mounted, data: bytes, name: str, asking: Any = WRITER) -> Any:
     return answer
 
 
-def test_who_may_only_write_learns_nothing_from_an_upload_of_what_is_there(shared: Mounted) -> None:
+@pytest.mark.process
+def test_a_write_only_key_learns_nothing_of_existing_documents(shared: Mounted) -> None:
     there, new = sent(shared, KEYS, "guess.txt"), sent(shared, KEYS + b" And the doors.", "guess.txt")
     assert (there.status_code, new.status_code) == (201, 201)
     told, of_new = there.json["documents"][0], new.json["documents"][0]
@@ -350,7 +345,8 @@ def test_who_may_only_write_learns_nothing_from_an_upload_of_what_is_there(share
         assert (seen["name"], seen["metadata"], seen["unchanged"]) == ("Mergers 2027.md", {"case": "4711"}, True)
 
 
-def test_the_tool_tells_who_may_only_write_as_little(shared: Mounted) -> None:
+@pytest.mark.process
+def test_the_upload_tool_shows_a_write_only_key_no_more(shared: Mounted) -> None:
     def told(text: str, asking: Any = WRITER) -> Any:
         given = {"name": "guess.txt", "text": text, "metadata": {"mine": 1}}
         return shared.post("/api/tools/rag_upload", given, asking).json["result"]["document"]

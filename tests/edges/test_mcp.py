@@ -25,11 +25,11 @@ from mcp.shared.exceptions import MCPError
 
 import agentformer
 from agentformer.cli import main
-from agentformer.mcp_server.stdio import line_error, needs_response
 from agentformer.tools.toolbox import HINTS
 from tests.edges.doors import BOUND, ENVIRONMENT, after, options, stdio_transport
 from tests.edges.talking import Talker
 
+pytestmark = pytest.mark.process
 T = TypeVar("T")
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -245,63 +245,6 @@ Toolbox.call = loud
     code, rest, errors = server.end()
     assert (code, rest) == (0, [])
     assert errors.count("noise") == 3
-
-
-@pytest.mark.parametrize(
-    ("line", "code", "of"),
-    [
-        (b"no JSON", -32700, None),
-        (b"\xff\xfe\x00", -32700, None),
-        (b"[" * 100_000, -32700, None),
-        (b"[]", -32600, None),
-        (b"null", -32600, None),
-        (b'[{"jsonrpc": "2.0", "id": 7, "method": "ping"}]', -32600, None),
-        (b'{"jsonrpc": "1.0", "id": 7, "method": "ping"}', -32600, 7),
-        (b'{"id": "seven", "method": "ping"}', -32600, "seven"),
-        (b'{"jsonrpc": "2.0", "id": 7, "method": 5}', -32600, 7),
-        (b'{"jsonrpc": "2.0", "id": 7}', -32600, 7),
-        (b'{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": []}', -32602, 7),
-        (b'{"jsonrpc": "2.0", "id": null, "method": "ping"}', -32600, None),
-        (b'{"jsonrpc": "2.0", "id": 1.5, "method": "ping"}', -32600, None),
-        (b'{"jsonrpc": "2.0", "id": true, "method": "ping"}', -32600, None),
-        (b'{"jsonrpc": "2.0", "id": {}, "method": "ping"}', -32600, None),
-        (b'{"jsonrpc": "2.0", "id": 7, "result": []}', -32600, None),  # an id that is the server's, not the client's
-        (b'{"params": {"id": 1, "x": %s}, "id": 7}' % (b"[" * 300 + b"]" * 300), -32700, 7),
-        (b'{"id": 7, "params": {"x": %s}}' % (b"9" * 5000), -32700, 7),
-        (b'{"id": %s, "params": {}}' % (b"9" * 5000), -32700, None),
-        (b'{"params": {"x": "\\ud800", "y": "\\"id\\": 2"}, "id": "a\\u00e5"}', -32700, "a\u00e5"),
-        (b'{"id": "\\ud800", "params": {}}', -32700, None),
-    ],
-    ids=str,
-)
-def test_what_is_no_message_is_answered_with_its_id_where_one_can_be_read(
-    line: bytes, code: int, of: int | str | None
-) -> None:
-    answer = line_error(line.decode("utf-8", "replace"))
-    assert answer is not None
-    assert (answer.error.code, answer.id) == (code, of)
-    assert needs_response(answer)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"jsonrpc": "2.0", "id": 7, "method": "ping"},
-        {"jsonrpc": "2.0", "id": "", "method": "ping", "params": {}},
-        {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 7, "result": {}},
-        {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "x"}},
-    ],
-    ids=str,
-)
-def test_what_is_a_message_is_left_to_the_sdk(message: dict[str, Any]) -> None:
-    assert line_error(json.dumps(message)) is None
-
-
-def test_a_notification_that_is_wrong_has_no_answer() -> None:
-    wrong = line_error('{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": []}')
-    assert wrong is not None
-    assert not needs_response(wrong)
 
 
 def test_every_wrong_line_is_answered_and_the_server_goes_on(piped: Callable[..., Piped]) -> None:

@@ -21,12 +21,11 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
 import agentformer
-from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.access.keys import KeyStore
-from agentformer.mcp_server.server import intersection
 from tests.edges.doors import BOUND, HttpServer, after
 from tests.edges.talking import Talker
 
+pytestmark = pytest.mark.process
 Start = Callable[..., HttpServer]
 JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
@@ -203,17 +202,6 @@ def test_what_the_server_was_started_with_bounds_every_key(start: Start, tmp_pat
     seen = names(post(server, LIST, Authorization=f"Bearer {admin}"))
     assert "memory_search" in seen
     assert not seen & {"memory_add", "memory_audit"}
-
-
-def test_two_grants_allow_what_both_allow() -> None:
-    key = Grant(frozenset({"read", "write"}), ("work", "home"), frozenset({"rag_upload"}), "k1")
-    server = Grant(frozenset({"read"}), ("work",), frozenset({"memory_audit"}))
-    assert intersection(key, server) == Grant(
-        frozenset({"read"}), ("work",), frozenset({"rag_upload", "memory_audit"}), "k1"
-    )
-    assert intersection(EVERYTHING, server).namespaces == ("work",)
-    assert intersection(key, EVERYTHING) == key
-    assert not intersection(key, Grant(frozenset({"read"}), ("elsewhere",))).rights
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS"])

@@ -17,6 +17,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from tests.edges.doors import BOUND, HttpServer
 
+pytestmark = pytest.mark.process
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 LIST = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode()

@@ -102,6 +102,7 @@ class _Quiet(WSGIRequestHandler):
         """Thousands of requests would hide what a failure tells."""
 
 
+@pytest.mark.process
 def test_every_endpoint_does_what_the_document_says(served: Served, address: str, tmp_path: Path) -> None:
     particular = "".join(REFUSED.format(name) for name in PARTICULAR)
     (tmp_path / "schemathesis.toml").write_text(CHECKS + particular)

@@ -27,6 +27,7 @@ from agentformer.errors import InvalidInput
 from agentformer.settings import Settings
 from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of, head_of, takes_connections, wait_until
 
+pytestmark = pytest.mark.process
 SERVERS = ("gunicorn", "waitress")
 
 

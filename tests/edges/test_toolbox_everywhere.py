@@ -1,4 +1,4 @@
-"""One toolbox: it does the same, and corrects in the same words, through every door."""
+"""Every tool has the same results and errors in Python, over HTTP and over MCP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 import agentformer
-from tests.edges.doors import DOORS, Door, Told, Who
+from tests.edges.doors import DOORS, Door, PythonDoor, Told, Who
 
 NAMES = [
     "memory_add",
@@ -60,20 +60,23 @@ class Opened:
         return told.text
 
 
-@pytest.fixture(scope="module", params=DOORS)
+PARAMS = [pytest.param(name, marks=[pytest.mark.process] if name.startswith("mcp") else []) for name in DOORS]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def call(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     folder = tmp_path_factory.mktemp(request.param)
     with ExitStack() as stack:
         yield Opened(DOORS[request.param](folder, stack), folder)
 
 
-def test_everybody_sees_the_tools_that_they_may_call(call: Opened) -> None:
+def test_the_list_has_the_tools_of_the_caller(call: Opened) -> None:
     assert call.door.names("owner") == NAMES
     assert call.door.names("reader") == READING
     assert call.door.names("harbour") == [name for name in NAMES if name != "memory_delete"]
 
 
-def test_what_was_added_is_found_read_changed_and_forgotten(call: Opened) -> None:
+def test_a_memory_is_stored_found_read_changed_and_deleted(call: Opened) -> None:
     added = call("memory_add", content="Aino prefers tea to coffee.", kind="preference", metadata={"about": "Aino"})
     entry_id = added["memory"]["id"]
     assert not added["known_already"]
@@ -116,7 +119,7 @@ def test_a_long_memory_is_read_in_parts(call: Opened) -> None:
     assert "".join(parts) == content
 
 
-def test_a_core_block_is_begun_extended_and_corrected(call: Opened) -> None:
+def test_a_core_block_is_created_extended_and_corrected(call: Opened) -> None:
     assert call("core_memory_append", name="persona", text="You help the harbour.")["block"]["tier"] == "core"
     call("core_memory_append", name="persona", text="Answer briefly.")
     told = call("core_memory_replace", name="persona", old="the harbour", new="the harbour of Turku")
@@ -127,7 +130,7 @@ def test_a_core_block_is_begun_extended_and_corrected(call: Opened) -> None:
     assert "there is no core block 'nobody'" in call.correction("core_memory_replace", name="nobody", old="a", new="b")
 
 
-def test_what_was_said_is_found_also_behind_summaries(call: Opened) -> None:
+def test_messages_are_found_also_after_they_are_summarized(call: Opened) -> None:
     with agentformer.connect(
         index_dir=call.folder / "i", upload_dir=call.folder / "u", clean_every=0, embedder="hashing"
     ) as af:
@@ -159,6 +162,7 @@ def test_the_status_counts_what_the_caller_reaches(call: Opened) -> None:
     assert "store" in call("memory_status").value
 
 
+@pytest.mark.process
 def test_a_document_is_uploaded_listed_answered_from_and_replaced(call: Opened) -> None:
     text = "# Keys\n\nThe spare key of the crane hangs in the red cupboard.\n"
     uploaded = call("rag_upload", name="keys.md", text=text, metadata={"site": "north"})["document"]
@@ -187,14 +191,15 @@ def test_a_document_is_uploaded_listed_answered_from_and_replaced(call: Opened) 
     assert "green cupboard" in call("rag_query", question="Where does the spare key of the crane hang?")["answer"]
 
 
-def test_a_file_without_text_is_told_by_its_status(call: Opened) -> None:
+@pytest.mark.process
+def test_an_unreadable_file_has_the_status_failed(call: Opened) -> None:
     damaged = base64.b64encode(b"%PDF-1.7 and nothing more").decode()
     told = call("rag_upload", name="damaged.pdf", content_base64=damaged)["document"]
     assert told["status"] == "failed"
     assert told["reason"]
 
 
-def test_a_file_is_read_by_its_path_where_files_are_read(call: Opened) -> None:
+def test_files_are_read_by_their_path_only_where_allowed(call: Opened) -> None:
     (call.folder / "notes").mkdir(exist_ok=True)
     (call.folder / "notes" / "pier.txt").write_text("The northern pier is closed in winter.")
     told = call("rag_upload", path="notes/pier.txt")
@@ -205,40 +210,39 @@ def test_a_file_is_read_by_its_path_where_files_are_read(call: Opened) -> None:
         assert told.text == "path: names a file, but this caller may not read files; give text or content_base64"
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "said"),
-    [
-        ("memory_add", {}, "content: is missing. memory_add takes: content*, kind"),
-        ("memory_add", {"contnt": "x"}, "contnt is not an argument of this tool; did you mean content?"),
-        ("memory_add", {"content": 7}, "content: is wrong: Input should be a valid string, got 7."),
-        ("memory_add", {"content": " "}, "content: is empty"),
-        ("memory_add", {"content": "x", "salience": 3}, "salience: is wrong: Input should be less than or equal to 1"),
-        ("memory_add", {"content": "x", "occurred_at": "yesterday"}, "occurred_at: must be ISO 8601"),
-        ("memory_add", {"content": "x", "metadata": []}, "metadata: is wrong"),
-        ("memory_search", {"query": ""}, "query: is wrong"),
-        ("memory_search", {"query": "x", "limit": 0}, "limit: is wrong"),
-        (
-            "memory_search",
-            {"query": "x", "tiers": ["deep"]},
-            "'core', 'semantic', 'episodic' or 'working', got \"deep\"",
-        ),
-        ("memory_get", {"id": "none"}, "there is no entry none"),
-        ("memory_update", {"id": "none", "title": "x"}, "there is no entry none"),
-        ("core_memory_append", {"name": "log", "text": "word " * 600}, "over its limit of"),
-        ("conversation_search", {"query": 5}, "query: is wrong"),
-        ("rag_upload", {"name": "a.txt"}, "path: give exactly one of path, text, content_base64"),
-        ("rag_upload", {"text": "x"}, "name: is missing"),
-        ("rag_upload", {"name": "a.txt", "text": "x", "content_base64": "eA=="}, "give exactly one of"),
-        ("rag_upload", {"name": "a.txt", "content_base64": "!"}, "content_base64: is not base64"),
-        ("rag_query", {"question": "x", "top_k": "many"}, "top_k: is wrong: Input should be a valid integer"),
-        ("rag_list", {"limit": 1000}, "limit: is wrong: Input should be less than or equal to 200"),
-        ("memory_ad", {"content": "x"}, "there is no tool 'memory_ad'; there are: memory_add, memory_search"),
-    ],
-)
-def test_wrong_arguments_are_told_how_to_be_right(
-    call: Opened, name: str, arguments: dict[str, Any], said: str
-) -> None:
-    assert said in call.correction(name, **arguments)
+CORRECTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("memory_add", {}, "content: is missing. memory_add takes: content*, kind"),
+    ("memory_add", {"contnt": "x"}, "contnt is not an argument of this tool; did you mean content?"),
+    ("memory_add", {"content": 7}, "content: is wrong: Input should be a valid string, got 7."),
+    ("memory_add", {"content": " "}, "content: is empty"),
+    ("memory_add", {"content": "x", "salience": 3}, "salience: is wrong: Input should be less than or equal to 1"),
+    ("memory_add", {"content": "x", "occurred_at": "yesterday"}, "occurred_at: must be ISO 8601"),
+    ("memory_add", {"content": "x", "metadata": []}, "metadata: is wrong"),
+    ("memory_search", {"query": ""}, "query: is wrong"),
+    ("memory_search", {"query": "x", "limit": 0}, "limit: is wrong"),
+    (
+        "memory_search",
+        {"query": "x", "tiers": ["deep"]},
+        "'core', 'semantic', 'episodic' or 'working', got \"deep\"",
+    ),
+    ("memory_get", {"id": "none"}, "there is no entry none"),
+    ("memory_update", {"id": "none", "title": "x"}, "there is no entry none"),
+    ("core_memory_append", {"name": "log", "text": "word " * 600}, "over its limit of"),
+    ("conversation_search", {"query": 5}, "query: is wrong"),
+    ("rag_upload", {"name": "a.txt"}, "path: give exactly one of path, text, content_base64"),
+    ("rag_upload", {"text": "x"}, "name: is missing"),
+    ("rag_upload", {"name": "a.txt", "text": "x", "content_base64": "eA=="}, "give exactly one of"),
+    ("rag_upload", {"name": "a.txt", "content_base64": "!"}, "content_base64: is not base64"),
+    ("rag_query", {"question": "x", "top_k": "many"}, "top_k: is wrong: Input should be a valid integer"),
+    ("rag_list", {"limit": 1000}, "limit: is wrong: Input should be less than or equal to 200"),
+    ("memory_ad", {"content": "x"}, "there is no tool 'memory_ad'; there are: memory_add, memory_search"),
+]
+
+
+def test_invalid_arguments_are_answered_with_a_correction(call: Opened) -> None:
+    """All of them in Python; the other entry points pass on the same text."""
+    for name, arguments, message in CORRECTIONS if isinstance(call.door, PythonDoor) else CORRECTIONS[::10]:
+        assert message in call.correction(name, **arguments)
 
 
 def test_a_tool_that_is_switched_off_is_refused(call: Opened) -> None:
@@ -249,14 +253,14 @@ def test_a_tool_that_is_switched_off_is_refused(call: Opened) -> None:
     assert call("memory_get", "harbour", id=entry_id)["memory"]["content"] == "The buoy is green."
 
 
-def test_who_may_only_read_changes_nothing(call: Opened) -> None:
+def test_a_caller_without_the_right_to_write_changes_nothing(call: Opened) -> None:
     for name in sorted(set(NAMES) - set(READING)):
         assert call.correction(name, "reader", content="x") == (
             "this key has no right to write; the rights of a key are set when it is made"
         )
 
 
-def test_a_namespace_that_is_not_reached_is_refused_by_its_name_and_unseen_by_id(call: Opened) -> None:
+def test_other_namespaces_are_refused_by_name_and_hidden_by_id(call: Opened) -> None:
     secret = call("memory_add", content="The safe opens with 4711.")["memory"]["id"]
     for name, arguments in (("memory_search", {"query": "safe"}), ("memory_add", {"content": "x"})):
         assert call.correction(name, "harbour", namespace="default", **arguments) == (
