@@ -26,6 +26,8 @@ from agentformer.testing import EmbedderConformance, make_entry
 from agentformer.types import Embedder, Query, Scope
 from tests.embedders.sbert_models import bert
 
+pytestmark = pytest.mark.model
+
 KEYS = "the harbour keys: "
 
 

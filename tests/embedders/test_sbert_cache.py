@@ -129,6 +129,7 @@ def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
         ExportCache(tmp_path / "cache").export(tmp_path / "empty", "", Maker())
 
 
+@pytest.mark.process
 def test_of_processes_that_ask_at_once_one_exports(model: Path, tmp_path: Path) -> None:
     code = """
         import sys, time

@@ -30,9 +30,10 @@ from agentformer.testing import EmbedderConformance, make_entry
 from agentformer.types import Embedder, Matrix, Query
 from tests.embedders.sbert_models import bert, mpnet, xlm_roberta
 
-pytestmark = pytest.mark.skipif(
-    not importlib.util.find_spec("openvino"), reason="the extra `fast` (OpenVINO) is not installed"
-)
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="the extra `fast` (OpenVINO) is not installed"),
+]
 TEXTS = (
     "the harbour master keeps keys",
     "x",

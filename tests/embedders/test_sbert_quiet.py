@@ -18,9 +18,10 @@ import pytest
 from agentformer.embedders.sbert.openvino import OpenVinoRuntime
 from tests.embedders.sbert_models import bert
 
-pytestmark = pytest.mark.skipif(
-    not importlib.util.find_spec("openvino"), reason="the extra `fast` (OpenVINO) is not installed"
-)
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.skipif(not importlib.util.find_spec("openvino"), reason="the extra `fast` (OpenVINO) is not installed"),
+]
 # Python runs this in every process at its start, the exporting one included.
 WATCHING = """
     import atexit, os, sys

@@ -44,50 +44,42 @@ def test_openais_key_goes_to_openai_and_its_proxy_only(url: str, key: str) -> No
     assert found(explicit_url=url, openai_key="sk-o", openai_url=PROXY)[0][2] == key
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        "gpt-4o",
-        "gpt-5-mini",
-        "o1",
-        "o3-mini",
-        "o4-mini",
-        "chatgpt-4o-latest",
-        "text-embedding-3-small",
-        "ft:gpt-4o:me::x",
-        "GPT-4o",
-        "gpt-3.5-turbo",
-        "gpt-4.1",
-        "gpt-10",
-        "O3-mini",
-        "codex-mini-latest",
-        "text-embedding-ada-002",
-        "davinci-002",
-        "ft:babbage-002:me::x",
-    ],
-)
-def test_a_model_of_openai_is_asked_for_at_openai(model: str) -> None:
+def test_a_model_of_openai_is_asked_for_at_openai() -> None:
     given = {"openai_key": "sk-o", "lmstudio_url": LMSTUDIO, "ollama_url": OLLAMA}
-    assert found(model, **given) == [("openai", "https://api.openai.com/v1", "sk-o")]
-    assert found(model, **given, explicit_key="k") == [("openai", "https://api.openai.com/v1", "k")]
-    assert found(model, **given, openai_url=PROXY) == [("openai", PROXY, "sk-o")]
+    models = (
+        *(
+            "gpt-4o",
+            "gpt-5-mini",
+            "o1",
+            "o3-mini",
+            "o4-mini",
+            "chatgpt-4o-latest",
+            "GPT-4o",
+            "gpt-3.5-turbo",
+            "gpt-4.1",
+        ),
+        *("text-embedding-3-small", "ft:gpt-4o:me::x", "gpt-10", "O3-mini", "codex-mini-latest"),
+        *("text-embedding-ada-002", "davinci-002", "ft:babbage-002:me::x"),
+    )
+    for model in models:
+        assert found(model, **given) == [("openai", "https://api.openai.com/v1", "sk-o")], model
+        assert found(model, **given, explicit_key="k") == [("openai", "https://api.openai.com/v1", "k")], model
+        assert found(model, **given, openai_url=PROXY) == [("openai", PROXY, "sk-o")], model
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
+def test_any_other_model_is_asked_for_nearby() -> None:
+    models = (
         *("gpt-oss:20b", "gpt-oss-120b", "gpt-j-6b", "gpt-neox-20b", "gpt-sw3-1.3b", "gpt2", "gpt-2", "gpt-2-medium"),
         *("llama3", "o", "olmo-2", "o1x", "my-gpt-4o", "nomic", "text-embedding-nomic-v1.5", "davinci-7b"),
-    ],
-)
-def test_any_other_model_is_asked_for_nearby(model: str) -> None:
-    assert found(model, openai_key="sk-o", openai_url=PROXY, lmstudio_url=LMSTUDIO, ollama_url=OLLAMA) == [
-        ("openai", PROXY, "sk-o"),
-        ("lmstudio", f"{LMSTUDIO}/v1", ""),
-        ("ollama", f"{OLLAMA}/v1", ""),
-    ]
-    assert found(model, openai_key="sk-o", ollama_url=OLLAMA) == [("ollama", f"{OLLAMA}/v1", "")]
-    assert found(model) == []
+    )
+    for model in models:
+        assert found(model, openai_key="sk-o", openai_url=PROXY, lmstudio_url=LMSTUDIO, ollama_url=OLLAMA) == [
+            ("openai", PROXY, "sk-o"),
+            ("lmstudio", f"{LMSTUDIO}/v1", ""),
+            ("ollama", f"{OLLAMA}/v1", ""),
+        ], model
+        assert found(model, openai_key="sk-o", ollama_url=OLLAMA) == [("ollama", f"{OLLAMA}/v1", "")], model
+        assert found(model) == [], model
 
 
 def test_a_server_shows_neither_key_nor_password() -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.llms.openai import OpenAIModel
+from agentformer.llms.wire import check_request
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool, ToolCall
 from tests.llms.hostile import DONE, STREAM, Hostile, Request, Serve, completion, event, refuses, says
@@ -262,36 +263,38 @@ def test_a_stream_that_is_closed_early_hangs_up(serve: Serve) -> None:
     assert server.gone.wait(20)
 
 
-@pytest.mark.parametrize(
-    ("field", "wrong"),
-    [
-        ("messages", {"messages": []}),
-        ("messages", {"messages": "hello"}),
-        ("messages", {"messages": [{"role": "user", "content": "hello"}]}),
-        ("messages", {"messages": [ChatMessage("robot", "hello")]}),  # type: ignore[arg-type]
-        ("messages", {"messages": [ChatMessage("user", None)]}),  # type: ignore[arg-type]
-        ("messages", {"messages": [ChatMessage("assistant", "", (ToolCall("1", "t", {"x": {1}}),))]}),
-        ("messages", {"messages": [ChatMessage("assistant", "", ({"id": "1"},))]}),  # type: ignore[arg-type]
-        ("max_tokens", {"max_tokens": 0}),
-        ("max_tokens", {"max_tokens": 1.5}),
-        ("temperature", {"temperature": float("nan")}),
-        ("temperature", {"temperature": float("inf")}),
-        ("temperature", {"temperature": -0.1}),
-        ("temperature", {"temperature": 2.1}),
-        ("temperature", {"temperature": "warm"}),
-        ("tools", {"tools": [{"name": "t"}]}),
-        ("tools", {"tools": [Tool("t", "", {"x": float("inf")})]}),
-    ],
-    ids=str,
-)
-def test_what_nobody_can_be_asked_is_the_callers_mistake(serve: Serve, field: str, wrong: dict[str, Any]) -> None:
-    server = serve(lambda request: completion("hi"))
-    asked: dict[str, Any] = {"messages": ASK, **wrong}
-    with pytest.raises(InvalidInput, match=f"^{field}: "):
-        model(server).complete(**asked)
-    if field != "tools":
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("messages", {"messages": []}),
+    ("messages", {"messages": "hello"}),
+    ("messages", {"messages": [{"role": "user", "content": "hello"}]}),
+    ("messages", {"messages": [ChatMessage("robot", "hello")]}),
+    ("messages", {"messages": [ChatMessage("user", None)]}),
+    ("messages", {"messages": [ChatMessage("assistant", "", (ToolCall("1", "t", {"x": {1}}),))]}),
+    ("messages", {"messages": [ChatMessage("assistant", "", ({"id": "1"},))]}),
+    ("max_tokens", {"max_tokens": 0}),
+    ("max_tokens", {"max_tokens": 1.5}),
+    ("temperature", {"temperature": float("nan")}),
+    ("temperature", {"temperature": float("inf")}),
+    ("temperature", {"temperature": -0.1}),
+    ("temperature", {"temperature": 2.1}),
+    ("temperature", {"temperature": "warm"}),
+    ("tools", {"tools": [{"name": "t"}]}),
+    ("tools", {"tools": [Tool("t", "", {"x": float("inf")})]}),
+]
+
+
+def test_an_invalid_request_names_the_argument_and_is_not_sent(serve: Serve) -> None:
+    for field, wrong in WRONG:
+        request: dict[str, Any] = {"messages": ASK, "temperature": 0.3, "max_tokens": 5, **wrong}
         with pytest.raises(InvalidInput, match=f"^{field}: "):
-            list(model(server).stream(**asked))
+            check_request(**request)
+    for edge in ({"max_tokens": 1}, {"temperature": 0}, {"temperature": 2}):
+        check_request(**{"messages": ASK, "temperature": 0.3, "max_tokens": 5, **edge})  # type: ignore[arg-type]
+    server = serve(lambda request: completion("hi"))
+    with pytest.raises(InvalidInput, match=r"^max_tokens: "):
+        model(server).complete(ASK, max_tokens=0)
+    with pytest.raises(InvalidInput, match=r"^temperature: "):
+        list(model(server).stream(ASK, temperature=2.1))
     assert server.seen == []
 
 

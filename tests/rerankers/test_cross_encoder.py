@@ -21,6 +21,8 @@ from agentformer.types import Reranker
 from tests.embedders.sbert_models import bert
 from tests.rerankers.cross_models import READS, cross_encoder, plain_bert
 
+pytestmark = pytest.mark.model
+
 QUESTION = "keys of the lighthouse"
 TEXTS = ["the harbour master keeps the keys", "teapot", "of the volcano"]
 
