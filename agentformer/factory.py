@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from agentformer.archive.export import Exported
     from agentformer.archive.importer import Imported
     from agentformer.evaluation.dataset import Question
-    from agentformer.evaluation.outcomes import Evaluation
-    from agentformer.evaluation.trial import Trial
+    from agentformer.evaluation.opened import Trial
+    from agentformer.evaluation.run import Evaluation
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.records.integrity.recover import Recovered
@@ -284,7 +284,7 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
 
     It summarises no messages. Without an embedder, the one of the settings is used.
     """
-    from agentformer.evaluation.trial import Trial
+    from agentformer.evaluation.opened import Trial
 
     embedder = embedder or build_embedder(settings)
     with tempfile.TemporaryDirectory(prefix="agentformer-eval-") as temporary, ExitStack() as closing:

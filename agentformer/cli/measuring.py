@@ -14,11 +14,10 @@ from agentformer.cli.progress import bar
 from agentformer.cli.tables import table
 from agentformer.errors import InvalidInput
 from agentformer.evaluation import synthetic
-from agentformer.evaluation.bootstrap import Interval
 from agentformer.evaluation.dataset import Dataset, read_dataset, sampled
-from agentformer.evaluation.optimizing.halves import halves
-from agentformer.evaluation.outcomes import Evaluation, Part
-from agentformer.evaluation.run import MODES, Mode, checked_modes, evaluate
+from agentformer.evaluation.metrics import Interval
+from agentformer.evaluation.optimizing.corpus import halves
+from agentformer.evaluation.run import MODES, Evaluation, Mode, Part, check_modes, evaluate
 from agentformer.factory import build_model, connect, trial
 from agentformer.settings import load_settings
 from agentformer.types import Scope
@@ -50,7 +49,7 @@ class Options:
             return MODES
         given = [mode.strip() for mode in self.modes.split(",") if mode.strip()]
         try:
-            checked_modes(given)
+            check_modes(given)
         except InvalidInput as error:
             raise InvalidInput("--modes", str(error).partition(": ")[2]) from None
         return tuple(mode for mode in MODES if mode in given)
@@ -85,9 +84,9 @@ def _of_folder(folder: Path, options: Options, modes: Sequence[Mode], given: Map
     passage_of = None
     if options.synthetic is not None:
         built = synthetic.build(
-            synthetic.sources_of(dataset), options.synthetic, seed=options.seed, model=build_model(settings)
+            synthetic.corpus_sources(dataset), options.synthetic, seed=options.seed, model=build_model(settings)
         )
-        dataset, passage_of = synthetic.asked_of(dataset, built), synthetic.passage_of
+        dataset, passage_of = synthetic.with_questions(dataset, built), synthetic.passage_of
     dataset = _chosen(dataset, options)
     with trial(settings) as apart:
         with bar("passages") as progress:

@@ -19,17 +19,15 @@ from agentformer.cli.group import common, examples, main
 from agentformer.cli.output import INTERRUPTED, print_json, print_table, print_warnings, safe, say
 from agentformer.cli.progress import duration, on_terminal
 from agentformer.errors import InvalidInput
-from agentformer.evaluation.bootstrap import Interval
 from agentformer.evaluation.dataset import read_dataset
-from agentformer.evaluation.optimizing.asking import synthetic as built
+from agentformer.evaluation.metrics import Interval
+from agentformer.evaluation.optimizing.cache import OWN, CachingEmbedder, work_folder
 from agentformer.evaluation.optimizing.corpus import Corpus
+from agentformer.evaluation.optimizing.corpus import synthetic as built
 from agentformer.evaluation.optimizing.journal import Half
-from agentformer.evaluation.optimizing.measuring import Progress
-from agentformer.evaluation.optimizing.outcome import Optimization, Tried, Verdict
-from agentformer.evaluation.optimizing.places import OWN, own_folder
-from agentformer.evaluation.optimizing.run import METRIC, checked_metric, checked_only, halved, optimize
+from agentformer.evaluation.optimizing.measuring import Optimization, Progress, Tried, Verdict
+from agentformer.evaluation.optimizing.run import METRIC, check_metric, check_only, optimize, question_halves
 from agentformer.evaluation.optimizing.space import BALANCE, PARAMETERS, Level, present
-from agentformer.evaluation.optimizing.vectors import RememberingEmbedder
 from agentformer.evaluation.optimizing.writing import Written, check_writable, write_settings
 from agentformer.evaluation.synthetic import COUNT
 from agentformer.factory import build_embedder, build_model, trial
@@ -119,8 +117,8 @@ def optimize_command(
     asked for and nothing was written, since no better settings are proven.
     """
     settings = load_settings(options)
-    checked_metric(metric)
-    checked_only(only, present(settings))
+    check_metric(metric)
+    check_only(only, present(settings))
     if target is not None:
         check_writable(target)
     work = work or _work_folder(settings, folder)
@@ -129,8 +127,8 @@ def optimize_command(
     if synthetic:
         dataset = built(dataset, synthetic, work, seed=seed, model=build_model(settings), name=settings.llm_model)
         without = () if settings.llm_model or only else BALANCE  # a cloze shares its words with its passage
-    halved(dataset.answerable, level, seed)  # before an embedder is loaded
-    embedder = RememberingEmbedder(build_embedder(settings).current, work)
+    question_halves(dataset.answerable, level, seed)  # before an embedder is loaded
+    embedder = CachingEmbedder(build_embedder(settings).current, work)
     corpus = Corpus(dataset, settings, embedder, lambda other, place: trial(other, embedder, place))
     try:
         with _watched(as_json) as progress:
@@ -231,7 +229,7 @@ def _print(found: Optimization, work: Path) -> None:
     say(_SAID[found.verdict])
     if found.changed.keys() & _STORED:
         say("how texts are cut counts for what is stored from then on: bring documents in anew, into a new memory")
-    say(f"measurements are kept in {own_folder(work)}")
+    say(f"measurements are kept in {work_folder(work)}")
 
 
 def _print_tried(found: Optimization) -> None:

@@ -1,1 +1,1 @@
-"""How well a memory finds what it should: questions with known passages, measured, and built where there are none."""
+"""Measure how well a memory finds known passages, and find better settings for it."""

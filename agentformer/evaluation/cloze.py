@@ -1,7 +1,7 @@
-"""A question out of a sentence: the words that tell something, without the one that tells most.
+"""Make a question from a sentence: its informative words without the most informative one.
 
-Such questions share their words with the passage that they are of, so they favour a search by words, and they are asked
-as nobody asks. What they are good for is comparing settings, and finding passages that cannot be found at all.
+Such questions share their words with their passage, so they favour lexical search and do not resemble people's
+questions. They serve to compare settings and to discover passages that cannot be found.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNKNOWN = re.compile(f"[{UNSPACED}]")
 
 
 class Cloze(NamedTuple):
-    """`text` asks for what `sentence` says; `left_out` is the word that it does without."""
+    """A question `text` from `sentence`; `left_out` is the word that the question asks for."""
 
     text: str
     sentence: str
@@ -40,7 +40,7 @@ class Cloze(NamedTuple):
 
 
 class Rarity:
-    """How much a term tells: the fewer of the texts have it, the more."""
+    """The informativeness of a term: the fewer texts contain it, the higher."""
 
     def __init__(self, texts: Iterable[tuple[str, str]]) -> None:
         """`texts` come with their languages."""
@@ -56,8 +56,8 @@ class Rarity:
 
 
 def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = ()) -> Cloze | None:
-    """The question of the sentence whose words tell most on average; of none of the sentences `without`. None where no
-    sentence tells enough, or where words end is not known (`without_words`)."""
+    """Return the question of the sentence with the highest mean informativeness, except sentences in `without`. Return
+    None if no sentence is informative enough, or if the script has no known word borders (`without_words`)."""
     best: tuple[float, Cloze] | None = None
     for start, end in sentence_spans(text)[:_SENTENCES]:
         sentence = text[start:end]
@@ -71,24 +71,24 @@ def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = (
 
 
 def without_words(text: str) -> bool:
-    """Is there writing in it of which we cannot tell where a word ends?"""
+    """Return whether the text is in a script whose word borders are unknown."""
     return _UNKNOWN.search(text) is not None
 
 
 def _made(sentence: str, words: Mapping[str, str], rarity: Rarity) -> Cloze:
-    """The sentence's words in their order without the term that tells most; among equals the longest."""
+    """Return the words of the sentence in order without the most informative term; among equals the longest."""
     gone = max(words, key=lambda term: (rarity.of(term), len(words[term])))
     kept = [word for term, word in words.items() if term != gone]
     return Cloze(" ".join(_some(kept)), sentence, words[gone])
 
 
 def _some(words: Sequence[str]) -> Sequence[str]:
-    """At most as many as a question has, evenly spread."""
+    """Return at most as many words as a question has, evenly spread."""
     return words if len(words) <= _MOST else [words[n * len(words) // _MOST] for n in range(_MOST)]
 
 
 def _telling(sentence: str, language: str) -> dict[str, str]:
-    """Term -> the word as it first stands, of all that are no function words, in their order."""
+    """Return term -> its first word, of all words that are not function words, in order."""
     ignored = FUNCTION_WORDS.get(language, frozenset())
     words: dict[str, str] = {}
     for word in _words(sentence):

@@ -1,8 +1,8 @@
-"""Passages and questions whose passages are known, as `read_dataset` reads them from a folder of one's own.
+"""Datasets of passages and questions with known relevant passages, read from a folder.
 
-`corpus.jsonl` has one passage a line, `{"id": "p1", "text": "...", "meta": {...}}`, and `queries.jsonl` one question,
-`{"id": "q1", "text": "...", "relevant": ["p1"], "meta": {...}}`; `meta` may be left out. A question without `relevant`
-has no answer in the corpus. `loading` tells which keys of `meta` mean something.
+`corpus.jsonl` has one passage per line, `{"id": "p1", "text": "...", "meta": {...}}`, and `queries.jsonl` one question,
+`{"id": "q1", "text": "...", "relevant": ["p1"], "meta": {...}}`; `meta` is optional. A question without `relevant` has
+no answer in the corpus. `loading` lists the keys of `meta` that have a meaning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentformer.errors import InvalidInput
-from agentformer.evaluation.moments import moment_of, stated
+from agentformer.evaluation.moments import date_value, parse_moment
 from agentformer.records import fields
 
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
@@ -34,7 +34,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and the ids of the passages that answer it; none of them: nothing does."""
+    """A question and the ids of the passages that answer it; none if nothing does."""
 
     id: str
     text: str
@@ -44,7 +44,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """`notes` tell in plain words what was left out when it was read."""
+    """Passages and questions. `notes` report what was left out when they were read."""
 
     name: str
     passages: tuple[Passage, ...]
@@ -53,15 +53,15 @@ class Dataset:
 
     @property
     def answerable(self) -> tuple[Question, ...]:
-        """The questions that some passage answers."""
+        """Questions that a passage answers."""
         return tuple(question for question in self.questions if question.relevant)
 
     def asking(self, questions: Sequence[Question]) -> Dataset:
-        """The same passages with other questions."""
+        """Return the same passages with other questions."""
         return replace(self, questions=tuple(questions))
 
     def digest(self, *, questions: bool = True) -> str:
-        """A hash of what it holds, in hexadecimal; without `questions`, of the passages alone."""
+        """Return a hash of the content in hexadecimal; without `questions`, of the passages only."""
         told = hashlib.blake2b(digest_size=16)
         for passage in self.passages:
             told.update(_canonical(passage.id, passage.text, dict(passage.meta)))
@@ -71,10 +71,10 @@ class Dataset:
 
 
 def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
-    """The dataset in a folder; without `questions`, its corpus alone.
+    """Read the dataset in a folder; without `questions`, only its corpus.
 
-    Raises `InvalidInput` that names file and line of what cannot be used, at most the first ten. Ids that `relevant`
-    names and the corpus has not are left out and told in `notes`.
+    Relevant ids that are missing in the corpus are dropped and reported in `notes`. Raises `InvalidInput` with file and
+    line of at most ten errors.
     """
     if not folder.is_dir():
         raise InvalidInput("DIR", f"{folder} is no folder; give one that holds {CORPUS} and {QUERIES}")
@@ -111,21 +111,21 @@ def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
 
 
 def sampled(questions: Sequence[Question], most: int) -> tuple[Question, ...]:
-    """At most `most` of them, evenly spread; 0: all."""
+    """Return at most `most` questions, evenly spread; 0 for all."""
     if not most or len(questions) <= most:
         return tuple(questions)
     return tuple(questions[n * len(questions) // most] for n in range(most))
 
 
 def _unreadable(passages: Sequence[Passage]) -> Iterator[str]:
-    """How many dates say no day for sure, if any."""
-    told = [value for each in passages if (value := stated(each.meta)) is not None and moment_of(value) is None]
+    """Yield a note on dates without a certain day, if there are any."""
+    told = [value for each in passages if (value := date_value(each.meta)) is not None and parse_moment(value) is None]
     if told:
         yield f"{len(told)} dates of {CORPUS} cannot be read and were passed over, such as {told[0]!r:.80}"
 
 
 def _known(questions: Sequence[Question], ids: set[str]) -> tuple[list[Question], list[str]]:
-    """The questions with those relevant ids that are there, and the others."""
+    """Return the questions with their existing relevant ids, and the missing ids."""
     lost = [each for question in questions for each in question.relevant if each not in ids]
     if not lost:
         return list(questions), []
@@ -136,7 +136,7 @@ Row = TypeVar("Row", Passage, Question)
 
 
 def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
-    """The rows of a file. Raises `InvalidInput`."""
+    """Read the rows of a file. Raises `InvalidInput`."""
     rows: list[Row] = []
     first: dict[str, int] = {}  # id -> its line
     bad: list[str] = []
@@ -161,7 +161,7 @@ def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not empty, with their numbers from 1."""
+    """Yield the lines that are not empty, with their numbers from 1."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE + 1):
@@ -176,7 +176,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _object(line: bytes) -> Mapping[str, Any]:
-    """Raises `ValueError` that says what is wrong with the line."""
+    """Parse a line. Raises `ValueError` with the reason."""
     try:
         given = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:

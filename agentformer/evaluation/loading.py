@@ -1,18 +1,18 @@
-"""A corpus is put into a memory as a user would put it there, and told by its passages' ids again.
+"""Load a corpus into a memory as a user would store it, and map hits back to passage ids.
 
-These keys of a passage's `meta` mean something, the first of each line that is there; all others are left alone:
+These keys of a passage's `meta` have a meaning; of several keys in a line, the first one present counts:
 
 - `title`: its title, or its document's
-- `aliases`: a list of other names that it is found by
-- `conversation`, `conv`: the conversation that it belongs to. It is searched apart: a question with the same value
-  finds passages of this conversation alone, and a question without finds those of none
-- `session`, `session_id`: with a conversation or alone, the session that it is a message of, in the file's order
-- `speaker`, `role`: who said it; with either and a conversation or a session, it is a message
+- `aliases`: a list of other names by which it is found
+- `conversation`, `conv`: its conversation. Conversations are searched separately: a question with the same value finds
+  only passages of this conversation, and a question without finds only passages without
+- `session`, `session_id`: the session of a message, in the order of the file
+- `speaker`, `role`: the speaker; a passage with either and a conversation or a session is a message
 - `date_time`, `date`, `occurred_at`, `timestamp`: when it happened; see `moments`
-- `language`, `lang`: its language's ISO 639-1 code, of a question too
+- `language`, `lang`: the ISO 639-1 code of its language; also of a question
 
-A message is kept as by `add_message`. Another text of more than `chunk_tokens` tokens is cut as an upload of it would
-be, with its id for the document's name; a hit of a chunk counts for its passage.
+Messages are stored as by `add_message`. Other texts of more than `chunk_tokens` tokens are split like an upload, with
+their id as document name; a hit of a chunk counts for its passage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 from agentformer.errors import DocumentError, EmbedderUnavailable, InvalidInput
 from agentformer.evaluation.dataset import Dataset, Passage, Question
-from agentformer.evaluation.moments import moment_of, stated
+from agentformer.evaluation.moments import date_value, parse_moment
 from agentformer.memory import validation
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.documents import Document
@@ -57,7 +57,7 @@ _LATEST = datetime.max.replace(tzinfo=UTC) - _STEP
 
 
 class Loader:
-    """Puts corpora into a memory. Its cleaner should be off (`clean_every=0`): a summary is nobody's passage."""
+    """Loads corpora into a memory. Its cleaner should be off (`clean_every=0`), because a summary is not a passage."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Loader:
         self._chunk_overlap = chunk_overlap
         self._moment = _Moments()
 
-    def __call__(self, dataset: Dataset, progress: Progress | None = None) -> None:
-        """Store every passage that is not empty, many together. Raises `InvalidInput` that names the passage."""
+    def load(self, dataset: Dataset, progress: Progress | None = None) -> None:
+        """Store every passage that is not empty, in batches. Raises `InvalidInput`, which names the passage."""
         passages = [passage for passage in dataset.passages if passage.text.strip()]
         done = 0
         self._moment = _Moments()
@@ -87,24 +87,24 @@ class Loader:
                 progress(done, len(passages))
 
     def _store(self, passages: Sequence[Passage]) -> None:
-        said_ones = [passage for passage in passages if is_message(passage)]
+        messages = [passage for passage in passages if is_message(passage)]
         others = [entry for each in passages if not is_message(each) for entry in _named(each, self._entries)]
-        if said_ones:
+        if messages:
             try:
-                self._memory.add_messages([self._moment(_message(each)) for each in said_ones])
+                self._memory.add_messages([self._moment.assign(_message(each)) for each in messages])
             except InvalidInput:
-                for each in said_ones:  # one of them is to be named
+                for each in messages:  # one of them is to be named
                     _named(each, lambda passage: [validation.new_message(_message(passage))])
                 raise
         if others:
             self._backend.store(others)
 
     def _entries(self, passage: Passage) -> list[MemoryEntry]:
-        """One entry, or what an upload of a long text makes."""
+        """Return one entry, or the entries that an upload of a long text makes."""
         if len(passage.text) > self._chunk_tokens and len(self._spans(passage.text)) > self._chunk_tokens:
             return self._document(passage)
         meta = passage.meta
-        language = said(meta, LANGUAGE)
+        language = text_value(meta, LANGUAGE)
         aliases = value(meta, ALIASES)
         metadata = {
             PASSAGE: passage.id,
@@ -113,18 +113,18 @@ class Loader:
         }
         values = {
             "content": passage.text,
-            "title": said(meta, TITLE)[:_MOST_TITLE],
+            "title": text_value(meta, TITLE)[:_MOST_TITLE],
             "metadata": metadata,
-            "occurred_at": moment_of(stated(meta)),
+            "occurred_at": parse_moment(date_value(meta)),
             "namespace": namespace_of(meta),
         }
         return [validation.new_entry(values)]
 
     def _document(self, passage: Passage) -> list[MemoryEntry]:
-        title = said(passage.meta, TITLE)[:_MOST_TITLE]
+        title = text_value(passage.meta, TITLE)[:_MOST_TITLE]
         data = passage.text.encode()
         digest = hashlib.sha256(data).hexdigest()
-        language = said(passage.meta, LANGUAGE)
+        language = text_value(passage.meta, LANGUAGE)
         about = Document(
             passage.id,
             namespace_of(passage.meta),
@@ -144,17 +144,18 @@ class Loader:
 
 
 def passage_of(hit: Hit) -> str:
-    """The id of the passage that a hit is, or is a chunk of."""
+    """Return the id of the passage of a hit, also of a chunk."""
     return str(hit.entry.metadata.get(PASSAGE, hit.entry.id))
 
 
 def scope_of(question: Question) -> Scope:
-    """Where a question is asked: in its conversation, or outside of all."""
+    """Return the scope of a question: its conversation, or everything outside of conversations."""
     return Scope(namespace_of(question.meta))
 
 
 def namespace_of(meta: Mapping[str, Any]) -> str:
-    conversation = said(meta, CONVERSATION)
+    """Return the namespace of a conversation, or the default one."""
+    conversation = text_value(meta, CONVERSATION)
     if not conversation:
         return DEFAULT_NAMESPACE
     if len(conversation) > _LONGEST_NAME:
@@ -163,18 +164,21 @@ def namespace_of(meta: Mapping[str, Any]) -> str:
 
 
 def is_message(passage: Passage) -> bool:
-    """Does a speaker say it in a conversation, or is it of a session?"""
+    """Return whether the passage has a speaker in a conversation, or belongs to a session."""
     meta = passage.meta
-    return bool(said(meta, SESSION) or (said(meta, CONVERSATION) and (said(meta, SPEAKER) or said(meta, ROLE))))
+    return bool(
+        text_value(meta, SESSION)
+        or (text_value(meta, CONVERSATION) and (text_value(meta, SPEAKER) or text_value(meta, ROLE)))
+    )
 
 
 def value(meta: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """What the first of these keys holds that is there."""
+    """Return the value of the first of these keys that is present."""
     return next((meta[name] for name in names if meta.get(name) is not None), None)
 
 
-def said(meta: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The same as text: a number is one, too; "" for what is none."""
+def text_value(meta: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the same as text, also for a number; "" otherwise."""
     found = value(meta, names)
     if isinstance(found, (int, float)) and not isinstance(found, bool):
         return str(found)
@@ -182,14 +186,14 @@ def said(meta: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 class _Moments:
-    """When messages were said: those without a date right after the one before them in their session, and its first
-    ones on a day that is always the same, so that each evaluation is like the one before."""
+    """Assigns moments to messages without a date: right after the previous one of their session. The first ones get a
+    fixed day, so that evaluations are reproducible."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], datetime] = {}
 
-    def __call__(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message, with its moment."""
+    def assign(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return the message with its moment."""
         session = message["namespace"], message["session_id"]
         moment = message["occurred_at"] or min(self._last.get(session, _UNDATED), _LATEST) + _STEP
         self._last[session] = moment
@@ -197,24 +201,24 @@ class _Moments:
 
 
 def _message(passage: Passage) -> dict[str, Any]:
-    """`add_message`'s arguments."""
+    """Return the arguments of `add_message`."""
     meta = passage.meta
-    role = said(meta, ROLE)
+    role = text_value(meta, ROLE)
     known = role.lower() in validation.ROLES
-    language = said(meta, LANGUAGE)
+    language = text_value(meta, LANGUAGE)
     return {
-        "session_id": said(meta, SESSION) or said(meta, CONVERSATION),
+        "session_id": text_value(meta, SESSION) or text_value(meta, CONVERSATION),
         "role": role.lower() if known else "user",
-        "speaker": said(meta, SPEAKER) or ("" if known else role),
+        "speaker": text_value(meta, SPEAKER) or ("" if known else role),
         "content": passage.text,
-        "occurred_at": moment_of(stated(meta)),
+        "occurred_at": parse_moment(date_value(meta)),
         "metadata": {PASSAGE: passage.id, **({"language": language} if language else {})},
         "namespace": namespace_of(meta),
     }
 
 
 def _named(passage: Passage, make: Callable[[Passage], list[MemoryEntry]]) -> list[MemoryEntry]:
-    """Raises `InvalidInput` that tells which passage cannot be stored."""
+    """Call `make` and raise `InvalidInput` with the passage that cannot be stored."""
     try:
         return make(passage)
     except (InvalidInput, DocumentError) as error:

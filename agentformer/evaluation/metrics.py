@@ -1,9 +1,13 @@
-"""What a ranking is worth, from the ranks of its relevant passages: higher is better, and each lies in 0..1.
+"""Metrics of a ranking, and confidence intervals of their means.
 
-Ranks count from 1; None is a relevant passage that is not in the list. Every measure is of binary relevance and goes by
-its usual definition: recall by share of the relevant ones (`recall`), by one of them (`recall_any`, also called success
-or hit rate) and by all of them (`recall_all`), precision, the reciprocal rank of the first, and nDCG (Järvelin &
-Kekäläinen, TOIS 2002) with the discount 1 / log2(rank + 1). `tests/evaluation` holds them against ir-measures.
+Higher is better, and each metric lies in 0..1. Ranks count from 1; None is a relevant passage that is not in the list.
+Relevance is binary, and each metric has its usual definition: the share of relevant passages (`recall`), at least one
+of them (`recall_any`, also success or hit rate), all of them (`recall_all`), precision, the reciprocal rank of the
+first, and nDCG (Järvelin & Kekäläinen, TOIS 2002) with the discount 1 / log2(rank + 1).
+
+Intervals are 95% percentile bootstraps (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). All
+columns of one call share their draws, so the interval of the difference of two columns is that of the paired bootstrap.
+The same seed and values give the same interval.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from agentformer.errors import InvalidInput
 
@@ -21,32 +26,33 @@ DEPTH = 10  # of MRR and nDCG
 
 
 def recall(ranks: Ranks, k: int) -> float:
-    """The share of the relevant passages that are among the first `k`."""
+    """Return the share of relevant passages among the first `k`."""
     return _within(ranks, k) / len(ranks)
 
 
 def recall_any(ranks: Ranks, k: int) -> float:
-    """1 where a relevant passage is among the first `k`."""
+    """Return 1 if a relevant passage is among the first `k`."""
     return float(_within(ranks, k) > 0)
 
 
 def recall_all(ranks: Ranks, k: int) -> float:
-    """1 where all relevant passages are among the first `k`."""
+    """Return 1 if all relevant passages are among the first `k`."""
     return float(_within(ranks, k) == len(ranks))
 
 
 def precision(ranks: Ranks, k: int) -> float:
-    """The share of the first `k` places that relevant passages take; a shorter list has wrong ones at its end."""
+    """Return the share of the first `k` places taken by relevant passages; a shorter list counts as filled with
+    others."""
     return _within(ranks, k) / k
 
 
 def reciprocal_rank(ranks: Ranks, k: int) -> float:
-    """1 / rank of the first relevant passage, 0 where none is among the first `k`."""
+    """Return 1 / rank of the first relevant passage, 0 if none is among the first `k`."""
     return 1 / min((rank for rank in ranks if rank is not None and rank <= k), default=math.inf)
 
 
 def ndcg(ranks: Ranks, k: int) -> float:
-    """The discounted gain of the first `k` places, as a share of what the best order would gain."""
+    """Return the discounted gain of the first `k` places as a share of the gain of the best order."""
     gained = sum(1 / math.log2(rank + 1) for rank in ranks if rank is not None and rank <= k)
     return gained / sum(1 / math.log2(rank + 1) for rank in range(1, min(len(ranks), k) + 1))
 
@@ -71,7 +77,7 @@ METRICS: tuple[str, ...] = (
 
 
 def metric(name: str) -> Callable[[Ranks], float]:
-    """The measure of a name such as `recall@5`. Raises `InvalidInput` that lists the known ones."""
+    """Return the metric with a name such as `recall@5`. Raises `InvalidInput`, which lists the names."""
     measure, _, cut = name.partition("@") if isinstance(name, str) else ("", "", "")
     if measure not in MEASURES or not cut.isdecimal() or not 0 < int(cut) <= 1000:
         raise InvalidInput(
@@ -82,3 +88,46 @@ def metric(name: str) -> Callable[[Ranks], float]:
 
 def _within(ranks: Ranks, k: int) -> int:
     return sum(rank is not None and rank <= k for rank in ranks)
+
+
+RESAMPLES = 1_000
+_AT_ONCE = 4_000_000  # counts held at a time: 32 MB
+
+
+class Interval(NamedTuple):
+    """The mean over questions and the bounds of its 95% confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval of a difference excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+def intervals(columns: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES) -> list[Interval]:
+    """Return mean and interval of each column. Columns have one value per question in the same order, at least one."""
+    if not columns:
+        return []
+    import numpy as np
+
+    values = np.asarray(columns, dtype=np.float64).T  # (questions, columns)
+    count = len(values)
+    drawn = np.empty((resamples, values.shape[1]))
+    random = np.random.default_rng(seed)
+    step = max(1, _AT_ONCE // count)
+    for start in range(0, resamples, step):
+        some = min(step, resamples - start)
+        times = random.multinomial(count, np.full(count, 1 / count), size=some)  # of each question in a draw
+        drawn[start : start + some] = times @ values / count
+    low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
+    means = values.mean(axis=0)
+    return [Interval(*(float(each) for each in three)) for three in zip(means, low, high, strict=True)]
+
+
+def difference(a: Sequence[float], b: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """Return the mean of `a - b` over the same questions, with the interval of the paired bootstrap."""
+    paired = [[one - other for one, other in zip(a, b, strict=True)]]
+    return intervals(paired, seed=seed, resamples=resamples)[0]

@@ -1,4 +1,4 @@
-"""A point in time as corpora write it: ISO 8601, "1:56 pm on 8 May, 2023", "8.5.2023 13.56", seconds since 1970."""
+"""Parse moments as corpora write them: ISO 8601, "1:56 pm on 8 May, 2023", "8.5.2023 13.56", seconds since 1970."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SECONDS = range(10**8, 10**11)  # since 1970: from 1973 to 5138
 _MILLISECONDS = range(10**11, 10**14)
 
 
-def stated(meta: Mapping[str, Any]) -> Any:
-    """What a passage's `meta` gives for its date; None where it gives none."""
+def date_value(meta: Mapping[str, Any]) -> Any:
+    """Return the date in a passage's `meta`; None if there is none."""
     return next((meta[name] for name in MOMENT if meta.get(name) not in (None, "")), None)
 
 
-def moment_of(value: Any) -> datetime | None:
-    """What `value` says, in UTC, which is also assumed where no zone is given; None where it says no day for sure: a
-    day without its year, "05/08/2023" (May or August?), or no date at all."""
+def parse_moment(value: Any) -> datetime | None:
+    """Return the moment in UTC, which is also assumed without a zone. Return None without a certain day: no year,
+    "05/08/2023" (May or August?), or no date."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _since_1970(value)
     if not isinstance(value, str) or len(value) > _LONGEST:
@@ -37,8 +37,8 @@ def moment_of(value: Any) -> datetime | None:
     if text.isdecimal() and len(text) > len("20230508"):
         return _since_1970(int(text))
     with suppress(ValueError, OverflowError):
-        said = datetime.fromisoformat(text)
-        return said.replace(tzinfo=UTC) if said.tzinfo is None else said.astimezone(UTC)
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return _written(text)
 
 
@@ -67,7 +67,7 @@ def _written(text: str) -> datetime | None:
 
 
 def _clock(text: str) -> time | None:
-    """The first time of day: "13:56", "13.56", "1:56 pm", "2 p.m."; a number alone is none."""
+    """Return the first time of day: "13:56", "13.56", "1:56 pm", "2 p.m."; a number alone is none."""
     for match in _CLOCK.finditer(text):
         if not (match["minute"] or match["half"]):
             continue

@@ -1,16 +1,43 @@
-"""Questions of the memory that is open: what answers them is named as its owner names it."""
+"""Measure a memory: a trial memory with a loaded corpus, or the open memory with the user's own names of answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.dataset import Dataset, Question
-from agentformer.evaluation.outcomes import Evaluation
-from agentformer.evaluation.run import evaluate
+from agentformer.evaluation.loading import Loader, Progress
+from agentformer.evaluation.run import Evaluation, evaluate
+from agentformer.memory.memory_manager import MemoryManager
 from agentformer.records import fields
-from agentformer.types import DEFAULT_NAMESPACE, UNSEARCHED_KINDS, Hit, MemoryBackend, Scope
+from agentformer.settings import Settings
+from agentformer.types import DEFAULT_NAMESPACE, UNSEARCHED_KINDS, Embedder, Hit, MemoryBackend, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The parts of a memory that a measurement needs. `factory.open_trial` opens one."""
+
+    backend: MemoryBackend
+    memory: MemoryManager
+    embedder: Embedder
+    settings: Settings
+
+    def load(self, dataset: Dataset, progress: Progress | None = None) -> None:
+        """Store the corpus, as `Loader` does. Raises `InvalidInput`."""
+        chunks = {"chunk_tokens": self.settings.chunk_tokens, "chunk_overlap": self.settings.chunk_overlap}
+        Loader(self.memory, self.backend, self.embedder, **chunks).load(dataset, progress)
+
+    def evaluate(self, dataset: Dataset, **options: Any) -> Evaluation:
+        """Ask the questions of a loaded corpus; `options` are those of `run.evaluate`."""
+        return evaluate(self.backend.search, dataset, **options)
+
+
+OpensTrial = Callable[[Settings], AbstractContextManager[Trial]]
+
 
 Named = Literal["entry", "record", "page", "document"]
 _ORDER: tuple[Named, ...] = ("entry", "record", "page", "document")  # from what is least to what is most
@@ -26,15 +53,15 @@ def evaluate_opened(
     scope_of: Callable[[Question], Scope] | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Measure the memory as it is. A hit counts for what `relevant` names: the entry, the record that it refers to, its
-    page (`name#3`) or its document; where a question's names are of several sorts, each hit for the first that is
-    named. `scope_of` narrows a question's search; by default it is the namespace. Raises `InvalidInput` for a name that
-    nothing there has, and what `evaluate` raises."""
+    """Measure the memory as it is. A hit counts for the name under `relevant`: the entry's id, its source id, its page
+    (`name#3`) or its document; of several kinds of names, the first that matches. `scope_of` narrows the search of a
+    question, by default to the namespace. Raises `InvalidInput` for an unknown name, and what `evaluate` raises."""
     asked = [question_of(each, number) for number, each in enumerate(_listed(questions), 1)]
     within = Scope(fields.name("namespace", namespace))
     sorts = _sorts(backend, within, asked)
 
     def passage_of(hit: Hit, question: Question) -> str:
+        """Return the name that a hit counts for."""
         names = names_of(hit)
         known = [sorts[each] for each in question.relevant]
         for sort in _ORDER:
@@ -50,7 +77,7 @@ def evaluate_opened(
 
 
 def question_of(given: Question | Mapping[str, Any], number: int) -> Question:
-    """A question as a caller gives it; one without `id` goes by its number. Raises `InvalidInput`."""
+    """Return a question given by a caller; without `id`, its number is the id. Raises `InvalidInput`."""
     if isinstance(given, Question):
         return given
     if not isinstance(given, Mapping):
@@ -69,7 +96,7 @@ def question_of(given: Question | Mapping[str, Any], number: int) -> Question:
 
 
 def names_of(hit: Hit) -> dict[Named, str]:
-    """What a hit goes by."""
+    """Return the names of a hit by kind."""
     entry, source = hit.entry, hit.entry.source
     names: dict[Named, str] = {"entry": entry.id}
     if entry.source_id:
@@ -82,12 +109,12 @@ def names_of(hit: Hit) -> dict[Named, str]:
 
 
 def page_name(document: str, page: int) -> str:
-    """How a page of a document is named; pages count from 1, as in citations."""
+    """Return the name of a document's page; pages count from 1, as in citations."""
     return f"{document}#{page}"
 
 
 def _sorts(backend: MemoryBackend, within: Scope, questions: Sequence[Question]) -> dict[str, Named]:
-    """What each name under `relevant` is of."""
+    """Return the kind of each name under `relevant`."""
     wanted = list(dict.fromkeys(name for question in questions for name in question.relevant))
     sorts: dict[str, Named] = {}
     lost: list[str] = []

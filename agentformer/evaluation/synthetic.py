@@ -1,6 +1,5 @@
-"""Questions for who has none: built from the passages themselves, without a model as cloze sentences, with one as
-questions that it asks. What answers a question is the passage that it was made of, or another that holds its sentence.
-"""
+"""Make questions from the passages themselves: cloze questions without a language model, else questions that a model
+asks. The answer is the passage of origin, or another passage with the same sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from agentformer.errors import InvalidInput, InvalidReply, PromptTooLong
 from agentformer.evaluation import loading
 from agentformer.evaluation.cloze import IDEOGRAPHIC, LETTERS, UNSPACED, Rarity, cloze, without_words
 from agentformer.evaluation.dataset import Dataset, Question
-from agentformer.evaluation.loading import LANGUAGE, said
+from agentformer.evaluation.loading import LANGUAGE, text_value
 from agentformer.evaluation.opened import page_name
 from agentformer.llms.reasoning import strip_reasoning
 from agentformer.text.languages import detect_language
@@ -60,7 +59,7 @@ _UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A passage that a question may be made of."""
+    """A passage from which a question can be made."""
 
     id: str
     text: str
@@ -70,15 +69,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Questions, and in `notes` what they can tell and what gave none."""
+    """Questions; `notes` report their limits and the passages without a question."""
 
     questions: tuple[Question, ...]
     notes: tuple[str, ...]
 
 
 def build(sources: Iterable[Source], count: int = COUNT, *, seed: int = 0, model: LanguageModel | None = None) -> Built:
-    """At most `count` questions, one of a passage. Which passages follows from `seed` and their texts, whatever their
-    order and ids; only so many are held at a time. Raises `InvalidInput` where no passage gives a question, and
+    """Return at most `count` questions, one per passage. The choice of passages follows from `seed` and their texts,
+    not from order and ids; only so many are kept in memory. Raises `InvalidInput` if no passage gives a question, and
     `LanguageModelUnavailable`."""
     if count < 1:
         raise InvalidInput("synthetic", f"must be at least 1, got {count}")
@@ -101,20 +100,20 @@ def build(sources: Iterable[Source], count: int = COUNT, *, seed: int = 0, model
     return Built(tuple(made), tuple(notes))
 
 
-def sources_of(dataset: Dataset) -> Iterator[Source]:
-    """The passages of a corpus."""
-    return (Source(each.id, each.text, said(each.meta, LANGUAGE)) for each in dataset.passages)
+def corpus_sources(dataset: Dataset) -> Iterator[Source]:
+    """Yield the passages of a corpus."""
+    return (Source(each.id, each.text, text_value(each.meta, LANGUAGE)) for each in dataset.passages)
 
 
-def asked_of(dataset: Dataset, built: Built) -> Dataset:
-    """The corpus with these questions, each asked where its passage is."""
+def with_questions(dataset: Dataset, built: Built) -> Dataset:
+    """Return the corpus with these questions, each in the scope of its passage."""
     meta = {passage.id: passage.meta for passage in dataset.passages}
     questions = [replace(each, meta={**each.meta, **_place_of(meta[each.relevant[0]])}) for each in built.questions]
     return replace(dataset, questions=tuple(questions), notes=(*dataset.notes, *built.notes))
 
 
 def stored_sources(backend: MemoryBackend, namespace: str) -> Iterator[Source]:
-    """The chunks of the documents of a namespace."""
+    """Yield the chunks of a namespace's documents."""
     after = ""
     while group := backend.list(Scope(namespace, kinds=("chunk",)), after=after, limit=_PAGE):
         for entry in group:
@@ -125,13 +124,13 @@ def stored_sources(backend: MemoryBackend, namespace: str) -> Iterator[Source]:
 
 
 def passage_of(hit: Hit, question: Question) -> str:
-    """Which passage of a corpus a hit is of: that of the question where it holds its sentence, too, as overlapping
-    chunks and copies do."""
+    """Return the passage of a hit: the question's passage if the hit contains its sentence, as overlapping chunks and
+    copies do."""
     return question.relevant[0] if _holds(hit, question) else loading.passage_of(hit)
 
 
 def entry_of(hit: Hit, question: Question) -> str:
-    """The same of what is stored, whatever its metadata say: a hit's passage is its entry."""
+    """Return the same for stored entries, whose id is the passage."""
     return question.relevant[0] if _holds(hit, question) else hit.entry.id
 
 
@@ -141,18 +140,18 @@ def _holds(hit: Hit, question: Question) -> bool:
 
 
 def page_of(hit: Hit, question: Question) -> str:
-    """Which page a hit is of, by `name#page`."""
+    """Return the page of a hit as `name#page`."""
     source = hit.entry.source
     return page_name(source.name, source.page) if source and source.page is not None else hit.entry.id
 
 
 def by_page(questions: Sequence[Question]) -> list[Question]:
-    """The same questions, answered by the pages that they were made of."""
+    """Return the questions with their pages as answers."""
     return [replace(each, relevant=(str(each.meta[PAGE]),)) for each in questions if each.meta.get(PAGE)]
 
 
 def _made(sources: Sequence[Source], count: int, model: LanguageModel | None) -> tuple[list[Question], list[Source]]:
-    """Questions, and the passages that gave none."""
+    """Return the questions, and the passages without one."""
     make = _asked_by(model) if model else _cloze_of(sources)
     made: list[Question] = []
     refused: list[Source] = []
@@ -196,7 +195,7 @@ def _asked_by(model: LanguageModel) -> Callable[[Source], Question | None]:
 
 
 def usable(text: str, passage: str, language: str) -> bool:
-    """Is a model's reply one question, and none of the passage's sentences?"""
+    """Return whether a model's reply is a single question that does not copy the passage."""
     if not text or len(text) > _LONGEST or "\n" in text:
         return False
     if not (text[-1] in _ASKS or _STATED.search(text) or language in _UNMARKED):
@@ -208,7 +207,7 @@ def usable(text: str, passage: str, language: str) -> bool:
 
 
 def _plain(text: str) -> list[str]:
-    """Words; where no spaces stand between them, characters."""
+    """Return the words; without spaces between words, the characters."""
     return _UNIT.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -218,8 +217,8 @@ def _question(source: Source, text: str, sentence: str) -> Question:
 
 
 def _place_of(meta: object) -> dict[str, str]:
-    """The conversation that a passage is of, so that it is asked there."""
-    conversation = said(meta, loading.CONVERSATION) if isinstance(meta, dict) else ""
+    """Return the conversation of a passage, in which its question is asked."""
+    conversation = text_value(meta, loading.CONVERSATION) if isinstance(meta, dict) else ""
     return {loading.CONVERSATION[0]: conversation} if conversation else {}
 
 

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentformer.evaluation.dataset import Dataset, read_dataset, sampled
-from agentformer.evaluation.optimizing.vectors import RememberingEmbedder
-from agentformer.evaluation.outcomes import Evaluation
-from agentformer.evaluation.run import Mode
+from agentformer.evaluation.optimizing.cache import CachingEmbedder
+from agentformer.evaluation.run import Evaluation, Mode
 from agentformer.factory import build_embedder, trial
 from agentformer.settings import Settings
 from bench.data import DATA
@@ -51,7 +50,7 @@ def measure(name: str, settings: Settings, modes: Sequence[Mode], sample: int = 
     """Each question in each mode."""
     started = time.perf_counter()
     dataset = load(name, sample)
-    embedder = RememberingEmbedder(build_embedder(settings), cache())
+    embedder = CachingEmbedder(build_embedder(settings), cache())
     try:
         with trial(settings, embedder) as apart:
             apart.load(dataset)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agentformer.evaluation.bootstrap import difference, intervals
-from agentformer.evaluation.metrics import metric
+from agentformer.evaluation.metrics import difference, intervals, metric
 
 SIDES = {"lexical": "words", "dense": "dense", "hybrid": "hybrid"}
 MULTI_HOP = "multi-hop"

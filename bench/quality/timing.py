@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.evaluation.loading import scope_of
-from agentformer.evaluation.optimizing.vectors import RememberingEmbedder
+from agentformer.evaluation.optimizing.cache import CachingEmbedder
 from agentformer.factory import build_backend, build_embedder, trial
 from agentformer.types import Query
 from bench.quality.__main__ import settings_of
@@ -41,7 +41,7 @@ def measure(name: str) -> str:
     embedder = build_embedder(settings)
     dataset = load(name, _QUESTIONS)
     with tempfile.TemporaryDirectory() as folder:
-        with trial(settings, RememberingEmbedder(embedder, cache()), Path(folder)) as apart:
+        with trial(settings, CachingEmbedder(embedder, cache()), Path(folder)) as apart:
             apart.load(dataset)
             settings = apart.settings
         ways = [build_backend(dataclasses.replace(settings, fusion=fusion), embedder) for fusion in ("rrf", "adaptive")]

@@ -109,7 +109,7 @@ def test_figures_that_only_one_run_has_are_not_compared() -> None:
 def test_ways_take_turns_at_who_begins_and_none_profits_from_the_other() -> None:
     begun: list[str] = []
     found: list[int] = []
-    tables = time_words.tables()
+    tables = time_words.phrase_tables()
 
     def way(name: str) -> Any:
         def search(query: Query) -> None:
@@ -126,4 +126,4 @@ def test_ways_take_turns_at_who_begins_and_none_profits_from_the_other() -> None
     assert begun == ["plain", "default", "default", "plain", "plain", "default"]
     assert [len(each) for each in times] == [2, 2] and min(map(min, times)) > 0
     assert found[2:] == [0] * 4
-    assert time_words.tables() is tables
+    assert time_words.phrase_tables() is tables

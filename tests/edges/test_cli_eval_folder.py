@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from agentformer.evaluation.dataset import Question, read_dataset
-from agentformer.evaluation.optimizing.halves import halves
+from agentformer.evaluation.opened import Trial
+from agentformer.evaluation.optimizing.corpus import halves
 from agentformer.evaluation.synthetic import Source
-from agentformer.evaluation.trial import Trial
 from tests.edges.conftest import Invoke, Shown
 
 THINGS = ("harbour", "lighthouse", "boathouse", "pier", "crane", "sauna", "workshop", "office", "kiosk", "museum")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentformer.evaluation.trial import Trial
+from agentformer.evaluation.opened import Trial
 from agentformer.factory import trial
 from agentformer.settings import Settings
 

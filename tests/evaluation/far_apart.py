@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentformer.evaluation.dataset import Dataset, Passage, Question
-from agentformer.evaluation.optimizing.halves import halves
+from agentformer.evaluation.optimizing.corpus import halves
 
 _GROUP = 5  # facts whose words stand together in the same texts
 _OTHERS = 6  # texts that say a group's words far apart: more than are looked at

@@ -11,7 +11,7 @@ import pytest
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.dataset import Dataset, Passage, Question
 from agentformer.evaluation.loading import PASSAGE, scope_of
-from agentformer.evaluation.moments import moment_of
+from agentformer.evaluation.moments import parse_moment
 from agentformer.factory import connect
 from agentformer.types import MemoryEntry, Query, Scope
 from tests.evaluation.conftest import Opens
@@ -215,5 +215,5 @@ def test_a_passage_that_cannot_be_stored_is_named(opens: Opens) -> None:
     ],
 )
 def test_moments_are_read_as_corpora_write_them(value: Any, said: str | None) -> None:
-    found = moment_of(value)
+    found = parse_moment(value)
     assert (found and found.isoformat(timespec="minutes")) == (said and f"{said}+00:00")

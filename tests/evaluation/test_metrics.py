@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from ir_measures import RR, P, R, Success, nDCG
 
 from agentformer.errors import InvalidInput
-from agentformer.evaluation.bootstrap import Interval, difference, intervals
-from agentformer.evaluation.metrics import METRICS, metric
+from agentformer.evaluation.metrics import METRICS, Interval, difference, intervals, metric
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_intervals_follow_from_values_and_seed_alone() -> None:
 def test_many_values_are_drawn_in_parts_to_the_same_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     values = [[float(n % 3) for n in range(50)]]
     whole = intervals(values)
-    monkeypatch.setattr("agentformer.evaluation.bootstrap._AT_ONCE", 170)
+    monkeypatch.setattr("agentformer.evaluation.metrics._AT_ONCE", 170)
     assert intervals(values) == whole
 
 

@@ -15,17 +15,14 @@ from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, MissingExtra
-from agentformer.evaluation.bootstrap import Interval
 from agentformer.evaluation.dataset import Dataset, Passage, Question
-from agentformer.evaluation.optimizing.asking import synthetic
-from agentformer.evaluation.optimizing.corpus import Corpus
-from agentformer.evaluation.optimizing.measuring import Progress
-from agentformer.evaluation.optimizing.outcome import Optimization
-from agentformer.evaluation.optimizing.places import own_folder
+from agentformer.evaluation.metrics import Interval
+from agentformer.evaluation.opened import Trial
+from agentformer.evaluation.optimizing.cache import CachingEmbedder, work_folder
+from agentformer.evaluation.optimizing.corpus import Corpus, synthetic
+from agentformer.evaluation.optimizing.measuring import Optimization, Progress
 from agentformer.evaluation.optimizing.run import optimize
 from agentformer.evaluation.optimizing.space import present
-from agentformer.evaluation.optimizing.vectors import RememberingEmbedder
-from agentformer.evaluation.trial import Trial
 from agentformer.factory import trial
 from agentformer.llms.echo import EchoModel
 from agentformer.settings import Route, Settings
@@ -41,13 +38,13 @@ class Opened:
 
     def __init__(self, embedder: Embedder | None, work: Path) -> None:
         self.work = work
-        self.own = own_folder(work)
+        self.own = work_folder(work)
         self.inner = embedder or HashingEmbedder()
         self.settings: list[Settings] = []
         self.dies_at = 0  # of them, from 1
 
     def __call__(self, dataset: Dataset, settings: Settings = SETTINGS, **options: Any) -> Optimization:
-        embedder = RememberingEmbedder(self.inner, self.work)
+        embedder = CachingEmbedder(self.inner, self.work)
 
         @contextmanager
         def opens(other: Settings, folder: Path) -> Iterator[Trial]:
@@ -251,7 +248,7 @@ def test_of_a_budget_that_is_spent_the_present_settings_are_told(optimized: Open
 
 def test_settings_that_cannot_be_had_here_are_passed_over_and_told(tmp_path: Path) -> None:
     work, asked, installed = tmp_path / "work", list[int](), False
-    embedder = RememberingEmbedder(HashingEmbedder(), work)
+    embedder = CachingEmbedder(HashingEmbedder(), work)
 
     @contextmanager
     def opens(settings: Settings, folder: Path) -> Iterator[Trial]:
@@ -275,7 +272,7 @@ def test_settings_that_cannot_be_had_here_are_passed_over_and_told(tmp_path: Pat
 
 def test_what_cannot_be_had_is_tried_once_however_often_the_search_comes_to_it(tmp_path: Path) -> None:
     tried: list[tuple[Any, ...]] = []
-    embedder = RememberingEmbedder(HashingEmbedder(), tmp_path)
+    embedder = CachingEmbedder(HashingEmbedder(), tmp_path)
 
     @contextmanager
     def opens(settings: Settings, folder: Path) -> Iterator[Trial]:
@@ -339,11 +336,11 @@ def test_a_row_is_asked_for_once_and_is_the_same_afterwards(tmp_path: Path) -> N
     wanted = HashingEmbedder().embed_documents(texts)
     for asked in (700, 0):
         counting = CountingEmbedder()
-        embedder = RememberingEmbedder(counting, tmp_path)
+        embedder = CachingEmbedder(counting, tmp_path)
         assert np.array_equal(embedder.embed_documents([*texts, *texts[:5]]), np.concatenate([wanted, wanted[:5]]))
         assert len(counting.documents) == embedder.embedded == asked
         embedder.close()
-    other = RememberingEmbedder(CountingEmbedder(HashingEmbedder(64)), tmp_path)
+    other = CachingEmbedder(CountingEmbedder(HashingEmbedder(64)), tmp_path)
     assert other.embed_documents(texts[:2]).shape == (2, 64)
     assert other.embed_query(texts[0]).shape == (64,) and other.embedded == 3
     assert other.embed_documents([]).shape == (0, 64)

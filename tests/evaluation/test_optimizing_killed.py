@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentformer.cli.output import INTERRUPTED
-from agentformer.evaluation.optimizing.places import own_folder
+from agentformer.evaluation.optimizing.cache import work_folder
 from tests.evaluation.far_apart import far_apart, written
 
 ONLY = ("--only", "window_tokens", "--only", "rrf_k")
@@ -33,7 +33,7 @@ def command(folder: Path, work: Path) -> list[str]:
 
 
 def lines(work: Path) -> list[bytes]:
-    path = own_folder(work) / "measured.jsonl"
+    path = work_folder(work) / "measured.jsonl"
     return path.read_bytes().splitlines(keepends=True) if path.exists() else []
 
 

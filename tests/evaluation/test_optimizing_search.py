@@ -10,9 +10,8 @@ import pytest
 
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.dataset import Question
-from agentformer.evaluation.optimizing.clock import Clock
-from agentformer.evaluation.optimizing.halves import halves
-from agentformer.evaluation.optimizing.search import Spent, descend, worth_it
+from agentformer.evaluation.optimizing.corpus import halves
+from agentformer.evaluation.optimizing.search import Clock, OutOfTime, descend, is_improvement
 from agentformer.evaluation.optimizing.space import (
     PARAMETERS,
     Configuration,
@@ -136,7 +135,7 @@ class Measured:
 
     def __call__(self, configuration: Configuration) -> Sequence[float]:
         if len(self.asked) == self._most:
-            raise Spent
+            raise OutOfTime
         self.asked.append(configuration)
         return [sum(values.get(configuration[name], 0.0) for name, values in self._gains.items())] * 50
 
@@ -163,9 +162,9 @@ def test_what_may_be_chance_is_not_taken() -> None:
 
     assert descend(NOW, space("quick"), measure)[0] == NOW  # which tries 10 alone
     assert descend(NOW, space("full"), measure)[0] == {**NOW, "rrf_k": 120}
-    assert not worth_it([1.0, 0.0] * 25, [0.0, 1.0] * 25)
-    assert not worth_it([1.0] + [0.5] * 49, [0.5] * 50)  # one question
-    assert worth_it([1.0, 1.0] + [0.5] * 48, [0.5] * 50)
+    assert not is_improvement([1.0, 0.0] * 25, [0.0, 1.0] * 25)
+    assert not is_improvement([1.0] + [0.5] * 49, [0.5] * 50)  # one question
+    assert is_improvement([1.0, 1.0] + [0.5] * 48, [0.5] * 50)
 
 
 def test_a_search_without_time_keeps_what_it_has_settled() -> None:
@@ -236,5 +235,5 @@ def test_a_clock_tells_filling_from_asking() -> None:
     short = Clock(50.0)
     short.took(100.0, 2.0, filled=True)
     short.check(fills=False)
-    with pytest.raises(Spent):
+    with pytest.raises(OutOfTime):
         short.check(fills=True)

@@ -223,7 +223,7 @@ def test_a_chunks_page_answers_by_its_name() -> None:
 def test_questions_of_a_conversation_are_asked_in_it(opens: Opens) -> None:
     passages = [Passage(each.id, each.text, {"conv": n % 2, "speaker": "A"}) for n, each in enumerate(SOURCES)]
     data = Dataset("test", tuple(passages))
-    data = synthetic.asked_of(data, build(synthetic.sources_of(data), 8))
+    data = synthetic.with_questions(data, build(synthetic.corpus_sources(data), 8))
     opened = opens()
     opened.load(data)
     told = opened.evaluate(data, modes=("lexical",), passage_of=synthetic.passage_of)

@@ -1,1 +1,1 @@
-"""Settings that suit one's own questions: `run.optimize` chooses them on one half and judges them by the other."""
+"""Find better retrieval settings for given questions: `run.optimize` chooses on one half and tests on the other."""

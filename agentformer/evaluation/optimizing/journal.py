@@ -1,7 +1,7 @@
-"""What was measured, a line for each configuration, in a file that survives the end of the process at any moment.
+"""A journal of measurements, one line per configuration, in a file that survives a crash at any moment.
 
-The first line says what the others hold for: which passages and questions, which model, which version. Where that is no
-longer so, the journal begins anew.
+The first line describes what the others depend on: passages, questions, model and version. If that has changed, the
+journal begins anew.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Half = Literal["development", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one configuration found for the questions of one half. `ranks` has, for each question in their order, the
-    rank of each of its relevant passages from 1, or None where it is not among the first ten; `seconds` are all that it
-    took. A configuration that cannot be had here has no ranks, and `skipped` says why; no journal holds it, since what
-    is lacking may be there the next time."""
+    """The result of one configuration on one half. `ranks` has for each question, in order, the rank of each relevant
+    passage from 1, or None if it is not among the first ten; `seconds` is the total time. If a configuration cannot run
+    here, it has no ranks and `skipped` gives the reason; the journal does not store it, because what is missing may be
+    installed later."""
 
     configuration: Configuration
     half: Half
@@ -36,8 +36,8 @@ class Measured:
 
 
 class Journal:
-    """The measurements of a file. `fresh` tells why they begin anew: "" where the file's own go on. Raises
-    `StoreFull` where it cannot be written."""
+    """The measurements in a file. `fresh` is the reason for beginning anew, "" if the file continues. Raises
+    `StoreFull` if it cannot be written."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self._path = path
@@ -59,10 +59,11 @@ class Journal:
             ) from error
 
     def find(self, configuration: Configuration, half: Half) -> Measured | None:
+        """Return the measurement of a configuration on a half, or None."""
         return self._known.get((key(configuration), half))
 
     def add(self, measured: Measured) -> None:
-        """It has reached the disk when this returns."""
+        """Append a measurement; it is on disk when this returns."""
         self._known[key(measured.configuration), measured.half] = measured
         try:
             self._file.write(_line(_told(measured)))
@@ -72,7 +73,7 @@ class Journal:
             raise StoreFull(f"{self._path} cannot be written ({error.strerror or error})") from error
 
     def __iter__(self) -> Iterator[Measured]:
-        """In the order in which they were made."""
+        """Iterate in the order of measurement."""
         return iter(self._known.values())
 
     def __len__(self) -> int:
@@ -88,7 +89,7 @@ class Journal:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Sequence[Measured], int]:
-    """Header, measurements, and how many bytes of the file they are. Nothing where there is no file, or another one."""
+    """Return header, measurements, and their length in bytes; nothing if the file is missing or foreign."""
     try:
         data = read_file(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Configurations are measured, each once: by a memory with the corpus in it, or from the journal of an earlier run."""
+"""Measure configurations, each once: by a memory with the corpus, or from the journal of an earlier run."""
 
 from __future__ import annotations
 
@@ -6,27 +6,113 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from agentformer.errors import InvalidInput, MissingExtra
-from agentformer.evaluation.bootstrap import difference, intervals
 from agentformer.evaluation.dataset import Question
-from agentformer.evaluation.metrics import DEPTH, Ranks, metric
-from agentformer.evaluation.optimizing.clock import Clock
+from agentformer.evaluation.metrics import DEPTH, Interval, Ranks, difference, intervals, metric
 from agentformer.evaluation.optimizing.corpus import Corpus
 from agentformer.evaluation.optimizing.journal import Half, Journal, Measured
-from agentformer.evaluation.optimizing.outcome import Optimization, Tried
-from agentformer.evaluation.optimizing.search import descend
-from agentformer.evaluation.optimizing.space import Configuration, Space, differing, key, present
+from agentformer.evaluation.optimizing.search import Clock, descend
+from agentformer.evaluation.optimizing.space import Configuration, Level, Space, Value, differing, key, present
 from agentformer.evaluation.optimizing.stores import Stores
 from agentformer.evaluation.synthetic import passage_of
 from agentformer.search.rerank import NOT_RERANKED
+
+Verdict = Literal["keep", "better", "unproven", "worse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A configuration on the development half: its mean, and its mean gain over the current one. `changed` has the
+    differing settings. If `value` is None, `skipped` is the reason why it cannot run here."""
+
+    changed: Mapping[str, Value]
+    value: float | None
+    gain: float | None
+    seconds: float
+    skipped: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the attempt as JSON values."""
+        return {
+            "changed": dict(self.changed),
+            "value": None if self.value is None else round(self.value, 4),
+            "gain": None if self.gain is None else round(self.gain, 4),
+            "seconds": round(self.seconds, 1),
+            "skipped": self.skipped,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """The result. `questions`, `current`, `best` and `gain` are by half; the gain is that of the chosen settings over
+    the current ones, paired by question. Only the development half was used for the choice."""
+
+    name: str
+    level: Level
+    metric: str
+    passages: int
+    questions: Mapping[Half, int]
+    settings: Configuration  # the present ones
+    chosen: Configuration
+    current: Mapping[Half, Interval]
+    best: Mapping[Half, Interval]
+    gain: Mapping[Half, Interval]
+    tried: tuple[Tried, ...]  # in the order in which they were measured, the present one first
+    finished: bool  # False: the time was up before the search was
+    reused: int  # measurements that an earlier run had made
+    embedded: int  # texts that the model was asked for by this run
+    notes: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> dict[str, tuple[Value, Value]]:
+        """The chosen changes: current and chosen value by the name of the setting."""
+        return differing(self.settings, self.chosen)
+
+    @property
+    def verdict(self) -> Verdict:
+        """`keep` if nothing better was found on the development half; else the result on the test half: `better` or
+        `worse` if the 95% interval excludes 0, else `unproven`."""
+        if not self.changed:
+            return "keep"
+        gain = self.gain.get("test")
+        if gain is None or not gain.significant:
+            return "unproven"
+        return "better" if gain.value > 0 else "worse"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as JSON values; intervals are `[mean, low, high]`."""
+        return {
+            "name": self.name,
+            "level": self.level,
+            "metric": self.metric,
+            "passages": self.passages,
+            "questions": dict(self.questions),
+            "verdict": self.verdict,
+            "settings": dict(self.settings),
+            "chosen": {name: value for name, (_, value) in self.changed.items()},
+            "current": _rounded(self.current),
+            "best": _rounded(self.best),
+            "gain": _rounded(self.gain),
+            "tried": [each.as_json() for each in self.tried],
+            "finished": self.finished,
+            "reused": self.reused,
+            "embedded": self.embedded,
+            "notes": list(self.notes),
+        }
+
+
+def _rounded(figures: Mapping[Half, Interval]) -> dict[str, list[float]]:
+    return {half: [round(value, 4) for value in interval] for half, interval in figures.items()}
+
 
 _FEW = 100  # questions below which a person is told how little is known
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` configurations are measured, and `left` planned as far as is known, which may take `seconds_left`."""
+    """`done` configurations are measured; `left` are planned as far as known and may take `seconds_left`."""
 
     done: int
     left: int
@@ -34,7 +120,7 @@ class Progress:
     doing: str
 
 
-class Measuring:
+class Optimizer:
     """One optimisation. `asked` has the questions of each half."""
 
     def __init__(
@@ -65,7 +151,7 @@ class Measuring:
         self._unranked = False  # was the last measurement made without the reranker?
 
     def optimum(self, space: Space) -> Optimization:
-        """Search, and tell what came of it. Raises `InvalidInput` where the present settings cannot be used."""
+        """Search and return the result. Raises `InvalidInput` if the current settings cannot be used."""
         chosen, finished = descend(self._now, space, self._chosen_by, self._plan)
         self._planned = ()
         now = {half: self._scores(self._now, half) for half in self._asked}
@@ -92,7 +178,7 @@ class Measuring:
         self._planned = left
 
     def _chosen_by(self, configuration: Configuration) -> Sequence[float] | None:
-        """Scores of the half that settings are chosen on. Raises `Spent`."""
+        """Return the scores on the half used for the choice. Raises `OutOfTime`."""
         if configuration != self._now and self._found(configuration, self._chooses) is None:
             self._clock.check(fills=not self._stores.has(configuration))
         measured = self._measured(configuration, self._chooses)
@@ -104,8 +190,8 @@ class Measuring:
         return [self._metric(ranks) for ranks in self._measured(configuration, half).ranks]
 
     def _measured(self, configuration: Configuration, half: Half) -> Measured:
-        """From the journal, or made now and written there, unless it cannot be had, or was made without the reranker
-        that it asks for."""
+        """Return a measurement from the journal, or make it and append it, unless the configuration cannot run or its
+        reranker failed."""
         measured = self._found(configuration, half)
         if measured is None:
             measured = self._measure(configuration, half)
@@ -116,7 +202,7 @@ class Measuring:
         return measured
 
     def _found(self, configuration: Configuration, half: Half) -> Measured | None:
-        """What this run or an earlier one has measured already, or this one could not."""
+        """Return an existing measurement of this or an earlier run."""
         return self._used.get((key(configuration), half)) or self._journal.find(configuration, half)
 
     def _measure(self, configuration: Configuration, half: Half) -> Measured:
@@ -156,7 +242,7 @@ class Measuring:
         return tuple(outcome.ranks["hybrid"] for outcome in found.outcomes)
 
     def _telling(self, configuration: Configuration) -> Callable[[str], None]:
-        """What tells where the measurement of a configuration is."""
+        """Return a function that reports the progress of a measurement."""
         progress, changed = self._progress, differing(self._now, configuration)
         name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the present settings"
         left = [each for each in self._planned if self._found(each, self._chooses) is None]
@@ -169,13 +255,13 @@ class Measuring:
         return tell
 
     def _seconds(self, left: Sequence[Configuration]) -> float | None:
-        """How long these will take."""
+        """Return the estimated time of these measurements."""
         told = [self._clock.estimate(fills=not self._stores.has(each)) for each in left]
         known = [each for each in told if each is not None]
         return sum(known) if len(known) == len(told) else None
 
     def _tried(self) -> tuple[Tried, ...]:
-        """What `descend` has looked at."""
+        """Return the configurations that `descend` measured."""
         looked = [each for each in self._used.values() if each.half == self._chooses]
         first = statistics.fmean(self._scores(self._now, self._chooses))
         return tuple(self._told(each, first) for each in looked)

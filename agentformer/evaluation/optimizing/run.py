@@ -1,8 +1,7 @@
-"""The best settings for somebody's own questions: chosen on one half of them, and judged by the other one.
+"""Find the best settings for given questions: chosen on one half of them, tested on the other.
 
-Each configuration is a memory with the corpus in it, asked the questions of the development half by the search that
-users have. `descend` chooses. The test half is asked by the present settings and by the chosen ones alone, when the
-choice is made.
+Each configuration is a memory with the corpus, searched with the questions of the development half. `descend` chooses.
+Only the current and the chosen settings are measured on the test half, after the choice.
 """
 
 from __future__ import annotations
@@ -19,16 +18,13 @@ from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, Stor
 from agentformer.evaluation.dataset import Question
 from agentformer.evaluation.metrics import DEPTH
 from agentformer.evaluation.metrics import metric as measure_of
-from agentformer.evaluation.optimizing.clock import Clock
-from agentformer.evaluation.optimizing.corpus import Corpus
-from agentformer.evaluation.optimizing.halves import halves
+from agentformer.evaluation.optimizing.cache import short_name, work_folder
+from agentformer.evaluation.optimizing.corpus import Corpus, halves
 from agentformer.evaluation.optimizing.journal import Half, Journal
-from agentformer.evaluation.optimizing.measuring import Measuring, Progress
-from agentformer.evaluation.optimizing.outcome import Optimization
-from agentformer.evaluation.optimizing.places import own_folder
+from agentformer.evaluation.optimizing.measuring import Optimization, Optimizer, Progress
+from agentformer.evaluation.optimizing.search import Clock
 from agentformer.evaluation.optimizing.space import Configuration, Facts, Level, Space, present
 from agentformer.evaluation.optimizing.stores import Stores
-from agentformer.evaluation.optimizing.vectors import short_name
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.settings import Settings
 from agentformer.text.languages import detect_language
@@ -61,23 +57,23 @@ def optimize(
     budget: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Optimization:
-    """Search the settings with which the corpus' questions are answered best, by the mean of `metric`: not those in
-    `without`, and with `only`, these alone.
+    """Search the settings with the best mean of `metric`, except those in `without`; with `only`, just these.
 
-    What was measured is kept in `work`, in a folder of its own (`places`): the same call goes on where an earlier one
-    was interrupted, by whatever. Where passages, questions, model, version, installed analyzers or the other settings
-    of retrieval are no longer the same, it begins anew. No configuration is begun that would end more than `budget`
-    seconds after the start; the last measurements, on the test half, are made in any case.
+    Measurements are kept in the work folder (`cache.work_folder`), so the same call continues after an interruption. If
+    passages, questions, model, version, installed analyzers or other retrieval settings have changed, it begins anew.
+    No configuration is begun that would end more than `budget` seconds after the start; the final measurements on the
+    test half are always made.
 
-    Raises `InvalidInput` for too few questions and for a setting that is not searched, `Conflict` while another process
-    works in the same folder, `StoreFull`, and `EmbedderUnavailable` where the model goes away; what is done is kept.
+    Raises `InvalidInput` for too few questions and for a setting that cannot be searched, `Conflict` while another
+    process uses the same folder, `StoreFull`, and `EmbedderUnavailable` if the model fails; finished measurements are
+    kept.
     """
-    checked_metric(metric)
-    checked_only(only, present(corpus.settings))
+    check_metric(metric)
+    check_only(only, present(corpus.settings))
     clock = Clock(budget)
-    asked = halved(corpus.dataset.answerable, level, seed)
+    asked = question_halves(corpus.dataset.answerable, level, seed)
     space, why = _space(corpus.embedder)
-    own = own_folder(work)
+    own = work_folder(work)
     try:
         own.mkdir(parents=True, exist_ok=True)
         held = FileLock(own / "lock", timeout=0).acquire()
@@ -91,27 +87,27 @@ def optimize(
         stores = Stores(own / "stores", corpus, vectors=space is not None)
         if journal.fresh:
             stores.clear()
-        measuring = Measuring(corpus, stores, journal, asked, metric, clock, progress, notes=why)
+        measuring = Optimizer(corpus, stores, journal, asked, metric, clock, progress, notes=why)
         outcome = measuring.optimum(Space(level, _facts(corpus, space), frozenset(only), frozenset(without)))
         stores.clear()
     return outcome
 
 
-def checked_metric(name: str) -> None:
-    """Raises `InvalidInput` for a metric that there is not, or that looks further down than passages are looked at."""
+def check_metric(name: str) -> None:
+    """Raise `InvalidInput` for an unknown metric, or one that looks further than passages are ranked."""
     measure_of(name)
     if int(name.partition("@")[2]) > DEPTH:
         raise InvalidInput("metric", f"must look at {DEPTH} passages or fewer, got {name!r:.80}")
 
 
-def checked_only(only: Collection[str], known: Configuration) -> None:
-    """Raises `InvalidInput` for a setting that is not searched."""
+def check_only(only: Collection[str], known: Configuration) -> None:
+    """Raise `InvalidInput` for a setting that cannot be searched."""
     if unknown := sorted(set(only) - set(known)):
         raise InvalidInput("only", f"{unknown[0]!r:.80} is not searched; known are {', '.join(known)}")
 
 
-def halved(questions: Sequence[Question], level: Level, seed: int = 0) -> dict[Half, tuple[Question, ...]]:
-    """The halves that have questions. Raises `InvalidInput` where there are too few to choose by."""
+def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) -> dict[Half, tuple[Question, ...]]:
+    """Return the halves that have questions. Raises `InvalidInput` if there are too few."""
     if not questions:
         raise InvalidInput("questions", "name no passage that answers them; put ids under relevant")
     development, test = halves(questions, seed)
@@ -133,7 +129,7 @@ def halved(questions: Sequence[Question], level: Level, seed: int = 0) -> dict[H
 
 
 def _space(embedder: Embedder) -> tuple[EmbeddingSpace | None, tuple[str, ...]]:
-    """The embedder's space; None where it cannot be had, and why: then words alone are searched."""
+    """Return the embedder's space; if it is unavailable, None and the reason: then only words are searched."""
     try:
         return embedder.space, ()
     except EmbedderUnavailable as error:
@@ -141,7 +137,7 @@ def _space(embedder: Embedder) -> tuple[EmbeddingSpace | None, tuple[str, ...]]:
 
 
 def _about(corpus: Corpus, space: EmbeddingSpace | None, seed: int) -> dict[str, Any]:
-    """What a measurement holds for."""
+    """Return what measurements depend on."""
     settings = corpus.settings
     return {
         "passages": corpus.dataset.digest(questions=False),
@@ -155,7 +151,7 @@ def _about(corpus: Corpus, space: EmbeddingSpace | None, seed: int) -> dict[str,
 
 
 def _installed(settings: Settings) -> list[str]:
-    """The analyzers that `auto` means here; a configuration that names one is had with it or not at all."""
+    """Return the analyzers that `auto` selects here."""
     chosen = choose_analyzers(
         dataclasses.replace(settings, language_detector="auto", compounds="auto", japanese="auto")
     )

@@ -1,18 +1,46 @@
-"""Which configuration is best on the development half: coordinate descent, one setting after another.
+"""Search the best configuration by coordinate descent, one setting after another, within a time budget.
 
-Each setting's values are tried with all others as they are, and the best one is taken where it is worth it; then the
-next setting. `full` goes through all settings again as long as something changes. A change is worth it when it gains
-more than one standard error of the paired difference over the questions (the one-standard-error rule of Breiman et al.
-1984, here to prefer what is there): among many values some look better by chance alone.
+The values of a setting are tried with all others unchanged, and the best is taken if it is an improvement. `full`
+repeats all settings while something changes. An improvement gains more than one standard error of the paired difference
+over the questions (after the one-standard-error rule of Breiman et al. 1984), because among many values some look
+better by chance.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 from agentformer.evaluation.optimizing.space import Configuration, Space, key
+
+
+class Clock:
+    """Estimates the time of measurements. `budget` is in seconds; None for no limit."""
+
+    def __init__(self, budget: float | None = None) -> None:
+        self._end = None if budget is None else time.monotonic() + budget
+        self._filling: list[float] = []
+        self._asking: list[float] = []
+
+    def took(self, opening: float, asking: float, *, filled: bool) -> None:
+        """Record a measurement: seconds until its memory was open, and for its questions."""
+        self._asking.append(asking)
+        if filled:
+            self._filling.append(opening)
+
+    def estimate(self, *, fills: bool) -> float | None:
+        """Return the estimated seconds of another measurement, with or without filling a store; None if unknown."""
+        if not self._asking or (fills and not self._filling):
+            return None
+        return statistics.fmean(self._asking) + (statistics.fmean(self._filling) if fills else 0.0)
+
+    def check(self, *, fills: bool) -> None:
+        """Raise `OutOfTime` if another measurement would probably end too late."""
+        if self._end is not None and time.monotonic() + (self.estimate(fills=fills) or 0.0) > self._end:
+            raise OutOfTime
+
 
 PASSES = {"eval": 0, "quick": 1, "full": 3}  # a third one rarely changes anything, and a cycle must end
 
@@ -20,14 +48,14 @@ Measure = Callable[[Configuration], "Sequence[float] | None"]  # per question, h
 Planned = Callable[[Sequence[Configuration]], None]  # told what is left of this pass, as far as it is known
 
 
-class Spent(Exception):
+class OutOfTime(Exception):
     """There is no time for another measurement."""
 
 
 def descend(
     start: Configuration, space: Space, measure: Measure, planned: Planned = lambda left: None
 ) -> tuple[Configuration, bool]:
-    """The best configuration that was found, and whether the search came to its end: `measure` may raise `Spent`."""
+    """Return the best configuration found, and whether the search finished; `measure` may raise `OutOfTime`."""
     best, order = start, space.parameters(start)
     try:
         scores = measure(best)
@@ -41,13 +69,13 @@ def descend(
                 best, scores = _step(best, scores, space.candidates(parameter, best), measure)
             if best == before:
                 break
-    except Spent:
+    except OutOfTime:
         return best, False
     return best, True
 
 
-def worth_it(scores: Sequence[float], former: Sequence[float]) -> bool:
-    """Is the mean gain of `scores` over those of the same questions before more than its standard error?"""
+def is_improvement(scores: Sequence[float], former: Sequence[float]) -> bool:
+    """Return whether the mean gain of `scores` over `former`, by question, exceeds its standard error."""
     gains = [new - old for new, old in zip(scores, former, strict=True)]
     gain = statistics.fmean(gains) if gains else 0.0
     error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
@@ -57,11 +85,11 @@ def worth_it(scores: Sequence[float], former: Sequence[float]) -> bool:
 def _step(
     best: Configuration, scores: Sequence[float], tried: Iterable[Configuration], measure: Measure
 ) -> tuple[Configuration, Sequence[float]]:
-    """The best value of one setting. `Spent` in the midst of it leaves the setting as it is: what was not tried might
-    have been better."""
+    """Return the best value of one setting. `OutOfTime` leaves the setting unchanged, because an untried value might be
+    better."""
     found = best, scores
     for candidate in tried:
         got = measure(candidate)
         if got is not None and statistics.fmean(got) > statistics.fmean(found[1]):
             found = candidate, got
-    return found if worth_it(found[1], scores) else (best, scores)
+    return found if is_improvement(found[1], scores) else (best, scores)

@@ -1,6 +1,6 @@
-"""What an optimisation may change: the settings that decide on retrieval, their values, and what a change makes anew.
+"""The settings that an optimisation may change, their values, and what a change rebuilds.
 
-Settings that this version does not have are passed over, and of one that is a word all its words are tried.
+Settings that this version lacks are skipped. For a setting with named values all of them are tried.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OVERLAP_SHARES = (0.0, 0.1, 0.2)  # of a chunk; from a fifth on, neighbours say 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A setting, and the values that the levels try beside the present one. No values: those that it can have."""
+    """A setting, and the values that the levels try besides the current one; without values, all possible ones."""
 
     name: str
     cost: Cost
@@ -55,7 +55,7 @@ _ANALYSIS = {each.name for each in PARAMETERS if each.cost == "words"}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a corpus and its model make possible."""
+    """Properties of a corpus and its model that limit the choice."""
 
     model_tokens: int  # that the model reads at once; 0: there are no vectors
     longest: int  # tokens of the longest passage
@@ -63,22 +63,22 @@ class Facts:
 
 
 def present(settings: Settings) -> Configuration:
-    """The values that settings have now."""
+    """Return the current values of the settings."""
     return {each.name: getattr(settings, each.name) for each in PARAMETERS if hasattr(settings, each.name)}
 
 
 def settings_of(settings: Settings, configuration: Configuration) -> Settings:
-    """`settings` with the values of a configuration. Raises `InvalidInput`."""
+    """Return `settings` with the values of a configuration. Raises `InvalidInput`."""
     return dataclasses.replace(settings, **configuration)  # type: ignore[arg-type]  # each has the type of its field
 
 
 def key(configuration: Configuration) -> str:
-    """A text that is the same for the same values."""
+    """Return a text that is equal for equal values."""
     return json.dumps(dict(configuration), sort_keys=True)
 
 
 def stored_key(settings: Settings, configuration: Configuration) -> str:
-    """A text that is the same for configurations that can search one store: cut, embedded and analysed alike."""
+    """Return a text that is equal for configurations that can share a store: split, embedded and analysed alike."""
     stored = {each.name: configuration[each.name] for each in _of(configuration) if each.cost != "search"}
     try:
         chosen = choose_analyzers(settings_of(settings, configuration))
@@ -91,7 +91,7 @@ def stored_key(settings: Settings, configuration: Configuration) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a level searches in a corpus: not the settings in `without`, and with `only`, these alone."""
+    """The settings of a level that are searched in a corpus, except those in `without`; with `only`, just these."""
 
     level: Level
     facts: Facts
@@ -99,14 +99,14 @@ class Space:
     without: Collection[str] = ()
 
     def parameters(self, configuration: Configuration) -> list[Parameter]:
-        """What is changed, in this order, where it can make a difference. `quick` makes no vectors and no chunks anew,
-        unless it is asked for by name."""
+        """Return the settings that can make a difference, in order. `quick` rebuilds no vectors and chunks unless a
+        setting is asked for by name."""
         if self.level == "eval":
             return []
         return [each for each in _of(configuration) if self._wanted(each) and self._matters(each)]
 
     def candidates(self, parameter: Parameter, configuration: Configuration) -> Iterator[Configuration]:
-        """Configurations that differ in this setting alone; only an overlap goes on being the same share of a chunk."""
+        """Return configurations that differ in this setting; an overlap keeps its share of the chunk."""
         now = configuration[parameter.name]
         for value in self._values(parameter, configuration):
             if value != now:
@@ -126,7 +126,7 @@ class Space:
         return not parameter.language or parameter.language in self.facts.languages
 
     def _values(self, parameter: Parameter, configuration: Configuration) -> Sequence[Value]:
-        """What is tried. A size from which on nothing is cut is tried once, and not where the present one is such."""
+        """Return the values to try. Of the sizes that split nothing, one is tried, unless the current one is such."""
         values = (parameter.quick if self.level == "quick" else ()) or parameter.full
         longest, chunk = self.facts.longest, int(configuration["chunk_tokens"])
         if parameter.name == "chunk_tokens":
@@ -142,7 +142,7 @@ class Space:
 
 
 def differing(one: Configuration, other: Configuration) -> dict[str, tuple[Value, Value]]:
-    """The settings in which two configurations differ, with both values."""
+    """Return the settings in which two configurations differ, with both values."""
     return {name: (value, other[name]) for name, value in one.items() if value != other[name]}
 
 

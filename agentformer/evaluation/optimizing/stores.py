@@ -1,7 +1,7 @@
-"""Memories with a corpus in them, one for each way of cutting and indexing it, in a folder of their own.
+"""Memories with the corpus, one for each way of splitting and indexing it, each in its folder.
 
-One that is whole has a file beside it that says so; one that was being filled when the process ended has none, and is
-made anew. Only a few are kept: their vectors are kept elsewhere, and the rest is soon made again.
+A complete store has a marker file; one that was interrupted while being filled has none and is made anew. Only a few
+are kept, because vectors are cached elsewhere and the rest is quickly rebuilt.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentformer.errors import EmbedderUnavailable, StoreFull
+from agentformer.evaluation.opened import Trial
 from agentformer.evaluation.optimizing.corpus import Corpus
 from agentformer.evaluation.optimizing.space import Configuration, present, settings_of, stored_key
-from agentformer.evaluation.trial import Trial
 from agentformer.records.files import delete, write_atomically
 
 Progress = Callable[[int, int], None]  # passages stored, passages in all
@@ -25,7 +25,7 @@ _KEPT = 3  # stores on disk beside that of the present settings: that of the bes
 
 
 class Stores:
-    """The stores of one corpus; `vectors` says whether its entries are to have vectors."""
+    """The stores of one corpus; `vectors` says whether entries get vectors."""
 
     def __init__(self, folder: Path, corpus: Corpus, *, vectors: bool) -> None:
         self.vectors = vectors
@@ -35,13 +35,13 @@ class Stores:
         self._used: list[Path] = []  # but for the present one; the latest last
 
     def has(self, configuration: Configuration) -> bool:
-        """Is its store there already?"""
+        """Return whether a complete store exists."""
         return _whole(self._place(configuration)).exists()
 
     @contextmanager
     def opened(self, configuration: Configuration, progress: Progress | None = None) -> Iterator[Trial]:
-        """The corpus in a memory with these settings, filled first where that was not done yet. Raises
-        `EmbedderUnavailable` where the embedder went away meanwhile, `StoreFull`, and what opening a memory raises."""
+        """Open the store of a configuration, filling it first if needed. Raises `EmbedderUnavailable` if the embedder
+        failed, `StoreFull`, and what opening a memory raises."""
         settings, place = settings_of(self._corpus.settings, configuration), self._place(configuration)
         there = self.has(configuration)
         if not there:
@@ -54,7 +54,7 @@ class Stores:
             yield trial
 
     def clear(self) -> None:
-        """Delete all of them."""
+        """Delete all stores."""
         try:
             for path in self._made():
                 delete(_whole(path))
@@ -75,7 +75,7 @@ class Stores:
             raise StoreFull(f"{self._folder} cannot be written ({error.strerror or error})") from error
 
     def _make_room(self, place: Path) -> None:
-        """An empty folder in this place; what was not used lately goes, also what an earlier process has left."""
+        """Create an empty folder, and delete stores that were not used lately, also those of earlier processes."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             others = [path for path in self._made() if path not in (place, self._present)]
@@ -91,7 +91,7 @@ class Stores:
             raise StoreFull(f"{self._folder} cannot be written ({error.strerror or error})") from error
 
     def _made(self) -> list[Path]:
-        """The stores that are on disk, whole or not, by their names."""
+        """Return the stores on disk, complete or not."""
         if not self._folder.is_dir():
             return []
         return [path for path in self._folder.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]
@@ -104,5 +104,5 @@ class Stores:
 
 
 def _whole(place: Path) -> Path:
-    """The file that says that a store is whole."""
+    """Return the marker file of a complete store."""
     return place.with_name(f"{place.name}.whole")

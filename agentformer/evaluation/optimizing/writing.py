@@ -1,4 +1,5 @@
-"""Settings into a file as `load_settings` reads it: `AGENTFORMER_NAME=value`, every other line left as it is."""
+"""Write settings into a file as `load_settings` reads it (`AGENTFORMER_NAME=value`), leaving all other lines
+unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _BEFORE = re.compile(r"\s*(?:export[^\S\r\n]+)?")  # what stands before a name i
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of a file: the lines that were replaced, as they were, and those that were added."""
+    """The changes to a file: the replaced lines as they were, and the added ones."""
 
     path: Path
     replaced: tuple[str, ...]
@@ -30,9 +31,9 @@ class Written:
 
 
 def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -> Written:
-    """Set these settings in a file, which is made where there is none. A line that sets one of them already is replaced
-    in its place, the others are added at the end under `comment`; nothing else changes, also not who may read the file.
-    It is the former file or the new one at every moment. Raises `InvalidInput` where it cannot be read or written."""
+    """Set these settings in a file, which is created if needed. A line that sets one of them is replaced, others are
+    added at the end under `comment`; nothing else changes, including permissions. The write is atomic. Raises
+    `InvalidInput` if the file cannot be read or written."""
     target, former, text = _read(path)
     try:
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666
@@ -53,14 +54,14 @@ def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -
 
 
 def check_writable(path: Path) -> None:
-    """Raises `InvalidInput` where `write_settings` could not set anything in this file."""
+    """Raise `InvalidInput` if `write_settings` could not write this file."""
     target, _, _ = _read(path)
     if not target.parent.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
         raise InvalidInput("--write", f"{path} cannot be written: there is no such folder, or it is not yours")
 
 
 def _read(path: Path) -> tuple[Path, bytes, str]:
-    """Where the file really is, and what is in it: nothing where there is none. Raises `InvalidInput`."""
+    """Return the resolved path and the content, empty if there is no file. Raises `InvalidInput`."""
     try:
         target = path.resolve()
         former = read_file(target) if target.exists() else b""
@@ -72,8 +73,8 @@ def _read(path: Path) -> tuple[Path, bytes, str]:
 
 
 def _replaced(text: str, lines: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The text with these variables set where it sets them, and those lines as they were. Of several, the last one
-    counts when it is read, and all become the same."""
+    """Return the text with these variables set, and the replaced lines. If a variable is set several times, all become
+    equal."""
     parts: list[str] = []
     replaced: dict[str, str] = {}
     for binding in parse_stream(io.StringIO(text, newline="")):

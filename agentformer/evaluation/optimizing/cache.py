@@ -1,7 +1,4 @@
-"""An embedder that asks another one for each text once, and keeps the rows on disk for the stores to come.
-
-Stores that are cut otherwise share most of their texts, and all of them are asked the same questions.
-"""
+"""The work folder of an optimisation, and an embedder that caches vectors in it."""
 
 from __future__ import annotations
 
@@ -17,9 +14,16 @@ from pathlib import Path
 import numpy as np
 
 from agentformer.errors import StoreFull
-from agentformer.evaluation.optimizing.places import own_folder
 from agentformer.records.vectors import text_hash
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
+
+OWN = "agentformer-optimize"
+
+
+def work_folder(work: Path) -> Path:
+    """Return the folder in `work` that only an optimisation writes to; outside of it nothing is changed or deleted."""
+    return work / OWN
+
 
 _ASKED = 500  # hashes of one statement; well below every SQLite's limit of bound variables
 _WHOLE = 64  # texts at a time of an embedder that does not say
@@ -27,13 +31,14 @@ _DOCUMENT, _QUERY = b"d", b"q"  # a model may embed the two otherwise
 _TABLE = "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
 
 
-class RememberingEmbedder:
-    """`Embedder` over another one, with a file for each space in the work folder of `optimize`. Thread-safe. Raises
-    what the other one raises, and `StoreFull` where the file cannot be used."""
+class CachingEmbedder:
+    """An embedder that embeds each text once, with one file per embedding space in the work folder. Stores that are
+    split differently share most texts, and all get the same questions. Thread-safe. Raises the errors of the wrapped
+    embedder, and `StoreFull` if the file cannot be used."""
 
     def __init__(self, inner: Embedder, work: Path) -> None:
         self._inner = inner
-        self._folder = own_folder(work)
+        self._folder = work_folder(work)
         self._lock = threading.Lock()
         self._opened: tuple[EmbeddingSpace, sqlite3.Connection] | None = None
         self.embedded = 0  # texts that the other one was asked for
@@ -45,13 +50,14 @@ class RememberingEmbedder:
 
     @property
     def request_texts(self) -> int:
-        """How many texts the other one is given at a time."""
+        """Texts per request of the wrapped embedder."""
         return int(getattr(self._inner, "request_texts", _WHOLE))
 
     def token_spans(self, text: str) -> list[Span]:
         return self._inner.token_spans(text)
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """Return the rows of `texts`; see `Embedder`."""
         keys = [_DOCUMENT + text_hash(text) for text in texts]
         with self._lock:
             rows = self._known(keys)
@@ -63,6 +69,7 @@ class RememberingEmbedder:
         return np.stack([rows[key] for key in keys]) if keys else np.zeros((0, self.space.dimension), dtype=np.float32)
 
     def embed_query(self, text: str) -> Vector:
+        """Return the row of a query; see `Embedder`."""
         key = _QUERY + text_hash(text)
         with self._lock:
             if (row := self._known([key]).get(key)) is None:
@@ -71,14 +78,14 @@ class RememberingEmbedder:
         return row
 
     def close(self) -> None:
-        """Release the file. Idempotent; it is opened again when it is needed."""
+        """Close the file. Idempotent; it is opened again when needed."""
         with self._lock:
             if self._opened:
                 self._opened[1].close()
                 self._opened = None
 
     def _known(self, keys: Sequence[bytes]) -> dict[bytes, Vector]:
-        """The rows that are kept."""
+        """Return the cached rows."""
         found: dict[bytes, Vector] = {}
         size = self.space.dimension * 4
         with self._file() as rows:
@@ -103,7 +110,7 @@ class RememberingEmbedder:
 
     @contextmanager
     def _file(self) -> Iterator[sqlite3.Connection]:
-        """The file of the space of the moment."""
+        """Yield the open file of the current space."""
         space = self.space
         try:
             if self._opened is None or self._opened[0] != space:
@@ -125,6 +132,6 @@ class RememberingEmbedder:
 
 
 def short_name(space: EmbeddingSpace) -> str:
-    """A name for a space: models of one name that embed otherwise have two."""
+    """Return a short unique name of a space."""
     told = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
     return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
