@@ -151,13 +151,14 @@ class HashedFile:
         self._bytes = 0
 
     def write(self, data: bytes) -> None:
+        """Append bytes to the file and to its digest."""
         self._file.write(data)
         self._digest.update(data)
         self._bytes += len(data)
 
     @property
     def digest(self) -> dict[str, Any]:
-        """The length and the SHA-256, as a manifest holds them."""
+        """Length and SHA-256 in the form of a manifest."""
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
 
