@@ -1,5 +1,4 @@
-"""Suites that prove a backend, an embedder, a reranker or a language model right, for plugin authors and for
-ourselves; and fakes.
+"""Conformance suites and fakes for authors of plugins, used by AgentFormer's own tests, too.
 
     from agentformer.testing import BackendConformance
 
@@ -7,27 +6,22 @@ ourselves; and fakes.
         def open(self, folder, embedder):
             return MyBackend(folder, embedder)
 
-pytest runs the inherited tests; `pytest.register_assert_rewrite("agentformer.testing")` in a conftest makes
-failures tell the values. Every expectation is computed by `Reference`, a dictionary and NumPy.
+pytest runs the inherited tests. With `pytest.register_assert_rewrite("agentformer.testing")` in a conftest, failures
+show the values. Expectations are computed by `Reference`, in plain Python and NumPy.
 """
 
-from agentformer.testing.archiving import Archiving
-from agentformer.testing.case import by_words, raises
-from agentformer.testing.changing import Changing
-from agentformer.testing.embedder import EmbedderConformance
+from agentformer.testing.archiving import Archiving, Verifying
+from agentformer.testing.case import Reference, admits, by_words, make_entry, raises
+from agentformer.testing.changing import Changing, Leases
+from agentformer.testing.embedder import EmbedderConformance, RerankerConformance
+from agentformer.testing.embedding import Pending, Reembedding
 from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder, OverlapReranker
 from agentformer.testing.language_model import LanguageModelConformance
-from agentformer.testing.leasing import Leasing
-from agentformer.testing.moving import Moving
-from agentformer.testing.queueing import Queueing
-from agentformer.testing.reference import Reference, admits, make_entry
-from agentformer.testing.reranker import RerankerConformance
-from agentformer.testing.scoping import Scoping
+from agentformer.testing.scoping import Scopes
 from agentformer.testing.searching import Searching
 from agentformer.testing.storing import Storing
-from agentformer.testing.summarising import Summarising
-from agentformer.testing.using import Using
-from agentformer.testing.verifying import Verifying
+from agentformer.testing.summaries import Summaries
+from agentformer.testing.uses import Duplicates, Uses
 
 __all__ = [
     "BackendConformance",
@@ -46,7 +40,18 @@ __all__ = [
 
 
 class BackendConformance(
-    Archiving, Verifying, Storing, Changing, Summarising, Using, Leasing, Scoping, Searching, Queueing, Moving
+    Storing,
+    Duplicates,
+    Changing,
+    Uses,
+    Leases,
+    Summaries,
+    Scopes,
+    Searching,
+    Pending,
+    Reembedding,
+    Archiving,
+    Verifying,
 ):
-    """Every sentence of `MemoryBackend`, as tests. Subclasses give `open(folder, embedder)`, and those of a backend
-    without vectors say `vectors = False`."""
+    """The contract of `MemoryBackend` as tests. Subclasses define `open(folder, embedder)`; a backend without vectors
+    sets `vectors = False`."""

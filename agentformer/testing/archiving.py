@@ -1,8 +1,9 @@
-"""Snapshots, copies, vectors of another store, and the past of an entry: what archives and backups are made of."""
+"""Conformance of snapshots, backups, histories, kept vectors and `verify`."""
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import unittest
 from pathlib import Path
 
@@ -10,10 +11,9 @@ import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderError, InvalidInput
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, raises, state
-from agentformer.testing.fakes import CountingEmbedder
-from agentformer.testing.reference import make_entry
-from agentformer.types import MemoryBackend, MemoryEntry, MemorySnapshot, Scope, StoredVector
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, state
+from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder
+from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Query, Scope, StoredVector
 
 Seen = dict[str, tuple[MemoryEntry, list[MemoryEntry]]]
 
@@ -43,7 +43,16 @@ def _now(backend: MemoryBackend) -> Seen:
         return _seen(snapshot)
 
 
+_LOOKS = 3  # while somebody writes
+
+
+def _wrong(backend: MemoryBackend, *, repair: bool = False) -> list[Check]:
+    return [check for check in backend.verify(repair=repair) if check.found]
+
+
 class Archiving(BackendCase):
+    """`snapshot`, `backup`, `keep_vectors`, and `store` with histories."""
+
     def filled(self, folder: Path) -> MemoryBackend:
         """A store with a past, a summary, and two namespaces."""
         backend = self.start(folder)
@@ -57,7 +66,8 @@ class Archiving(BackendCase):
         backend.update(fact.id, {"content": "quokkas eat grass"})
         return backend
 
-    def test_an_entry_can_be_stored_with_its_past(self, tmp_path: Path) -> None:
+    def test_an_entry_is_stored_with_its_history(self, tmp_path: Path) -> None:
+        """Former states given to `store` are the history of the entry."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         other = make_entry("a numbat", version=2)
@@ -69,7 +79,8 @@ class Archiving(BackendCase):
         assert by_words(backend, "first second") == []
         assert self.by_vectors(backend, "the third quokka", Scope(kinds=(entry.kind,)))[:1] != []
 
-    def test_a_past_that_cannot_be_one_stores_nothing(self, tmp_path: Path) -> None:
+    def test_an_invalid_history_stores_nothing(self, tmp_path: Path) -> None:
+        """Versions that do not rise, or states of another entry, are refused."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         stranger = dataclasses.replace(states[0], id="another")
@@ -93,7 +104,8 @@ class Archiving(BackendCase):
             backend.store([entry], former={entry.id: states})
         assert list(backend.history(entry.id)) == []
 
-    def test_the_past_goes_with_its_entry(self, tmp_path: Path) -> None:
+    def test_history_is_removed_with_its_entry(self, tmp_path: Path) -> None:
+        """Removing an entry removes its history."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         backend.store([entry], former={entry.id: states})
@@ -101,7 +113,8 @@ class Archiving(BackendCase):
         backend.store([entry])
         assert list(backend.history(entry.id)) == []
 
-    def test_a_snapshot_shows_all_there_was_whatever_comes(self, tmp_path: Path) -> None:
+    def test_a_snapshot_does_not_see_later_writes(self, tmp_path: Path) -> None:
+        """A snapshot shows the store of one moment."""
         backend = self.filled(tmp_path)
         before = _now(backend)
         assert len(before) == 6
@@ -121,7 +134,8 @@ class Archiving(BackendCase):
             for entry in backend.list(Scope(name, include_archived=True))
         }
 
-    def test_a_copy_is_a_store_of_that_moment(self, tmp_path: Path) -> None:
+    def test_a_backup_is_an_independent_store(self, tmp_path: Path) -> None:
+        """A backup holds the entries of its moment and is changed on its own."""
         backend = self.filled(tmp_path / "store")
         before = _now(backend)
         (tmp_path / "copy").mkdir()
@@ -138,7 +152,8 @@ class Archiving(BackendCase):
         assert by_words(backend, "sleep copy") == []
         assert state(backend, [fact.id]) != state(copy, [fact.id])
 
-    def test_vectors_of_another_store_spare_the_embedder(self, tmp_path: Path) -> None:
+    def test_kept_vectors_are_not_embedded_again(self, tmp_path: Path) -> None:
+        """Vectors from another store of the same space are used for the same texts."""
         self.needs_vectors()
         first = self.filled(tmp_path / "first")
         seen = _now(first)
@@ -164,6 +179,7 @@ class Archiving(BackendCase):
         assert self.by_vectors(second, "quokka") == self.by_vectors(first, "quokka")
 
     def test_vectors_of_another_space_are_not_kept(self, tmp_path: Path) -> None:
+        """Vectors of another space are ignored."""
         self.needs_vectors()
         first = self.filled(tmp_path / "first")
         with first.snapshot() as snapshot:
@@ -176,7 +192,8 @@ class Archiving(BackendCase):
         assert empty.keep_vectors(vectors) == 0
         assert self.by_vectors(empty, "quokka") == [entry.id]
 
-    def test_a_vector_that_is_none_is_refused(self, tmp_path: Path) -> None:
+    def test_an_invalid_vector_is_refused(self, tmp_path: Path) -> None:
+        """A vector that is not finite or not of unit length raises `EmbedderError`."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         space = HashingEmbedder().space
@@ -189,7 +206,8 @@ class Archiving(BackendCase):
         with raises(EmbedderError):
             backend.keep_vectors([StoredVector(space, b"short", unit)])
 
-    def test_vectors_that_nothing_used_are_gone_when_the_store_is_closed(self, tmp_path: Path) -> None:
+    def test_unused_vectors_are_deleted_when_the_store_is_closed(self, tmp_path: Path) -> None:
+        """Kept vectors without a text in the store do not stay."""
         self.needs_vectors()
         first = self.filled(tmp_path / "first")
         with first.snapshot() as snapshot:
@@ -200,7 +218,8 @@ class Archiving(BackendCase):
         second.close()
         assert [each.vectors for each in self.start(tmp_path / "second").spaces()] == [1]
 
-    def test_a_backend_without_vectors_takes_and_gives_none(self, tmp_path: Path) -> None:
+    def test_a_backend_without_vectors_keeps_none(self, tmp_path: Path) -> None:
+        """A backend without vectors ignores vectors and returns none."""
         if self.vectors:
             raise unittest.SkipTest("this backend keeps vectors")
         backend = self.filled(tmp_path)
@@ -208,3 +227,85 @@ class Archiving(BackendCase):
         assert backend.keep_vectors([StoredVector(HashingEmbedder(dimension=8).space, bytes(32), unit)]) == 0
         with backend.snapshot() as snapshot:
             assert list(snapshot.vectors(snapshot.namespaces())) == []
+
+
+class Verifying(BackendCase):
+    """`verify` of a sound store."""
+
+    def test_an_empty_store_is_sound(self, tmp_path: Path) -> None:
+        """`verify` of an empty store has no findings."""
+        checks = self.start(tmp_path).verify()
+        assert checks and all(check.found == check.mended == 0 for check in checks)
+        assert len({check.name for check in checks}) == len(checks)
+        assert all(check.name and check.asked for check in checks)
+
+    def test_a_used_store_is_sound(self, tmp_path: Path) -> None:
+        """`verify` has no findings after calls of every kind."""
+        embedder = FlakyEmbedder()
+        backend = self.start(tmp_path, embedder)
+        stored = backend.store([make_entry(f"the marmot whistles {n} times", session_id="s") for n in range(30)])
+        whole = make_entry("whole", kind="document")
+        backend.store([whole, make_entry("a part", parent_id=whole.id), make_entry("long " * 900), make_entry(" \n")])
+        backend.search(Query("marmot"))
+        backend.update(stored[0].id, {"content": "the marmot sleeps"})
+        backend.update(stored[1].id, {"superseded_by": stored[0].id})
+        summary = backend.consolidate(make_entry("marmots whistle", kind="summary"), [stored[2].id, stored[3].id])
+        other = backend.consolidate(make_entry("more of them", kind="summary"), [stored[4].id, stored[5].id])
+        backend.restore(other.id)
+        backend.remove([stored[3].id, whole.id])
+        backend.store([make_entry("the marmot sleeps")], replacing=[Scope(session_id="none")], unique=True)
+        assert backend.lease("cleaning", "me", 60)
+        embedder.down = True
+        backend.store([make_entry("stored while the embedder was away")])
+        backend.update(stored[6].id, {"content": "changed while the embedder was away"})
+        assert _wrong(backend) == []
+        embedder.down = False
+        backend.embed_pending()
+        backend.search(Query("marmot"))
+        assert _wrong(backend) == []
+        assert not backend.get([summary.id])
+        backend.close()
+        again = self.start(tmp_path, embedder)
+        assert _wrong(again) == []
+
+    def test_a_repair_of_a_sound_store_changes_nothing(self, tmp_path: Path) -> None:
+        """`verify(repair=True)` keeps a sound store as it is."""
+        backend = self.start(tmp_path)
+        stored = backend.store([make_entry(f"the stoat runs {n} times") for n in range(20)])
+        backend.update(stored[0].id, {"content": "the stoat rests"})
+        before = list(backend.list(EVERYTHING)), list(backend.history(stored[0].id))
+        assert _wrong(backend, repair=True) == []
+        assert (list(backend.list(EVERYTHING)), list(backend.history(stored[0].id))) == before
+        assert [hit.entry.content for hit in backend.search(Query("rests"))][:1] == ["the stoat rests"]
+
+    def test_a_store_is_sound_during_writes(self, tmp_path: Path) -> None:
+        """Concurrent writes are never reported as damage."""
+        backend = self.start(tmp_path)
+        backend.store([make_entry(f"the heron stands {n} times", session_id="old") for n in range(40)])
+        done = threading.Event()
+        errors: list[Exception] = []
+
+        def write() -> None:
+            other = self.open(tmp_path, FlakyEmbedder())
+            try:
+                while not done.is_set():
+                    fresh = other.store([make_entry(f"a newt number {n}", session_id="new") for n in range(4)])
+                    other.update(fresh[0].id, {"content": "a newt that was renamed"})
+                    other.consolidate(make_entry("newts", kind="summary"), [fresh[1].id, fresh[2].id])
+                    other.search(Query("newt"))
+                    other.remove([fresh[3].id])
+                    other.remove(Scope(session_id="new"))
+            except Exception as error:  # noqa: BLE001 - the test tells it
+                errors.append(error)
+            finally:
+                other.close()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            seen = [_wrong(backend) for _ in range(_LOOKS)]
+        finally:
+            done.set()
+            writer.join()
+        assert not errors and seen == [[]] * _LOOKS
+        assert _wrong(backend) == []

@@ -1,32 +1,38 @@
-"""What the parts of the suite share: opening, closing, and the scope of everything."""
+"""Shared parts of the conformance suites: a test case, entries, and an exact reference in plain Python and NumPy."""
 
 from __future__ import annotations
 
+import threading
 import unittest
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.types import Embedder, Hits, MemoryBackend, Query, Scope
+from agentformer.records.scopes import effective_salience
+from agentformer.text.chunking import windows
+from agentformer.types import UNSEARCHED_KINDS, Embedder, Hit, Hits, MemoryBackend, MemoryEntry, Query, Scope, new_id
 
 Mode = Literal["hybrid", "dense", "lexical"]
 EVERYTHING = Scope(include_archived=True)
+COSINE_TOLERANCE = 1e-5  # of float32 sums in another order
 
 
 class BackendCase:
-    """One test's backends. Each test opens its own in its own folder, and all are closed at its end.
+    """Base of the tests of a backend. Each test opens its own stores; all are closed at its end.
 
-    A backend that keeps no vectors says so with `vectors = False`: what only vectors can do is then skipped, and
-    the rest is checked by words alone.
+    A backend without vectors sets `vectors = False`: tests of vectors are skipped, and others search by words.
     """
 
     vectors = True
     _opened: list[MemoryBackend]
 
     def open(self, folder: Path, embedder: Embedder) -> MemoryBackend:
-        """The backend under test over `folder`; called again with the same folder, it opens the same store."""
+        """Return the backend under test over `folder`. The same folder opens the same store again."""
         raise NotImplementedError
 
     def setup_method(self) -> None:
@@ -37,49 +43,137 @@ class BackendCase:
             backend.close()
 
     def start(self, folder: Path, embedder: Embedder | None = None) -> MemoryBackend:
+        """Open a backend that is closed at the end of the test."""
         backend = self.open(folder, embedder or HashingEmbedder())
         self._opened.append(backend)
         return backend
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The ways to search in which this backend finds anything."""
+        """The search modes with results."""
         return ("hybrid", "dense", "lexical") if self.vectors else ("hybrid", "lexical")
 
     def needs_vectors(self) -> None:
-        """Skips the test on a backend without vectors."""
+        """Skip the test for a backend without vectors."""
         if not self.vectors:
             raise unittest.SkipTest("this backend keeps no vectors")
 
     def by_vectors(self, backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
-        """Ids that the vectors find, sorted: all in the scope. Without vectors, those that the words find."""
+        """Return the sorted ids of a dense search, or of a word search without vectors."""
         if not self.vectors:
             return by_words(backend, text, scope)
         hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="dense"))
         return sorted(hit.entry.id for hit in hits)
 
 
-def found(hits: Hits) -> list[str]:
-    """Contents, best first."""
+def contents(hits: Hits) -> list[str]:
+    """Return the contents of hits, best first."""
     return [hit.entry.content for hit in hits]
 
 
 def by_words(backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
-    """Ids that the words find, sorted."""
+    """Return the sorted ids of a word search."""
     hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="lexical"))
     return sorted(hit.entry.id for hit in hits)
 
 
 def state(backend: MemoryBackend, ids: Sequence[str]) -> list[object]:
-    """All that a failed call must have left alone."""
+    """Return all values that a failed call must not change."""
     return [list(backend.list(EVERYTHING, limit=1000)), list(backend.get(ids)), *(backend.history(i) for i in ids)]
 
 
 @contextmanager
 def raises(*kinds: type[Exception]) -> Iterator[None]:
-    """Fails unless the block raises one of `kinds`."""
+    """Fail unless the block raises one of `kinds`."""
     try:
         yield
     except kinds:
         return
     raise AssertionError(f"nothing was raised, expected {' or '.join(kind.__name__ for kind in kinds)}")
+
+
+def run_in_threads(count: int, call: Callable[[int], object]) -> None:
+    """Run `call(0)` to `call(count - 1)` at the same time, each in a thread. Raises the first error."""
+    barrier = threading.Barrier(count)
+
+    def run(number: int) -> None:
+        barrier.wait()
+        call(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(run, range(count)))
+
+
+def make_entry(content: str, **fields: Any) -> MemoryEntry:
+    """Return an entry with a new id, unless `fields` give one."""
+    return MemoryEntry(**{"id": new_id(), "content": content, **fields})
+
+
+def json_equal(one: Any, other: Any) -> bool:
+    """Compare JSON values: numbers by value, but true is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(json_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(json_equal, one, other))
+    return bool(one == other)
+
+
+def admits(scope: Scope, entry: MemoryEntry) -> bool:
+    """Return True if a call with `scope` may see `entry`."""
+    at = entry.occurred_at
+    return (
+        entry.namespace == scope.namespace
+        and (not scope.tiers or entry.tier in scope.tiers)
+        and (not scope.kinds or entry.kind in scope.kinds)
+        and (not scope.categories or entry.category in scope.categories)
+        and scope.session_id in (None, entry.session_id)
+        and scope.agent_id in (None, entry.agent_id)
+        and (scope.user_id in (None, entry.user_id) or (scope.or_nobody and entry.user_id is None))
+        and (scope.project in (None, entry.project) or (scope.or_nobody and entry.project is None))
+        and scope.parent_id in (None, entry.parent_id)
+        and scope.source_type in (None, entry.source_type)
+        and scope.source_id in (None, entry.source_id)
+        and scope.document_id in (None, entry.source.document_id if entry.source else None)
+        and (scope.occurred_from is None or (at is not None and at >= scope.occurred_from))
+        and (scope.occurred_to is None or (at is not None and at < scope.occurred_to))
+        and all(key in entry.metadata and json_equal(entry.metadata[key], v) for key, v in scope.metadata.items())
+        and effective_salience(entry, scope.decay) >= scope.min_salience
+        and (scope.include_archived or (entry.archived_at is None and entry.superseded_by is None))
+    )
+
+
+class Reference:
+    """The entries that a backend should hold, with exact scopes and cosines."""
+
+    def __init__(self, entries: Iterable[MemoryEntry] = (), embedder: Embedder | None = None) -> None:
+        self.entries = {entry.id: entry for entry in entries}
+        self._embedder: Embedder = embedder or HashingEmbedder()
+
+    def list(self, scope: Scope) -> list[MemoryEntry]:
+        """Return the entries of a scope in order of id."""
+        return sorted((e for e in self.entries.values() if admits(scope, e)), key=lambda entry: entry.id)
+
+    def cosines(self, query: Query) -> dict[str, float]:
+        """Return the cosine of the best window of every entry that the search may return, by id."""
+        vector = self._embedder.embed_query(query.text)
+        cosines: dict[str, float] = {}
+        for entry in self.list(query.scope):
+            spans = windows(entry.content, self._embedder.token_spans, self._embedder.space.max_tokens)
+            if spans and entry.kind not in UNSEARCHED_KINDS:
+                rows = self._embedder.embed_documents([entry.content[start:end] for start, end in spans])
+                cosines[entry.id] = float(np.max(rows @ vector))
+        return cosines
+
+    def check_dense(self, query: Query, hits: Sequence[Hit]) -> None:
+        """Check that the hits are the exact best ones in order; entries with equal cosines may change places."""
+        expected = self.cosines(query)
+        best = sorted(expected.values(), reverse=True)[: query.limit]
+        assert len(hits) == len(best), (query, len(hits), len(best))
+        assert len({hit.entry.id for hit in hits}) == len(hits)
+        for hit, cosine in zip(hits, best, strict=True):
+            assert hit.entry.id in expected, f"{hit.entry} is outside {query.scope}"
+            assert hit.dense_score is not None
+            assert abs(hit.dense_score - expected[hit.entry.id]) < COSINE_TOLERANCE, (hit, expected[hit.entry.id])
+            assert abs(hit.dense_score - cosine) < COSINE_TOLERANCE, (hit, cosine)

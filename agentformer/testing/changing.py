@@ -1,22 +1,30 @@
-"""Updates with history and versions, and consolidation: all or nothing, and never unnoticed."""
+"""Conformance of changes: updates with history and versions, and leases."""
 
 from __future__ import annotations
 
 import dataclasses
-import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.testing.case import BackendCase, by_words, raises, state
-from agentformer.testing.reference import make_entry
+from agentformer.testing.case import BackendCase, by_words, make_entry, raises, run_in_threads, state
 from agentformer.types import Query, Scope
 
 _MOMENT = datetime(2024, 5, 1, tzinfo=UTC)
 
 
+_LONG = 3600.0  # seconds; no test waits for its end
+
+
+_SHORT = 0.01
+
+
 class Changing(BackendCase):
-    def test_an_update_raises_the_version_and_keeps_the_former_states(self, tmp_path: Path) -> None:
+    """`update` and `history`."""
+
+    def test_an_update_raises_the_version_and_keeps_the_former_state(self, tmp_path: Path) -> None:
+        """Each update adds the former state to the history."""
         backend = self.start(tmp_path)
         (first,) = backend.store([make_entry("first", metadata={"a": 1}, occurred_at=_MOMENT)])
         second = backend.update(first.id, {"content": "second", "metadata": {"b": [None, True]}})
@@ -30,12 +38,14 @@ class Changing(BackendCase):
         assert list(backend.get([first.id])) == [third]
         assert list(backend.history(first.id)) == [first, second]
 
-    def test_history_is_empty_for_what_never_changed_or_is_not_there(self, tmp_path: Path) -> None:
+    def test_history_is_empty_for_an_unchanged_or_missing_entry(self, tmp_path: Path) -> None:
+        """An unchanged or missing entry has no history."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a")])
         assert list(backend.history(entry.id)) == [] == list(backend.history("missing"))
 
-    def test_a_stale_version_changes_nothing(self, tmp_path: Path) -> None:
+    def test_an_update_with_a_stale_version_changes_nothing(self, tmp_path: Path) -> None:
+        """A stale `expected_version` raises `Conflict`."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("first gecko")])
         backend.update(entry.id, {"content": "second gecko"})
@@ -46,7 +56,8 @@ class Changing(BackendCase):
         assert state(backend, [entry.id]) == before
         assert by_words(backend, "axolotl") == []
 
-    def test_a_stale_version_removes_nothing(self, tmp_path: Path) -> None:
+    def test_a_removal_with_a_stale_version_removes_nothing(self, tmp_path: Path) -> None:
+        """A stale `expected_version` of one entry keeps all of them."""
         backend = self.start(tmp_path)
         first, other = backend.store([make_entry("first gecko"), make_entry("another gecko")])
         backend.update(first.id, {"content": "second gecko"})
@@ -58,7 +69,8 @@ class Changing(BackendCase):
         assert backend.remove([first.id], expected_version=2) == 0
         assert by_words(backend, "gecko") == [other.id]
 
-    def test_updating_what_is_not_there_raises(self, tmp_path: Path) -> None:
+    def test_updating_a_missing_entry_raises(self, tmp_path: Path) -> None:
+        """A missing id raises `NotFound`."""
         backend = self.start(tmp_path)
         with raises(NotFound):
             backend.update("missing", {"content": "x"})
@@ -66,7 +78,8 @@ class Changing(BackendCase):
             backend.update("missing", {"content": "x"}, expected_version=1)
         assert backend.count(Scope()) == 0
 
-    def test_fields_that_the_store_keeps_cannot_be_changed(self, tmp_path: Path) -> None:
+    def test_fields_set_by_the_store_cannot_be_changed(self, tmp_path: Path) -> None:
+        """Ids, times, versions and counts are refused by `update`."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a")])
         kept = {"id": "x", "version": 9, "created_at": _MOMENT, "updated_at": _MOMENT, "archived_by": "x"}
@@ -76,7 +89,8 @@ class Changing(BackendCase):
                 backend.update(entry.id, {"content": "b", name: value})
         assert list(backend.get([entry.id])) == [entry]
 
-    def test_a_changed_text_changes_what_search_finds(self, tmp_path: Path) -> None:
+    def test_an_updated_text_is_found_and_the_former_is_not(self, tmp_path: Path) -> None:
+        """Search uses the new text only."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("the heron stands still")])
         backend.update(entry.id, {"content": "a puffin dives"})
@@ -86,7 +100,8 @@ class Changing(BackendCase):
         assert hit.entry.content == "a puffin dives"
         assert abs((hit.dense_score or 0) - 1) < 1e-5 or not self.vectors
 
-    def test_a_changed_place_changes_which_scopes_see_it(self, tmp_path: Path) -> None:
+    def test_an_entry_moved_to_another_namespace_is_found_there(self, tmp_path: Path) -> None:
+        """Scopes follow changes of namespace and session."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a wandering albatross", session_id="a")])
         assert self.by_vectors(backend, "albatross") == [entry.id]
@@ -95,7 +110,8 @@ class Changing(BackendCase):
         assert by_words(backend, "albatross") == [] == self.by_vectors(backend, "albatross")
         assert by_words(backend, "albatross", there) == [entry.id] == self.by_vectors(backend, "albatross", there)
 
-    def test_superseded_and_archived_entries_leave_the_results(self, tmp_path: Path) -> None:
+    def test_superseded_and_archived_entries_are_not_found(self, tmp_path: Path) -> None:
+        """Only `include_archived` finds superseded and archived entries."""
         backend = self.start(tmp_path)
         old, new, dusty = backend.store([make_entry(f"the {word} okapi") for word in ("old", "new", "dusty")])
         backend.update(old.id, {"superseded_by": new.id})
@@ -106,81 +122,102 @@ class Changing(BackendCase):
         backend.update(dusty.id, {"archived_at": None})
         assert by_words(backend, "okapi") == sorted([new.id, dusty.id]) == self.by_vectors(backend, "okapi")
 
-    def test_of_two_writers_with_one_version_one_wins(self, tmp_path: Path) -> None:
+    def test_one_of_several_updates_of_the_same_version_wins(self, tmp_path: Path) -> None:
+        """Concurrent updates of one version: one succeeds, the others raise `Conflict`."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("contested")])
         outcomes: list[str] = []
-        start = threading.Barrier(4)
 
         def write(n: int) -> None:
-            start.wait()
             try:
                 outcomes.append(backend.update(entry.id, {"content": f"writer {n}"}, expected_version=1).content)
             except Conflict:
                 outcomes.append("")
 
-        threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_in_threads(4, write)
         winners = [content for content in outcomes if content]
         assert len(outcomes) == 4 and len(winners) == 1
         assert [(e.content, e.version) for e in backend.get([entry.id])] == [(winners[0], 2)]
 
-    def test_unconditional_updates_of_many_threads_all_count(self, tmp_path: Path) -> None:
+    def test_concurrent_updates_are_all_applied(self, tmp_path: Path) -> None:
+        """Every update without `expected_version` raises the version by one."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("shared")])
-        threads = [
-            threading.Thread(target=lambda n=n: [backend.update(entry.id, {"project": f"p{n}"}) for _ in range(5)])
-            for n in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_in_threads(4, lambda n: [backend.update(entry.id, {"project": f"p{n}"}) for _ in range(5)])
         assert [e.version for e in backend.get([entry.id])] == [21]
         assert [e.version for e in backend.history(entry.id)] == list(range(1, 21))
 
-    def test_consolidation_stores_the_summary_and_archives_the_originals(self, tmp_path: Path) -> None:
-        backend = self.start(tmp_path)
-        originals = backend.store([make_entry(f"the tapir ate {n} leaves") for n in range(3)])
-        summary = make_entry("the tapir ate three times", kind="summary")
-        stored = backend.consolidate(summary, [entry.id for entry in originals])
-        assert stored.id == summary.id and list(backend.get([summary.id])) == [stored]
-        archived = backend.get([entry.id for entry in originals])
-        assert all(entry.archived_at is not None for entry in archived)
-        assert [entry.content for entry in archived] == [entry.content for entry in originals]
-        assert by_words(backend, "tapir") == [summary.id] == self.by_vectors(backend, "tapir")
-        assert len(by_words(backend, "tapir", Scope(include_archived=True))) == 4
 
-    def test_consolidation_does_nothing_when_an_original_is_not_live(self, tmp_path: Path) -> None:
-        backend = self.start(tmp_path)
-        live, archived, superseded = backend.store(
-            [
-                make_entry("live lemur"),
-                make_entry("archived lemur", archived_at=_MOMENT),
-                make_entry("superseded lemur", superseded_by="x"),
-            ]
-        )
-        before = state(backend, [live.id, archived.id, superseded.id])
-        for bad in (archived.id, superseded.id, "missing"):
-            with raises(Conflict):
-                backend.consolidate(make_entry("summary of lemurs"), [live.id, bad])
-            assert state(backend, [live.id, archived.id, superseded.id]) == before
-        assert by_words(backend, "lemur lemurs summary") == [live.id]
+class Leases(BackendCase):
+    """`lease` and `release`."""
 
-    def test_consolidation_under_a_taken_id_archives_nothing(self, tmp_path: Path) -> None:
-        backend = self.start(tmp_path)
-        one, other = backend.store([make_entry("one"), make_entry("other")])
-        with raises(Conflict):
-            backend.consolidate(make_entry("summary", id=other.id), [one.id])
-        assert list(backend.get([one.id, other.id])) == [one, other]
+    def test_a_second_holder_is_refused_until_the_release(self, tmp_path: Path) -> None:
+        """A lease has one holder among all openings of the store."""
+        one, other = self.start(tmp_path), self.start(tmp_path)
+        assert one.lease("clean", "A", _LONG) is True
+        assert other.lease("clean", "B", _LONG) is False
+        assert one.lease("clean", "B", _LONG) is False
+        one.release("clean", "A")
+        assert other.lease("clean", "B", _LONG) is True
+        assert one.lease("clean", "A", _LONG) is False
 
-    def test_the_same_entries_are_consolidated_once(self, tmp_path: Path) -> None:
+    def test_the_holder_prolongs_its_lease(self, tmp_path: Path) -> None:
+        """Taking a lease again prolongs it."""
         backend = self.start(tmp_path)
-        ids = [entry.id for entry in backend.store([make_entry("one"), make_entry("two")])]
-        backend.consolidate(make_entry("first summary"), ids)
-        with raises(Conflict):
-            backend.consolidate(make_entry("second summary"), ids)
-        assert [entry.content for entry in backend.list(Scope())] == ["first summary"]
+        assert backend.lease("clean", "A", _SHORT)
+        assert backend.lease("clean", "A", _LONG)
+        time.sleep(3 * _SHORT)
+        assert not backend.lease("clean", "B", _LONG)
+
+    def test_an_expired_lease_is_free(self, tmp_path: Path) -> None:
+        """After its time a lease can be taken by another holder."""
+        backend = self.start(tmp_path)
+        assert backend.lease("clean", "dead", _SHORT)
+        time.sleep(3 * _SHORT)
+        assert backend.lease("clean", "B", _LONG)
+        assert not backend.lease("clean", "dead", _LONG)
+
+    def test_only_the_holder_releases_a_lease(self, tmp_path: Path) -> None:
+        """`release` of another holder or of an unknown lease does nothing."""
+        backend = self.start(tmp_path)
+        backend.lease("clean", "A", _LONG)
+        backend.release("clean", "B")
+        backend.release("no such lease", "A")
+        assert not backend.lease("clean", "B", _LONG)
+        assert backend.lease("clean", "A", _LONG)
+
+    def test_leases_with_other_names_are_independent(self, tmp_path: Path) -> None:
+        """Each name is a lease of its own."""
+        backend = self.start(tmp_path)
+        names = ("clean", "clean:s1", "siivous ä 日本", "")
+        assert all(backend.lease(name, "A", _LONG) for name in names)
+        assert not any(backend.lease(name, "B", _LONG) for name in names)
+        backend.release("clean:s1", "A")
+        assert [backend.lease(name, "B", _LONG) for name in names] == [False, True, False, False]
+
+    def test_a_lease_outlives_the_backend_that_took_it(self, tmp_path: Path) -> None:
+        """Closing the backend does not release its leases."""
+        backend = self.start(tmp_path)
+        assert backend.lease("clean", "A", _LONG)
+        backend.close()
+        assert not self.start(tmp_path).lease("clean", "B", _LONG)
+
+    def test_one_of_many_threads_gets_the_lease(self, tmp_path: Path) -> None:
+        """Concurrent calls: one holder gets the lease."""
+        backends = [self.start(tmp_path), self.start(tmp_path)]
+        outcomes: list[bool] = []
+
+        def take(n: int) -> None:
+            outcomes.append(backends[n % 2].lease("clean", f"holder {n}", _LONG))
+
+        run_in_threads(8, take)
+        assert sorted(outcomes) == [False] * 7 + [True]
+
+    def test_a_lease_blocks_no_other_call(self, tmp_path: Path) -> None:
+        """Reading and writing go on during a lease."""
+        backend = self.start(tmp_path)
+        backend.lease("clean", "A", _LONG)
+        (entry,) = backend.store([make_entry("a")])
+        assert list(backend.list(Scope())) == [entry]
+        assert backend.namespaces() == ["default"] and backend.remove(Scope()) == 1
+        assert not backend.lease("clean", "B", _LONG)

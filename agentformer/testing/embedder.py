@@ -1,7 +1,9 @@
-"""What every embedder owes its callers."""
+"""Conformance of embedders and rerankers."""
 
 from __future__ import annotations
 
+import unittest
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from agentformer.errors import TextTooLong
 from agentformer.testing.case import raises
 from agentformer.text.chunking import windows
-from agentformer.types import Embedder
+from agentformer.types import Embedder, Reranker, Vector
 
 _TEXTS = (
     "The harbour master keeps the keys of the lighthouse.",
@@ -23,12 +25,14 @@ _TEXTS = (
 
 
 class EmbedderConformance:
-    """Subclasses give `make()`, which may return the same embedder every time."""
+    """The contract of `Embedder` as tests. Subclasses define `make()`, which may always return the same embedder."""
 
     def make(self) -> Embedder:
+        """Return the embedder under test."""
         raise NotImplementedError
 
     def test_the_space_describes_the_vectors(self) -> None:
+        """Vectors have the dimension of the space."""
         embedder = self.make()
         space = embedder.space
         assert space.provider and space.dimension > 0 and space.max_tokens > 0
@@ -38,6 +42,7 @@ class EmbedderConformance:
         assert embedder.space == space
 
     def test_vectors_are_finite_unit_rows_of_float32(self) -> None:
+        """Rows are float32, finite and of unit length."""
         embedder = self.make()
         rows = embedder.embed_documents([*_TEXTS, "", " "])
         queries = np.stack([embedder.embed_query(text) for text in _TEXTS])
@@ -46,7 +51,8 @@ class EmbedderConformance:
             assert np.isfinite(vectors).all()
             assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-4)
 
-    def test_a_row_does_not_depend_on_its_neighbours_or_its_place(self) -> None:
+    def test_a_row_does_not_depend_on_the_batch(self) -> None:
+        """Each text has the same vector alone, in a batch and in another order."""
         embedder = self.make()
         alone = np.concatenate([embedder.embed_documents([text]) for text in _TEXTS])
         together = embedder.embed_documents(_TEXTS)
@@ -55,13 +61,15 @@ class EmbedderConformance:
         assert np.allclose(alone, reversed_, atol=1e-5)
         assert float(np.abs(alone[0] - alone[2]).max()) > 1e-3
 
-    def test_the_same_words_are_nearest(self) -> None:
+    def test_a_text_is_nearest_to_itself(self) -> None:
+        """The query of a text is nearest to the same text."""
         embedder = self.make()
         rows = embedder.embed_documents(_TEXTS)
         for n in (0, 1, 3):
             assert int(np.argmax(rows @ embedder.embed_query(_TEXTS[n]))) == n
 
-    def test_token_spans_are_ordered_inside_the_text_and_miss_no_letter(self) -> None:
+    def test_token_spans_cover_every_letter_in_order(self) -> None:
+        """Token spans are ordered, inside the text, and cover every letter."""
         embedder = self.make()
         assert embedder.token_spans("") == [] == embedder.token_spans(" \n ")
         for text in (*_TEXTS, "abc" * 2000):
@@ -71,7 +79,8 @@ class EmbedderConformance:
             inside = {at for start, end in spans for at in range(start, end)}
             assert [text[at] for at, ch in enumerate(text) if ch.isalnum() and at not in inside] == []
 
-    def test_a_text_that_fits_is_taken_and_a_longer_one_refused(self) -> None:
+    def test_a_text_over_max_tokens_is_refused(self) -> None:
+        """A text of `max_tokens` is embedded; a longer one raises `TextTooLong`."""
         embedder = self.make()
         limit = embedder.space.max_tokens
         words = "word " * (limit + 10)
@@ -81,7 +90,8 @@ class EmbedderConformance:
         with raises(TextTooLong):
             embedder.embed_documents(["short", longer])
 
-    def test_the_last_word_that_fits_counts(self) -> None:
+    def test_the_last_word_that_fits_changes_the_vector(self) -> None:
+        """Nothing is cut off within `max_tokens`."""
         embedder = self.make()
         spans = embedder.token_spans("filler " * 5000)
         per_word = max(1, sum(span.start < len("filler ") for span in spans))
@@ -89,17 +99,103 @@ class EmbedderConformance:
         one, other = embedder.embed_documents([words + "volcano", words + "teapot"])
         assert float(one @ other) < 0.99999
 
-    def test_windows_always_fit(self) -> None:
+    def test_windows_of_a_long_text_fit(self) -> None:
+        """Windows cut by token spans are never too long."""
         embedder = self.make()
         long = " ".join(_TEXTS * 60) + " " + "x" * 3000
         spans = windows(long, embedder.token_spans, embedder.space.max_tokens)
         assert len(spans) > 3
         assert len(embedder.embed_documents([long[start:end] for start, end in spans])) == len(spans)
 
-    def test_a_question_longer_than_the_model_is_not_cut(self) -> None:
+    def test_a_long_query_is_not_cut(self) -> None:
+        """The end of a query over `max_tokens` changes its vector."""
         embedder = self.make()
         filler = "filler " * (embedder.space.max_tokens * 3)
         one, other = embedder.embed_query(filler + "volcano"), embedder.embed_query(filler + "teapot")
         for vector in (one, other):
             assert abs(float(np.linalg.norm(vector)) - 1) < 1e-4
         assert float(np.abs(one - other).max()) > 1e-4
+
+
+_QUESTION = "Who keeps the keys of the lighthouse?"
+_ANSWER = "The harbour master keeps the keys of the lighthouse."
+_PASSAGES = (
+    _ANSWER,
+    "The bakery opens at six, and on Sundays at eight.",
+    "Sataman päällikkö säilyttää majakan avaimia.",
+    "日本語のテキスト。",
+    "😀 👩‍👩‍👧 🇫🇮",
+    "a\n\n\tb  c",
+    "x",
+    "",
+    " \n ",
+    "\ud800 half of a surrogate pair",
+)
+_ENDINGS = ("volcano", "teapot", "keys", "the harbour master", "short of a word", "0123456789", "?!", "日本")
+_LONG = "filler " * 4_000  # more than most models read at once
+
+
+class RerankerConformance:
+    """The contract of `Reranker` as tests. Subclasses define `make()`, which may always return the same reranker."""
+
+    understands = True  # an English answer scores higher than another sentence; False for random weights
+
+    def make(self) -> Reranker:
+        """Return the reranker under test."""
+        raise NotImplementedError
+
+    def test_each_text_has_one_finite_score(self) -> None:
+        """Scores are finite float32, one for each text."""
+        reranker = self.make()
+        assert reranker.name
+        self._check_scores(reranker.scores(_QUESTION, _PASSAGES), len(_PASSAGES))
+        self._check_scores(reranker.scores("", _PASSAGES[:2]), 2)
+        self._check_scores(reranker.scores("\ud800", ["x"]), 1)
+        self._check_scores(reranker.scores(_QUESTION, []), 0)
+
+    def test_a_score_does_not_depend_on_the_batch(self) -> None:
+        """Each text has the same score alone, in a batch and in another order."""
+        reranker = self.make()
+        texts = [*_PASSAGES, _LONG[:3_000]]
+        together = reranker.scores(_QUESTION, texts)
+        alone = np.concatenate([reranker.scores(_QUESTION, [text]) for text in texts])
+        turned = reranker.scores(_QUESTION, texts[::-1])[::-1]
+        assert np.allclose(together, alone, atol=1e-4)
+        assert np.allclose(together, turned, atol=1e-4)
+        assert np.array_equal(together, reranker.scores(_QUESTION, texts))
+        assert float(np.ptp(together)) > 1e-3
+
+    def test_an_answer_scores_higher_than_another_sentence(self) -> None:
+        """The text that answers the question scores higher."""
+        if not self.understands:
+            raise unittest.SkipTest("this reranker does not understand English")
+        reranker = self.make()
+        assert int(np.argmax(reranker.scores(_QUESTION, _PASSAGES[:2][::-1]))) == 1
+        assert int(np.argmax(reranker.scores("When does the bakery open?", _PASSAGES[:2]))) == 1
+
+    def test_the_end_of_a_long_text_changes_the_score(self) -> None:
+        """A long text is not cut."""
+        scores = self.make().scores(_QUESTION, [f"{_LONG}{ending}" for ending in _ENDINGS])
+        self._check_scores(scores, len(_ENDINGS))
+        assert len({*scores.tolist()}) > 1
+
+    def test_the_end_of_a_long_question_changes_the_score(self) -> None:
+        """A long question is not cut."""
+        reranker = self.make()
+        rows = [reranker.scores(f"{_LONG[:7_000]}{ending}", _PASSAGES[:2]) for ending in ("volcano", "keys teapot")]
+        for row in rows:
+            self._check_scores(row, 2)
+        assert not np.array_equal(rows[0], rows[1])
+
+    def test_a_reranker_is_thread_safe(self) -> None:
+        """Concurrent calls return the same scores."""
+        reranker = self.make()
+        calls = [(_PASSAGES[n % 2], [*_PASSAGES[n:], _LONG[: 100 * n]]) for n in range(6)] * 6
+        expected = [reranker.scores(*call) for call in calls[:6]] * 6
+        with ThreadPoolExecutor(8) as pool:
+            for scores, right in zip(pool.map(lambda call: reranker.scores(*call), calls), expected, strict=True):
+                assert np.allclose(scores, right, atol=1e-4)
+
+    def _check_scores(self, scores: Vector, wanted: int) -> None:
+        assert scores.shape == (wanted,) and scores.dtype == np.float32
+        assert np.isfinite(scores).all()

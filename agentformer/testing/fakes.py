@@ -1,4 +1,4 @@
-"""For tests: embedders, one that can be switched off and one that remembers what it was asked, and a reranker."""
+"""Fakes for tests: an embedder that records its texts, one that can be switched off, and a reranker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 
 
 class CountingEmbedder:
-    """Another embedder, with a record of every text that it embeds."""
+    """Wraps an embedder and records every text that it embeds."""
 
     def __init__(self, inner: Embedder | None = None) -> None:
         self.inner: Embedder = inner or HashingEmbedder()
@@ -25,11 +25,13 @@ class CountingEmbedder:
         return self.inner.space
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """Return unit rows and record the texts."""
         rows = self.inner.embed_documents(texts)
         self.documents += texts
         return rows
 
     def embed_query(self, text: str) -> Vector:
+        """Return a unit vector and record the query."""
         vector = self.inner.embed_query(text)
         self.queries.append(text)
         return vector
@@ -39,8 +41,7 @@ class CountingEmbedder:
 
 
 class FlakyEmbedder(CountingEmbedder):
-    """An embedder whose server is down while `down` is set: everything raises `EmbedderUnavailable`, as with
-    a model that cannot even be loaded."""
+    """An embedder that can be switched off: while `down` is set, every call raises `EmbedderUnavailable`."""
 
     def __init__(self, inner: Embedder | None = None, *, down: bool = False) -> None:
         super().__init__(inner)
@@ -69,8 +70,10 @@ class FlakyEmbedder(CountingEmbedder):
 
 
 class OverlapReranker:
-    """By the share of the question's words that a text has, and less for a longer one; with a record of what it was
-    asked. While `down` is set, everything raises `RerankerUnavailable`."""
+    """Scores a text by its share of the question's words, less for a longer text, and records its calls.
+
+    While `down` is set, every call raises `RerankerUnavailable`.
+    """
 
     name = "overlap"
 
@@ -79,11 +82,14 @@ class OverlapReranker:
         self.asked: list[tuple[str, tuple[str, ...]]] = []
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
+        """Return one score for each text and record the call."""
         self.asked.append((query, tuple(texts)))
         if self.down:
             raise RerankerUnavailable("the reranker was switched off by a test")
-        wanted = _words(query)
-        shares = [len(wanted & (has := _words(text))) / (len(wanted) + 0.01 * len(has) + 1) for text in texts]
+        query_words = _words(query)
+        shares = [
+            len(query_words & (words := _words(text))) / (len(query_words) + 0.01 * len(words) + 1) for text in texts
+        ]
         return np.array(shares, dtype=np.float32)
 
 

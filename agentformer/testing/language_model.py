@@ -1,4 +1,4 @@
-"""What every language model owes its callers."""
+"""Conformance of language models."""
 
 from __future__ import annotations
 
@@ -25,83 +25,94 @@ COLOUR = {
     "required": ["colour", "dark"],
     "additionalProperties": False,
 }
-VALUE = {"colour": "red", "dark": True}  # which a model that only repeats gives back, too
+VALUE = {"colour": "red", "dark": True}  # a model that repeats its prompt returns it, too
 
 
 class LanguageModelConformance:
-    """Subclasses give `make()`, which may return the same model every time, and say what the model cannot do."""
+    """The contract of `LanguageModel` as tests. Subclasses define `make()` and say which abilities the model lacks."""
 
-    tools = True  # messages about tools are understood
-    schemas = True  # JSON by a schema comes, when the message is that JSON
-    fits = 0  # tokens that the model reads, in prompt and reply together; 0: not known, and no overflow is tried
+    tools = True  # the model accepts tools and their results
+    schemas = True  # the model returns JSON of a schema if the message is that JSON
+    fits = 0  # tokens of prompt and reply together; 0: unknown, and the limit is not tested
 
     def make(self) -> LanguageModel:
+        """Return the model under test."""
         raise NotImplementedError
 
-    def test_a_reply_has_text_and_honest_counts(self) -> None:
-        self._sound(self.make().complete(ASK, max_tokens=64))
+    def test_a_reply_has_text_and_token_counts(self) -> None:
+        """`complete` returns a text, token counts and a finish reason."""
+        self._check_reply(self.make().complete(ASK, max_tokens=64))
 
-    def test_a_stream_gives_the_text_in_pieces_and_then_the_reply(self) -> None:
-        pieces, reply = _streamed(self.make(), 64)
-        self._sound(reply)
+    def test_a_stream_yields_pieces_and_returns_the_reply(self) -> None:
+        """The pieces of a stream make up the text of its reply."""
+        pieces, reply = _read_stream(self.make(), 64)
+        self._check_reply(reply)
         assert all(pieces)
         assert "".join(pieces) == reply.text
 
-    def test_max_tokens_ends_a_reply_and_the_reply_says_so(self) -> None:
+    def test_max_tokens_limits_a_reply(self) -> None:
+        """A reply at its limit has the finish reason `length`."""
         model = self.make()
         reply = model.complete(COUNT, max_tokens=6)
         assert (reply.finish, reply.tokens_out <= 6) == ("length", True)
         assert reply.text.strip()
 
-    def test_messages_of_every_role_are_taken(self) -> None:
-        said = [*ASK, ChatMessage("assistant", "It is full of boats."), ChatMessage("user", "How many?")]
-        self._sound(self.make().complete(said, max_tokens=64))
+    def test_messages_of_every_role_are_accepted(self) -> None:
+        """System, user and assistant messages are accepted."""
+        messages = [*ASK, ChatMessage("assistant", "It is full of boats."), ChatMessage("user", "How many?")]
+        self._check_reply(self.make().complete(messages, max_tokens=64))
 
-    def test_a_tool_is_called_or_text_comes(self) -> None:
+    def test_a_tool_call_or_a_text_is_returned(self) -> None:
+        """A reply with tool calls has the finish reason `tool_calls`."""
         self._needs("tools")
         reply = self.make().complete([ChatMessage("user", "How is the weather in Turku?")], tools=[WEATHER])
-        self._sound(reply)
+        self._check_reply(reply)
         assert len({call.id for call in reply.tool_calls}) == len(reply.tool_calls)
         assert all(call.id and call.name and isinstance(dict(call.arguments), dict) for call in reply.tool_calls)
         assert (reply.finish == "tool_calls") == bool(reply.tool_calls)
 
-    def test_the_result_of_a_tool_is_taken(self) -> None:
+    def test_the_result_of_a_tool_is_accepted(self) -> None:
+        """A conversation with a tool call and its result is accepted."""
         self._needs("tools")
-        said = [
+        messages = [
             ChatMessage("user", "How is the weather in Turku?"),
             ChatMessage("assistant", "", (ToolCall("call_1", "weather", {"town": "Turku"}),)),
             ChatMessage("tool", "12 degrees, rain", tool_call_id="call_1"),
         ]
-        self._sound(self.make().complete(said, tools=[WEATHER], max_tokens=64))
+        self._check_reply(self.make().complete(messages, tools=[WEATHER], max_tokens=64))
 
-    def test_data_is_the_json_of_the_text_and_valid_under_the_schema(self) -> None:
+    def test_data_is_the_parsed_text_and_fits_the_schema(self) -> None:
+        """With a schema, `data` is the parsed text."""
         self._needs("schemas")
-        asked = [ChatMessage("system", "Repeat the message."), ChatMessage("user", json.dumps(VALUE))]
-        reply = self.make().complete(asked, schema=COLOUR, max_tokens=64)
+        arguments = [ChatMessage("system", "Repeat the message."), ChatMessage("user", json.dumps(VALUE))]
+        reply = self.make().complete(arguments, schema=COLOUR, max_tokens=64)
         assert json.loads(reply.text) == reply.data
         assert set(reply.data) == {"colour", "dark"}
         assert reply.data["colour"] in ("red", "green") and isinstance(reply.data["dark"], bool)
 
-    def test_what_is_no_schema_is_refused(self) -> None:
+    def test_an_invalid_schema_is_refused(self) -> None:
+        """An invalid JSON Schema raises `InvalidInput`."""
         self._needs("schemas")
         for wrong in ({"type": "nothing"}, {"properties": 3}):
             with raises(InvalidInput):
                 self.make().complete(ASK, schema=wrong)
 
-    def test_what_no_model_can_be_asked_is_refused(self) -> None:
+    def test_invalid_arguments_are_refused(self) -> None:
+        """Invalid messages, limits and temperatures raise `InvalidInput`."""
         model = self.make()
         wrong: list[dict[str, Any]] = [{"messages": ()}, {"messages": [{"role": "user", "content": "hello"}]}]
         wrong += [{"max_tokens": 0}, *({"temperature": value} for value in (-0.1, 2.1, math.nan, math.inf))]
         for options in wrong:
-            asked: dict[str, Any] = {"messages": ASK, **options}
+            arguments: dict[str, Any] = {"messages": ASK, **options}
             with raises(InvalidInput):
-                model.complete(**asked)
+                model.complete(**arguments)
             with raises(InvalidInput):
-                list(model.stream(**asked))
+                list(model.stream(**arguments))
 
-    def test_a_conversation_that_does_not_fit_is_refused(self) -> None:
+    def test_a_conversation_that_is_too_long_is_refused(self) -> None:
+        """A conversation over the model's limit raises `PromptTooLong`."""
         if not self.fits:
-            raise unittest.SkipTest("how much this model reads is not known")
+            raise unittest.SkipTest("the limit of this model is unknown")
         long = [ChatMessage("user", "harbour " * self.fits)]
         model = self.make()
         with raises(PromptTooLong):
@@ -109,28 +120,30 @@ class LanguageModelConformance:
         with raises(PromptTooLong):
             list(model.stream(long))
 
-    def test_who_stops_listening_leaves_the_model_in_order(self) -> None:
+    def test_a_closed_stream_leaves_the_model_usable(self) -> None:
+        """After a stream is closed early the model answers again."""
         model = self.make()
         stream = model.stream(ASK, max_tokens=64)
         assert next(stream)
         stream.close()
-        self._sound(model.complete(ASK, max_tokens=64))
+        self._check_reply(model.complete(ASK, max_tokens=64))
 
-    def test_threads_may_share_a_model(self) -> None:
+    def test_a_model_is_thread_safe(self) -> None:
+        """Concurrent calls return sound replies."""
         model = self.make()
 
         def ask(n: int) -> Reply:
-            return model.complete(ASK, max_tokens=16) if n % 2 else _streamed(model, 16)[1]
+            return model.complete(ASK, max_tokens=16) if n % 2 else _read_stream(model, 16)[1]
 
         with ThreadPoolExecutor(4) as pool:
             for reply in pool.map(ask, range(8)):
-                self._sound(reply)
+                self._check_reply(reply)
 
     def _needs(self, ability: str) -> None:
         if not getattr(self, ability):
             raise unittest.SkipTest(f"this model has no {ability}")
 
-    def _sound(self, reply: Reply) -> None:
+    def _check_reply(self, reply: Reply) -> None:
         assert reply.text.strip() or reply.tool_calls
         counts: list[Any] = [reply.tokens_in, reply.tokens_out]
         assert all(type(count) is int and count >= 0 for count in counts)
@@ -138,7 +151,7 @@ class LanguageModelConformance:
         assert reply.model
 
 
-def _streamed(model: LanguageModel, max_tokens: int) -> tuple[list[str], Reply]:
+def _read_stream(model: LanguageModel, max_tokens: int) -> tuple[list[str], Reply]:
     stream = model.stream(ASK, max_tokens=max_tokens)
     pieces = []
     while True:

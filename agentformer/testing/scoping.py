@@ -1,4 +1,4 @@
-"""Scopes: a call sees exactly what is inside, whatever lies outside and however much of it."""
+"""Conformance of scopes: a call sees exactly the entries of its scope."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agentformer.testing.case import BackendCase, by_words
-from agentformer.testing.reference import Reference, make_entry
+from agentformer.testing.case import BackendCase, Reference, by_words, make_entry
 from agentformer.types import TIERS, UNSEARCHED_KINDS, Decay, MemoryBackend, MemoryEntry, Query, Scope, Source, Use
 
 _DAY = datetime(2024, 3, 1, tzinfo=UTC)
+
+
 _WORD = "quokka"  # in every entry, so that the words find whatever the scope admits
+
+
 _JSON: tuple[Any, ...] = (
     True,
     False,
@@ -112,14 +115,18 @@ def _scopes() -> Iterator[Scope]:
     yield Scope("other", ("semantic", "core"), ("fact", "message"), min_salience=0.25, include_archived=True)
 
 
-class Scoping(BackendCase):
+class Scopes(BackendCase):
+    """Scopes in `list`, `count` and `search`."""
+
     def test_every_scope_is_exact_in_list_count_and_search(self, tmp_path: Path) -> None:
+        """Random scopes over random entries agree with the reference."""
         backend = self.start(tmp_path)
         reference = Reference(backend.store(_population(seed=1, size=400)))
         sizes = [self._check_scope(backend, reference, scope) for scope in _scopes()]
         assert max(sizes) > 100 and sum(size > 0 for size in sizes) > 15  # the scopes have something to tell apart
 
-    def test_asking_often_lets_nothing_fade_faster(self, tmp_path: Path) -> None:
+    def test_reading_does_not_change_decay(self, tmp_path: Path) -> None:
+        """Decay is computed when it is read and never stored."""
         backend = self.start(tmp_path)
         entry = make_entry(f"a {_WORD}", category="context", salience=0.8, created_at=_DAY)
         (stored,) = backend.store([entry])
@@ -133,7 +140,8 @@ class Scoping(BackendCase):
         assert backend.count(Scope(min_salience=0.72, decay=later)) == 1
         assert backend.count(Scope(min_salience=0.73, decay=later)) == 0
 
-    def test_metadata_is_equal_as_json(self, tmp_path: Path) -> None:
+    def test_metadata_is_compared_as_json(self, tmp_path: Path) -> None:
+        """Metadata filters compare JSON values by type and value."""
         backend = self.start(tmp_path)
         entries = backend.store([make_entry(f"{_WORD} {n}", metadata={"k": v}) for n, v in enumerate(_JSON)])
         backend.store([make_entry(f"{_WORD} without"), make_entry(f"{_WORD} nested", metadata={"n": {"k": 1}})])
@@ -141,20 +149,23 @@ class Scoping(BackendCase):
             assert [e.metadata for e in backend.list(Scope(metadata={"k": value}))] == [entry.metadata]
             assert by_words(backend, _WORD, Scope(metadata={"k": value})) == [entry.id]
 
-    def test_numbers_are_equal_by_value(self, tmp_path: Path) -> None:
+    def test_numbers_are_compared_by_value(self, tmp_path: Path) -> None:
+        """2 and 2.0 are equal in a metadata filter."""
         backend = self.start(tmp_path)
         backend.store([make_entry("a", metadata={"k": 2}), make_entry("b", metadata={"k": 2.0})])
         for value in (2, 2.0):
             assert [e.content for e in backend.list(Scope(metadata={"k": value}))] == ["a", "b"]
 
     def test_metadata_keys_are_plain_text(self, tmp_path: Path) -> None:
+        """No character of a metadata key has a special meaning."""
         backend = self.start(tmp_path)
         keys = ("", "a.b", "$", "$.a", "a[0]", '"', "'", "ä", "%", "a b", "A")
         backend.store([make_entry(key, metadata={key: 1, "a": {"b": 1}}) for key in keys])
         for key in keys:
             assert [e.content for e in backend.list(Scope(metadata={key: 1}))] == [key]
 
-    def test_one_entry_inside_is_found_among_thousands_outside(self, tmp_path: Path) -> None:
+    def test_a_small_scope_is_searched_exactly(self, tmp_path: Path) -> None:
+        """One entry inside a scope is found among thousands outside."""
         backend = self.start(tmp_path)
         crowd = [make_entry(f"{_WORD} {_WORD} eats a leaf", session_id=f"s{n % 7}") for n in range(2000)]
         inside = make_entry(f"something else altogether, and one {_WORD}", session_id="mine", metadata={"rare": True})
@@ -164,7 +175,8 @@ class Scoping(BackendCase):
                 hits = backend.search(Query(f"{_WORD} eats a leaf", scope, limit=3, mode=mode))
                 assert [hit.entry.id for hit in hits] == [inside.id], (mode, scope)
 
-    def test_containers_are_kept_but_not_found(self, tmp_path: Path) -> None:
+    def test_documents_and_pages_are_listed_but_not_searched(self, tmp_path: Path) -> None:
+        """Documents and pages are stored and counted, but no search returns them."""
         backend = self.start(tmp_path)
         for kind in sorted(UNSEARCHED_KINDS):
             backend.store([make_entry(f"{_WORD} in a {kind}", kind=kind)])

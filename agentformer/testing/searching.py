@@ -1,4 +1,4 @@
-"""Search: exact cosines, words that are there, and one honest order."""
+"""Conformance of search: exact cosines, complete word matches, and one stable order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import random
 from pathlib import Path
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.testing.case import BackendCase, by_words, found
-from agentformer.testing.reference import Reference, make_entry
+from agentformer.testing.case import BackendCase, Reference, by_words, contents, make_entry
 from agentformer.types import MemoryEntry, Query, Scope
 
 _ANIMALS = ("numbat", "kakapo", "axolotl", "fossa", "gharial", "dugong", "jerboa", "loris", "margay", "urial")
+
+
 _THINGS = ("lantern", "teapot", "anvil", "bobbin", "chisel", "dustpan", "easel", "funnel", "gasket", "hammock")
 
 
@@ -29,7 +30,10 @@ def _long(fact: str, at: int, sentences: int = 120) -> str:
 
 
 class Searching(BackendCase):
+    """`search` in the modes dense, lexical and hybrid."""
+
     def test_dense_search_is_exact(self, tmp_path: Path) -> None:
+        """Dense scores are the exact cosines of the reference."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         reference = Reference(backend.store(_corpus()))
@@ -38,7 +42,8 @@ class Searching(BackendCase):
                 query = Query(text, limit=limit, mode="dense")
                 reference.check_dense(query, backend.search(query))
 
-    def test_dense_search_stays_exact_after_changes(self, tmp_path: Path) -> None:
+    def test_dense_search_is_exact_after_changes(self, tmp_path: Path) -> None:
+        """Dense search stays exact after updates, removals and additions."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         reference = Reference(backend.store(_corpus()))
@@ -57,6 +62,7 @@ class Searching(BackendCase):
         reference.check_dense(query, backend.search(query))
 
     def test_a_long_text_is_found_by_its_best_window(self, tmp_path: Path) -> None:
+        """The hit reports the span of the best window."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         fact = "The vault code of the lighthouse keeper is heliotrope."
@@ -71,6 +77,7 @@ class Searching(BackendCase):
         assert hits[0].span.end - hits[0].span.start < len(texts[0]) / 2
 
     def test_words_find_the_entries_that_hold_them(self, tmp_path: Path) -> None:
+        """A word finds exactly the entries that contain it."""
         backend = self.start(tmp_path)
         corpus = _corpus()
         backend.store(corpus)
@@ -79,6 +86,7 @@ class Searching(BackendCase):
         assert by_words(backend, "rhinoceros") == []
 
     def test_words_rank_the_better_match_higher(self, tmp_path: Path) -> None:
+        """More and rarer matching words give a higher score."""
         backend = self.start(tmp_path)
         both = make_entry("In the morning the dugong carried a bobbin to the beach.")
         twice = make_entry("The dugong met another dugong on the beach today.")
@@ -86,12 +94,13 @@ class Searching(BackendCase):
         other = make_entry("In the morning the fossa carried a chisel to the beach.")
         backend.store([other, once, twice, both])
         hits = backend.search(Query("dugong bobbin", mode="lexical"))
-        assert found(hits) == [both.content, twice.content, once.content]
+        assert contents(hits) == [both.content, twice.content, once.content]
         scores = [hit.lexical_score or 0.0 for hit in hits]
         assert scores == sorted(scores, reverse=True) and scores[0] > scores[1] > scores[2] > 0
         assert [hit.lexical_rank for hit in hits] == [1, 2, 3]
 
-    def test_each_mode_tells_only_its_own_scores(self, tmp_path: Path) -> None:
+    def test_each_mode_reports_only_its_own_scores(self, tmp_path: Path) -> None:
+        """Dense hits have no lexical score, and the other way round."""
         backend = self.start(tmp_path)
         backend.store(_corpus(20))
         dense = backend.search(Query("numbat teapot", mode="dense"))
@@ -102,6 +111,7 @@ class Searching(BackendCase):
         assert [hit.dense_rank for hit in dense] == list(range(1, len(dense) + 1))
 
     def test_hybrid_scores_are_in_range_sorted_and_reproducible(self, tmp_path: Path) -> None:
+        """Scores lie in 0..1, fall, and are the same each time."""
         backend = self.start(tmp_path)
         backend.store(_corpus())
         for text in ("numbat teapot", "kakapo", "the loris saw the easel on day 3", "nothing known"):
@@ -111,7 +121,8 @@ class Searching(BackendCase):
             assert [(-hit.score, hit.entry.id) for hit in hits] == sorted((-hit.score, hit.entry.id) for hit in hits)
             assert list(backend.search(Query(text, limit=50))) == list(hits)
 
-    def test_hybrid_puts_first_what_both_sides_put_first(self, tmp_path: Path) -> None:
+    def test_hybrid_ranks_the_first_of_both_sides_first(self, tmp_path: Path) -> None:
+        """The best hit of vectors and words has the score 1."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         best = make_entry("the urial walks under a hammock")
@@ -121,7 +132,8 @@ class Searching(BackendCase):
         assert (hits[0].dense_rank, hits[0].lexical_rank) == (1, 1)
         assert abs(hits[0].score - 1.0) < 1e-9
 
-    def test_a_smaller_limit_gives_the_beginning_of_the_same_list(self, tmp_path: Path) -> None:
+    def test_a_smaller_limit_returns_the_beginning_of_the_list(self, tmp_path: Path) -> None:
+        """The limit does not change the order."""
         backend = self.start(tmp_path)
         backend.store(_corpus())
         for mode in self.modes:
@@ -131,7 +143,8 @@ class Searching(BackendCase):
                     part = backend.search(Query(text, limit=limit, mode=mode))
                     assert [hit.entry.id for hit in part] == [hit.entry.id for hit in whole[:limit]], (mode, text)
 
-    def test_min_score_cuts_the_list_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_min_score_only_cuts_the_list(self, tmp_path: Path) -> None:
+        """`min_score` removes the hits below it."""
         backend = self.start(tmp_path)
         backend.store(_corpus())
         whole = backend.search(Query("fossa hammock day 4", limit=30))
@@ -142,7 +155,8 @@ class Searching(BackendCase):
         assert 11 <= len(cut) < 30
         assert list(backend.search(Query("fossa hammock day 4", min_score=1.01))) == []
 
-    def test_an_empty_question_finds_nothing(self, tmp_path: Path) -> None:
+    def test_an_empty_query_finds_nothing(self, tmp_path: Path) -> None:
+        """A blank query returns no hits."""
         backend = self.start(tmp_path)
         assert list(backend.search(Query("anything"))) == []
         backend.store(_corpus(5))
@@ -150,7 +164,8 @@ class Searching(BackendCase):
             for mode in self.modes:
                 assert list(backend.search(Query(text, mode=mode))) == []
 
-    def test_any_text_may_be_asked(self, tmp_path: Path) -> None:
+    def test_a_query_may_contain_any_character(self, tmp_path: Path) -> None:
+        """Query syntax and control characters are plain text."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry('a "quoted" (numbat) AND OR NOT +x -y field:value * ~2 ^3 \\ /re/')])
         texts = (
@@ -171,7 +186,8 @@ class Searching(BackendCase):
             assert {hit.entry.id for hit in backend.search(Query(text))} <= {entry.id}
         assert [hit.entry.id for hit in backend.search(Query("numbat)"))] == [entry.id]
 
-    def test_context_helps_to_find_an_entry_and_is_not_its_content(self, tmp_path: Path) -> None:
+    def test_context_is_searched_and_is_not_content(self, tmp_path: Path) -> None:
+        """Words of the context find the entry."""
         backend = self.start(tmp_path)
         entry = make_entry("It opens at nine.", context="Handbook › Archipelago museum")
         backend.store([entry, make_entry("It closes at nine."), *_corpus(20)])
@@ -180,6 +196,7 @@ class Searching(BackendCase):
         assert [hit.entry.content for hit in hits[:1]] == [entry.content]
 
     def test_context_is_embedded_with_the_content(self, tmp_path: Path) -> None:
+        """The vector is of context and content."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         entry = make_entry("It opens at nine.", context="Handbook › Archipelago museum")
@@ -191,7 +208,8 @@ class Searching(BackendCase):
         cosine = float(expected @ HashingEmbedder().embed_query("archipelago museum opens"))
         assert abs((hits[0].dense_score or 0) - cosine) < 1e-5
 
-    def test_another_namespace_never_shows(self, tmp_path: Path) -> None:
+    def test_another_namespace_is_never_searched(self, tmp_path: Path) -> None:
+        """Hits come from the namespace of the scope only."""
         backend = self.start(tmp_path)
         mine, theirs = make_entry("the jerboa secret", namespace="a"), make_entry("the jerboa secret", namespace="b")
         backend.store([mine, theirs])

@@ -1,4 +1,4 @@
-"""Storing, reading, listing and removing: what went in comes out, wholly or not at all."""
+"""Conformance of storing: entries are read back unchanged, and each call happens wholly or not at all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from agentformer.errors import Conflict
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, raises, state
-from agentformer.testing.reference import make_entry
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, state
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source
 
 _MOMENT = datetime(2024, 2, 29, 23, 59, 59, 123_456, tzinfo=UTC)
@@ -54,13 +53,17 @@ def _full() -> MemoryEntry:
 
 
 class Storing(BackendCase):
-    def test_every_field_comes_back_as_it_was(self, tmp_path: Path) -> None:
+    """`store`, `get`, `list` and `remove`."""
+
+    def test_every_field_is_read_back_unchanged(self, tmp_path: Path) -> None:
+        """An entry with a value in every field is read back unchanged."""
         entry = _full()
         stored = self.start(tmp_path).store([entry])
         assert list(stored) == [entry]
         assert list(self.start(tmp_path).get([entry.id])) == [entry]
 
-    def test_a_message_comes_back_as_it_was_said(self, tmp_path: Path) -> None:
+    def test_a_message_keeps_role_speaker_and_raw_text(self, tmp_path: Path) -> None:
+        """Role, speaker and raw text are read back unchanged."""
         backend = self.start(tmp_path)
         said = [
             ("user", "Matti", None),
@@ -76,7 +79,8 @@ class Storing(BackendCase):
         again = self.start(tmp_path).get([message.id for message in messages])
         assert [(entry.role, entry.speaker, entry.raw) for entry in again] == said
 
-    def test_storing_gives_times_to_entries_without(self, tmp_path: Path) -> None:
+    def test_storing_sets_missing_times(self, tmp_path: Path) -> None:
+        """Entries without times get the time of storing."""
         backend = self.start(tmp_path)
         before = datetime.now(UTC)
         (stored,) = backend.store([make_entry("a")])
@@ -86,14 +90,16 @@ class Storing(BackendCase):
         assert stored.occurred_at is None and stored.version == 1
         assert list(backend.get([stored.id])) == [stored]
 
-    def test_store_returns_entries_in_order_and_takes_none(self, tmp_path: Path) -> None:
+    def test_store_returns_entries_in_order(self, tmp_path: Path) -> None:
+        """`store` keeps the order of its entries and accepts an empty list."""
         backend = self.start(tmp_path)
         entries = [make_entry(f"entry {i}") for i in range(5)][::-1]
         assert [entry.id for entry in backend.store(entries)] == [entry.id for entry in entries]
         assert list(backend.store([])) == []
         assert backend.count(Scope()) == 5
 
-    def test_one_conflicting_id_stores_nothing(self, tmp_path: Path) -> None:
+    def test_one_existing_id_stores_nothing(self, tmp_path: Path) -> None:
+        """An id that exists raises `Conflict`, and the whole call has no effect."""
         backend = self.start(tmp_path)
         (old, _) = backend.store([make_entry("the first owner of this id"), make_entry("bystander", session_id="s")])
         before = state(backend, [old.id])
@@ -105,7 +111,8 @@ class Storing(BackendCase):
         assert by_words(backend, "owner bystander") == self.by_vectors(backend, "owner bystander")
         assert len(by_words(backend, "owner bystander")) == 2
 
-    def test_one_id_twice_in_a_batch_stores_nothing(self, tmp_path: Path) -> None:
+    def test_a_repeated_id_stores_nothing(self, tmp_path: Path) -> None:
+        """One id twice in a call raises `Conflict`."""
         backend = self.start(tmp_path)
         entry = make_entry("twice")
         with raises(Conflict):
@@ -113,6 +120,7 @@ class Storing(BackendCase):
         assert backend.count(EVERYTHING) == 0
 
     def test_replacing_removes_the_scope_with_its_parts(self, tmp_path: Path) -> None:
+        """`replacing` removes the entries of a scope and their parts."""
         backend = self.start(tmp_path)
         old = make_entry("old document", kind="document", metadata={"name": "a.txt"})
         part = make_entry("old chunk", kind="chunk", parent_id=old.id)
@@ -127,21 +135,24 @@ class Storing(BackendCase):
         assert by_words(backend, "chunk") == sorted([kept.id, chunk.id])
         assert self.by_vectors(backend, "chunk") == sorted([kept.id, chunk.id])
 
-    def test_replacing_spares_the_new_batch(self, tmp_path: Path) -> None:
+    def test_replacing_keeps_the_new_entries(self, tmp_path: Path) -> None:
+        """New entries inside a replaced scope stay."""
         backend = self.start(tmp_path)
         backend.store([make_entry("former state")])
         new = [make_entry("present state"), make_entry("present addition")]
         backend.store(new, replacing=[Scope(), Scope()])
         assert sorted(e.content for e in backend.list(EVERYTHING)) == ["present addition", "present state"]
 
-    def test_replacing_text_by_the_same_text_leaves_it_found_by_vectors(self, tmp_path: Path) -> None:
+    def test_replacing_by_the_same_text_keeps_its_vector(self, tmp_path: Path) -> None:
+        """The same text in a new entry is found by vectors."""
         backend = self.start(tmp_path)
         backend.store([make_entry("a sentence that stays the same")])
         (new,) = backend.store([make_entry("a sentence that stays the same")], replacing=[Scope()])
         assert backend.pending(Scope()) == 0
         assert self.by_vectors(backend, "a sentence that stays the same") == [new.id]
 
-    def test_get_keeps_the_order_asked_for_and_leaves_missing_out(self, tmp_path: Path) -> None:
+    def test_get_returns_entries_in_order_without_missing_ones(self, tmp_path: Path) -> None:
+        """`get` keeps the order of the ids and leaves missing ids out."""
         backend = self.start(tmp_path)
         entries = [make_entry(f"entry {i}") for i in range(1200)]
         backend.store(entries)
@@ -150,13 +161,8 @@ class Storing(BackendCase):
         assert [entry.id for entry in backend.get(ids)] == ids[:600] + ids[601:]
         assert list(backend.get([])) == []
 
-    def test_get_gives_archived_entries(self, tmp_path: Path) -> None:
-        backend = self.start(tmp_path)
-        gone = make_entry("archived", archived_at=_MOMENT)
-        backend.store([gone])
-        assert [entry.id for entry in backend.get([gone.id])] == [gone.id]
-
     def test_list_pages_by_id_without_gap_or_repetition(self, tmp_path: Path) -> None:
+        """Pages by `after` and `limit` cover the scope once."""
         backend = self.start(tmp_path)
         entries = [make_entry(f"entry {i}", session_id="ab"[i % 2]) for i in range(25)]
         backend.store(entries[::-1])
@@ -168,7 +174,8 @@ class Storing(BackendCase):
         assert [len(page) for page in pages] == [5, 5, 2]
         assert [i for page in pages for i in page] == sorted(e.id for e in entries if e.session_id == "b")
 
-    def test_namespaces_are_those_that_hold_an_entry(self, tmp_path: Path) -> None:
+    def test_namespaces_with_entries_are_listed(self, tmp_path: Path) -> None:
+        """A namespace is listed while it has an entry, archived or not."""
         backend = self.start(tmp_path)
         assert list(backend.namespaces()) == []
         b = make_entry("x", namespace="b")
@@ -177,7 +184,8 @@ class Storing(BackendCase):
         backend.remove(Scope("b"))
         assert list(backend.namespaces()) == ["a"]
 
-    def test_remove_by_ids_takes_parts_along_and_counts_them(self, tmp_path: Path) -> None:
+    def test_remove_by_ids_removes_and_counts_parts(self, tmp_path: Path) -> None:
+        """Parts of removed entries are removed and counted."""
         backend = self.start(tmp_path)
         whole = make_entry("whole wombat", kind="document")
         part = make_entry("part wombat", parent_id=whole.id)
@@ -189,7 +197,8 @@ class Storing(BackendCase):
         assert [entry.id for entry in backend.list(EVERYTHING)] == [other.id]
         assert by_words(backend, "wombat") == [other.id] == self.by_vectors(backend, "wombat")
 
-    def test_remove_by_scope_takes_archived_ones_and_nothing_outside(self, tmp_path: Path) -> None:
+    def test_remove_by_scope_includes_archived_entries(self, tmp_path: Path) -> None:
+        """A scope is removed with its archived entries, and nothing else."""
         backend = self.start(tmp_path)
         inside = [make_entry("in", session_id="s"), make_entry("archived", session_id="s", archived_at=_MOMENT)]
         outside = [make_entry("out", session_id="t"), make_entry("elsewhere", session_id="s", namespace="n")]
@@ -198,7 +207,8 @@ class Storing(BackendCase):
         assert backend.count(EVERYTHING) == 1
         assert backend.count(Scope("n")) == 1
 
-    def test_what_was_removed_can_be_stored_anew_without_its_past(self, tmp_path: Path) -> None:
+    def test_a_removed_id_can_be_stored_again_without_history(self, tmp_path: Path) -> None:
+        """A removed id is new when it is stored again."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("former quagga")])
         backend.update(entry.id, {"content": "second quagga"})
@@ -210,6 +220,7 @@ class Storing(BackendCase):
         assert by_words(backend, "zebra") == [entry.id]
 
     def test_reopening_sees_everything(self, tmp_path: Path) -> None:
+        """Entries, history and search are the same after reopening."""
         backend = self.start(tmp_path)
         entries = backend.store([make_entry(f"numbat {i} lives here") for i in range(30)])
         changed = backend.update(entries[3].id, {"content": "numbat moved away"})
@@ -223,6 +234,7 @@ class Storing(BackendCase):
         assert len(before) == 30
 
     def test_another_opening_sees_each_acknowledged_write(self, tmp_path: Path) -> None:
+        """A second opening sees each write of the first at once."""
         one, other = self.start(tmp_path), self.start(tmp_path)
         assert by_words(other, "kakapo") == [] == self.by_vectors(other, "kakapo")
         (entry,) = one.store([make_entry("a kakapo")])
@@ -233,7 +245,8 @@ class Storing(BackendCase):
         one.remove([entry.id])
         assert self.by_vectors(other, "takahe") == [] == by_words(other, "takahe")
 
-    def test_closing_twice_does_no_harm(self, tmp_path: Path) -> None:
+    def test_closing_twice_is_allowed(self, tmp_path: Path) -> None:
+        """`close` is idempotent."""
         backend = self.start(tmp_path)
         backend.store([make_entry("a")])
         backend.close()

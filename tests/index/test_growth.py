@@ -23,7 +23,11 @@ from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.training import Interrupted
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.testing import BackendConformance, Reference, make_entry
+from agentformer.testing import Reference, make_entry
+from agentformer.testing.changing import Changing
+from agentformer.testing.embedding import Pending
+from agentformer.testing.scoping import Scopes
+from agentformer.testing.searching import Searching
 from agentformer.types import Embedder, Hits, MemoryEntry, Query, Scope
 
 PLAN = IndexOptions(train_at=4, exact_rows=2, target_recall=1.0, train_after=0)
@@ -52,14 +56,14 @@ class Settled(FaissMemoryBackend):
         return super().search(query)
 
 
-class TestTrained(BackendConformance):
+class TestTrained(Scopes, Searching):
     """Every search by the trained stage, from four rows on, and trained anew whenever the store has doubled."""
 
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:
         return Settled(folder, embedder, Indexes, FaissOptions(index=PLAN))
 
 
-class TestSwitching(BackendConformance):
+class TestSwitching(Changing, Searching, Pending):
     """Trainings begin and end at any moment of the suite."""
 
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:

@@ -14,7 +14,7 @@ from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
-from agentformer.testing.reference import json_equal
+from agentformer.testing.case import json_equal
 from agentformer.types import Scope
 
 # SQLite's JSON functions end a text at its first NUL.

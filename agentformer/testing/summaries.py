@@ -1,16 +1,14 @@
-"""Summaries and their originals: one of the two is live, whatever is called; all can be undone, or forgotten."""
+"""Conformance of summaries: either a summary or its originals are live, and every summary can be undone."""
 
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, raises, state
-from agentformer.testing.reference import make_entry
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, state
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Query, Scope, Use
 
 _MOMENT = datetime(2024, 5, 1, tzinfo=UTC)
@@ -25,7 +23,9 @@ def _summary(originals: Sequence[MemoryEntry], content: str = "tapir: a summary"
     return make_entry(content, kind="summary", session_id="s", derived_from=links, **fields)
 
 
-class Summarising(BackendCase):
+class Summaries(BackendCase):
+    """`consolidate`, `restore`, and removal of summaries and originals."""
+
     def summed_up(self, backend: MemoryBackend, size: int = 3) -> tuple[Sequence[MemoryEntry], MemoryEntry]:
         """Originals as they were stored, and the summary that now stands for them."""
         originals = backend.store([_message(f"the tapir ate {n} leaves") for n in range(size)])
@@ -37,7 +37,8 @@ class Summarising(BackendCase):
         assert backend.count(Scope()) == len(live)
         assert by_words(backend, "tapir") == sorted(live) == self.by_vectors(backend, "tapir")
 
-    def test_originals_tell_which_summary_stands_for_them_and_change_in_nothing_else(self, tmp_path: Path) -> None:
+    def test_archived_originals_name_their_summary(self, tmp_path: Path) -> None:
+        """Originals change only in `archived_at` and `archived_by`."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         archived = list(backend.get([entry.id for entry in originals]))
@@ -47,7 +48,8 @@ class Summarising(BackendCase):
         assert [list(backend.history(entry.id)) for entry in originals] == [[], [], []]
         self.check_live(backend, [summary.id])
 
-    def test_consolidation_holds_to_the_versions_that_were_read(self, tmp_path: Path) -> None:
+    def test_consolidation_checks_versions(self, tmp_path: Path) -> None:
+        """An original at another version raises `Conflict`."""
         backend = self.start(tmp_path)
         one, two = backend.store([_message("one tapir"), _message("two tapirs")])
         backend.update(two.id, {"content": "two tapirs, on reflection"})
@@ -61,7 +63,8 @@ class Summarising(BackendCase):
         stored = backend.consolidate(_summary([one, two]), ids, versions={one.id: 1, two.id: 2})
         self.check_live(backend, [stored.id])
 
-    def test_a_summary_that_stands_for_others_is_not_summed_up_again(self, tmp_path: Path) -> None:
+    def test_a_summary_is_not_summarized(self, tmp_path: Path) -> None:
+        """A summary among the originals raises `Conflict`."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         (other,) = backend.store([_message("another tapir")])
@@ -71,31 +74,27 @@ class Summarising(BackendCase):
             backend.consolidate(_summary([summary, other]), [other.id, summary.id])
         assert state(backend, ids) == before
 
-    def test_of_two_who_sum_up_the_same_one_wins(self, tmp_path: Path) -> None:
+    def test_one_of_several_overlapping_summaries_wins(self, tmp_path: Path) -> None:
+        """Concurrent summaries of overlapping entries: one succeeds."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         originals = backends[0].store([_message(f"the tapir ate {n} leaves") for n in range(4)])
-        start = threading.Barrier(4)
         outcomes: list[str] = []
 
         def clean(n: int) -> None:
             chosen = originals[n % 2 : n % 2 + 3]  # they overlap
-            start.wait()
             try:
                 outcomes.append(backends[n % 2].consolidate(_summary(chosen), [e.id for e in chosen]).id)
             except Conflict:
                 outcomes.append("")
 
-        threads = [threading.Thread(target=clean, args=(n,)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_in_threads(4, clean)
         winners = [outcome for outcome in outcomes if outcome]
         assert len(outcomes) == 4 and len(winners) == 1
         by = [entry.archived_by for entry in backends[1].get([entry.id for entry in originals])]
         assert by.count(winners[0]) == 3 and by.count(None) == 1
 
-    def test_restoring_gives_the_originals_back_as_they_were(self, tmp_path: Path) -> None:
+    def test_restore_returns_the_originals_unchanged(self, tmp_path: Path) -> None:
+        """`restore` makes the originals live and archives the summary."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         query = Query("tapir leaves", Scope(include_archived=True), limit=50)
@@ -108,7 +107,8 @@ class Summarising(BackendCase):
         assert {hit.entry.id for hit in backend.search(query)} == {summary.id, *(entry.id for entry in originals)}
         assert list(self.start(tmp_path).get([entry.id for entry in originals])) == list(originals)
 
-    def test_restored_entries_can_be_summed_up_anew(self, tmp_path: Path) -> None:
+    def test_restored_entries_can_be_summarized_again(self, tmp_path: Path) -> None:
+        """Restored originals can get another summary."""
         backend = self.start(tmp_path)
         originals, first = self.summed_up(backend)
         backend.restore(first.id)
@@ -119,7 +119,8 @@ class Summarising(BackendCase):
         self.check_live(backend, [second.id])
         assert list(backend.restore(second.id)) == list(originals)
 
-    def test_what_cannot_be_restored_changes_nothing(self, tmp_path: Path) -> None:
+    def test_an_invalid_restore_changes_nothing(self, tmp_path: Path) -> None:
+        """An id without archived originals raises an error."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         (plain,) = backend.store([make_entry("a plain fact of no tapir")])
@@ -133,7 +134,8 @@ class Summarising(BackendCase):
             backend.restore(originals[0].id)
         assert state(backend, ids) == before
 
-    def test_archiving_by_hand_parts_no_summary_from_its_originals(self, tmp_path: Path) -> None:
+    def test_archived_at_of_a_summary_and_its_originals_cannot_be_changed(self, tmp_path: Path) -> None:
+        """`update` refuses to separate a summary from its originals."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         ids = [*(entry.id for entry in originals), summary.id]
@@ -143,7 +145,8 @@ class Summarising(BackendCase):
                 backend.update(entry_id, {"archived_at": at})
             assert state(backend, ids) == before
 
-    def test_other_updates_of_an_original_leave_it_archived(self, tmp_path: Path) -> None:
+    def test_an_updated_original_stays_archived(self, tmp_path: Path) -> None:
+        """Other fields of an original can be changed."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         changed = backend.update(originals[1].id, {"content": "the tapir ate no leaves"})
@@ -153,7 +156,8 @@ class Summarising(BackendCase):
         assert [entry.content for entry in backend.get([changed.id])] == ["the tapir ate no leaves"]
         self.check_live(backend, [entry.id for entry in originals])
 
-    def test_a_summary_goes_with_an_original_and_the_others_come_back(self, tmp_path: Path) -> None:
+    def test_removing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
+        """The other originals become live again."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         assert backend.remove([originals[1].id]) == 2
@@ -163,14 +167,16 @@ class Summarising(BackendCase):
         with raises(NotFound):
             backend.restore(summary.id)
 
-    def test_originals_come_back_when_their_summary_goes(self, tmp_path: Path) -> None:
+    def test_removing_a_summary_restores_its_originals(self, tmp_path: Path) -> None:
+        """Originals become live when their summary is removed."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         assert backend.remove([summary.id]) == 1
         assert list(backend.list(EVERYTHING)) == list(originals)
         self.check_live(backend, [entry.id for entry in originals])
 
-    def test_a_restored_summary_goes_with_any_of_its_originals(self, tmp_path: Path) -> None:
+    def test_removing_an_original_removes_its_restored_summary(self, tmp_path: Path) -> None:
+        """A restored summary still quotes its originals and goes with them."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         backend.restore(summary.id)
@@ -178,7 +184,8 @@ class Summarising(BackendCase):
         assert list(backend.get([summary.id])) == []
         assert list(backend.list(EVERYTHING)) == list(originals[1:])
 
-    def test_forgetting_a_scope_leaves_nothing_of_it(self, tmp_path: Path) -> None:
+    def test_removing_a_scope_removes_its_summaries(self, tmp_path: Path) -> None:
+        """Nothing of a removed scope is found, not even in a summary."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         backend.update(originals[0].id, {"content": "the tapir ate one leaf"})
@@ -193,7 +200,8 @@ class Summarising(BackendCase):
         assert [entry.id for entry in backend.list(EVERYTHING)] == [bystander.id]
         assert self.by_vectors(backend, "zebra", EVERYTHING) == [bystander.id]
 
-    def test_replacing_an_original_dissolves_its_summary_too(self, tmp_path: Path) -> None:
+    def test_replacing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
+        """`replacing` removes summaries of replaced entries."""
         backend = self.start(tmp_path)
         kept = _message("the tapir sleeps")
         gone = _message("the tapir eats", source_type="chat", source_id="1")
@@ -205,7 +213,8 @@ class Summarising(BackendCase):
         assert [entry.id for entry in backend.list(EVERYTHING)] == sorted([kept.id, new.id])
         self.check_live(backend, [kept.id, new.id])
 
-    def test_a_summary_that_goes_with_a_replaced_original_makes_nothing_known(self, tmp_path: Path) -> None:
+    def test_a_removed_summary_is_no_duplicate(self, tmp_path: Path) -> None:
+        """A summary that the same call removes is no duplicate."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         new = _summary([])  # says what the summary says that is about to be dissolved
@@ -215,16 +224,43 @@ class Summarising(BackendCase):
         assert list(backend.get([summary.id, *(entry.id for entry in originals)])) == []
         self.check_live(backend, [new.id])
 
-    def test_removing_everything_at_once_counts_each_entry_once(self, tmp_path: Path) -> None:
+    def test_removing_a_summary_with_its_originals_counts_each_once(self, tmp_path: Path) -> None:
+        """Each removed entry is counted once."""
         backend = self.start(tmp_path)
         originals, summary = self.summed_up(backend)
         assert backend.remove([summary.id, *(entry.id for entry in originals)]) == 4
         assert backend.count(EVERYTHING) == 0 and backend.namespaces() == []
 
-    def test_summary_and_originals_may_live_in_other_namespaces(self, tmp_path: Path) -> None:
+    def test_a_summary_may_have_another_namespace_than_its_originals(self, tmp_path: Path) -> None:
+        """Namespaces of a summary and its originals may differ."""
         backend = self.start(tmp_path)
         originals = backend.store([_message("the tapir ate", namespace="a"), _message("a tapir slept", namespace="b")])
         summary = backend.consolidate(_summary(originals, namespace="c"), [entry.id for entry in originals])
         assert [by_words(backend, "tapir", Scope(name)) for name in "abc"] == [[], [], [summary.id]]
         assert list(backend.restore(summary.id)) == list(originals)
         assert [by_words(backend, "tapir", Scope(name)) for name in "abc"] == [*([e.id] for e in originals), []]
+
+    def test_consolidation_of_an_archived_entry_changes_nothing(self, tmp_path: Path) -> None:
+        """An archived, superseded or missing original raises `Conflict`."""
+        backend = self.start(tmp_path)
+        live, archived, superseded = backend.store(
+            [
+                make_entry("live lemur"),
+                make_entry("archived lemur", archived_at=_MOMENT),
+                make_entry("superseded lemur", superseded_by="x"),
+            ]
+        )
+        before = state(backend, [live.id, archived.id, superseded.id])
+        for bad in (archived.id, superseded.id, "missing"):
+            with raises(Conflict):
+                backend.consolidate(make_entry("summary of lemurs"), [live.id, bad])
+            assert state(backend, [live.id, archived.id, superseded.id]) == before
+        assert by_words(backend, "lemur lemurs summary") == [live.id]
+
+    def test_consolidation_with_a_taken_id_archives_nothing(self, tmp_path: Path) -> None:
+        """A summary with an existing id raises `Conflict`."""
+        backend = self.start(tmp_path)
+        one, other = backend.store([make_entry("one"), make_entry("other")])
+        with raises(Conflict):
+            backend.consolidate(make_entry("summary", id=other.id), [one.id])
+        assert list(backend.get([one.id, other.id])) == [one, other]

@@ -1,4 +1,4 @@
-"""A store moves to another embedding space: nothing is missed, nothing mixed, nothing embedded twice."""
+"""Conformance of embedding: the queue of pending entries, and moves to another embedding space."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, SpaceMismatch, TextTooLong
-from agentformer.testing.case import BackendCase, raises
+from agentformer.testing.case import BackendCase, Reference, by_words, make_entry, raises
 from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder
-from agentformer.testing.reference import Reference, make_entry
 from agentformer.types import Matrix, MemoryBackend, MemoryEntry, Query, Scope
 
 _TEXTS = [f"the marmot whistles {n} times at the {['stoat', 'heron', 'puffin'][n % 3]}" for n in range(150)]
@@ -51,8 +50,118 @@ def _mismatch(call: Callable[[], object]) -> str:
     raise AssertionError("nothing was refused")
 
 
-class Moving(BackendCase):
-    def test_a_backend_without_vectors_says_so(self, tmp_path: Path) -> None:
+class Pending(BackendCase):
+    """Entries that wait for their vectors."""
+
+    def test_without_an_embedder_words_find_new_entries(self, tmp_path: Path) -> None:
+        """Entries are found by words at once, with a warning."""
+        self.needs_vectors()
+        embedder = FlakyEmbedder(down=True)
+        backend = self.start(tmp_path, embedder)
+        entries = backend.store([make_entry("the marmot whistles"), make_entry("the stoat runs", namespace="n")])
+        assert backend.pending(Scope()) == 1 and backend.pending(Scope("n")) == 1
+        assert backend.embed_pending() == 2
+        hits = backend.search(Query("marmot"))
+        assert [hit.entry.id for hit in hits] == [entries[0].id]
+        assert hits.warnings
+        assert self.by_vectors(backend, "marmot") == []
+
+    def test_embed_pending_embeds_every_entry_once(self, tmp_path: Path) -> None:
+        """After `embed_pending` vectors find every entry."""
+        self.needs_vectors()
+        embedder = FlakyEmbedder(down=True)
+        backend = self.start(tmp_path, embedder)
+        entries = [make_entry(f"the marmot whistles {n} times") for n in range(300)]
+        reference = Reference(backend.store(entries))
+        embedder.down = False
+        assert backend.embed_pending() == 0
+        assert backend.pending(Scope()) == 0
+        query = Query("marmot whistles 17 times", limit=10, mode="dense")
+        hits = backend.search(query)
+        reference.check_dense(query, hits)
+        assert hits.warnings == ()
+        assert Counter(embedder.documents) == Counter(entry.content for entry in entries)
+        assert backend.embed_pending() == 0
+        assert len(embedder.documents) == 300
+
+    def test_an_update_without_an_embedder_removes_the_old_vector(self, tmp_path: Path) -> None:
+        """The vector of the former text is not searched."""
+        self.needs_vectors()
+        embedder = FlakyEmbedder()
+        backend = self.start(tmp_path, embedder)
+        (entry,) = backend.store([make_entry("a heron at dawn")])
+        assert self.by_vectors(backend, "heron") == [entry.id]
+        embedder.down = True
+        backend.update(entry.id, {"content": "a puffin at noon"})
+        embedder.down = False
+        assert self.by_vectors(backend, "heron") == []
+        assert by_words(backend, "puffin") == [entry.id] and by_words(backend, "heron") == []
+        assert backend.pending(Scope()) == 1 and backend.embed_pending() == 0
+        (hit,) = backend.search(Query("a puffin at noon", mode="dense"))
+        assert abs((hit.dense_score or 0) - 1) < 1e-5
+
+    def test_pending_entries_survive_reopening(self, tmp_path: Path) -> None:
+        """Pending entries are embedded after the store is opened again."""
+        self.needs_vectors()
+        backend = self.start(tmp_path, FlakyEmbedder(down=True))
+        (entry,) = backend.store([make_entry("a patient marmot")])
+        backend.close()
+        again = self.start(tmp_path)
+        assert again.pending(Scope()) == 1
+        assert again.embed_pending() == 0
+        assert self.by_vectors(again, "marmot") == [entry.id]
+
+    def test_removed_entries_are_not_embedded(self, tmp_path: Path) -> None:
+        """An entry that is removed while it waits is not embedded."""
+        self.needs_vectors()
+        embedder = FlakyEmbedder(down=True)
+        backend = self.start(tmp_path, embedder)
+        gone, kept = backend.store([make_entry("gone marmot"), make_entry("kept marmot")])
+        backend.remove([gone.id])
+        embedder.down = False
+        assert backend.embed_pending() == 0
+        assert self.by_vectors(backend, "marmot") == [kept.id]
+        assert embedder.documents == ["kept marmot"]
+
+    def test_equal_texts_are_embedded_once(self, tmp_path: Path) -> None:
+        """Entries with the same text share one vector."""
+        self.needs_vectors()
+        embedder = CountingEmbedder()
+        backend = self.start(tmp_path, embedder)
+        one, two, _ = backend.store([make_entry("same stoat"), make_entry("same stoat"), make_entry("another stoat")])
+        (three,) = backend.store([make_entry("same stoat")])
+        assert Counter(embedder.documents) == {"same stoat": 1, "another stoat": 1}
+        backend.remove([one.id, three.id])
+        hits = backend.search(Query("same stoat", limit=1, mode="dense"))
+        assert [(hit.entry.id, round(hit.dense_score or 0, 5)) for hit in hits] == [(two.id, 1.0)]
+
+    def test_a_change_of_other_fields_embeds_nothing(self, tmp_path: Path) -> None:
+        """Only a changed text is embedded again."""
+        self.needs_vectors()
+        embedder = CountingEmbedder()
+        backend = self.start(tmp_path, embedder)
+        (entry,) = backend.store([make_entry("an unchanged stoat")])
+        backend.update(entry.id, {"project": "zoo", "salience": 0.5})
+        assert embedder.documents == ["an unchanged stoat"]
+        assert self.by_vectors(backend, "stoat") == [entry.id]
+
+    def test_progress_reports_finished_and_all_windows(self, tmp_path: Path) -> None:
+        """`progress` gets rising counts and the total."""
+        self.needs_vectors()
+        told: list[tuple[int, int]] = []
+        backend = self.start(tmp_path)
+        backend.store(
+            [make_entry(f"stoat {n}") for n in range(30)], progress=lambda done, total: told.append((done, total))
+        )
+        assert told and told[-1] == (30, 30)
+        assert told == sorted(told) and {total for _, total in told} == {30}
+
+
+class Reembedding(BackendCase):
+    """`reembed`, `spaces` and `prune_spaces`."""
+
+    def test_spaces_are_empty_without_vectors(self, tmp_path: Path) -> None:
+        """A backend without vectors has no spaces and refuses `reembed`."""
         backend = self.start(tmp_path)
         backend.store([make_entry("a stoat")])
         if self.vectors:
@@ -62,7 +171,8 @@ class Moving(BackendCase):
             with raises(InvalidInput):
                 backend.reembed(HashingEmbedder(64))
 
-    def test_after_a_move_all_is_found_in_the_new_space_alone(self, tmp_path: Path) -> None:
+    def test_after_reembed_everything_is_found_in_the_new_space(self, tmp_path: Path) -> None:
+        """`reembed` embeds every text once and switches the space."""
         backend, entries = self._filled(tmp_path)
         target = CountingEmbedder(HashingEmbedder(64))
         told: list[tuple[int, int]] = []
@@ -78,7 +188,8 @@ class Moving(BackendCase):
             query = Query(text, limit=10, mode="dense")
             Reference(entries, HashingEmbedder(64)).check_dense(query, again.search(query))
 
-    def test_searches_and_writes_go_on_in_the_present_space_until_the_switch(self, tmp_path: Path) -> None:
+    def test_searches_and_writes_use_the_old_space_until_the_switch(self, tmp_path: Path) -> None:
+        """Writes during an unfinished `reembed` are in the new space after the switch."""
         backend, entries = self._filled(tmp_path)
         with raises(EmbedderUnavailable):
             backend.reembed(_DiesAfter(1))
@@ -100,7 +211,8 @@ class Moving(BackendCase):
             query = Query(text, limit=10, mode="dense")
             Reference(live, HashingEmbedder(64)).check_dense(query, again.search(query))
 
-    def test_an_interrupted_move_embeds_nothing_twice(self, tmp_path: Path) -> None:
+    def test_an_interrupted_reembed_embeds_nothing_twice(self, tmp_path: Path) -> None:
+        """A second call continues where the first one stopped."""
         backend, _ = self._filled(tmp_path)
         first = _DiesAfter(2)
         with raises(EmbedderUnavailable):
@@ -111,7 +223,8 @@ class Moving(BackendCase):
         assert moved.switched and first.documents and second.documents
         assert Counter(first.documents + second.documents) == Counter(_TEXTS)
 
-    def test_what_was_stored_without_an_embedder_has_vectors_after_a_move(self, tmp_path: Path) -> None:
+    def test_pending_entries_have_vectors_after_reembed(self, tmp_path: Path) -> None:
+        """Entries stored without an embedder are embedded in the new space."""
         self.needs_vectors()
         backend = self.start(tmp_path, FlakyEmbedder(down=True))
         (entry,) = backend.store([make_entry("a patient marmot")])
@@ -122,7 +235,8 @@ class Moving(BackendCase):
         backend.close()
         assert self.by_vectors(self.start(tmp_path, HashingEmbedder(64)), "marmot") == [entry.id]
 
-    def test_one_move_at_a_time_and_it_can_be_given_up(self, tmp_path: Path) -> None:
+    def test_one_reembed_at_a_time(self, tmp_path: Path) -> None:
+        """A second target raises `Conflict` until the first is abandoned."""
         backend, _ = self._filled(tmp_path)
         with raises(EmbedderUnavailable):
             backend.reembed(_DiesAfter(1))
@@ -132,7 +246,8 @@ class Moving(BackendCase):
         assert backend.reembed(HashingEmbedder(32)).switched
         assert [state.state for state in backend.spaces()] == ["kept", "kept", "active"]
 
-    def test_a_move_that_is_given_up_while_it_runs_changes_nothing(self, tmp_path: Path) -> None:
+    def test_a_running_reembed_cannot_be_abandoned(self, tmp_path: Path) -> None:
+        """`abandon_reembedding` during a running call raises `Conflict`."""
         backend, entries = self._filled(tmp_path)
         there = self.start(tmp_path)
         refusals: list[str] = []
@@ -152,7 +267,8 @@ class Moving(BackendCase):
         again = self.start(tmp_path, HashingEmbedder(64))
         Reference(entries, HashingEmbedder(64)).check_dense(query, again.search(query))
 
-    def test_what_is_tried_for_in_vain_during_a_move_has_its_vectors_after_it(self, tmp_path: Path) -> None:
+    def test_entries_that_fail_during_reembed_have_vectors_after_it(self, tmp_path: Path) -> None:
+        """Failed attempts in the old space do not keep an entry out of the new one."""
         self.needs_vectors()
         former = FlakyEmbedder()
         backend = self.start(tmp_path, former)
@@ -171,7 +287,8 @@ class Moving(BackendCase):
         again = self.start(tmp_path, HashingEmbedder(64))
         assert self.by_vectors(again, "marmot") == sorted(entry.id for entry in stored)
 
-    def test_a_space_that_was_pruned_leaves_nothing_that_a_new_one_could_be_taken_for(self, tmp_path: Path) -> None:
+    def test_a_new_space_is_not_confused_with_a_pruned_one(self, tmp_path: Path) -> None:
+        """Files of a pruned space are not used for a new space."""
         backend, entries = self._filled(tmp_path)
         backend.reembed(HashingEmbedder(64))
         backend.close()
@@ -189,9 +306,8 @@ class Moving(BackendCase):
         query = Query(_TEXTS[5], limit=10, mode="dense")
         Reference(entries, HashingEmbedder(72)).check_dense(query, again.search(query))
 
-    def test_a_text_that_the_model_refuses_holds_up_no_other_and_is_tried_again_only_when_asked(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_refused_text_blocks_no_other_text(self, tmp_path: Path) -> None:
+        """A text that the embedder refuses is tried again only by `embed_pending`."""
         self.needs_vectors()
         embedder = _Picky()
         backend = self.start(tmp_path, embedder)
@@ -205,7 +321,8 @@ class Moving(BackendCase):
         assert backend.embed_pending() == 1 and embedder.asked > 3
         assert {good.id, other.id} <= set(self.by_vectors(backend, "stoat"))
 
-    def test_what_is_finished_is_kept_by_the_request(self, tmp_path: Path) -> None:
+    def test_finished_requests_are_kept(self, tmp_path: Path) -> None:
+        """Vectors of finished requests stay when a later request fails."""
         self.needs_vectors()
         dies = _DiesAfter(3, request_texts=4)
         backend = self.start(tmp_path, dies)
@@ -215,14 +332,16 @@ class Moving(BackendCase):
         assert backend.embed_pending() == 0
         assert Counter(dies.documents) == Counter(_TEXTS[:40])
 
-    def test_a_move_to_the_present_space_does_nothing(self, tmp_path: Path) -> None:
+    def test_reembed_to_the_active_space_does_nothing(self, tmp_path: Path) -> None:
+        """`reembed` to the active space embeds nothing."""
         backend, _ = self._filled(tmp_path)
         embedder = CountingEmbedder()
         moved = backend.reembed(embedder)
         assert not moved.switched and not embedder.documents
         assert len(backend.spaces()) == 1
 
-    def test_going_back_embeds_only_what_is_new(self, tmp_path: Path) -> None:
+    def test_reembed_to_a_former_space_embeds_only_new_texts(self, tmp_path: Path) -> None:
+        """Vectors of a kept space are reused."""
         backend, entries = self._filled(tmp_path)
         backend.reembed(HashingEmbedder(64))
         backend.close()
@@ -233,6 +352,7 @@ class Moving(BackendCase):
         assert embedder.documents == ["a wolverine at dusk"] and moved.reused == len(entries)
 
     def test_former_spaces_stay_until_they_are_pruned(self, tmp_path: Path) -> None:
+        """`prune_spaces` deletes the vectors of unused spaces."""
         backend, entries = self._filled(tmp_path)
         backend.reembed(HashingEmbedder(64))
         assert [(s.state, s.vectors) for s in backend.spaces()] == [("kept", len(entries)), ("active", len(entries))]
@@ -240,7 +360,8 @@ class Moving(BackendCase):
         assert [(s.state, s.vectors) for s in backend.spaces()] == [("active", len(entries))]
         assert backend.prune_spaces() == 0
 
-    def test_a_store_that_was_opened_with_another_embedder_is_refused_with_the_ways_on(self, tmp_path: Path) -> None:
+    def test_another_embedder_is_refused_with_advice(self, tmp_path: Path) -> None:
+        """A store opened with another embedder raises `SpaceMismatch` that names the options."""
         backend, _ = self._filled(tmp_path)
         backend.close()
         other = self.start(tmp_path, HashingEmbedder(64))
@@ -248,7 +369,8 @@ class Moving(BackendCase):
             message = _mismatch(call)
             assert "hashing:256" in message and "--embedder" in message and "reembed --to hashing:64" in message
 
-    def test_what_waits_tells_why(self, tmp_path: Path) -> None:
+    def test_waiting_reports_attempts_and_errors(self, tmp_path: Path) -> None:
+        """`waiting` reports the attempts and the last error of each entry."""
         self.needs_vectors()
         backend = self.start(tmp_path, FlakyEmbedder(down=True))
         one, other = backend.store([make_entry("a stoat"), make_entry("a heron", namespace="n")])

@@ -1,20 +1,22 @@
-"""What is stored only once, what is counted, and what comes newest: all that use leaves behind."""
+"""Conformance of duplicates and uses: equal facts are stored once, and every use is counted."""
 
 from __future__ import annotations
 
 import dataclasses
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, raises, state
-from agentformer.testing.reference import make_entry
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, state
 from agentformer.types import MemoryEntry, Scope, Use
 
-_MOMENT = datetime(2024, 5, 1, 12, tzinfo=UTC)
+_NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+
 _HOUR = timedelta(hours=1)
+
+
 _FACT: dict[str, Any] = {
     "session_id": "s1",
     "agent_id": "a1",
@@ -23,10 +25,12 @@ _FACT: dict[str, Any] = {
     "title": "Birds",
     "category": "decisions",
     "metadata": {"a": 1, "b": [True]},
-    "occurred_at": _MOMENT,
+    "occurred_at": _NOON,
     "source_type": "ticket",
     "source_id": "7",
 }
+
+
 # Each makes another entry of `_FACT`: something added, or in another place.
 _OTHERWISE: tuple[dict[str, Any], ...] = (
     {"content": "The heron nests here. "},
@@ -44,7 +48,7 @@ _OTHERWISE: tuple[dict[str, Any], ...] = (
     {"metadata": {"a": 1, "b": [1]}},
     {"metadata": {"a": 2, "b": [True]}},
     {"metadata": {"a": 1, "b": [True], "c": None}},
-    {"occurred_at": _MOMENT + _HOUR},
+    {"occurred_at": _NOON + _HOUR},
     {"source_id": "8"},
     {"source_type": "note"},
 )
@@ -54,8 +58,11 @@ def _fact(**changes: Any) -> MemoryEntry:
     return make_entry(**{"content": "The heron nests here.", **_FACT, **changes})
 
 
-class Using(BackendCase):
-    def test_what_is_known_is_not_stored_again(self, tmp_path: Path) -> None:
+class Duplicates(BackendCase):
+    """`store` with `unique`."""
+
+    def test_a_duplicate_is_counted_and_not_stored(self, tmp_path: Path) -> None:
+        """With `unique`, the stored entry is returned and its `repeat_count` rises."""
         backend = self.start(tmp_path)
         (first,) = backend.store([_fact()], unique=True)
         (again,) = backend.store([_fact()], unique=True)
@@ -71,7 +78,8 @@ class Using(BackendCase):
         assert list(self.start(tmp_path).get([first.id])) == [known]
         assert by_words(backend, "heron") == [first.id] == self.by_vectors(backend, "heron")
 
-    def test_whatever_is_told_otherwise_is_stored(self, tmp_path: Path) -> None:
+    def test_an_entry_with_any_difference_is_stored(self, tmp_path: Path) -> None:
+        """Another text, place or detail makes another entry."""
         backend = self.start(tmp_path)
         (first,) = backend.store([_fact()], unique=True)
         for changes in _OTHERWISE:
@@ -81,7 +89,8 @@ class Using(BackendCase):
             assert list(backend.get([first.id])) == [first], changes
         assert backend.count(EVERYTHING) + backend.count(Scope("other")) == 1 + len(_OTHERWISE)
 
-    def test_a_batch_repeats_nothing_of_its_own(self, tmp_path: Path) -> None:
+    def test_duplicates_within_a_call_are_stored_once(self, tmp_path: Path) -> None:
+        """`unique` holds within one call."""
         backend = self.start(tmp_path)
         one, twin, other = _fact(), _fact(), _fact(content="The stork does not.")
         stored = backend.store([one, twin, other], unique=True)
@@ -89,7 +98,8 @@ class Using(BackendCase):
         assert [(e.id, e.repeat_count) for e in backend.list(EVERYTHING)] == [(one.id, 1), (other.id, 0)]
         assert by_words(backend, "heron stork") == [one.id, other.id] == self.by_vectors(backend, "heron stork")
 
-    def test_the_very_same_entry_stored_again_comes_back(self, tmp_path: Path) -> None:
+    def test_the_same_entry_can_be_stored_again(self, tmp_path: Path) -> None:
+        """With `unique`, an existing id with the same content is a duplicate."""
         backend = self.start(tmp_path)
         entry = _fact()
         assert [stored.id for stored in backend.store([entry, entry], unique=True)] == [entry.id] * 2
@@ -97,27 +107,23 @@ class Using(BackendCase):
         assert [(e.id, e.repeat_count) for e in backend.list(EVERYTHING)] == [(entry.id, 2)]
         assert by_words(backend, "heron") == [entry.id] == self.by_vectors(backend, "heron")
 
-    def test_of_many_threads_with_the_same_fact_one_stores_it(self, tmp_path: Path) -> None:
+    def test_concurrent_duplicates_are_stored_once(self, tmp_path: Path) -> None:
+        """Concurrent calls with the same fact store it once."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
-        start = threading.Barrier(8)
         ids: list[str] = []
 
         def write(n: int) -> None:
-            start.wait()
             for _ in range(3):
                 ids.extend(entry.id for entry in backends[n % 2].store([_fact()], unique=True))
 
-        threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_in_threads(8, write)
         assert len(ids) == 24 and len(set(ids)) == 1
         assert [(e.id, e.repeat_count, e.version) for e in backends[0].list(EVERYTHING)] == [(ids[0], 23, 1)]
 
-    def test_only_live_entries_make_a_fact_known(self, tmp_path: Path) -> None:
+    def test_archived_entries_are_no_duplicates(self, tmp_path: Path) -> None:
+        """Archived, superseded and summarized entries are no duplicates."""
         backend = self.start(tmp_path)
-        archived, superseded = _fact(archived_at=_MOMENT), _fact(superseded_by="x")
+        archived, superseded = _fact(archived_at=_NOON), _fact(superseded_by="x")
         backend.store([archived, superseded])
         new = _fact()
         assert [entry.id for entry in backend.store([new], unique=True)] == [new.id]
@@ -128,7 +134,8 @@ class Using(BackendCase):
         newer = _fact()
         assert [entry.id for entry in backend.store([newer], unique=True)] == [newer.id]
 
-    def test_what_is_replaced_makes_nothing_known(self, tmp_path: Path) -> None:
+    def test_replaced_entries_are_no_duplicates(self, tmp_path: Path) -> None:
+        """Entries that the same call replaces are no duplicates."""
         backend = self.start(tmp_path)
         (old,) = backend.store([_fact()])
         new = _fact()
@@ -137,19 +144,22 @@ class Using(BackendCase):
         assert [entry.id for entry in backend.list(EVERYTHING)] == [new.id]
         assert list(backend.get([old.id])) == [] and by_words(backend, "heron") == [new.id]
 
-    def test_messages_are_kept_each_time(self, tmp_path: Path) -> None:
+    def test_messages_are_never_duplicates(self, tmp_path: Path) -> None:
+        """Equal messages are stored each time."""
         backend = self.start(tmp_path)
         for _ in range(2):
             backend.store([make_entry("Yes.", kind="message", tier="episodic")], unique=True)
         assert backend.count(Scope()) == 2
 
-    def test_without_being_asked_everything_is_stored(self, tmp_path: Path) -> None:
+    def test_without_unique_duplicates_are_stored(self, tmp_path: Path) -> None:
+        """Without `unique` every entry is stored."""
         backend = self.start(tmp_path)
         backend.store([_fact()])
         backend.store([_fact(), _fact()])
         assert [entry.repeat_count for entry in backend.list(Scope())] == [0, 0, 0]
 
-    def test_a_taken_id_is_a_conflict_and_counts_nothing(self, tmp_path: Path) -> None:
+    def test_an_existing_id_with_other_content_is_a_conflict(self, tmp_path: Path) -> None:
+        """A conflict stores and counts nothing."""
         backend = self.start(tmp_path)
         (known,) = backend.store([_fact()])
         before = state(backend, [known.id])
@@ -157,67 +167,71 @@ class Using(BackendCase):
             backend.store([_fact(), make_entry("Something else.", id=known.id)], unique=True)
         assert state(backend, [known.id]) == before
 
-    def test_uses_are_counted_without_changing_the_entry(self, tmp_path: Path) -> None:
+
+class Uses(BackendCase):
+    """`touch` and `latest`."""
+
+    def test_touch_counts_uses_without_a_new_version(self, tmp_path: Path) -> None:
+        """`touch` changes counts, not version, history or `updated_at`."""
         backend = self.start(tmp_path)
         entry, other = backend.store([make_entry("a"), make_entry("b")])
-        backend.touch([Use(entry.id, _MOMENT, matches=2, reads=1)])
-        backend.touch([Use(entry.id, _MOMENT + _HOUR, others=3), Use("missing", _MOMENT, reads=1)])
-        expected = dataclasses.replace(
-            entry, match_count=2, read_count=1, access_count=6, last_accessed=_MOMENT + _HOUR
-        )
+        backend.touch([Use(entry.id, _NOON, matches=2, reads=1)])
+        backend.touch([Use(entry.id, _NOON + _HOUR, others=3), Use("missing", _NOON, reads=1)])
+        expected = dataclasses.replace(entry, match_count=2, read_count=1, access_count=6, last_accessed=_NOON + _HOUR)
         assert list(backend.get([entry.id, other.id])) == [expected, other]
         assert list(backend.history(entry.id)) == []
         assert list(self.start(tmp_path).get([entry.id])) == [expected]
 
-    def test_the_last_access_never_moves_back(self, tmp_path: Path) -> None:
+    def test_last_accessed_never_moves_back(self, tmp_path: Path) -> None:
+        """An earlier use does not move `last_accessed`."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a")])
-        for at, last in ((_MOMENT, _MOMENT), (_MOMENT - _HOUR, _MOMENT), (_MOMENT + _HOUR, _MOMENT + _HOUR)):
+        for at, last in ((_NOON, _NOON), (_NOON - _HOUR, _NOON), (_NOON + _HOUR, _NOON + _HOUR)):
             backend.touch([Use(entry.id, at, reads=1)])
             assert [e.last_accessed for e in backend.get([entry.id])] == [last]
         assert [e.read_count for e in backend.get([entry.id])] == [3]
 
-    def test_one_entry_may_be_used_several_times_in_one_call(self, tmp_path: Path) -> None:
+    def test_several_uses_of_one_entry_are_added(self, tmp_path: Path) -> None:
+        """Uses of one entry in one call are added."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a")])
-        backend.touch([Use(entry.id, _MOMENT + _HOUR, reads=1), Use(entry.id, _MOMENT, matches=1)])
+        backend.touch([Use(entry.id, _NOON + _HOUR, reads=1), Use(entry.id, _NOON, matches=1)])
         backend.touch([])
         (used,) = backend.get([entry.id])
         assert (used.read_count, used.match_count, used.access_count) == (1, 1, 2)
-        assert used.last_accessed == _MOMENT + _HOUR
+        assert used.last_accessed == _NOON + _HOUR
 
-    def test_an_update_keeps_the_counts_and_uses_do_not_hinder_it(self, tmp_path: Path) -> None:
+    def test_an_update_keeps_the_counts(self, tmp_path: Path) -> None:
+        """`touch` does not make an expected version stale."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a")])
-        backend.touch([Use(entry.id, _MOMENT, reads=2)])
+        backend.touch([Use(entry.id, _NOON, reads=2)])
         changed = backend.update(entry.id, {"content": "b"}, expected_version=1)
         assert (changed.version, changed.read_count, changed.access_count) == (2, 2, 2)
-        backend.touch([Use(entry.id, _MOMENT, reads=1)])
+        backend.touch([Use(entry.id, _NOON, reads=1)])
         assert backend.update(entry.id, {"content": "c"}, expected_version=2).read_count == 3
 
-    def test_uses_counted_by_many_threads_all_count(self, tmp_path: Path) -> None:
+    def test_concurrent_uses_are_all_counted(self, tmp_path: Path) -> None:
+        """No use is lost between threads."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         (entry,) = backends[0].store([make_entry("a")])
-        threads = [
-            threading.Thread(
-                target=lambda n=n: [backends[n % 2].touch([Use(entry.id, _MOMENT, reads=1)]) for _ in range(5)]
-            )
-            for n in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+
+        def touch(number: int) -> None:
+            for _ in range(5):
+                backends[number % 2].touch([Use(entry.id, _NOON, reads=1)])
+
+        run_in_threads(4, touch)
         assert [(e.read_count, e.version) for e in backends[0].get([entry.id])] == [(20, 1)]
 
-    def test_the_latest_come_newest_first(self, tmp_path: Path) -> None:
+    def test_latest_returns_the_newest_first(self, tmp_path: Path) -> None:
+        """`latest` sorts by `occurred_at`, or `created_at`, newest first."""
         backend = self.start(tmp_path)
         times: tuple[tuple[datetime | None, datetime], ...] = (
-            (_MOMENT, _MOMENT + 9 * _HOUR),  # happened, stored
-            (None, _MOMENT + 2 * _HOUR),
-            (_MOMENT + 3 * _HOUR, _MOMENT),
-            (_MOMENT, _MOMENT),
-            (_MOMENT - _HOUR, _MOMENT + 5 * _HOUR),
+            (_NOON, _NOON + 9 * _HOUR),  # happened, stored
+            (None, _NOON + 2 * _HOUR),
+            (_NOON + 3 * _HOUR, _NOON),
+            (_NOON, _NOON),
+            (_NOON - _HOUR, _NOON + 5 * _HOUR),
         )
         first, second, third, fourth, fifth = backend.store(
             [make_entry(f"{n}", occurred_at=at, created_at=stored) for n, (at, stored) in enumerate(times)]
@@ -225,15 +239,16 @@ class Using(BackendCase):
         expected = [third, second, fourth, first, fifth]
         assert list(backend.latest(Scope())) == expected
         assert list(backend.latest(Scope(), limit=2)) == expected[:2]
-        assert list(backend.latest(Scope(occurred_to=_MOMENT + _HOUR))) == [fourth, first, fifth]
+        assert list(backend.latest(Scope(occurred_to=_NOON + _HOUR))) == [fourth, first, fifth]
         assert list(backend.latest(Scope("other"))) == []
 
-    def test_the_latest_are_of_the_scope_and_live(self, tmp_path: Path) -> None:
+    def test_latest_respects_the_scope(self, tmp_path: Path) -> None:
+        """`latest` returns live entries of the scope."""
         backend = self.start(tmp_path)
         entries = backend.store(
-            [make_entry(f"{n}", session_id="ab"[n % 2], occurred_at=_MOMENT + n * _HOUR) for n in range(300)]
+            [make_entry(f"{n}", session_id="ab"[n % 2], occurred_at=_NOON + n * _HOUR) for n in range(300)]
         )
-        backend.update(entries[298].id, {"archived_at": _MOMENT})
+        backend.update(entries[298].id, {"archived_at": _NOON})
         backend.update(entries[296].id, {"superseded_by": "x"})
         scope = Scope(session_id="a")
         assert [e.content for e in backend.latest(scope, limit=3)] == ["294", "292", "290"]
