@@ -94,7 +94,7 @@ def build_rag(
     usage: UsageCounter,
 ) -> RAGTool:
     """Return the document tool. Its ingest and its answerer are built at their first use."""
-    from agentformer.tools.rag_tool import RAGTool
+    from agentformer.tools.rag_tool import RAGLimits, RAGTool
 
     originals = Originals(settings.upload_dir)
 
@@ -125,9 +125,7 @@ def build_rag(
         once(answerer),
         originals,
         usage,
-        top_k=settings.top_k,
-        max_file_bytes=settings.max_file_bytes,
-        max_question_chars=settings.max_question_chars,
+        RAGLimits(settings.top_k, settings.max_file_bytes, settings.max_question_chars),
     )
 
 
@@ -135,7 +133,7 @@ def build_cleaner(
     settings: Settings, backend: MemoryBackend, embedder: Embedder, model: Callable[[], LanguageModel | None]
 ) -> MemoryCleaner:
     """Return the cleaner. Without a language model its summaries are extractive."""
-    from agentformer.memory.memory_cleaner import MemoryCleaner, OnDemandSummarizer
+    from agentformer.memory.memory_cleaner import CleaningOptions, MemoryCleaner, OnDemandSummarizer
 
     def summarizer(model: LanguageModel | None) -> Summarizer:
         from agentformer.memory.summaries.summarizer import Summarizer
@@ -143,15 +141,15 @@ def build_cleaner(
         limit, temperature = settings.summary_tokens, settings.temperature
         return Summarizer(model, token_counter(embedder), max_tokens=limit, temperature=temperature)
 
-    return MemoryCleaner(
-        backend,
-        OnDemandSummarizer(summarizer, model, instant=not settings.llm_model),
+    options = CleaningOptions(
         every=settings.clean_every,
         keep_recent=settings.clean_keep_recent,
         batch=settings.clean_batch,
         interval=settings.cleanup_interval,
         lease_seconds=settings.lease_seconds,
-        ready=model,
+    )
+    return MemoryCleaner(
+        backend, OnDemandSummarizer(summarizer, model, instant=not settings.llm_model), options, ready=model
     )
 
 
@@ -174,7 +172,7 @@ def build_memory(
     def context_builder() -> ContextBuilder:
         from agentformer.memory.context.builder import ContextBuilder
 
-        return ContextBuilder(backend, count_tokens)
+        return ContextBuilder(backend, count_tokens, max_tokens=settings.context_tokens)
 
     def recall() -> Recall:
         from agentformer.memory.recall import Recall
@@ -194,7 +192,6 @@ def build_memory(
         PartBuilders(context_builder, recall, audit_report),
         usage,
         decay_rates=settings.decay_rates,
-        context_tokens=settings.context_tokens,
         discard_originals=discard_originals,
     )
 

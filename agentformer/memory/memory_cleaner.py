@@ -107,6 +107,18 @@ class MessageCounter:
         return stored % self._every == 0 if count is None else stored > count
 
 
+@dataclass(frozen=True, slots=True)
+class CleaningOptions:
+    """`every` messages of a session trigger a cleaning; 0 turns the trigger off. The newest `keep_recent` entries stay;
+    `batch` entries become one summary. `interval` (0: never) and `lease_seconds` are in seconds."""
+
+    every: int = 10
+    keep_recent: int = 5
+    batch: int = 5
+    interval: float = 0.0
+    lease_seconds: float = 300.0
+
+
 class SummaryWriter(Protocol):
     """Makes one summary of several entries. `instant`: within milliseconds, without a model."""
 
@@ -159,25 +171,18 @@ class MemoryCleaner:
         self,
         backend: MemoryBackend,
         summarizer: SummaryWriter,
+        options: CleaningOptions | None = None,
         *,
-        every: int = 10,
-        keep_recent: int = 5,
-        batch: int = 5,
-        interval: float = 0.0,
-        lease_seconds: float = 300.0,
         ready: Callable[[], object] = lambda: None,
     ) -> None:
         """`ready` loads what the summarizer needs, and raises its errors, before `run`; the triggers work without."""
         self._backend = backend
         self._ready = ready
         self._summarizer = summarizer
-        self._every = every
-        self._keep_recent = keep_recent
-        self._batch = batch
-        self._lease_seconds = lease_seconds
-        self._counter = MessageCounter(every)
+        self._options = options = options or CleaningOptions()
+        self._counter = MessageCounter(options.every)
         self._queue = JobQueue(self._clean_quietly)
-        self._clock = PeriodicThread(interval, lambda: self._queue.add((None, None)))
+        self._clock = PeriodicThread(options.interval, lambda: self._queue.add((None, None)))
         self._stopped = threading.Event()
         self._last_run: datetime | None = None
         self._last_error: str | None = None
@@ -195,7 +200,7 @@ class MemoryCleaner:
     def message_added(self, entry: MemoryEntry) -> None:
         """Clean the session after each `every` messages: at once without a model, else in the background. Errors of
         the cleaning are logged, not raised."""
-        if self._every <= 0 or entry.session_id is None:
+        if self._options.every <= 0 or entry.session_id is None:
             return
         scope = Scope(entry.namespace, kinds=("message",), session_id=entry.session_id, include_archived=True)
         with self._logging_errors():
@@ -276,7 +281,7 @@ class MemoryCleaner:
     def _sessions(self, namespace: str) -> list[str]:
         """Return the sessions with enough live entries to clean, sorted."""
         counts = Counter(entry.session_id for entry in self._entries(Scope(namespace, tiers=("episodic",))))
-        least = self._keep_recent + self._batch
+        least = self._options.keep_recent + self._options.batch
         return sorted(session for session, count in counts.items() if session is not None and count >= least)
 
     def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
@@ -290,13 +295,13 @@ class MemoryCleaner:
         """Clean one session under its lease; groups beyond `max_groups` are queued."""
         name = f"clean/{namespace}/{session_id}"
         holder = f"{os.getpid()}/{new_id()}"  # of this run: two threads must not share a lease either
-        if not self._backend.lease(name, holder, self._lease_seconds):
+        if not self._backend.lease(name, holder, self._options.lease_seconds):
             return CleaningReport(busy=(session_id,))
         try:
             groups = self._groups(namespace, session_id, on_request)
             report = CleaningReport(sessions=min(1, len(groups)))
             for number, ids in enumerate(groups[:max_groups]):
-                if number and not self._backend.lease(name, holder, self._lease_seconds):
+                if number and not self._backend.lease(name, holder, self._options.lease_seconds):
                     return report + CleaningReport(busy=(session_id,))
                 if self._stopped.is_set():
                     return report
@@ -312,7 +317,8 @@ class MemoryCleaner:
         scope = Scope(namespace, tiers=("episodic",), session_id=session_id)
         entries = [dataclasses.replace(entry, content="", raw=None, metadata={}) for entry in self._entries(scope)]
         restored = frozenset() if on_request else self._restored(namespace, session_id)
-        return select_groups(entries, keep_recent=self._keep_recent, batch=self._batch, leave=restored)
+        options = self._options
+        return select_groups(entries, keep_recent=options.keep_recent, batch=options.batch, leave=restored)
 
     def _restored(self, namespace: str, session_id: str) -> frozenset[str]:
         """Return the originals of archived summaries, which callers restored."""

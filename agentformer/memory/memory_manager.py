@@ -69,7 +69,6 @@ class MemoryManager:
         usage: UsageCounter,
         *,
         decay_rates: Mapping[str, float],
-        context_tokens: int,
         discard_originals: Callable[[Iterable[str]], None],
     ) -> None:
         self._backend = backend
@@ -77,7 +76,6 @@ class MemoryManager:
         self._parts = parts
         self._usage = usage
         self._decay = Decay(dict(decay_rates))
-        self._context_tokens = context_tokens
         self._discard_originals = discard_originals
         self.hierarchical = hierarchical
 
@@ -210,8 +208,7 @@ class MemoryManager:
     ) -> Context:
         """Return chat messages of at most `max_tokens` (`Settings.context_tokens`) and a report of their contents; see
         `ContextBuilder.build`. Included entries count as read."""
-        budget = self._context_tokens if max_tokens is None else max_tokens
-        context = self._parts.context_builder().build(task, conversation, budget, **validation.place_from(place))
+        context = self._parts.context_builder().build(task, conversation, max_tokens, **place)
         self._usage.count_reads(entry_id for ids in context.report.included.values() for entry_id in ids)
         return context
 

@@ -38,6 +38,15 @@ _MAX_NAME = 255  # code points; the limit of common file systems
 _MAX_TOKENS = 4096  # of an answer
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class RAGLimits:
+    """`top_k` is the default number of chunks to answer from."""
+
+    top_k: int = 3
+    max_file_bytes: int = 256 * 1024 * 1024
+    max_question_chars: int = 8_000
+
+
 class _Stopwatch:
     """The moments of one question: its start, the end of the search, and the first piece of a streamed answer."""
 
@@ -70,19 +79,14 @@ class RAGTool:
         answerer: Callable[[], Answerer],
         originals: Originals,
         usage: UsageCounter,
-        *,
-        top_k: int = 3,
-        max_file_bytes: int = 256 * 1024 * 1024,
-        max_question_chars: int = 8_000,
+        limits: RAGLimits,
     ) -> None:
         self._backend = backend
         self._ingest = ingest
         self._answerer = answerer
         self._originals = originals
         self._usage = usage
-        self._top_k = top_k
-        self._max_file_bytes = max_file_bytes
-        self._max_question_chars = max_question_chars
+        self._limits = limits
         self._uploads = KeyedLock()
 
     def reingest(self, document: MemoryEntry) -> Document:
@@ -119,7 +123,7 @@ class RAGTool:
         """
         namespace = fields.name("namespace", namespace)
         metadata = fields.metadata(metadata)
-        data, file_name = _read(file, self._max_file_bytes)
+        data, file_name = _read(file, self._limits.max_file_bytes)
         name = _safe_name(name or file_name)
         digest = hashlib.sha256(data).hexdigest()
         with self._uploads.hold((namespace, digest)):  # concurrent uploads of the same bytes report `unchanged`
@@ -228,8 +232,8 @@ class RAGTool:
 
     def _search(self, question: str, top_k: int | None, namespace: str, filters: Mapping[str, Any] | None) -> Hits:
         """Return the chunks to answer from, counted as matches."""
-        _check_question(question, self._max_question_chars)
-        limit = fields.limit("top_k", self._top_k if top_k is None else top_k)
+        _check_question(question, self._limits.max_question_chars)
+        limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
         metadata = fields.metadata(filters, "filters")
         chunks = Scope(fields.name("namespace", namespace), kinds=("chunk",), metadata=metadata)
         hits = self._backend.search(Query(question, chunks, limit))

@@ -19,7 +19,7 @@ from agentformer.errors import Conflict, LanguageModelUnavailable, StoreError
 from agentformer.memory import memory_cleaner
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.memory.memory_cleaner import MemoryCleaner, select_groups
+from agentformer.memory.memory_cleaner import CleaningOptions, MemoryCleaner, select_groups
 from agentformer.memory.summaries.summarizer import PROMPT_VERSION, Summarizer
 from agentformer.records.entry_json import entry_to_json
 from agentformer.testing import make_entry
@@ -85,7 +85,7 @@ def fill(backend: FaissMemoryBackend, count: int, **fields: Any) -> list[MemoryE
 
 
 def cleaner_of(backend: Any, model: Writer | None = None, **options: Any) -> MemoryCleaner:
-    return MemoryCleaner(backend, Summarizer(model, tokens), **options)
+    return MemoryCleaner(backend, Summarizer(model, tokens), CleaningOptions(**options))
 
 
 def live(backend: FaissMemoryBackend, **fields: Any) -> list[str]:
@@ -477,7 +477,7 @@ from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.memory.memory_cleaner import MemoryCleaner
+from agentformer.memory.memory_cleaner import CleaningOptions, MemoryCleaner
 from agentformer.memory.summaries.summarizer import Summarizer
 class Killer:
     def complete(self, messages, **options):
@@ -486,7 +486,9 @@ embedder = HashingEmbedder()
 backend = FaissMemoryBackend(Path(sys.argv[1]), embedder, Indexes)
 model = Killer() if sys.argv[2] == "die" else None
 cleaner = MemoryCleaner(
-    backend, Summarizer(model, lambda text: len(embedder.token_spans(text))), lease_seconds=float(sys.argv[3])
+    backend,
+    Summarizer(model, lambda text: len(embedder.token_spans(text))),
+    CleaningOptions(lease_seconds=float(sys.argv[3])),
 )
 print("ready", flush=True)
 sys.stdin.readline()

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.context.plan import Context, ContextPlan, ContextReport, LeftOut, Shares, Turn
 from agentformer.memory.core import CoreMemory
 from agentformer.memory.prompt_markers import without_recalled
+from agentformer.memory.types import Place
+from agentformer.memory.validation import place_from
 from agentformer.records import fields
 from agentformer.search.relevance import relevant_hits
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
-from agentformer.types import DEFAULT_NAMESPACE, ChatMessage, Hits, MemoryBackend, MemoryEntry, Query, Scope
+from agentformer.types import ChatMessage, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
 __all__ = ["Context", "ContextBuilder", "ContextReport", "LeftOut", "Shares"]
 
@@ -37,26 +39,27 @@ class ContextBuilder:
     """Builds contexts from a backend. `count_tokens` counts for the model that reads them."""
 
     def __init__(
-        self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, shares: Shares | None = None
+        self,
+        backend: MemoryBackend,
+        count_tokens: Callable[[str], int],
+        *,
+        shares: Shares | None = None,
+        max_tokens: int = 4000,
     ) -> None:
         self._shares = Shares() if shares is None else shares
         if min(self._shares) < 0 or sum(self._shares) > 1.0001:
             raise InvalidInput("shares", f"must be at least 0 and at most 1 together, got {tuple(self._shares)}")
         self._backend = backend
         self._count = count_tokens
+        self._max_tokens = max_tokens
         self._core = CoreMemory(backend, count_tokens, block_tokens=0)  # only read here
 
     def build(
         self,
         task: str,
         conversation: Iterable[Any] = (),
-        max_tokens: int = 4000,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        session_id: str | None = None,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-        project: str | None = None,
+        max_tokens: int | None = None,
+        **place: Unpack[Place],
     ) -> Context:
         """Return core memory, recalled entries, `conversation` and `task` as messages of at most `max_tokens`.
 
@@ -71,13 +74,15 @@ class ContextBuilder:
         if not isinstance(task, str):
             raise InvalidInput("task", f"must be a string, got {type(task).__name__}")
         fields.encodable("task", task)
+        max_tokens = self._max_tokens if max_tokens is None else max_tokens
         if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
             raise InvalidInput("max_tokens", f"must be a whole number above 0, got {max_tokens!r:.80}")
-        turns = turns_of(conversation) or self._session(namespace, session_id)
-        blocks = self._core.blocks(namespace, agent_id=agent_id, user_id=user_id)
+        owner = place_from(place)
+        turns = turns_of(conversation) or self._session(owner["namespace"], owner.pop("session_id"))
+        scope = Scope(**owner)
+        blocks = self._core.blocks(scope.namespace, agent_id=scope.agent_id, user_id=scope.user_id)
         plan = ContextPlan(task, turns, blocks, max_tokens, self._count)
         query = plan.query()[:MAX_QUERY]
-        scope = Scope(namespace, agent_id=agent_id, user_id=user_id, project=project)
         episodic = dataclasses.replace(scope, tiers=("episodic",))
         # A summary may lack the detail that is asked for, so its archived originals are searched too.
         plan.offer("episodic", self._recall(dataclasses.replace(episodic, include_archived=True), query, plan))
