@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -22,7 +23,7 @@ from agentformer.api.jobs import JOB
 from agentformer.api.jobs import Job as JobModel
 from agentformer.api.models import Namespace, ResponseModel
 from agentformer.api.models.documents import Document as DocumentModel
-from agentformer.api.operations import Operation, Operations
+from agentformer.api.operations import Operation, Operations, ThreadLimit
 from agentformer.api.request import BoundedBody, ParameterModel
 from agentformer.api.response import reply
 from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError, StoreFull, TooLarge
@@ -80,19 +81,6 @@ def add_uploads(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
     """Declare the endpoint."""
     slots = threading.BoundedSemaphore(af.settings.max_uploads)
 
-    @contextmanager
-    def slot() -> Iterator[None]:
-        """Hold one of the uploads that this process accepts at once, and read the body."""
-        if not slots.acquire(blocking=False):
-            message = f"Server busy: {af.settings.max_uploads} uploads are in progress. Retry later."
-            raise Busy("max_uploads", message)
-        try:
-            with nullcontext() if _prefers_job() else operations.threads.held():
-                _read_multipart(af.settings)
-                yield
-        finally:
-            slots.release()
-
     @operations.declare(
         Operation(
             method="POST",
@@ -100,7 +88,7 @@ def add_uploads(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
             right="write",
             form=UploadForm,
             headers=_PREFER,
-            around=slot,
+            around=functools.partial(_upload_slot, slots, operations.threads, af.settings),
             returns={201: Uploaded, 202: JobModel, 422: Uploaded},
             errors=(409, 429, 507),
             tag="documents",
@@ -129,6 +117,20 @@ def add_uploads(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
         return reply({"documents": documents}, 201 if any_usable(documents) else 422)
 
 
+@contextmanager
+def _upload_slot(slots: threading.BoundedSemaphore, threads: ThreadLimit, settings: Settings) -> Iterator[None]:
+    """Hold one of the uploads that this process accepts at once, and read the body."""
+    if not slots.acquire(blocking=False):
+        message = f"Server busy: {settings.max_uploads} uploads are in progress. Retry later."
+        raise Busy("max_uploads", message)
+    try:
+        with nullcontext() if _prefers_job() else threads.held():
+            _read_multipart(settings)
+            yield
+    finally:
+        slots.release()
+
+
 class _JobIngest:
     """Ingests the files of a job. A failed file does not stop the others."""
 
@@ -138,6 +140,7 @@ class _JobIngest:
     def ingest(
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
     ) -> Mapping[str, Any]:
+        """Return the document of one file as JSON. Raises `StoreError`."""
         try:
             return document_json(_ingest(self._rag, job.task, name, file, password, progress))
         except StoreError:

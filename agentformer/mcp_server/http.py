@@ -169,6 +169,7 @@ class _Server(uvicorn.Server):
         self._on_start, self._on_end = started, ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, then call `started`."""
         await super().startup(sockets)
         if self.started:
             self._on_start()
