@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentformer.errors import InvalidInput
-from agentformer.settings import Settings, load_settings
+from agentformer.settings import Settings, fields, load_settings
 
 KEY = "sk-canary-5a1f"
 ENV_LINE = re.compile(r"# [A-Z_]+=")
@@ -320,3 +320,22 @@ def test_a_user_without_a_home_has_settings_all_the_same(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "expanduser", homeless)
     assert Settings().cache_dir == Path(os.devnull)
+
+
+def test_numbers_have_bounds() -> None:
+    for names, least in ((fields._POSITIVE, 1), (fields._NOT_NEGATIVE, 0)):
+        for name in names:
+            given = {"chunk_overlap": 0, name: least}
+            assert getattr(Settings(**given), name) == least  # type: ignore[arg-type]
+            with pytest.raises(InvalidInput, match=rf"^{name}: must be at least {least}"):
+                Settings(**{**given, name: least - 1})  # type: ignore[arg-type]
+    for name, ends in fields._RANGES.items():
+        for end, beyond in zip(ends, (ends[0] - 0.001, ends[1] + 0.001), strict=True):
+            assert getattr(Settings(**{name: end}), name) == end  # type: ignore[arg-type]
+            with pytest.raises(InvalidInput, match=rf"^{name}: must be in"):
+                Settings(**{name: beyond})  # type: ignore[arg-type]
+    assert Settings(chunk_tokens=10, chunk_overlap=9).chunk_overlap == 9
+    assert [Settings(window_tokens=size).window_tokens for size in (0, 16)] == [0, 16]
+    for given in ({"chunk_tokens": 10, "chunk_overlap": 10}, {"window_tokens": 15}, {"window_tokens": 1}):
+        with pytest.raises(InvalidInput):
+            Settings(**given)  # type: ignore[arg-type]

@@ -200,3 +200,15 @@ def test_nothing_is_loaded_before_it_is_needed(tmp_path: Path) -> None:
         raise AssertionError("loaded")
 
     assert GuardedEmbedder(load).known_space is None
+
+
+def test_a_row_is_unit_length_within_a_thousandth() -> None:
+    row = np.zeros((1, 8), np.float32)
+    for length, accepted in ((1.0009, True), (0.9991, True), (1.002, False), (0.998, False)):
+        row[0, 3] = length
+        guarded = GuardedEmbedder(lambda: Shaped(row))
+        if accepted:
+            assert guarded.embed_documents(["a"])[0, 3] == np.float32(length)
+        else:
+            with pytest.raises(EmbedderUnavailable, match="unit length"):
+                guarded.embed_documents(["a"])

@@ -10,6 +10,7 @@ import pytest
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.http.guarded import Breaker, Usage
 from agentformer.llms import GuardedModel
+from agentformer.llms.wire import check_length
 from agentformer.types import ChatMessage, Reply
 
 ASK = [ChatMessage("user", "hello")]
@@ -139,3 +140,18 @@ def test_all_that_a_caller_says_is_passed_on() -> None:
     model, _ = guarded(Listening("hi"))
     model.complete(ASK, tools=(), schema={"type": "object"}, temperature=0.9, max_tokens=3)
     assert seen == {"messages": ASK, "tools": (), "schema": {"type": "object"}, "temperature": 0.9, "max_tokens": 3}
+
+
+def test_an_error_of_a_plugin_is_a_model_that_cannot_be_used_now() -> None:
+    model, usage = guarded(Scripted(RuntimeError("a bug\nof the plugin")))
+    with pytest.raises(LanguageModelUnavailable, match=r"language model failed \(RuntimeError: a bug of the plugin\)"):
+        model.complete(ASK)
+    with pytest.raises(LanguageModelUnavailable, match="next attempt"):
+        model.complete(ASK)
+    assert usage.snapshot()["errors"] == {"LanguageModelUnavailable": 1}
+
+
+def test_a_text_may_have_40_characters_per_token_and_1000_more() -> None:
+    check_length(20 * 40 + 1000, 20, "tiny")
+    with pytest.raises(InvalidReply, match="does not stop at max_tokens"):
+        check_length(20 * 40 + 1001, 20, "tiny")
