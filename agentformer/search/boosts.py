@@ -131,7 +131,7 @@ def _first_line(content: str) -> str:
 
 
 def _has_words(text: str, phrase: str) -> bool:
-    """Return whether `phrase` stands in `text` as whole words, in the same spelling."""
+    """Return whether `text` contains `phrase` as whole words, in the same spelling."""
     at = text.find(phrase)
     while at >= 0:
         end = at + len(phrase)

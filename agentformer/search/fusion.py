@@ -23,7 +23,7 @@ _COMPARED = 100  # places of a list that are compared with its first, however ma
 
 
 class FusionOptions(NamedTuple):
-    """How ranked lists are fused."""
+    """The kind of fusion and its weights."""
 
     kind: str = "adaptive"  # or "rrf": reciprocal ranks with fixed weights, without boosts
     dense_weight: float = 1.0  # of the vectors; "adaptive" multiplies it

@@ -64,7 +64,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """What words and vectors have found. `vectors` is None without a vector search."""
+    """The results of the lexical query and of the vector search (`vectors`; None without one)."""
 
     words: WordHits
     vectors: VectorHits | None

@@ -1,4 +1,4 @@
-"""The weight of the vectors beside the words, for one query.
+"""The weight of the vectors relative to the words, for one query.
 
 Three observations decide, none of which knows the right answer. The embedder's coverage of the languages of the query
 and its passages. The distance of the nearest entry from the other near ones: if all are about equally near, their order
@@ -34,7 +34,7 @@ _CACHED_WORDS = 50_000  # words with a cached number of tokens: nearly all that 
 
 
 def vectors_weight(cosines: Sequence[float], best_bm25: float, ideal_bm25: float) -> float:
-    """Return the weight of the vectors beside 1 of the words.
+    """Return the weight of the vectors, if the words have weight 1.
 
     `cosines` are of the nearest entries, best first. `best_bm25` is the score of the best match by words, and
     `ideal_bm25` the score of an entry with all words of the query (0: unknown).
@@ -67,7 +67,7 @@ class LanguageCoverage:
 
     @property
     def varies(self) -> bool:
-        """Whether the coverage depends on the text."""
+        """True if the coverage depends on the text."""
         return self._embedder.space.languages != "*"
 
     def of(self, texts: Sequence[str]) -> float:

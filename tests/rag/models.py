@@ -1,4 +1,4 @@
-"""Models that say what a test tells them to."""
+"""Language models with scripted output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Confidence: what it is made of, whom it silences, and where it is told."""
+"""Confidence: its features, the questions that it declines, and its places in results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents through the public door: upload, replace, list, remove, and what bad files do."""
+"""Documents through the public interface: upload, replace, list, remove, and bad files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images, markup and addresses in what a model says."""
+"""Images, markup and addresses in a model's text."""
 
 from __future__ import annotations
 

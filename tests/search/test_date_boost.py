@@ -1,4 +1,4 @@
-"""The time that a question speaks of lifts what is of it, and leaves everything else where it is."""
+"""The date boost: entries of the dates that a query names rank higher, and no entry is lost."""
 
 from __future__ import annotations
 

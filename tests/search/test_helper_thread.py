@@ -1,4 +1,4 @@
-"""A part of a search in another thread: the same results and errors, and nobody waits for one that is not there."""
+"""The helper thread of a search: same results and errors, and no wait for a busy thread."""
 
 from __future__ import annotations
 

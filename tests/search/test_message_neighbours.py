@@ -1,4 +1,4 @@
-"""A message is found by what was said around it, behind the one that says it, and in no other way."""
+"""The messages around a message help to find it, ranked behind the message that holds the words."""
 
 from __future__ import annotations
 

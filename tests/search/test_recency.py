@@ -1,4 +1,4 @@
-"""Of facts that contradict each other the latest comes first, and nothing else changes places."""
+"""Recency: the newest of contradicting facts is ranked first, and nothing else changes places."""
 
 from __future__ import annotations
 

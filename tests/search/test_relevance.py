@@ -1,4 +1,4 @@
-"""What bears on a query: names, rare words, typing errors, nearness, and what is noise."""
+"""Relevance of hits: names, rare words, typing errors, cosines, and noise."""
 
 from __future__ import annotations
 

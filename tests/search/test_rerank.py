@@ -1,4 +1,4 @@
-"""The best hits in a reranker's order: none is lost, scores still fall, and a failure leaves the order."""
+"""Reranking: no hit is lost, scores still fall, and a failure keeps the order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full-precision cosines for what a search tells, and for the ranks that decide alone; the rest as the index has it."""
+"""Exact cosines of all hits, and of all candidates if vectors decide alone."""
 
 from __future__ import annotations
 

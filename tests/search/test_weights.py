@@ -1,4 +1,4 @@
-"""Which texts an embedder may judge."""
+"""The coverage of languages by an embedder."""
 
 from __future__ import annotations
 

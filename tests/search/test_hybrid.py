@@ -1,4 +1,4 @@
-"""How the sides of a search are joined: what each says, what it weighs, and what a hit tells of it."""
+"""Fusion of words and vectors: scores, weights, votes, and the boosts by title and by document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A question that was asked before does not reach the model again, and a model never meets another one's rows."""
+"""The cache of query vectors: a repeated query is not embedded again, and spaces stay apart."""
 
 from __future__ import annotations
 

@@ -1,0 +1,90 @@
+"""The boosts by document and by title, each on a table of entries."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from agentformer.search.boosts import document_boost, title_boost
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:")
+    columns = (
+        "num INTEGER PRIMARY KEY, document_id, title DEFAULT '', content DEFAULT '', span_start, page, occurred_at"
+    )
+    connection.execute(f"CREATE TABLE entries ({columns})")
+    yield connection
+    connection.close()
+
+
+def add_passages(connection: sqlite3.Connection, *documents: str | None) -> None:
+    """Add an entry for each document id, numbered from 1."""
+    connection.executemany("INSERT INTO entries (document_id) VALUES (?)", [[document] for document in documents])
+
+
+def add_facts(connection: sqlite3.Connection, *facts: tuple[str, str]) -> None:
+    """Add an entry for each title and content, numbered from 1."""
+    connection.executemany("INSERT INTO entries (title, content) VALUES (?, ?)", facts)
+
+
+def test_a_document_scores_the_mean_of_its_best_three_passages(connection: sqlite3.Connection) -> None:
+    add_passages(connection, "a", "b", "a", "b", "b", "a", "b")
+    hits = [(1, 1.0), (2, 0.9), (3, 0.5), (4, 0.8), (5, 0.7), (6, 0.3), (7, 0.1)]
+    boost = document_boost(connection, sorted(hits, key=lambda hit: -hit[1]))
+    assert boost.items == [2, 4, 5, 7, 1, 3, 6] and (boost.name, boost.weight) == ("document", 0.5)
+    assert boost.scores == pytest.approx([0.8] * 4 + [0.6] * 3)
+
+
+def test_every_hit_at_the_head_must_be_of_a_long_document(connection: sqlite3.Connection) -> None:
+    add_passages(connection, *["a", "b"] * 5, "c", None)
+    hits = [(num, 1 - num / 100) for num in range(1, 13)]
+    assert document_boost(connection, hits).items[0] == 1  # the short document stands behind the head
+    assert len(document_boost(connection, hits).items) == 11
+    assert document_boost(connection, [hits[10], *hits[:10]]).items == []
+    assert document_boost(connection, [hits[11], *hits[:10]]).items == []
+    assert document_boost(connection, [*hits[:4], *hits[4:6]]).items == [1, 3, 5, 2, 4, 6]
+    assert document_boost(connection, hits[:5]).items == []  # two passages of b are too few
+    assert document_boost(connection, [hits[0], hits[2], hits[4]]).items == []  # one document alone
+
+
+def test_entries_that_the_first_three_hits_mention_are_boosted_in_order(connection: sqlite3.Connection) -> None:
+    add_facts(
+        connection,
+        ("Log", "Met Jane Roe."),
+        ("Diary", "Nothing."),
+        ("Notes", "Met Carl Poe and Jane Roe."),
+        ("Letter", "Met Anna Moe."),
+        ("Anna Moe", "A sailor."),
+        ("Carl Poe", "A cook."),
+        ("Jane Roe", "A pilot."),
+    )
+    boost = title_boost(connection, [1, 2, 3, 4, 5, 6, 7])
+    assert (boost.name, boost.items, boost.weight) == ("mentions", [7, 6], 0.8)
+    assert title_boost(connection, [4, 5, 6, 7]).items == [5]
+    assert title_boost(connection, []).items == title_boost(connection, [99]).items == []
+
+
+@pytest.mark.parametrize(("length", "boosted"), [(3, False), (4, True), (100, True), (101, False)])
+def test_only_a_title_of_4_to_100_characters_counts(connection: sqlite3.Connection, length: int, boosted: bool) -> None:
+    title = "Q" * length
+    add_facts(connection, ("Log", f"Met {title} today."), (title, "A person."))
+    assert title_boost(connection, [1, 2]).items == ([2] if boosted else [])
+
+
+def test_a_title_of_more_than_two_entries_names_none_of_them(connection: sqlite3.Connection) -> None:
+    add_facts(connection, ("Log", "Met Jane Roe."), ("Jane Roe", "A pilot."), ("Jane Roe (pilot)", "Of Oulu."))
+    assert title_boost(connection, [1, 2, 3]).items == [2, 3]
+    connection.execute("INSERT INTO entries (title) VALUES ('Jane Roe')")
+    assert title_boost(connection, [1, 2, 3, 4]).items == []
+
+
+def test_the_first_four_thousand_characters_are_searched_for_titles(connection: sqlite3.Connection) -> None:
+    add_facts(
+        connection, ("Log", "-" * 3_991 + " Jane Roe"), ("Far", "-" * 3_992 + " Jane Roe"), ("Jane Roe", "Pilot.")
+    )
+    assert title_boost(connection, [1, 3]).items == [3]
+    assert title_boost(connection, [2, 3]).items == []
