@@ -45,7 +45,7 @@ _TRIES = 3  # to read the snapshot while another process replaces it
 
 def verify_words(folder: Path, database: Database, damaged: Collection[int]) -> Findings:
     """Compare the word index in a memory folder with the records, without the `damaged` entries."""
-    found = Findings("words", "the word index holds the terms of all entries", "it is made anew from the records")
+    found = Findings("words", "the word index holds the terms of all entries", "the next search rebuilds it")
     words = _open_words(folder / WORDS_FOLDER, database.store_id, found)
     if words is not None:
         with database.reading() as connection, found.reading(sqlite3.DatabaseError):
@@ -57,7 +57,9 @@ def verify_snapshot(
     folder: Path, database: Database, damaged: Collection[int], damaged_vectors: Collection[int]
 ) -> Findings:
     """Compare the saved vector index with the records, without damaged entries and vectors."""
-    found = Findings("snapshot", "the saved vector index holds the vectors of all entries", "it is made anew")
+    found = Findings(
+        "snapshot", "the saved vector index holds the vectors of all entries", "the next search rebuilds it"
+    )
     snapshot = _open_snapshot(folder, database.store_id, found)
     if snapshot is not None:
         with database.reading() as connection, found.reading(sqlite3.DatabaseError):
@@ -97,7 +99,7 @@ def _open_words(folder: Path, store_id: str, found: Findings) -> _Words | None:
                 found.add("the word index is of another store")
                 return None
             if state.get("analysis") != ANALYSIS:
-                found.note("the word index is of another version: it is made anew by the next search")
+                found.note("the word index is of another version: the next search rebuilds it")
                 return None
             index = tantivy.Index(schema(), path=str(folder))
             index.reload()
@@ -105,7 +107,7 @@ def _open_words(folder: Path, store_id: str, found: Findings) -> _Words | None:
     except Timeout:
         found.note("the word index is being written and was not verified")
     except UncommittedManifest:
-        found.note("the last commit of the word index was interrupted: it is made anew by the next search")
+        found.note("the last commit of the word index was interrupted: the next search rebuilds it")
     except BaseException as error:
         if not is_index_failure(error):
             raise
@@ -125,7 +127,7 @@ def _words_lock(folder: Path) -> AbstractContextManager[object]:
 
 def _compare_words(connection: sqlite3.Connection, words: _Words, found: Findings, damaged: Collection[int]) -> None:
     if change_feed.token_at(connection, words.seq) != words.point:
-        found.note("the word index is of another history of the records: it is made anew by the next search")
+        found.note("the word index is of another history of the records: the next search rebuilds it")
         return
     changed = np.array([*change_feed.entries_since(connection, words.seq), *damaged], np.int64)
     expected = np.setdiff1d(_searched_entries(connection), changed)
@@ -236,7 +238,7 @@ def _open_snapshot(folder: Path, store_id: str, found: Findings) -> _Snapshot | 
         found.add("the saved vector index is of another store")
         return None
     if image is None:
-        found.note("the saved vector index is of another version: it is made anew by the next search")
+        found.note("the saved vector index is of another version: the next search rebuilds it")
         return None
     return _Snapshot(image, int(meta["space"]), int(meta["dimension"]), int(meta["seq"]), str(meta["point"]))
 
@@ -263,7 +265,7 @@ def _compare_snapshot(
     active = active_space(connection)
     same_history = change_feed.token_at(connection, snapshot.seq) == snapshot.point
     if active is None or active[0] != snapshot.space or not same_history:
-        found.note("the saved vector index is of a former state of the records: it is made anew by the next search")
+        found.note("the saved vector index is of a former state of the records: the next search rebuilds it")
         return
     dimension, rows = active[1].dimension, snapshot.image.rows
     if dimension != snapshot.dimension or int(snapshot.image.index.d) != dimension:

@@ -83,11 +83,11 @@ class HybridSearch:
         *,
         fanout: int,
         fusion: FusionOptions | None = None,
-        plan: IndexOptions | None = None,
+        index_options: IndexOptions | None = None,
         analyzers: Analyzers = PLAIN,
     ) -> None:
         self._database = database
-        self._dense = VectorFollower(folder, database.store_id, plan)
+        self._dense = VectorFollower(folder, database.store_id, index_options)
         self._vectors = VectorSearch(self._dense, database, embedder)
         self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analyzers)
         self._coverage = LanguageCoverage(embedder)

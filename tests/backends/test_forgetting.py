@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreFull
-from agentformer.index import secure_delete as erasing
+from agentformer.index import secure_delete
 from agentformer.index.files import INDEX_FILE
 from agentformer.index.vectors import training as growth
 from agentformer.index.words.fields import schema
@@ -40,7 +40,7 @@ def leftovers(folder: Path, *pieces: bytes) -> list[str]:
     ]
 
 
-def test_no_file_tells_of_a_removed_scope(tmp_path: Path) -> None:
+def test_no_file_holds_text_of_a_removed_scope(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     kept = backend.store([make_entry(f"an ordinary fact, number {n}") for n in range(50)])
     secret, other = backend.store([make_entry(SECRET, user_id="x"), make_entry("another of hers", user_id="x")])
@@ -68,7 +68,7 @@ def test_no_file_tells_of_a_removed_scope(tmp_path: Path) -> None:
         assert count == {"windows": 50, "vectors": 50}.get(table, 0)
 
 
-def test_another_process_goes_on_after_the_files_went(tmp_path: Path) -> None:
+def test_another_process_goes_on_after_index_files_are_deleted(tmp_path: Path) -> None:
     one, other = (FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes) for _ in range(2))
     one.store([make_entry("a kept numbat"), make_entry("a forgotten numbat", user_id="x")])
     assert len(one.search(Query("numbat"))) == len(other.search(Query("numbat"))) == 2
@@ -113,7 +113,9 @@ backend.remove(Scope(user_id="x"))
 """
 
 
-def test_what_a_killed_removal_left_is_gone_when_the_store_is_opened_next(tmp_path: Path) -> None:
+@pytest.mark.process
+@pytest.mark.fault
+def test_opening_the_store_finishes_a_killed_removal(tmp_path: Path) -> None:
     with_a_secret(tmp_path).close()
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -126,14 +128,14 @@ def test_what_a_killed_removal_left_is_gone_when_the_store_is_opened_next(tmp_pa
 
 
 @pytest.mark.parametrize("again", ["removal", "search", "closing", "opening"])
-def test_a_removal_that_is_done_is_no_error_and_what_it_owes_is_done_later(
+def test_a_failed_deletion_of_index_files_is_no_error_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, again: str
 ) -> None:
     def fail(*_: object) -> None:
         raise StoreFull("no room at all")
 
     backend = with_a_secret(tmp_path)
-    monkeypatch.setattr(erasing, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(secure_delete, "_RETRY_SECONDS", 0.0)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "agentformer"):
         patch.setattr(Database, "clear_log", fail)
         patch.setattr(WordIndex, "discard", fail)
@@ -168,7 +170,9 @@ def test_removing_by_id_is_no_error_when_the_log_cannot_be_emptied(
     backend.close()
 
 
-def test_a_snapshot_that_another_process_was_writing_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_being_written_by_another_process_is_deleted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = with_a_secret(tmp_path)
     late = (tmp_path / INDEX_FILE).read_bytes()
     monkeypatch.setattr("agentformer.index.vectors.follower._DISCARD_SECONDS", 0.0)
@@ -181,7 +185,8 @@ def test_a_snapshot_that_another_process_was_writing_goes_too(tmp_path: Path, mo
     backend.close()
 
 
-def test_what_lies_aside_or_was_left_unfinished_goes_whatever_it_is(tmp_path: Path) -> None:
+@pytest.mark.process
+def test_quarantined_and_unfinished_files_are_deleted(tmp_path: Path) -> None:
     backend = with_a_secret(tmp_path)
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait(60)

@@ -62,7 +62,7 @@ def test_an_entry_embedded_for_the_former_space_is_embedded_for_the_new_one(tmp_
         assert [hit.entry.id for hit in here.memory.search("stoat snow", mode="dense")][:1] == [entry.id]
 
 
-def test_opening_with_an_embedder_of_another_space_is_refused_with_the_ways_on(tmp_path: Path) -> None:
+def test_opening_with_an_embedder_of_another_space_is_refused_with_advice(tmp_path: Path) -> None:
     with opened(tmp_path, "hashing:64") as memory:
         memory.memory.store("The marmot whistles at noon.")
     with pytest.raises(SpaceMismatch) as caught:
@@ -73,7 +73,7 @@ def test_opening_with_an_embedder_of_another_space_is_refused_with_the_ways_on(t
         assert memory.embedder.space.dimension == 64
 
 
-def test_auto_takes_the_space_that_another_process_made_first(tmp_path: Path) -> None:
+def test_auto_uses_the_space_that_another_process_created_first(tmp_path: Path) -> None:
     """Both open an empty store; the other one stores first."""
     with opened(tmp_path, "auto") as here, opened(tmp_path, "hashing:64") as there:
         there.memory.store("The marmot whistles at noon.")
@@ -81,7 +81,7 @@ def test_auto_takes_the_space_that_another_process_made_first(tmp_path: Path) ->
         assert here.embedder.space == there.embedder.space
 
 
-def test_the_embedder_of_a_new_space_that_cannot_be_had_is_no_error_and_not_asked_for_each_call() -> None:
+def test_an_unavailable_embedder_of_a_new_space_is_not_loaded_at_each_call() -> None:
     asked: list[EmbeddingSpace] = []
 
     def resolve(space: EmbeddingSpace) -> GuardedEmbedder:
@@ -139,7 +139,7 @@ def test_searches_answer_from_the_former_space_while_the_new_embedder_is_loaded(
         assert after.entry.id == entry.id and after.dense_score != before.dense_score and not hits.warnings
 
 
-def test_without_anything_of_the_former_space_a_search_waits_for_the_new_embedder(tmp_path: Path) -> None:
+def test_a_search_without_an_index_of_the_former_space_waits_for_the_new_embedder(tmp_path: Path) -> None:
     with opened(tmp_path, "hashing:64") as here, opened(tmp_path, "hashing:64") as there:
         entry = here.memory.store("The marmot whistles at noon.")
         there.reembed("hashing:128")

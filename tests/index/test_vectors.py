@@ -210,7 +210,7 @@ def test_a_large_scope_of_a_trained_index_is_searched_as_well_as_the_whole() -> 
         assert np.mean(recall) > 0.9, share
 
 
-def test_recall_is_told_as_it_is() -> None:
+def test_the_reported_recall_is_the_measured_one() -> None:
     index, model, rng = grown(6000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.9))
     rows = np.array([row for _, row in model.windows.values()])
     recall = []
@@ -232,7 +232,7 @@ def test_the_latest_queries_decide_the_probes() -> None:
     assert index.status()["queries"] == 200 and not index.needs_tuning()
 
 
-def test_more_than_the_tuned_lists_hold_is_found_too() -> None:
+def test_a_limit_beyond_the_tuned_lists_finds_all_rows() -> None:
     index, _, rng = grown(3000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.5))
     found = index.search(unit(rng, 1)[0], 3000, allowed(ALL))
     assert sorted(found.entries.tolist()) == list(range(3000))
@@ -260,7 +260,7 @@ def test_what_changes_during_a_training_is_in_the_trained_index() -> None:
         model.check(index, query, 12, ALL)
 
 
-def test_what_was_changed_before_the_snapshot_of_a_training_is_not_in_it() -> None:
+def test_entries_changed_during_a_training_are_not_in_its_snapshot() -> None:
     index, model, _ = grown(100)
     images: list[Any] = []
     index.train(
@@ -273,7 +273,7 @@ def test_what_was_changed_before_the_snapshot_of_a_training_is_not_in_it() -> No
     assert images == [98]
 
 
-def test_a_training_that_is_to_end_changes_nothing() -> None:
+def test_an_interrupted_training_changes_nothing() -> None:
     rng = np.random.default_rng(7)
     index, model = VectorIndex(DIMENSION, SMALL), Model()
     for entry in range(100):
@@ -288,7 +288,7 @@ def test_a_training_that_is_to_end_changes_nothing() -> None:
         model.check(index, unit(rng, 1)[0], 10, ALL)
 
 
-def test_it_is_due_at_its_size_and_at_twice_that() -> None:
+def test_a_training_is_needed_at_its_size_and_at_twice_that() -> None:
     rng = np.random.default_rng(8)
     index, model = VectorIndex(DIMENSION, SMALL), Model()
     for entry in range(8):

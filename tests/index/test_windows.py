@@ -1,4 +1,4 @@
-"""From entries to vectors: each text once, little held at a time, and nothing lost where a model says no."""
+"""Windows and their vectors: each text is embedded once, few vectors are in memory, and a refusal loses nothing."""
 
 from __future__ import annotations
 

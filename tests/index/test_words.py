@@ -104,7 +104,7 @@ def test_a_folder_deleted_while_open_is_rebuilt_at_the_next_change(tmp_path: Pat
     backend.close()
 
 
-def test_the_words_of_another_store_are_not_believed(tmp_path: Path) -> None:
+def test_the_word_index_of_another_store_is_not_used(tmp_path: Path) -> None:
     contents = make_store(tmp_path / "mine")
     backend = open_store(tmp_path / "other")
     backend.store([make_entry(f"a numbat of another store {n}") for n in range(200)])
@@ -118,7 +118,7 @@ def test_the_words_of_another_store_are_not_believed(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_an_index_that_knows_more_than_the_records_is_not_believed(tmp_path: Path) -> None:
+def test_an_index_ahead_of_the_records_is_not_used(tmp_path: Path) -> None:
     """The records were restored from an older copy."""
     backend = open_store(tmp_path)
     backend.store([make_entry("numbat one"), make_entry("numbat two")])
@@ -156,7 +156,7 @@ def test_words_of_removed_and_changed_entries_leave_the_index(tmp_path: Path) ->
     database.close()
 
 
-def test_many_changes_of_one_entry_do_not_swell_the_index(tmp_path: Path) -> None:
+def test_many_changes_of_one_entry_do_not_grow_the_index(tmp_path: Path) -> None:
     database = Database(tmp_path / DATABASE_FILE)
     backend = open_store(tmp_path)
     (entry,) = backend.store([make_entry("numbat")])
@@ -171,7 +171,7 @@ def test_many_changes_of_one_entry_do_not_swell_the_index(tmp_path: Path) -> Non
     database.close()
 
 
-def test_what_a_killed_writer_left_does_not_stop_the_next(tmp_path: Path) -> None:
+def test_files_of_a_killed_writer_do_not_stop_the_next(tmp_path: Path) -> None:
     """A deletion's file is named by segment and operation; a writer killed before its commit leaves that name taken."""
     backend = open_store(tmp_path)
     entries = backend.store([make_entry(f"numbat {n}") for n in range(400)])
@@ -188,7 +188,7 @@ def test_what_a_killed_writer_left_does_not_stop_the_next(tmp_path: Path) -> Non
     backend.close()
 
 
-def test_a_file_in_the_place_of_the_folder_aside_is_no_hindrance(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_quarantine_folder_is_replaced(tmp_path: Path) -> None:
     contents = make_store(tmp_path)
     (tmp_path / "words.damaged").write_text("")
     flip(tmp_path / "words" / "meta.json")
@@ -199,7 +199,7 @@ def test_a_file_in_the_place_of_the_folder_aside_is_no_hindrance(tmp_path: Path)
     backend.close()
 
 
-def test_a_lock_that_a_forked_child_keeps_stops_no_search(tmp_path: Path) -> None:
+def test_a_lock_kept_by_a_forked_child_stops_no_search(tmp_path: Path) -> None:
     contents = make_store(tmp_path)
     held = tantivy.Index(schema(), path=str(tmp_path / "words")).writer(heap_size=15_000_000, num_threads=1)
     backend = open_store(tmp_path)

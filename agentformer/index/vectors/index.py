@@ -1,6 +1,6 @@
 """The vector index in memory: an exact scan while it is small, trained and re-ranked when it is large.
 
-Rows are addressed by position. An added or dropped row is visible to the next search. Training runs beside the
+Rows are addressed by position. An added or dropped row is visible to the next search. Training runs during the
 searches, and the trained index replaces the former one in one step.
 """
 
@@ -143,7 +143,7 @@ class VectorIndex:
         changed: Callable[[], IntArray],
         save: Callable[[Image], None],
     ) -> None:
-        """Train an index beside the searches and replace the present one, with all changes since `start`.
+        """Train an index while searches go on, and replace the present one, with all changes since `start`.
 
         `save` gets the trained index before that, without the entries that `changed` since `start`. Raises
         `Interrupted`.

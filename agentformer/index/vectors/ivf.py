@@ -142,6 +142,7 @@ class Ivf:
 
     @property
     def bytes(self) -> int:
+        """Memory of codes, centroids and offsets, without Python objects."""
         codes = int(self.index.ntotal) * (int(self.index.code_size) + 8)
         centroids = self.lists * int(self.index.d) * 4
         return codes + centroids + self.list_of.nbytes + self._offset_of.nbytes + self.outliers.bytes

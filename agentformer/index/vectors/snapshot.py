@@ -139,6 +139,7 @@ class _HashingWriter:
         return self._hash.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:
+        """Write and hash data. Raises `OSError`."""
         self._hash.update(data)
         self._file.write(data)
         self.size += len(data)

@@ -117,6 +117,8 @@ class WordIndex:
             writer.join()
         if self._view is not None and len(self._view.memtable):
             self._update(database, wait=False)
+        with self._writing:
+            self._index = None  # ends tantivy's thread that watches the folder
 
     def _up_to_date(self, database: Database) -> bool:
         """Add the newest changes to the view. Return False if they are too many, or if there is no view."""

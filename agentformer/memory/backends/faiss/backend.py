@@ -71,6 +71,7 @@ class FolderRecords:
         self._database = Database(self._folder / DATABASE_FILE)
 
     def touch(self, uses: Sequence[Use]) -> None:
+        """Count uses of entries; does nothing for a store that cannot be written."""
         if self._database.read_only:
             return  # counting uses must not fail the call, nor warn each time
         with self._database.writing() as connection:
@@ -182,6 +183,7 @@ class FaissMemoryBackend(FolderRecords):
         former: Histories | None = None,
         progress: Progress | None = None,
     ) -> list[MemoryEntry]:
+        """Store entries with their vectors, or queued for them; see `MemoryBackend.store`."""
         entries = [_with_times(entry) for entry in entries]
         histories = check_histories(entries, former, unique=unique)
         embedded = self._embed(entries, progress)
@@ -203,6 +205,7 @@ class FaissMemoryBackend(FolderRecords):
         return stored
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
+        """Change fields of an entry. Raises `NotFound` or `Conflict`."""
         check_settable(changes)
         while True:
             former = next(iter(self.get([entry_id])), None)
@@ -223,6 +226,7 @@ class FaissMemoryBackend(FolderRecords):
             return updated
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
+        """Remove entries and return their number. The removal of a scope also deletes the index files."""
         if isinstance(what, Scope):
             what = dataclasses.replace(what, include_archived=True)
         with self._changing() as connection:
@@ -241,6 +245,7 @@ class FaissMemoryBackend(FolderRecords):
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
+        """Store a summary and archive its originals in one transaction."""
         summary = _with_times(summary)
         embedded = self._embed([summary])
         with self._changing() as connection:
@@ -254,6 +259,7 @@ class FaissMemoryBackend(FolderRecords):
             return consolidation.restore(connection, summary_id, now())
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
+        """Embed the queue and return how many entries remain. With `refused`, also run a due training."""
         if self._database.read_only and not refused:
             return 0  # the result of a background attempt could not be stored
         remaining = self._indexes.embedding.catch_up(progress, refused=refused)
@@ -264,6 +270,7 @@ class FaissMemoryBackend(FolderRecords):
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
+        """Move the store to the space of `target`. Raises `Conflict` while another process does so."""
         return self._indexes.reembed(target, queries, progress)
 
     def abandon_reembedding(self) -> bool:
@@ -271,6 +278,7 @@ class FaissMemoryBackend(FolderRecords):
             return spaces.abandon_move(connection)
 
     def prune_spaces(self) -> int:
+        """Delete the vectors of former spaces and return their number."""
         pruned, done = 0, False
         while not done:
             with self._changing() as connection:
@@ -285,11 +293,13 @@ class FaissMemoryBackend(FolderRecords):
         return self._indexes.keep_vectors(vectors)
 
     def search(self, query: Query) -> Hits:
+        """Return the hits of a query, best first, reranked if a reranker is configured."""
         self._secure_delete.retry()
         search, reranking = self._indexes.search.search, self._options.reranking
         return reranking.search(search, query) if reranking else search(query)
 
     def status(self) -> dict[str, Any]:
+        """Return counts, space and state of the index as JSON values."""
         opened = self._opened
         index = opened.search.status() if opened and opened.searching else read_index_status(self._folder)
         with self._database.reading() as connection:
@@ -307,6 +317,7 @@ class FaissMemoryBackend(FolderRecords):
             }
 
     def close(self) -> None:
+        """Save the indexes and close the database. Idempotent."""
         if self._closed:
             return
         self._closed = True

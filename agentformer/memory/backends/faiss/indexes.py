@@ -63,7 +63,7 @@ class Indexes:
                     self._embedder,
                     fanout=options.fanout,
                     fusion=options.fusion,
-                    plan=options.index,
+                    index_options=options.index,
                     analyzers=options.analyzers,
                 )
             return self._search
@@ -184,7 +184,7 @@ class StoreVerifier:
         broken = "pages" in findings.keys
         if not broken and "index" in findings.keys:
             broken = bool(repairs.rebuild_sqlite_indexes(self._database))
-            findings.mark_repaired(0 if broken else findings.keys.count("index"), "its indexes are made anew")
+            findings.mark_repaired(0 if broken else findings.keys.count("index"), "its SQLite indexes are rebuilt")
         if not broken:
             with findings.repairing():
                 repairs.dangling_references(self._database, findings, self._quarantine)
@@ -235,4 +235,4 @@ class StoreVerifier:
         except OSError as error:
             findings.advice = f"it cannot be deleted: {error.strerror or error}"
         else:
-            findings.mark_repaired(findings.found, "deleted; the next search makes it anew")
+            findings.mark_repaired(findings.found, "deleted; the next search rebuilds it")

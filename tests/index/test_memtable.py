@@ -1,4 +1,4 @@
-"""What has just changed is found by words before it is on disk, and as it would be from there."""
+"""The newest changes are found by words before they are on disk, with the scores that the index would give."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def found(backend: FaissMemoryBackend, text: str, scope: Scope | None = None) ->
 
 
 def written(folder: Path) -> int:
-    """Up to which change the index on disk has followed."""
+    """Return the change up to which the index on disk has followed."""
     seq = json.loads((folder / "words" / "manifest.json").read_bytes())["state"]["seq"]
     assert isinstance(seq, int)
     return seq
 
 
-def test_what_waits_in_memory_scores_as_the_index_would_score_it() -> None:
+def test_entries_in_memory_score_as_in_the_index() -> None:
     schema = word_fields.schema()
     entries = [word_fields.AnalyzedEntry.of(n, make_entry(said(n) * (1 + n % 40))) for n in range(200)]
     index = tantivy.Index(schema)
@@ -99,7 +99,7 @@ def test_a_few_changes_are_found_without_a_commit_and_are_on_disk_after_closing(
     backend.close()
 
 
-def test_equals_on_disk_and_in_memory_stand_in_the_order_of_storing(tmp_path: Path) -> None:
+def test_equal_scores_on_disk_and_in_memory_are_in_the_order_of_storing(tmp_path: Path) -> None:
     backend = open_store(tmp_path)
     backend.store([make_entry(said(n)) for n in range(400)])
     early = backend.store([make_entry("an aardvark digs") for _ in range(3)])
@@ -116,7 +116,7 @@ def test_equals_on_disk_and_in_memory_stand_in_the_order_of_storing(tmp_path: Pa
     backend.close()
 
 
-def test_many_changes_are_written_in_the_background_and_closing_ends_that(tmp_path: Path) -> None:
+def test_many_changes_are_written_in_the_background_until_closing(tmp_path: Path) -> None:
     backend = open_store(tmp_path)
     backend.store([make_entry(said(n)) for n in range(600)])
     assert found(backend, "numbat")
@@ -133,7 +133,7 @@ def test_many_changes_are_written_in_the_background_and_closing_ends_that(tmp_pa
     backend.close()
 
 
-def test_records_put_back_take_what_waits_in_memory_along(tmp_path: Path) -> None:
+def test_restored_records_replace_entries_in_memory(tmp_path: Path) -> None:
     backend = open_store(tmp_path)
     backend.store([make_entry(said(n)) for n in range(400)])
     assert found(backend, "numbat")
@@ -163,6 +163,7 @@ def write_in_turn(folder: str, name: str, mine: Any, theirs: Any) -> None:
     backend.close()
 
 
+@pytest.mark.process
 def test_two_processes_that_write_in_turn_see_each_other_at_once(tmp_path: Path) -> None:
     backend = open_store(tmp_path)
     backend.store([make_entry(said(n)) for n in range(300)])
@@ -219,7 +220,7 @@ def test_a_small_scope_in_a_large_namespace_is_searched_as_one_of_its_own(tmp_pa
     backend.close()
 
 
-def test_a_common_term_is_left_out_where_rarer_ones_tell_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_common_term_is_left_out_if_rarer_ones_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = open_store(tmp_path)
     backend.store([make_entry(f"station report {n} {'heron' if n % 10 else 'otter'} {said(n)}") for n in range(200)])
     text = "station report otter fossa"
@@ -231,7 +232,7 @@ def test_a_common_term_is_left_out_where_rarer_ones_tell_more(tmp_path: Path, mo
     backend.close()
 
 
-def test_only_terms_that_a_large_share_has_are_left_out() -> None:
+def test_only_terms_of_many_entries_are_left_out() -> None:
     holders = {("stems", "en~common"): 9_000, ("stems", "et~common"): 5, ("stems", "en~rare"): 100}
     holders |= {("stems", "rarer"): 10, ("stems", "en~missing"): 0}
     asked = [word_fields.WeightedTerm(field, term, 1.0) for field, term in holders]

@@ -1,4 +1,4 @@
-"""A store whose vector index grows: the contract on both stages, searches across the switch, and what may go wrong."""
+"""Training of the vector index: the backend contract on a trained index, the switch to it, and failures."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import pytest
 from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors import follower as dense
+from agentformer.index.vectors import follower, training
 from agentformer.index.vectors import snapshot as snapshots
-from agentformer.index.vectors import training as growth
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.training import Interrupted
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
@@ -31,7 +30,7 @@ from agentformer.testing.searching import Searching
 from agentformer.types import Embedder, Hits, MemoryEntry, Query, Scope
 
 PLAN = IndexOptions(train_at=4, exact_rows=2, target_recall=1.0, train_after=0)
-PATIENCE = 60.0  # seconds, after which a test fails instead of hanging
+TIMEOUT = 60.0  # seconds, after which a test fails instead of hanging
 
 
 def index_of(backend: FaissMemoryBackend) -> Any:
@@ -39,8 +38,8 @@ def index_of(backend: FaissMemoryBackend) -> Any:
 
 
 def settle(backend: FaissMemoryBackend) -> dict[str, Any]:
-    """Waits until nothing is trained any more."""
-    deadline = time.monotonic() + PATIENCE
+    """Wait for the end of the training."""
+    deadline = time.monotonic() + TIMEOUT
     while backend.status()["index"]["training"]:
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -48,7 +47,7 @@ def settle(backend: FaissMemoryBackend) -> dict[str, Any]:
 
 
 class Settled(FaissMemoryBackend):
-    """Its searches are those of the stage that the size of the store deserves."""
+    """A backend that waits for its training before it answers."""
 
     def search(self, query: Query) -> Hits:
         super().search(query)
@@ -84,7 +83,7 @@ def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
 QUERY = Query("numbat 3 under lantern 5", limit=12, mode="dense")
 
 
-def test_status_tells_of_the_index(backend: FaissMemoryBackend, tmp_path: Path) -> None:
+def test_status_describes_the_index(backend: FaissMemoryBackend, tmp_path: Path) -> None:
     assert backend.status()["index"] == {"in_memory": False}
     backend.store(entries(3))
     backend.search(QUERY)
@@ -141,7 +140,7 @@ def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
     finally:
         ended.set()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
     assert not wrong
     settle(backend)
     stages.add(backend.status()["index"]["stage"])
@@ -151,14 +150,14 @@ def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_a_training_that_fails_leaves_exact_search_and_is_told_once(
+def test_a_failed_training_leaves_exact_search_and_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("std::bad_alloc")
 
     monkeypatch.setattr("agentformer.index.vectors.index.train_ivf", fail)
-    monkeypatch.setattr(growth, "_FAILED_SECONDS", 0.0)
+    monkeypatch.setattr(training, "_FAILED_SECONDS", 0.0)
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(30)))
     with caplog.at_level(logging.WARNING, "agentformer"):
@@ -185,9 +184,9 @@ def test_a_full_disk_leaves_the_trained_index_without_its_snapshot(
     reference.check_dense(QUERY, backend.search(QUERY))
 
 
-def test_one_process_trains_and_the_other_one_goes_on_exactly(tmp_path: Path, backend: FaissMemoryBackend) -> None:
+def test_while_another_process_trains_searches_stay_exact(tmp_path: Path, backend: FaissMemoryBackend) -> None:
     reference = Reference(backend.store(entries(30)))
-    with FileLock(tmp_path / growth.LOCK_FILE):
+    with FileLock(tmp_path / training.LOCK_FILE):
         reference.check_dense(QUERY, backend.search(QUERY))
         assert settle(backend)["stage"] == "exact"
         assert not (tmp_path / snapshots.INDEX_FILE).exists()
@@ -201,14 +200,14 @@ def test_the_next_start_finds_the_trained_index(tmp_path: Path, monkeypatch: pyt
     other = FaissMemoryBackend(
         tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN)
     )  # the first one is still open
-    monkeypatch.setattr(dense.VectorIndex, "train", None)
+    monkeypatch.setattr(follower.VectorIndex, "train", None)
     reference.check_dense(QUERY, other.search(QUERY))
     assert other.status()["index"]["trained_at"] == trained
     one.close()
     other.close()
 
 
-def test_what_is_removed_while_it_is_trained_is_in_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_removed_during_a_training_is_in_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     backend.store(entries(30))
     backend.store([make_entry("hers", user_id="x")])
@@ -229,22 +228,22 @@ def test_what_is_removed_while_it_is_trained_is_in_no_snapshot(tmp_path: Path, m
     backend.close()
 
 
-def test_what_comes_between_the_rows_and_the_training_of_them_is_not_lost(
+def test_an_entry_stored_between_reading_the_rows_and_training_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    build = dense.VectorIndex.train
+    build = follower.VectorIndex.train
 
     def late(*rest: Any) -> None:
         begun.set()
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(TIMEOUT)
         build(*rest)
 
-    monkeypatch.setattr(dense.VectorIndex, "train", late)
+    monkeypatch.setattr(follower.VectorIndex, "train", late)
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     kept = backend.store(entries(30))
     backend.search(QUERY)
-    assert begun.wait(PATIENCE)
+    assert begun.wait(TIMEOUT)
     kept += backend.store([make_entry("the zirconium ledger of Quetzalcoatl")])
     question = Query(kept[-1].content, limit=40, mode="dense")
     reference = Reference(kept)
@@ -258,7 +257,7 @@ def test_what_comes_between_the_rows_and_the_training_of_them_is_not_lost(
     again.close()
 
 
-def test_a_process_that_asks_once_begins_no_training_and_reindexing_does_one(tmp_path: Path) -> None:
+def test_a_single_search_starts_no_training_and_reindexing_runs_one(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(
         tmp_path,
         HashingEmbedder(),
@@ -276,7 +275,7 @@ def test_a_process_that_asks_once_begins_no_training_and_reindexing_does_one(tmp
     backend.close()
 
 
-def test_closing_ends_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_stops_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
     def slow(*rest: Any) -> None:
@@ -290,7 +289,7 @@ def test_closing_ends_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(30)))
     backend.search(QUERY)
-    assert begun.wait(PATIENCE)
+    assert begun.wait(TIMEOUT)
     backend.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "agentformer-index"]
     again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
@@ -333,14 +332,16 @@ time.sleep(60)
 """
 
 
+@pytest.mark.process
+@pytest.mark.fault
 @pytest.mark.parametrize("moment", ["train", "index", "description", "switch", "exit"])
-def test_killed_at_any_moment_of_a_training_nothing_is_wrong(tmp_path: Path, moment: str) -> None:
+def test_a_store_killed_during_a_training_answers_exactly(tmp_path: Path, moment: str) -> None:
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(400)))
     backend.close()
     assert (tmp_path / snapshots.INDEX_FILE).exists()  # of the exact stage
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path), moment], timeout=PATIENCE, capture_output=True, text=True
+        [sys.executable, "-c", CHILD, str(tmp_path), moment], timeout=TIMEOUT, capture_output=True, text=True
     )
     assert done.returncode == (0 if moment == "exit" else -signal.SIGKILL), done.stderr
     assert not done.stderr

@@ -1,4 +1,4 @@
-"""One word index, and processes that have different analyzers: none rebuilds what another one made for ever."""
+"""One word index shared by processes with different analyzers, which do not rebuild each other's entries forever."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Process:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
         )
 
-    def __call__(self, line: str) -> str:
+    def ask(self, line: str) -> str:
         assert self._child.stdin and self._child.stdout
         self._child.stdin.write(line + "\n")
         self._child.stdin.flush()
@@ -101,33 +101,37 @@ def sudachi() -> None:
     pytest.importorskip("sudachipy")
 
 
-def test_who_has_more_brings_an_index_up_to_date_and_who_has_less_leaves_it(tmp_path: Path, sudachi: None) -> None:
+@pytest.mark.process
+def test_a_process_with_more_analyzers_updates_entries_and_one_with_fewer_does_not(
+    tmp_path: Path, sudachi: None
+) -> None:
     with process(tmp_path, "less") as less:
-        assert less(f"store {WRITTEN}|kahvi on kuumaa|tea is hot|coffee is hot|茶は熱い") == "stored"
-        assert less(f"search {ASKED}") == ""
+        assert less.ask(f"store {WRITTEN}|kahvi on kuumaa|tea is hot|coffee is hot|茶は熱い") == "stored"
+        assert less.ask(f"search {ASKED}") == ""
     assert noted(tmp_path) == {"": 5}
     with process(tmp_path, "more") as more:
-        assert more(f"search {ASKED}") == WRITTEN
-        assert more("search coffee") == "coffee is hot"
+        assert more.ask(f"search {ASKED}") == WRITTEN
+        assert more.ask("search coffee") == "coffee is hot"
     assert noted(tmp_path) == {"": 5, "sudachi": 2}  # what is not Japanese stays as it was
     made = files(tmp_path)
     less = Process(tmp_path, "less")
-    assert less("search 明日") == WRITTEN
-    assert less("search tea") == "tea is hot"
+    assert less.ask("search 明日") == WRITTEN
+    assert less.ask("search tea") == "tea is hot"
     assert "made with sudachi" in less.end()
     assert files(tmp_path) == made
     with process(tmp_path, "more") as more:
-        assert more(f"search {ASKED}") == WRITTEN
+        assert more.ask(f"search {ASKED}") == WRITTEN
     assert files(tmp_path) == made
 
 
+@pytest.mark.process
 def test_processes_that_write_in_turn_come_to_rest(tmp_path: Path, sudachi: None) -> None:
     with process(tmp_path, "less") as less, process(tmp_path, "more") as more:
         for n in range(2):
-            assert less(f"store {WRITTEN} {n}a") == "stored"
-            assert more(f"store {WRITTEN} {n}b") == "stored"
-            assert len(less("search 明日").split("|")) == 2 * n + 2
-            assert len(more("search 明日").split("|")) == 2 * n + 2
+            assert less.ask(f"store {WRITTEN} {n}a") == "stored"
+            assert more.ask(f"store {WRITTEN} {n}b") == "stored"
+            assert len(less.ask("search 明日").split("|")) == 2 * n + 2
+            assert len(more.ask("search 明日").split("|")) == 2 * n + 2
     more_here = Analyzers(japanese=Sudachi(required=True))
     assert len(asked(tmp_path, more_here, ASKED)) == 4
     assert noted(tmp_path) == {"": 4, "sudachi": 4}
@@ -166,7 +170,7 @@ def asked(folder: Path, analyzers: Analyzers, text: str = "kahvi") -> list[str]:
     return [hit.entry.content for hit in hits]
 
 
-def test_of_two_that_have_what_the_other_lacks_neither_undoes_the_other(tmp_path: Path) -> None:
+def test_two_processes_with_different_analyzers_do_not_undo_each_other(tmp_path: Path) -> None:
     one, other = Analyzers(finnish=Shouting(required=True)), Analyzers(detector=Deciding(required=True))
     backend = opened(tmp_path, one)
     backend.store([make_entry("Kahvi on kuumaa, koska se on juuri keitetty.")])
@@ -182,7 +186,7 @@ def test_of_two_that_have_what_the_other_lacks_neither_undoes_the_other(tmp_path
     assert files(tmp_path) == made
 
 
-def test_a_detector_s_language_is_found_by_who_lacks_it_and_is_no_damage(
+def test_a_process_without_the_detector_finds_its_language_and_reports_no_damage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = opened(tmp_path, Analyzers(detector=Deciding(required=True)))
@@ -198,7 +202,7 @@ def test_a_detector_s_language_is_found_by_who_lacks_it_and_is_no_damage(
     backend.close()
 
 
-def test_an_analyser_that_cannot_be_loaded_is_not_noted(tmp_path: Path) -> None:
+def test_an_analyzer_that_cannot_be_loaded_is_not_named_in_the_index(tmp_path: Path) -> None:
     class Broken(Shouting):
         def _load(self) -> None:
             raise OSError("no dictionary")
