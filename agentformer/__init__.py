@@ -4,12 +4,12 @@ with agentformer.connect() as af:
     af.rag.upload("handbook.pdf")
     print(af.rag.query("Who holds the keys?").text)
 
-What is named here is imported when it is first used, so that no command waits for parts that it does not need.
+A name is imported at its first use, so that no command waits for parts that it does not need.
 """
 
 from agentformer._version import __version__
 
-TYPE_CHECKING = False  # true for type checkers; that of `typing` would cost more than all the rest of this file
+TYPE_CHECKING = False  # true for type checkers; an import of `typing` would take longer than the rest of this file
 if TYPE_CHECKING:
     from agentformer import errors as errors
     from agentformer import factory as factory
@@ -36,53 +36,34 @@ __all__ = [
     "merge",
 ]
 
-_ROOMS = {
-    "AgentFormer": "factory",
-    "AgentFormerError": "errors",
-    "Answer": "types",
-    "Citation": "types",
-    "Hit": "types",
-    "MemoryEntry": "types",
-    "Scope": "types",
-    "Settings": "settings",
-    "Vote": "types",
-    "connect": "factory",
-    "merge": "search.fusion",
-}
+# Imported at their first use, as in `agentformer.errors.NotFound`.
+_MODULES = (
+    *("access", "embedders", "errors", "factory", "http", "index", "llms", "memory", "rag", "readers", "records"),
+    *("registry", "rerankers", "search", "settings", "text", "tools", "types"),
+)
 
-_MODULES = {
-    "access",
-    "embedders",
-    "errors",
-    "factory",
-    "index",
-    "llms",
-    "memory",
-    "http",
-    "search",
-    "rag",
-    "readers",
-    "records",
-    "registry",
-    "rerankers",
-    "settings",
-    "text",
-    "tools",
-    "types",
-}
-
-if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these
+if not TYPE_CHECKING:  # a type checker would accept every misspelt name
 
     def __getattr__(name):
-        from importlib import import_module
+        """Import a public name or a module at its first use."""
+        if name in ("AgentFormer", "connect"):
+            import agentformer.factory as module
+        elif name == "AgentFormerError":
+            import agentformer.errors as module
+        elif name == "Settings":
+            import agentformer.settings as module
+        elif name == "merge":
+            import agentformer.search.fusion as module
+        elif name in __all__:
+            import agentformer.types as module
+        elif name in _MODULES:
+            from importlib import import_module
 
-        if room := _ROOMS.get(name):
-            value = getattr(import_module(f"{__name__}.{room}"), name)
-            globals()[name] = value
-            return value
-        if name in _MODULES:  # `agentformer.errors.NotFound` after `import agentformer`
             return import_module(f"{__name__}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(module, name)
+        return value
 
 
 def __dir__() -> list[str]:

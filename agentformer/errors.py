@@ -115,6 +115,21 @@ class MissingExtra(AgentFormerError, ImportError):
         self.extra = extra
 
 
+def failed_package(error: ImportError) -> str:
+    """Return the package that our code imported when `error` was raised, or the name of the missing module."""
+    importing = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
+    package = ""
+    trace = error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if module == "agentformer":
+            package = ""
+        elif module not in importing:
+            package = package or module
+        trace = trace.tb_next
+    return package or (error.name or "a package").partition(".")[0]
+
+
 class DocumentError(AgentFormerError):
     """A file could not be turned into text."""
 

@@ -6,13 +6,15 @@ Parts are imported inside the functions that build them, so that a command impor
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from agentformer.builders import (
     build_backend,
@@ -25,7 +27,6 @@ from agentformer.builders import (
     model_spec,
     named_embedder,
     of_backends,
-    once,
 )
 from agentformer.errors import EmbedderUnavailable
 from agentformer.http.guarded import Usage
@@ -60,6 +61,23 @@ __all__ = [
     "trial",
 ]
 
+T = TypeVar("T")
+
+
+class _Part(functools.cached_property[T]):
+    """A part of `AgentFormer` that is built at its first use, once, also when several threads use it.
+
+    After an error the next use builds again. The part can be replaced by assignment.
+    """
+
+    if not TYPE_CHECKING:  # `functools.cached_property` has no lock since Python 3.12
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            with instance._lock:
+                return super().__get__(instance, owner)
+
 
 class AgentFormer:
     """An opened memory: `.memory` stores and searches entries, `.rag` ingests documents and answers from them,
@@ -71,6 +89,7 @@ class AgentFormer:
 
     def __init__(self, settings: Settings) -> None:
         self._closed = False
+        self._lock = threading.RLock()
         self.settings = settings
         self.embedder = build_embedder(settings)
         check_space(settings, self.embedder)
@@ -80,40 +99,43 @@ class AgentFormer:
         self._usage = UsageCounter(self.backend)
         self._closing.callback(self._usage.flush)
         self._model_usage = Usage()
-        self._model = once(lambda: build_model(settings, self._model_usage))
-        self._rag = once(lambda: build_rag(settings, self.backend, self.embedder, self._model, self._usage))
-        self._cleaner = once(self._build_cleaner)
-        self._memory = once(self._build_memory)
-        self._toolbox = once(self._build_toolbox)
         self._embed_retry = EmbedRetry(self.backend, settings.embed_retry_seconds)
         if settings.cleanup_interval > 0:
             self.cleaner.start()
         self._embed_retry.start()
 
-    @property
+    @_Part
     def model(self) -> LanguageModel | None:
         """The configured language model; None when none is configured. Raises `InvalidInput` or `MissingExtra`."""
-        return self._model()
+        return build_model(self.settings, self._model_usage)
 
-    @property
+    @_Part
     def rag(self) -> RAGTool:
         """Ingests documents and answers from them."""
-        return self._rag()
+        return build_rag(self.settings, self.backend, self.embedder, lambda: self.model, self._usage)
 
-    @property
+    @_Part
     def cleaner(self) -> MemoryCleaner:
         """Replaces old messages by summaries."""
-        return self._cleaner()
+        cleaner = build_cleaner(self.settings, self.backend, self.embedder, lambda: self.model)
+        self._closing.callback(cleaner.close)
+        return cleaner
 
-    @property
+    @_Part
     def memory(self) -> MemoryManager:
         """Stores and searches entries."""
-        return self._memory()
 
-    @property
+        def discard_originals(digests: Iterable[str]) -> None:
+            self.rag.discard_originals(digests)
+
+        return build_memory(self.settings, self.backend, self.embedder, self.cleaner, self._usage, discard_originals)
+
+    @_Part
     def toolbox(self) -> Toolbox:
         """The tools of an agent over this memory."""
-        return self._toolbox()
+        from agentformer.tools.toolbox import Toolbox
+
+        return Toolbox(self.memory, self.rag, self.backend, self.status)
 
     def ready(self) -> Self:
         """Build every part now, as a server does before its first request. Raises what building a part raises, such
@@ -245,22 +267,6 @@ class AgentFormer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _build_cleaner(self) -> MemoryCleaner:
-        cleaner = build_cleaner(self.settings, self.backend, self.embedder, self._model)
-        self._closing.callback(cleaner.close)
-        return cleaner
-
-    def _build_memory(self) -> MemoryManager:
-        def released(digests: Iterable[str]) -> None:
-            self.rag.discard_originals(digests)
-
-        return build_memory(self.settings, self.backend, self.embedder, self.cleaner, self._usage, released)
-
-    def _build_toolbox(self) -> Toolbox:
-        from agentformer.tools.toolbox import Toolbox
-
-        return Toolbox(self.memory, self.rag, self.backend, self.status)
 
 
 def connect(

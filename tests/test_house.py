@@ -29,8 +29,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
 # Every folder of the same layer may import these two.
 COMMON = {"settings", "registry"}
-# These may import a lower folder inside a function, so that a command imports only what it uses.
-MAY_IMPORT_IN_FUNCTIONS = {"factory", "builders", "cli"}
+# These, and the package itself (""), may import a lower folder inside a function, so that a command imports only
+# what it uses.
+MAY_IMPORT_IN_FUNCTIONS = {"", "factory", "builders", "cli"}
 PUBLIC = [
     "AgentFormer",
     "AgentFormerError",

@@ -1,4 +1,9 @@
-"""The calls of a model's reply, run: those that only read beside each other, those that write in their order."""
+"""The tool calls of a reply: checked, permitted, and run. Reading calls run in parallel, writing calls in order.
+
+Before the model has seen retrieved text, a turn contains only the system prompt, core memory and the user's words, so
+its calls are the user's. After that, a call may follow an instruction of a document. Tools that change or delete data,
+or edit core memory, then need a permission. Searching, and adding a memory, never do.
+"""
 
 from __future__ import annotations
 
@@ -6,63 +11,128 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from agentformer.agent.permission import Permission
-from agentformer.agent.turns import OnEvent, ToolRun, ToolStart
+from agentformer.agent.turn import OnEvent, ToolRun, ToolStart
 from agentformer.agent.workers import OutOfTime, Workers, result
+from agentformer.records.entries import AFTER_RETRIEVED_TEXT
 from agentformer.tools.caller import Caller
+from agentformer.tools.definition import ToolDefinition
 from agentformer.tools.toolbox import Toolbox, ToolResult
-from agentformer.types import ToolCall
+from agentformer.types import MemoryEntry, ToolCall
 
-_AT_ONCE = 8  # calls of one reply; a model that asks for more is guessing
-_TIMES = 2  # that the same call is run in a turn: a second time it may have changed what it asks for
-_MOST_ARGUMENTS = 32_000  # bytes of one call's, as JSON; every later reply of the turn reads them again
-_MOST_ID = 200  # characters
-_SHOWN = 500  # characters of a result that a person is shown
-_MS = 1000
+Confirm = Callable[[ToolCall], bool]  # called in the thread of the turn; True lets the call run
 
-_TOO_MANY = "not run: at most {most} calls of one reply are; look at their results first, then call what you still need"
-_REPEATED = "not run: you made this very call {times} times in this turn, and have its result; use it, or do otherwise"
-_NO_OBJECT = "not run: the arguments must be one JSON object, as the parameters of the tool say"
+_MAX_CALLS = 8  # of one reply
+_MAX_REPEATS = 2  # of equal calls in a turn; a second one may have another result
+_MAX_ARGUMENTS = 32_000  # bytes as JSON, since every later reply of the turn reads them again
+_MAX_ID = 200  # characters
+_SHOWN = 500  # characters of a result in an event
+
+_TOO_MANY = "not run: a reply may have at most {most} calls; read their results, then call what you still need"
+_REPEATED = "not run: you made this call {times} times in this turn, and have its result; use it, or do otherwise"
+_NO_OBJECT = "not run: the arguments must be one JSON object that matches the parameters of the tool"
 _TOO_LONG = (
-    "not run: the arguments have {size} bytes as JSON, over {most}; give less in one call, or a file by its path, and "
-    "leave out what the user has said already"
+    "not run: the arguments have {size} bytes as JSON, over {most}; pass less in one call, or a file by its path, and "
+    "omit what the user has written already"
 )
-_UNDONE = "not run: the time of this turn is up"
-_UNKNOWN = "it has not finished in the time of this turn, and may still do so; say that it is not known to be done"
+_CANCELLED = "not run: the time of this turn is up"
+_UNKNOWN = "it has not finished in the time of this turn, and may still do so; say that its result is not known"
+_REFUSED = (
+    "not run: {name} changes stored data, and needs a permission after you have read stored text. Nobody can be asked "
+    "here, and nothing that the user writes permits it: do not call it again. Tell the user what was not done, and "
+    "that AGENTFORMER_AGENT_PERMIT, or --allow {name} of agentformer chat, permits it"
+)
+_UNPERMITTED = (
+    "{name} was not run, since the model had read stored text; permit it with AGENTFORMER_AGENT_PERMIT, with "
+    '--allow {name} of agentformer chat, or with Agent(permit=["{name}"])'
+)
+_DENIED = "not run: the user was asked, and does not allow it. Do not call it again for this request"
+
+
+class Permission:
+    """The permissions of one turn. `permitted` tools always run; `confirm` decides each call of the other guarded ones.
+
+    `retrieved` is true once the model has seen retrieved text.
+    """
+
+    def __init__(
+        self, tools: Iterable[ToolDefinition], permitted: Collection[str], confirm: Confirm | None, *, retrieved: bool
+    ) -> None:
+        tools = list(tools)
+        self._guarded = {tool.name for tool in tools if tool.needs_permission} - set(permitted)
+        self._additive = {tool.name for tool in tools if tool.hints.additive}
+        self._confirm = confirm
+        self._unpermitted: dict[str, None] = {}  # tools that nobody could permit, in order
+        self.retrieved = retrieved
+
+    def refusal(self, call: ToolCall) -> str:
+        """Return why the call may not run; "" if it may."""
+        if not self.retrieved or call.name not in self._guarded:
+            return ""
+        if self._confirm is None:
+            self._unpermitted[call.name] = None
+            return _REFUSED.format(name=call.name)
+        return "" if self._confirm(call) else _DENIED
+
+    def note_result(self, name: str) -> None:
+        """Note that the model sees the result of this tool."""
+        self.retrieved = self.retrieved or name not in self._additive
+
+    @property
+    def warnings(self) -> list[str]:
+        """A warning for each tool that was not run without a permission."""
+        return [_UNPERMITTED.format(name=name) for name in self._unpermitted]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of entries that are stored now."""
+        return {AFTER_RETRIEVED_TEXT: True} if self.retrieved else {}
+
+
+def may_quote(item: Any) -> bool:
+    """Return whether an entry, or an unstored message, may contain retrieved text.
+
+    Core blocks and the user's messages do not; nor does an answer that is marked as written without retrieved text.
+    """
+    if not isinstance(item, MemoryEntry):
+        return bool(item.role != "user")
+    if item.kind != "message":
+        return item.tier != "core"
+    return bool(item.speaker) if item.role == "user" else item.metadata.get("retrieved") is not False
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A call as it can be told back to a server. `fault`: why it cannot be run; "" where it can."""
+class CheckedCall:
+    """A call in a form that every server accepts. `refusal` is why it is not run; "" if it is."""
 
     call: ToolCall
-    fault: str = ""
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """A call that was asked for, with all that the model is told of it."""
+class CallResult:
+    """A call with its complete result for the model."""
 
     call: ToolCall
     text: str
     failed: bool
     ms: float
-    value: dict[str, Any] | None = None  # of the tool; None where it failed
+    value: dict[str, Any] | None = None  # of the tool; None if it failed
 
     @property
     def run(self) -> ToolRun:
+        """The event for this result."""
         return ToolRun(self.call.name, self.call.arguments, self.failed, self.text[:_SHOWN], self.ms)
 
 
 class Calls:
-    """Runs the calls of one turn. What cannot be run, or failed, is told to the model; nothing is raised for it."""
+    """Runs the calls of one turn. Refused and failed calls are results for the model; no error is raised for them."""
 
     def __init__(
         self, toolbox: Toolbox, caller: Caller, permission: Permission, workers: Workers, on_event: OnEvent
@@ -72,95 +142,96 @@ class Calls:
         self._permission = permission
         self._workers = workers
         self._on_event = on_event
-        self._reading = {tool.name for tool in toolbox.definitions() if tool.read_only}
-        self._made: Counter[str] = Counter()
+        self._read_only = {tool.name for tool in toolbox.definitions() if tool.read_only}
+        self._counts: Counter[str] = Counter()
         self._ids: set[str] = set()
 
-    def asked(self, calls: Sequence[ToolCall]) -> list[Asked]:
-        """A reply's calls, with ids that differ in the whole turn, and with names and arguments that a server takes
-        when they are told back to it, however the model made them. Those that are not to be run say why; a person may
-        be asked for it."""
-        return [self._asked(number, call) for number, call in enumerate(calls)]
+    def check(self, calls: Sequence[ToolCall]) -> list[CheckedCall]:
+        """Return a reply's calls with unique ids, valid names and JSON arguments, each with its refusal. A person may
+        be asked."""
+        return [self._check(number, call) for number, call in enumerate(calls)]
 
-    def run(self, asked: Sequence[Asked], seconds: float) -> list[Done]:
-        """What each call gave, in their order, within `seconds`."""
-        begun = [each.call for each in asked if not each.fault]
-        for call in begun:
+    def run(self, checked: Sequence[CheckedCall], seconds: float) -> list[CallResult]:
+        """Return the result of each call, in order, within `seconds`."""
+        accepted = [each.call for each in checked if not each.refusal]
+        for call in accepted:
             self._on_event(ToolStart(call.name, call.arguments))
-        futures = self._begin(begun)
-        ends, waiting = time.monotonic() + seconds, iter(futures)
-        done = []
+        futures = self._start(accepted)
+        deadline, pending = time.monotonic() + seconds, iter(futures)
+        results = []
         try:
-            for each in asked:
-                outcome, ms = (ToolResult(each.fault, True), 0.0) if each.fault else _outcome(next(waiting), ends)
-                done.append(Done(each.call, outcome.text, outcome.failed, ms, outcome.value))
-                self._on_event(done[-1].run)
+            for each in checked:
+                refused = ToolResult(each.refusal, failed=True)
+                outcome, ms = (refused, 0.0) if each.refusal else _wait(next(pending), deadline)
+                results.append(CallResult(each.call, outcome.text, outcome.failed, ms, outcome.value))
+                self._on_event(results[-1].run)
                 if not outcome.failed:
-                    self._permission.heard(each.call.name)
+                    self._permission.note_result(each.call.name)
         finally:
-            for future in futures:  # on Ctrl-C, what has not begun is not begun any more
+            for future in futures:  # after Ctrl-C, calls that have not started are not run
                 future.cancel()
-        return done
+        return results
 
-    def _asked(self, number: int, call: ToolCall) -> Asked:
+    def _check(self, number: int, call: ToolCall) -> CheckedCall:
         name = re.sub(r"[^a-zA-Z0-9_-]", "_", str(call.name))[:64] or "unknown"
-        arguments = _object(call.arguments)
-        size = len(written(arguments).encode("utf-8", "surrogatepass"))
-        fits = arguments is not None and size <= _MOST_ARGUMENTS
-        told = ToolCall(self._id(call.id), name, arguments if arguments is not None and fits else {})
-        if number >= _AT_ONCE:
-            return Asked(told, _TOO_MANY.format(most=_AT_ONCE))
+        arguments = _json_object(call.arguments)
+        size = len(arguments_json(arguments).encode("utf-8", "surrogatepass"))
+        fits = arguments is not None and size <= _MAX_ARGUMENTS
+        valid = ToolCall(self._id(call.id), name, arguments if arguments is not None and fits else {})
+        if number >= _MAX_CALLS:
+            return CheckedCall(valid, _TOO_MANY.format(most=_MAX_CALLS))
         if arguments is None:
-            return Asked(told, _NO_OBJECT)
+            return CheckedCall(valid, _NO_OBJECT)
         if not fits:
-            return Asked(told, _TOO_LONG.format(size=size, most=_MOST_ARGUMENTS))
-        same = json.dumps([name, arguments], sort_keys=True)
-        self._made[same] += 1
-        repeated = _REPEATED.format(times=_TIMES) if self._made[same] > _TIMES else ""
-        return Asked(told, repeated or self._permission.refusal(told))
+            return CheckedCall(valid, _TOO_LONG.format(size=size, most=_MAX_ARGUMENTS))
+        key = json.dumps([name, arguments], sort_keys=True)
+        self._counts[key] += 1
+        repeated = _REPEATED.format(times=_MAX_REPEATS) if self._counts[key] > _MAX_REPEATS else ""
+        return CheckedCall(valid, repeated or self._permission.refusal(valid))
 
     def _id(self, given: object) -> str:
-        """The id that the model gave, unless another call has it or a server would not take it back."""
-        usable = isinstance(given, str) and 0 < len(given) <= _MOST_ID and given not in self._ids
-        own = str(given) if usable else f"call_{uuid4().hex}"
-        self._ids.add(own)
-        return own
+        """Return the model's id, or a new one if another call has it or a server would reject it."""
+        usable = isinstance(given, str) and 0 < len(given) <= _MAX_ID and given not in self._ids
+        call_id = str(given) if usable else f"call_{uuid4().hex}"
+        self._ids.add(call_id)
+        return call_id
 
-    def _begin(self, calls: Sequence[ToolCall]) -> list[Future[tuple[ToolResult, float]]]:
-        caller = replace(self._caller, stored_metadata=self._permission.mark)
-        works = [partial(self._timed, call, caller) for call in calls]
-        writing = [number for number, call in enumerate(calls) if call.name not in self._reading]
-        futures = dict(zip(writing, self._workers.begin(*(works[number] for number in writing)), strict=True))
-        for number, work in enumerate(works):
+    def _start(self, calls: Sequence[ToolCall]) -> list[Future[tuple[ToolResult, float]]]:
+        """Start writing calls one after another in one thread, and each reading call in a thread of its own."""
+        caller = replace(self._caller, stored_metadata=self._permission.metadata)
+        tasks = [partial(self._run_timed, call, caller) for call in calls]
+        writing = [number for number, call in enumerate(calls) if call.name not in self._read_only]
+        futures = dict(zip(writing, self._workers.start(*(tasks[number] for number in writing)), strict=True))
+        for number, task in enumerate(tasks):
             if number not in futures:
-                futures[number] = self._workers.begin(work)[0]
+                futures[number] = self._workers.start(task)[0]
         return [futures[number] for number in range(len(calls))]
 
-    def _timed(self, call: ToolCall, caller: Caller) -> tuple[ToolResult, float]:
-        began = time.monotonic()
+    def _run_timed(self, call: ToolCall, caller: Caller) -> tuple[ToolResult, float]:
+        started = time.monotonic()
         outcome = self._toolbox.run(call, caller)
-        return outcome, round((time.monotonic() - began) * _MS, 1)
+        return outcome, round((time.monotonic() - started) * 1000, 1)
 
 
-def written(arguments: Any) -> str:
-    """The arguments of a call as JSON; "" where they are none."""
+def arguments_json(arguments: Any) -> str:
+    """Return the arguments of a call as JSON; "" if they cannot be written."""
     try:
         return json.dumps(arguments, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):
         return ""
 
 
-def _object(arguments: Any) -> dict[str, Any] | None:
-    """The arguments as a JSON object; None where they are none."""
+def _json_object(arguments: Any) -> dict[str, Any] | None:
+    """Return the arguments as a JSON object, or None."""
     try:
-        found = json.loads(json.dumps(dict(arguments), allow_nan=False))
+        value = json.loads(json.dumps(dict(arguments), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
-def _outcome(future: Future[tuple[ToolResult, float]], ends: float) -> tuple[ToolResult, float]:
+def _wait(future: Future[tuple[ToolResult, float]], deadline: float) -> tuple[ToolResult, float]:
     try:
-        return result(future, max(0.0, ends - time.monotonic()))
+        return result(future, max(0.0, deadline - time.monotonic()))
     except OutOfTime:
-        return ToolResult(_UNDONE if future.cancelled() else _UNKNOWN, failed=True), 0.0
+        return ToolResult(_CANCELLED if future.cancelled() else _UNKNOWN, failed=True), 0.0

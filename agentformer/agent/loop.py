@@ -1,4 +1,4 @@
-"""The loop of one turn: ask the model, run what it calls, until it answers or a limit is reached."""
+"""The loop of one turn: ask the model and run its calls until it answers or a limit is reached."""
 
 from __future__ import annotations
 
@@ -7,50 +7,54 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from agentformer.agent import prompts
-from agentformer.agent.briefing import Briefing
-from agentformer.agent.calls import Calls, Done, written
-from agentformer.agent.conversation import Conversation
-from agentformer.agent.limits import Meter
-from agentformer.agent.turns import Finish
+from agentformer.agent.calls import CallResult, Calls, arguments_json
+from agentformer.agent.conversation import EMPTY_REPLY, FINAL_ANSWER, UNUSABLE, Briefing, Conversation
+from agentformer.agent.turn import Finish, Meter
 from agentformer.agent.workers import OutOfTime, Workers, result
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
 from agentformer.rag.answer.stream import visible_text
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
-# How servers say that they or the model take no tools: Ollama, OpenAI, Groq; vLLM and llama.cpp by their options.
-_TAKES_NO_TOOLS = re.compile(
+# Error messages of Ollama, OpenAI, Groq, vLLM and llama.cpp for a model without tools.
+_NO_TOOLS = re.compile(
     r"not support.{0,40}\b(tool|function)|\b(tools?|functions?)\b.{0,40}not support"
     r"|tool choice requires|tools param requires|that support tool use",
     re.IGNORECASE,
 )
-_FRUITLESS = 3  # replies in a row none of whose calls gave anything
-_SAID_NOTHING = "The language model said nothing, also when it was asked again. Ask in other words, or another model."
+_MAX_FAILED = 3  # replies in a row whose calls all failed
+_EMPTY = "The language model said nothing, also when it was asked again. Ask in other words, or another model."
 _FAILED = "The language model did not answer: {error}"
 _TOO_LONG = (
-    "What the language model has to read for this does not fit it, also when cut: {error} Give it a larger context, "
-    "lower AGENTFORMER_CONTEXT_TOKENS, or switch tools off."
+    "The prompt is too long for the language model, even when cut: {error} Give the model a larger context, lower "
+    "AGENTFORMER_CONTEXT_TOKENS, or disable tools."
 )
+_STOPPED = "There is no answer: the turn was ended because {reason}. Ask again in smaller steps, or raise the limit."
+_REASONS = {
+    "steps": "it took {steps} steps (AGENTFORMER_AGENT_STEPS)",
+    "time": "its time was up (AGENTFORMER_AGENT_SECONDS)",
+    "tokens": "it reached the limit of tokens (AGENTFORMER_AGENT_TOKENS)",
+    "repeating": "the model repeated itself",
+}
 
 
 class ToolsRefused(Exception):
-    """The model takes no tools; the text is its server's. Nothing was called yet."""
+    """The model does not support tools; the text is its server's. No tool was called before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """`said`: by the model; False where the text is ours, since none came of it."""
+class Outcome:
+    """The end of a turn. `from_model` is false if the text explains why there is no answer."""
 
     text: str
     finish: Finish
     warnings: tuple[str, ...] = ()
-    said: bool = True
+    from_model: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """How the model is asked."""
+class ModelOptions:
+    """The model and the parameters of each request."""
 
     language_model: LanguageModel
     tools: Sequence[Tool]
@@ -60,88 +64,93 @@ class Model:
 
 @dataclass(slots=True)
 class Loop:
-    """One turn. `smaller` briefs the model anew with less, once, where it cannot read so much; `briefing` is what it
-    was given in the end, and `done` are its calls."""
+    """One turn.
 
-    model: Model
+    If the prompt is too long, `smaller` returns a shorter briefing, once. After the run, `briefing` is the one that was
+    used, and `results` are those of all calls.
+    """
+
+    model: ModelOptions
     calls: Calls
     conversation: Conversation
     meter: Meter
     workers: Workers
     briefing: Briefing
     smaller: Callable[[], Briefing] | None
-    done: list[Done] = field(default_factory=list)
+    results: list[CallResult] = field(default_factory=list)
 
-    def run(self) -> Ended:
-        """The turn's end, whatever the model did: its errors are told in the text, and not raised. Raises
-        `ToolsRefused`."""
+    def run(self) -> Outcome:
+        """Return the end of the turn. Errors of the model become its text. Raises `ToolsRefused`."""
         try:
             return self._run()
         except OutOfTime:
             return self._stopped("time")
         except PromptTooLong as error:
-            return _failed(_TOO_LONG.format(error=_sentence(error)))
+            return _failure(_TOO_LONG.format(error=_sentence(error)))
         except LanguageModelError as error:
-            return _failed(_FAILED.format(error=_sentence(error)))
+            return _failure(_FAILED.format(error=_sentence(error)))
 
-    def _run(self) -> Ended:
-        fruitless, unusable = 0, False
+    def _run(self) -> Outcome:
+        failed, unusable = 0, False  # replies in a row
         while True:
-            reached: Finish | None = self.meter.reached() or None
-            if reached or fruitless >= _FRUITLESS:
-                return self._last_words(reached or "repeating", self._stopped(reached or "repeating"))
+            limit: Finish | None = self.meter.reached() or None
+            if limit or failed >= _MAX_FAILED:
+                return self._final_answer(limit or "repeating", self._stopped(limit or "repeating"))
             try:
                 reply = self._ask(self.model.tools)
             except InvalidReply as error:
                 if unusable:
-                    return self._last_words("repeating", _failed(_FAILED.format(error=_sentence(error))))
+                    return self._final_answer("repeating", _failure(_FAILED.format(error=_sentence(error))))
                 unusable = True
-                self.conversation.ask(prompts.UNUSABLE.format(reason=str(error).rstrip(".")))
+                self.conversation.ask(UNUSABLE.format(reason=str(error).rstrip(".")))
                 continue
             if reply.tool_calls:
-                fruitless = 0 if self._call(reply) else fruitless + 1
+                failed = 0 if self._call(reply) else failed + 1
                 unusable = False
             elif text := visible_text(reply.text):
-                return Ended(text, "answer", self._cut_short(reply))
+                return Outcome(text, "answer", self._length_warnings(reply))
             elif unusable:
-                return self._last_words("repeating", _failed(_SAID_NOTHING))
+                return self._final_answer("repeating", _failure(_EMPTY))
             else:
                 unusable = True
-                self.conversation.ask(prompts.NOTHING_SAID)
+                self.conversation.ask(EMPTY_REPLY)
 
     def _call(self, reply: Reply) -> bool:
-        """Run what the reply calls, and tell the model; has any of it come to something?"""
-        with self.meter.paused():  # a person takes their time
-            asked = self.calls.asked(reply.tool_calls)
-        done = self.calls.run(asked, self.meter.seconds_for_tools)
-        self.done += done
-        self.conversation.add(reply.text, [each.call for each in asked], [(one.text, one.failed) for one in done])
-        return not all(one.failed for one in done)
+        """Run the calls of a reply, add their results to the conversation, and return whether one succeeded."""
+        with self.meter.paused():  # while a person decides
+            checked = self.calls.check(reply.tool_calls)
+        results = self.calls.run(checked, self.meter.seconds_for_tools)
+        self.results += results
+        texts = [(each.text, each.failed) for each in results]
+        self.conversation.add(reply.text, [each.call for each in checked], texts)
+        return not all(each.failed for each in results)
 
-    def _stopped(self, finish: Finish) -> Ended:
-        return Ended(prompts.stopped(finish, self.meter.steps), finish, said=False)
+    def _stopped(self, finish: Finish) -> Outcome:
+        reason = _REASONS[finish].format(steps=self.meter.steps)
+        return Outcome(_STOPPED.format(reason=reason), finish, from_model=False)
 
-    def _last_words(self, finish: Finish, ours: Ended) -> Ended:
-        """The model's answer with what it has, or `ours` where none comes."""
+    def _final_answer(self, finish: Finish, otherwise: Outcome) -> Outcome:
+        """Ask the model to answer without tools, and return its answer, or `otherwise` if there is none."""
         if not self.meter.may_ask:
-            return ours
-        self.conversation.ask(prompts.LAST_WORDS)
+            return otherwise
+        self.conversation.ask(FINAL_ANSWER)
         try:
             reply = self._ask(())
         except OutOfTime:
-            return ours
+            return otherwise
         except LanguageModelUnavailable:
             raise
         except LanguageModelError:
-            return ours
+            return otherwise
         text = visible_text(reply.text)
-        return Ended(text, finish, self._cut_short(reply)) if text else ours
+        return Outcome(text, finish, self._length_warnings(reply)) if text else otherwise
 
     def _ask(self, tools: Sequence[Tool]) -> Reply:
+        """Return the model's next reply; if the prompt is too long, ask again with a shorter one."""
         try:
-            return self._asked(tools)
+            return self._request(tools)
         except (InvalidReply, LanguageModelUnavailable) as error:
-            if tools and not self.done and _TAKES_NO_TOOLS.search(str(error)):
+            if tools and not self.results and _NO_TOOLS.search(str(error)):
                 raise ToolsRefused(_sentence(error)) from None
             raise
         except PromptTooLong:
@@ -149,38 +158,37 @@ class Loop:
                 raise
             self.briefing, self.smaller = self.smaller(), None
             self.conversation.shrink(self.briefing.messages)
-            return self._asked(tools)
+            return self._request(tools)
 
-    def _asked(self, tools: Sequence[Tool]) -> Reply:
+    def _request(self, tools: Sequence[Tool]) -> Reply:
         self.meter.steps += 1
         messages = tuple(self.conversation.messages)
-        ask = partial(
+        request = partial(
             self.model.language_model.complete,
             messages,
             tools=tools,
             temperature=self.model.temperature,
             max_tokens=self.model.max_tokens,
         )
-        reply = result(self.workers.begin(ask)[0], self.meter.seconds_left)
-        self.meter.count(reply, _tokens([*messages, ChatMessage("assistant", reply.text, reply.tool_calls)]))
+        reply = result(self.workers.start(request)[0], self.meter.seconds_left)
+        self.meter.count(reply, _estimate([*messages, ChatMessage("assistant", reply.text, reply.tool_calls)]))
         return reply
 
-    def _cut_short(self, reply: Reply) -> tuple[str, ...]:
+    def _length_warnings(self, reply: Reply) -> tuple[str, ...]:
         if reply.finish != "length":
             return ()
-        return (f"the answer was cut at {self.model.max_tokens} tokens; AGENTFORMER_ANSWER_TOKENS raises that",)
+        return (f"the answer was cut at {self.model.max_tokens} tokens; AGENTFORMER_ANSWER_TOKENS raises the limit",)
 
 
-def _failed(text: str) -> Ended:
-    return Ended(text, "failed", said=False)
+def _failure(text: str) -> Outcome:
+    return Outcome(text, "failed", from_model=False)
 
 
-def _tokens(messages: Sequence[ChatMessage]) -> int:
-    """Of what is said and of the arguments of calls; an estimate."""
-    calls = (written(call.arguments) for message in messages for call in message.tool_calls)
+def _estimate(messages: Sequence[ChatMessage]) -> int:
+    """Return the estimated tokens of texts and arguments."""
+    calls = (arguments_json(call.arguments) for message in messages for call in message.tool_calls)
     return sum(len(estimated_spans(text)) for text in (*(message.content for message in messages), *calls))
 
 
 def _sentence(error: Exception) -> str:
-    """The error's words, with a full stop."""
     return f"{str(error).rstrip('. ')}."

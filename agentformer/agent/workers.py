@@ -1,4 +1,4 @@
-"""Threads that a turn waits for, and leaves behind when its time is up."""
+"""Threads for the calls of a turn, which the turn abandons when its time is up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class OutOfTime(Exception):
-    """What was waited for is still at work. It ends by limits of its own."""
+    """The task is still running. It ends by its own limits."""
 
 
 class Workers:
@@ -21,27 +21,27 @@ class Workers:
         self._open: set[Future[Any]] = set()
         self._lock = threading.Lock()
 
-    def begin(self, *works: Callable[[], T]) -> list[Future[T]]:
-        """Do `works` one after another in a thread. One whose future was cancelled before its turn is not begun."""
-        futures: list[Future[T]] = [Future() for _ in works]
+    def start(self, *tasks: Callable[[], T]) -> list[Future[T]]:
+        """Run the tasks one after another in a new thread. A task is skipped if its future was cancelled before."""
+        futures: list[Future[T]] = [Future() for _ in tasks]
         with self._lock:
             self._open |= set(futures)
-        if works:
-            threading.Thread(target=self._do, args=(works, futures), name="agentformer-agent", daemon=True).start()
+        if tasks:
+            threading.Thread(target=self._run, args=(tasks, futures), name="agentformer-agent", daemon=True).start()
         return futures
 
     def close(self, seconds: float) -> bool:
-        """Begin nothing that waits, and give what is at work so many seconds to end; False when some did not."""
+        """Cancel waiting tasks, and wait `seconds` for running ones. Return whether all have finished."""
         with self._lock:
-            left = [future for future in self._open if not future.cancel()]
-        return not wait(left, seconds).not_done
+            running = [future for future in self._open if not future.cancel()]
+        return not wait(running, seconds).not_done
 
-    def _do(self, works: Sequence[Callable[[], T]], futures: Sequence[Future[T]]) -> None:
-        for work, future in zip(works, futures, strict=True):
+    def _run(self, tasks: Sequence[Callable[[], T]], futures: Sequence[Future[T]]) -> None:
+        for task, future in zip(tasks, futures, strict=True):
             try:
                 if future.set_running_or_notify_cancel():
-                    future.set_result(work())
-            except BaseException as error:  # noqa: BLE001  raised where the result is asked for
+                    future.set_result(task())
+            except BaseException as error:  # noqa: BLE001  `result` raises it
                 future.set_exception(error)
             finally:
                 with self._lock:
@@ -49,7 +49,7 @@ class Workers:
 
 
 def result(future: Future[T], seconds: float) -> T:
-    """What the work gave, or its error. Raises `OutOfTime`; the work is not begun if it has not been yet."""
+    """Return the result of a task, or raise its error. Raises `OutOfTime`, and cancels a task that has not started."""
     if wait([future], seconds).not_done:
         future.cancel()
         raise OutOfTime

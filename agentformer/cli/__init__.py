@@ -1,20 +1,21 @@
-"""The command line: `agentformer COMMAND`, the top edge. `agentformer --help` lists the commands and the exit codes.
+"""The command line: `agentformer COMMAND`. `agentformer --help` lists the commands and the exit codes.
 
-`commands` names the module of each command; docs/CLI.md is made from them. `start` is where the program begins.
+`start` is the entry point, `group` has the common options, and each module of `commands` defines some commands.
+docs/CLI.md is generated from them.
 """
 
-TYPE_CHECKING = False  # true for type checkers; `typing` would be imported before Ctrl-C is guarded
+TYPE_CHECKING = False  # true for type checkers; an import of `typing` would come before Ctrl-C is handled
 if TYPE_CHECKING:
-    from agentformer.cli.group import main
+    from agentformer.cli.commands import main
 
 __all__ = ["main"]
 
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        """`main`, imported when it is asked for: behind the guard of `start`."""
-        from importlib import import_module
-
+        """Import `main` at its first use, after `start` has installed its signal handler."""
         if name != "main":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return import_module(f"{__name__}.group").main
+        from agentformer.cli.commands import main
+
+        return main

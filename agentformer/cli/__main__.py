@@ -1,4 +1,4 @@
-"""`python -m agentformer.cli`."""
+"""Runs `python -m agentformer.cli`."""
 
 from agentformer.cli.start import run
 

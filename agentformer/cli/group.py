@@ -1,4 +1,4 @@
-"""The group that all commands belong to, their common options, and how a command ends."""
+"""The group of all commands, their common options, and how a command ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from agentformer._version import __version__
-from agentformer.cli import commands, start
 from agentformer.cli.output import CLOSED, INTERRUPTED, fail, output_lost, say
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, LimitExceeded, MissingExtra, NotFound
 from agentformer.types import DEFAULT_NAMESPACE
@@ -30,26 +29,71 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 EXIT_CODES = {
-    0: "done",
-    1: "done in part, or something was found that needs a look: a file without usable text, an answer that broke "
-    "off, a task that does not fit, entries that still wait for an embedder",
-    2: "a wrong argument, or one that does not fit what is stored",
+    0: "success",
+    1: "partial success, or a finding: a file without usable text, an incomplete answer, a task that does not fit, "
+    "entries that still wait for an embedder",
+    2: "an invalid argument, or one that conflicts with the stored data",
     3: "the memory, a model or the output cannot be used",
-    130: "stopped by Ctrl-C; what was done until then is kept",
-    141: "whoever read the output went away, as `head` does",
+    130: "interrupted by Ctrl-C; finished work is kept",
+    141: "the reader of the output closed the pipe, as `head` does",
 }
-SECTIONS: Mapping[str, Sequence[str]] = {title: tuple(names) for title, names in commands.SECTIONS.items()}
+# Section -> command -> help on one line. The help of all commands is shown without importing them.
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Documents": {
+        "ingest": "Ingest documents: files, and folders with all their files",
+        "ask": "Answer a question from the documents, with citations",
+        "search": "Search documents and memories, best hits first",
+        "list": "List the documents; `memories` lists the memories",
+        "remove": "Delete documents and everything derived from them",
+        "eval": "Measure how well your documents answer your own questions",
+        "optimize": "Find the settings that answer your own questions best",
+    },
+    "Memories": {
+        "remember": "Store a fact, a decision, or a message of a session",
+        "recall": "Search the memories that are relevant to a query, best hits first",
+        "context": "Show the context that a model gets for a task",
+        "memories": "List entries, oldest first",
+        "core": "Show and edit the core blocks, which are in every context",
+        "update": "Change a memory; `history` shows its former versions",
+        "supersede": "Replace an older memory by a newer one",
+        "history": "Show the former versions of an entry and the current one",
+        "forget": "Delete memories permanently",
+    },
+    "Upkeep": {
+        "status": "Show what is stored, and the state of all parts",
+        "doctor": "Verify the stored data of every namespace",
+        "clean": "Summarize the older messages of sessions, and archive them",
+        "restore": "Restore the originals of a summary, or a superseded entry",
+        "audit": "Show duplicates, contradictions and entries that were never read",
+        "reindex": "Embed the entries that wait for an embedder, in every namespace",
+        "reembed": "Move the memory to another embedder while it stays in use",
+        "spaces": "Show the embedding spaces of the memory",
+        "backup": "Copy the whole memory into a new folder while it stays in use",
+        "export": "Write the stored data to a folder, or print its text",
+        "import": "Import the folder that `export --to` wrote",
+    },
+    "Interfaces": {
+        "chat": "Chat with a language model that has this memory and its documents",
+        "serve": "Serve the HTTP API until SIGTERM or Ctrl-C; running requests then have 20 seconds to finish",
+        "keys": "Create, list and revoke the keys for access over HTTP and MCP",
+        "mcp": "Serve tools and documents to MCP clients, such as Claude, Cursor and VS Code",
+        "completion": "Print the completion script for a shell",
+    },
+}
+HELP = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 _PLACE = ("namespace", "session_id", "agent_id", "user_id", "project")
 _EVERYWHERE = ("as_json", "embedder", "index_dir", "upload_dir")
 
 
 class Described(click.Command):
-    """A command whose own options stand first in its help, then whose memories it means, then those of all."""
+    """A command with its own options first in the help, then those of the place, then those of every command."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return sorted(super().get_params(ctx), key=_rank)  # stable: the own ones stay in their order
+        """Return the parameters in the order of the help."""
+        return sorted(super().get_params(ctx), key=_rank)  # stable: own options keep their order
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write own options and those of every command in two sections."""
         parts: dict[str, list[tuple[str, str]]] = {"Options": [], "In every command": []}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
@@ -64,61 +108,65 @@ class Described(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        with _written():  # the help text
+        """Parse the arguments. A help text that cannot be written ends the program without a traceback."""
+        with _writing_help():
             return super().make_context(info_name, args, parent, **extra)
 
 
 class Group(Described, click.Group):
-    """A command with commands below it."""
+    """A command with subcommands."""
 
     command_class = Described
 
 
 class CommandLine(Group):
-    """The whole of it: sections of commands, and one place where Ctrl-C and a lost output are told."""
+    """The root group: commands in sections, and one place that handles Ctrl-C and a lost output."""
 
     group_class = Group
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = self.list_commands(ctx)
-        sections = {**SECTIONS, "More": [name for name in shown if name not in commands.HELP]}
-        longest = max(map(len, shown))
-        for title, names in sections.items():
-            lines = [
-                (f"{name:{longest}}", commands.HELP.get(name) or first_sentence(self.commands[name])) for name in names
-            ]
-            if lines:
+        """Write the commands by section."""
+        names = self.list_commands(ctx)
+        more = {name: first_sentence(self.commands[name]) for name in names if name not in HELP}
+        longest = max(map(len, names))
+        for title, commands in {**SECTIONS, "More": more}.items():
+            if commands:
                 with formatter.section(title):
-                    formatter.write_dl(lines)
+                    formatter.write_dl([(f"{name:{longest}}", text) for name, text in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes."""
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command name without importing the command."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        told = [CompletionItem(name, help=commands.HELP.get(name)) for name in names]
-        return [*told, *click.Command.shell_complete(self, ctx, incomplete)]
+        items = [CompletionItem(name, help=HELP.get(name)) for name in names]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        with _stopped():
+        """Parse the arguments of the root group."""
+        with _handling_interrupts():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _stopped():
+        """Run the command."""
+        with _handling_interrupts():
             return super().invoke(ctx)
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: command lines as they are typed."""
+    """Return the end of a command's help: command lines as they are typed."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-@click.group(cls=CommandLine, commands=commands.Commands(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
-def main() -> None:
+@click.pass_obj
+def main(on_start: Callable[[], None] | None) -> None:
     """A memory that an agent can trust, and answers from documents with page-exact citations.
 
     \b
@@ -127,28 +175,29 @@ def main() -> None:
     agentformer remember "Aino prefers tea."
     agentformer recall "What does Aino drink?"
 
-    `agentformer COMMAND --help` explains a command, with examples. With --json, the answer is JSON on standard
-    output; what went wrong is told in words on standard error, and by the exit code.
+    `agentformer COMMAND --help` explains a command, with examples. With --json, the result is JSON on standard output.
+    Errors are one line on standard error, and an exit code.
     """
-    start.hand_over()
-    _fill_closed()
+    if on_start is not None:
+        on_start()
+    _open_closed_streams()
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without these letters shows their numbers
+        sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal whose encoding lacks a character
 
 
-def _fill_closed() -> None:
-    """Nothing in the place of a standard stream that is closed: else the next file opened, such as the memory's own,
-    would get its number, and what libraries print would go there."""
+def _open_closed_streams() -> None:
+    """Open the null device for each closed standard stream. Otherwise the next opened file, such as the database,
+    would get its number, and library output would be written into it."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
 def common(command: Command) -> Command:
-    """The options that every command has, and errors told in one line."""
+    """Add the options of every command, and report errors in one line."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
@@ -160,16 +209,16 @@ def common(command: Command) -> Command:
             fail(str(error), 3)
 
     for option in (
-        click.option("--upload-dir", type=click.Path(path_type=Path), help="Folder of the originals [uploads]."),
-        click.option("--index-dir", type=click.Path(path_type=Path), help="Folder of the memory [indexes]."),
+        click.option("--upload-dir", type=click.Path(path_type=Path), help="Folder of the files [default: uploads]."),
+        click.option("--index-dir", type=click.Path(path_type=Path), help="Folder of the memory [default: indexes]."),
         click.option(
             "--embedder",
             metavar="SPEC",
-            help="auto, minilm, sbert:MODEL_OR_FOLDER, ollama:MODEL, openai:MODEL or hashing [auto].",
+            help="auto, minilm, sbert:MODEL_OR_FOLDER, ollama:MODEL, openai:MODEL or hashing [default: auto].",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option(
-            "--namespace", metavar="NAME", default=DEFAULT_NAMESPACE, help=f"Whose memories [{DEFAULT_NAMESPACE}]."
+            "--namespace", metavar="NAME", default=DEFAULT_NAMESPACE, help=f"Namespace [default: {DEFAULT_NAMESPACE}]."
         ),
     ):
         run = option(run)
@@ -177,60 +226,51 @@ def common(command: Command) -> Command:
 
 
 def in_place(command: Command) -> Command:
-    """The options that say whose memories are meant, given to the command as one mapping `place`."""
+    """Add the options of an entry's place, passed to the command as one mapping `place`."""
 
     @functools.wraps(command)
-    def run(
-        *,
-        namespace: str,
-        session_id: str | None,
-        agent_id: str | None,
-        user_id: str | None,
-        project: str | None,
-        **options: Any,
-    ) -> None:
-        place = {"session_id": session_id, "agent_id": agent_id, "user_id": user_id, "project": project}
-        command(place={"namespace": namespace, **place}, **options)
+    def run(**options: Any) -> None:
+        command(place={name: options.pop(name) for name in _PLACE}, **options)
 
     for option in (
-        click.option("--project", metavar="NAME", help="Of this project only."),
-        click.option("--user", "user_id", metavar="ID", help="Of this user only."),
-        click.option("--agent", "agent_id", metavar="ID", help="Of this agent only."),
-        click.option("--session", "session_id", metavar="ID", help="Of this session only."),
+        click.option("--project", metavar="NAME", help="Only this project."),
+        click.option("--user", "user_id", metavar="ID", help="Only this user."),
+        click.option("--agent", "agent_id", metavar="ID", help="Only this agent."),
+        click.option("--session", "session_id", metavar="ID", help="Only this session."),
     ):
         run = option(run)
     return run
 
 
-def namespace_asked(namespace: str) -> str | None:
-    """The namespace of the command that runs, if somebody asked for it, and not by default."""
+def explicit_namespace(namespace: str) -> str | None:
+    """Return the namespace if the command line or the environment gives it, and None if it is the default."""
     source = click.get_current_context().get_parameter_source("namespace")
     return None if source is ParameterSource.DEFAULT else namespace
 
 
 def entry_in(af: AgentFormer, entry_id: str, namespace: str) -> MemoryEntry:
-    """The entry of this id, if it is in the namespace. Raises `NotFound`."""
+    """Return the entry of this id. Raises `NotFound` if it is not in the namespace."""
     entry = af.memory.get(entry_id)
     if entry.namespace != namespace:
-        raise NotFound(f"there is no entry {entry_id} in namespace {namespace}; --namespace says where to look")
+        raise NotFound(f"there is no entry {entry_id} in namespace {namespace}; --namespace selects another one")
     return entry
 
 
 def first_sentence(command: click.Command) -> str:
-    """What a command is for, on one line."""
+    """Return the first sentence of a command's help."""
     return (command.get_short_help_str(limit=1000).partition("\n")[0]).rstrip(".")
 
 
 def _rank(parameter: click.Parameter) -> int:
-    """Where a parameter stands in the help: own ones, the place, those of every command, and --help."""
+    """Return a parameter's position in the help: own options, the place, options of every command, --help."""
     order = (*_PLACE, *_EVERYWHERE, "help")
     name = "help" if "--help" in parameter.opts else parameter.name or ""
     return 1 + order.index(name) if name in order else 0
 
 
 @contextmanager
-def _stopped() -> Iterator[None]:
-    """Ctrl-C, wherever it comes, ends a command without a trace."""
+def _handling_interrupts() -> Iterator[None]:
+    """End the command without a traceback at Ctrl-C, or when the output is lost."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
@@ -241,8 +281,7 @@ def _stopped() -> Iterator[None]:
 
 
 @contextmanager
-def _written() -> Iterator[None]:
-    """A help text that cannot be written is no crash."""
+def _writing_help() -> Iterator[None]:
     try:
         yield
     except click.exceptions.Exit as end:  # after --help or --version, which click does not print to a closed output

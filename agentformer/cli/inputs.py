@@ -1,38 +1,47 @@
-"""What a person gives on the command line, read and checked: text, metadata, references, a yes."""
+"""Input of the command line: text, metadata, references and confirmations; and hints if there is nothing to show."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentformer.cli.output import fail, say
 from agentformer.errors import InvalidInput
 from agentformer.factory import present
 from agentformer.records.fields import MAX_CONTENT
+from agentformer.search.salience import above_noise
 from agentformer.settings import Settings
+from agentformer.types import Hits, Query, Scope
 
-_MAX_BYTES = 4 * MAX_CONTENT  # of standard input: what the longest content takes in UTF-8
+if TYPE_CHECKING:
+    from agentformer.factory import AgentFormer
+
+_MAX_BYTES = 4 * MAX_CONTENT  # of standard input: the longest content in UTF-8
+_NAMED = 20  # namespaces in a hint
+_SEARCHED = 30  # hits that are searched for a hint
 
 
 def text_of(argument: str, name: str = "TEXT") -> str:
-    """The argument, or standard input in the place of `-`."""
+    """Return the argument, or standard input for `-`. Raises `InvalidInput`."""
     if argument != "-":
         return argument
-    if sys.stdin is None:  # closed by whoever started us
-        raise InvalidInput(name, "standard input is closed; give the text itself, or something to read")
+    if sys.stdin is None:  # closed by the parent process
+        raise InvalidInput(name, "standard input is closed; give the text as an argument")
     data = sys.stdin.buffer.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
-        raise InvalidInput(name, f"has over {_MAX_BYTES} bytes; bring it in as a document: agentformer ingest FILE")
+        raise InvalidInput(name, f"has over {_MAX_BYTES} bytes; ingest it as a document: agentformer ingest FILE")
     try:
         return data.decode("utf-8-sig").strip("\r\n")
     except UnicodeDecodeError:
-        raise InvalidInput(name, "standard input is not UTF-8; convert it, or bring it in as a document") from None
+        raise InvalidInput(name, "standard input is not UTF-8; convert it, or ingest it as a document") from None
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """The JSON object of `--metadata`."""
+    """Return the JSON object of `--metadata`. Raises `InvalidInput`."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -43,26 +52,74 @@ def object_of(text: str) -> dict[str, Any]:
 
 
 def source_of(text: str) -> dict[str, str]:
-    """The record that `--source` names."""
+    """Return the record of `--source`. Raises `InvalidInput`."""
     source_type, _, source_id = text.partition(":")
     if not source_type or not source_id:
         raise InvalidInput("--source", "must be TYPE:ID, such as ticket:4711")
     return {"source_type": source_type, "source_id": source_id}
 
 
-def confirm(what: str) -> None:
-    """Ask on standard error whether to delete `what`. Raises `InvalidInput` where nobody says yes."""
+def confirm(target: str) -> None:
+    """Ask on standard error whether to delete `target`, and exit with code 2 unless the answer is yes."""
     try:
-        agreed = sys.stdin is not None and click.confirm(f"Delete {what} for good?", err=True)
-    except click.Abort as stopped:
-        if isinstance(stopped.__context__, KeyboardInterrupt):
+        confirmed = sys.stdin is not None and click.confirm(f"Delete {target} permanently?", err=True)
+    except click.Abort as aborted:
+        if isinstance(aborted.__context__, KeyboardInterrupt):
             raise
-        agreed = False
-    if not agreed:
-        raise InvalidInput("--yes", f"was not said: {what} would go, and nothing was deleted")
+        confirmed = False
+    if not confirmed:
+        fail(f"Confirmation required: pass --yes to delete {target}. Nothing was deleted.", 2)
 
 
-def check_there(settings: Settings) -> None:
-    """Raises `InvalidInput` where the index folder holds nothing: a wrong path is not well, and no memory is begun."""
+def require_memory(settings: Settings) -> None:
+    """Raise `InvalidInput` if the index folder is empty. A wrong path is reported, and no new memory is created."""
     if not present(settings) and not (settings.index_dir.is_dir() and any(settings.index_dir.iterdir())):
         raise InvalidInput("--index-dir", f"there is no memory in {settings.index_dir}")
+
+
+def hint_namespaces(af: AgentFormer, namespace: str) -> None:
+    """Name the existing namespaces on standard error if this one is empty."""
+    names = af.backend.namespaces()
+    if namespace in names or not names:
+        return
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    say(f"note: namespaces with entries: {', '.join(names[:_NAMED])}{more}", err=True)
+
+
+def nothing_recalled(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> str:
+    """Return that a search found nothing, with the options that would show more."""
+    hints = [] if every or not _search(af, query, scope, every=True) else ["--all shows the nearest entries"]
+    hints += _archived_hint(af, query, scope, every)
+    text = "nothing found" if every else "nothing relevant found"
+    return f"{text}; {', '.join(hints)}" if hints else text
+
+
+def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
+    """Return that a list is empty, and why."""
+    if after:
+        return "no more entries"
+    everything = dataclasses.replace(scope, include_archived=True)
+    if not scope.include_archived and af.backend.count(everything):
+        return "all matching entries are archived or superseded; --archived shows them"
+    if af.backend.count(Scope(scope.namespace, include_archived=True)):
+        return "no matching entries"
+    return f"namespace {scope.namespace} is empty; add an entry with: agentformer remember TEXT"
+
+
+def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
+    """Return the hits of `recall`; with `every`, also those that are not relevant. Nothing counts as used."""
+    from agentformer.search.relevance import relevant_hits
+
+    hits = af.backend.search(Query(query, scope, _SEARCHED))
+    return above_noise(hits, af.settings.noise_floor) if every else relevant_hits(query, hits)
+
+
+def _archived_hint(af: AgentFormer, query: str, scope: Scope, every: bool) -> list[str]:
+    if scope.include_archived:
+        return []
+    hits = _search(af, query, dataclasses.replace(scope, include_archived=True), every=every)
+    entries = [hit.entry for hit in hits]
+    if any(entry.archived_by for entry in entries):
+        return ["--archived shows the originals of summaries"]
+    archived = any(entry.archived_at or entry.superseded_by for entry in entries)
+    return ["--archived shows archived and superseded entries"] if archived else []

@@ -1,4 +1,7 @@
-"""How the command line shows things: JSON for programs, short lines for people, errors in one line."""
+"""The output of commands: JSON for programs, lines and tables for people, errors in one line, and progress.
+
+Progress goes to standard error, and only to a terminal, so that pipes and logs stay clean.
+"""
 
 from __future__ import annotations
 
@@ -8,55 +11,71 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import click
 
-from agentformer.cli.explaining import reasons
-from agentformer.cli.tables import table
-from agentformer.types import Answer, Hit, Hits, MemoryEntry
+from agentformer.errors import AgentFormerError
+from agentformer.types import Answer, MemoryEntry
 
-INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
-READER_GONE = 141  # and one whose reader closed the pipe, as `head` does
+INTERRUPTED = 130  # exit code that shells use after Ctrl-C
+READER_GONE = 141  # exit code that shells use after a closed pipe
 CLOSED = "standard output is closed"
-EXCERPT = 300  # code points of a text shown to a person
-# What could move a terminal's cursor, change its colours, or make a line read otherwise than it is stored.
+EXCERPT = 300  # code points of a text that are shown
+# Characters that move a cursor, change colors, or reverse the reading direction.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_GAP = "  "
+_INDENT = "    "
+_READABLE = 24  # cells that the last column needs; if it has less, longer cells move to a line of their own
+_REFRESH_SECONDS = 0.5
+_LINE_SECONDS = 5.0  # between two progress lines without a terminal
+
+Progress = Callable[[int, int], None]  # called with the number done and the total
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """JSON, in ASCII where the output cannot carry more."""
-    wide = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "").startswith("utf")
-    _echo(json.dumps(value, ensure_ascii=not wide, indent=indent))
+    """Print JSON, in ASCII if the output's encoding is not Unicode."""
+    unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "").startswith("utf")
+    _echo(json.dumps(value, ensure_ascii=not unicode, indent=indent))
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """A line for a person, or with `nl=False` a piece of one; stored text cannot play tricks with the terminal."""
+    """Print a line, or with `nl=False` a part of one, without terminal control characters."""
     _echo(safe(text), err=err, nl=nl)
 
 
 def safe(text: str) -> str:
-    """Without what plays tricks with a terminal."""
+    """Return the text without terminal control characters."""
     return _UNSAFE.sub("", text)
 
 
-def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = (), indent: str = ""
-) -> None:
-    """On a terminal with headings and cut to its width; in a pipe rows alone, whole."""
-    cleaned = [[safe(cell) for cell in row] for row in rows]
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    cells = max(shutil.get_terminal_size().columns - len(indent), 1) if terminal else None
-    for line in table(headings, cleaned, right=right, cells=cells):
-        _echo(indent + line)
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 page" or "2 entries"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("y") else f"{count} {noun}s"
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Print an error and exit."""
+    say(f"error: {message}", err=True)
+    sys.exit(code)
+
+
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Print each warning as a line on standard error."""
+    for warning in warnings:
+        say(f"note: {warning}", err=True)
 
 
 def output_lost(error: OSError) -> NoReturn:
-    """End a command whose output cannot be written: quietly where the reader has gone, else with a line about it."""
-    with suppress(OSError, ValueError, AttributeError):  # what is still to be written must not fail once more at exit
+    """Exit because standard output cannot be written: silently after a closed pipe, else with an error."""
+    with suppress(OSError, ValueError, AttributeError):  # buffered output must not fail again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         sys.exit(READER_GONE)
@@ -74,84 +93,204 @@ def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
         output_lost(error)
 
 
-def fail(message: str, code: int) -> NoReturn:
-    say(f"error: {message}", err=True)
-    sys.exit(code)
+# ------------------------------------------------------------------ tables
 
 
-def print_warnings(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        say(f"note: {warning}", err=True)
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = (), indent: str = ""
+) -> None:
+    """Print a table: with headings and cut to the width of a terminal, or complete rows alone in a pipe."""
+    cleaned = [[safe(cell) for cell in row] for row in rows]
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    cells = max(shutil.get_terminal_size().columns - len(indent), 1) if terminal else None
+    for line in table(headings, cleaned, right=right, cells=cells):
+        _echo(indent + line)
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = (), cells: int | None = None
+) -> Iterator[str]:
+    """Yield the lines of a table. The columns in `right` are aligned right.
+
+    With `cells`, the width of a terminal, the table has headings and its last column is cut to fit. Without, it is for
+    a program: rows alone, nothing cut.
+    """
+    lines = [[" ".join(cell.split()) for cell in row] for row in rows]
+    shown = [list(headings), *lines] if cells and lines else lines
+    if not shown:
+        return
+    sizes = [max(width(row[n]) for row in shown) for n in range(len(headings) - 1)]
+    longest = max(width(row[-1]) for row in shown)
+    left = longest if cells is None else cells - sum(sizes) - len(_GAP) * len(sizes)
+    below = left < _READABLE and longest > left
+    for *first, last in shown:
+        padded = "".join(
+            _pad(cell, size, n in right) + _GAP for n, (cell, size) in enumerate(zip(first, sizes, strict=True))
+        )
+        if not below:
+            yield f"{padded}{clip(last, left)}".rstrip()
+            continue
+        yield padded.rstrip()
+        if last:
+            yield _INDENT + clip(last, (cells or 0) - len(_INDENT))
+
+
+def width(text: str) -> int:
+    """Return the number of terminal cells that a line takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def clip(text: str, cells: int) -> str:
+    """Return the text in at most `cells` cells. The last one is an ellipsis if the text is cut."""
+    if width(text) <= cells:
+        return text
+    if cells <= 0:
+        return ""
+    from rich.cells import set_cell_size
+
+    return f"{set_cell_size(text, cells - 1).rstrip()}…"
+
+
+def _pad(text: str, size: int, right: bool) -> str:
+    blank = " " * (size - width(text))
+    return blank + text if right else text + blank
+
+
+# ------------------------------------------------------------------ entries and answers
+
+
+def print_entries(entries: Iterable[MemoryEntry]) -> None:
+    """Print entries as a table."""
+    print_table(("ID", "KIND", "WHEN (UTC)", "TEXT"), [entry_cells(entry) for entry in entries])
+
+
+def entry_line(entry: MemoryEntry) -> str:
+    """Return an entry on one line: id, tier and kind, time, speaker and text."""
+    return _GAP.join(entry_cells(entry))
+
+
+def entry_cells(entry: MemoryEntry) -> tuple[str, str, str, str]:
+    """Return an entry's id, tier and kind, time, and text with title and speaker."""
+    speaker = f"{entry.speaker or entry.role}: " if entry.speaker or entry.role else ""
+    title = f"[{entry.title}] " if entry.title else ""
+    state = " archived" if entry.archived_at else " superseded" if entry.superseded_by else ""
+    when = moment(entry.occurred_at or entry.created_at)
+    return entry.id, f"{entry.tier}/{entry.kind}{state}", when, f"{title}{speaker}{excerpt(entry.content)}"
+
+
+def moment(when: datetime | None) -> str:
+    """Return a time in UTC, to the minute."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M}" if when else ""
 
 
 def excerpt(text: str) -> str:
-    """The beginning of a text on one line."""
+    """Return the beginning of a text on one line."""
     text = " ".join(text[: 4 * EXCERPT].split())
     return f"{text[:EXCERPT]}…" if len(text) > EXCERPT else text
 
 
 def document_line(document: Mapping[str, Any]) -> str:
+    """Return an ingested document on one line: state, name, size, and the reason of a failure."""
     state = "unchanged" if document.get("unchanged") else document["status"]
-    line = f"{state:9}  {document['name']}  {document['pages']} pages, {document['chunks']} chunks"
+    size = f"{plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
+    line = f"{state:9}  {document['name']}  {size}"
     return f"{line}  ({document['reason']})" if document["reason"] else line
 
 
 def print_answer(answer: Answer) -> None:
+    """Print an answer with its warnings and citations."""
     print_warnings(answer.warnings)
     say(answer.text)
     if answer.citations:
         say(f"\n({answer.mode}{confidence(answer)})")
     for citation in answer.citations:
-        place = f", page {citation.page}" if citation.page else ""
-        printed = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
-        say(f"[{citation.number}] {citation.document}{place}{printed}: {' '.join(citation.quote.split())}")
+        page = f", page {citation.page}" if citation.page else ""
+        label = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
+        say(f"[{citation.number}] {citation.document}{page}{label}: {' '.join(citation.quote.split())}")
 
 
 def confidence(answer: Answer) -> str:
-    """How sure the search is of what is quoted; a model is trusted or not for its own words."""
+    """Return the confidence of a quoting answer; there is none for an answer that a model wrote."""
     return f", confidence {answer.confidence:.2f}" if answer.mode == "extractive" and answer.confidence else ""
 
 
-def print_hits(hits: Hits, nothing: str = "nothing found", *, explain: bool = False) -> None:
-    """Hits, best first, or `nothing` where there are none. With `explain` each tells why it stands where it stands."""
-    print_warnings(hits.warnings)
-    for hit, reason in zip(hits, reasons(hits), strict=True):
-        say(f"{hit.score:.3f}  {_origin(hit)}\n       {excerpt(hit.entry.content)}")
-        if explain:
-            say(f"       {reason}")
-    if not hits:
-        say(nothing)
+# ------------------------------------------------------------------ progress
 
 
-def print_entries(entries: Iterable[MemoryEntry]) -> None:
-    print_table(("ID", "KIND", "WHEN (UTC)", "TEXT"), [entry_cells(entry) for entry in entries])
+def on_terminal() -> bool:
+    """Return whether standard error is a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
-def entry_line(entry: MemoryEntry) -> str:
-    """Id, what it is, when, who said it, and how it begins."""
-    return "  ".join(entry_cells(entry))
+@contextmanager
+def bar(label: str) -> Iterator[Progress]:
+    """Show a progress bar on a terminal."""
+    with click.progressbar(length=1, label=label, file=sys.stderr, hidden=not on_terminal()) as shown:
+
+        def progress(done: int, total: int) -> None:
+            shown.length = total
+            shown.update(done - shown.pos)
+
+        yield progress
+        shown.finish()
 
 
-def entry_cells(entry: MemoryEntry) -> tuple[str, str, str, str]:
-    said = f"{entry.speaker or entry.role}: " if entry.speaker or entry.role else ""
-    title = f"[{entry.title}] " if entry.title else ""
-    when = moment(entry.occurred_at or entry.created_at)
-    return entry.id, f"{entry.tier}/{entry.kind}{_state(entry)}", when, f"{title}{said}{excerpt(entry.content)}"
+@contextmanager
+def watching(state: Callable[[], str]) -> Iterator[None]:
+    """Show the state of running work on a terminal twice a second, and clear the line at the end."""
+    if not on_terminal():
+        yield
+        return
+    done = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(state, done), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
-def moment(when: datetime | None) -> str:
-    """A time in UTC, to the minute."""
-    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M}" if when else ""
+def _watch(state: Callable[[], str], done: threading.Event) -> None:
+    started = time.monotonic()
+    line = ""
+    while not done.wait(_REFRESH_SECONDS):
+        with suppress(AgentFormerError):  # the work reports its own errors
+            line = f"{state()}, {duration(time.monotonic() - started)}"
+            click.echo(f"\r{line:70}", err=True, nl=False)
+    if line:
+        click.echo(f"\r{'':70}\r", err=True, nl=False)
 
 
-def _state(entry: MemoryEntry) -> str:
-    if entry.archived_at:
-        return " archived"
-    return " superseded" if entry.superseded_by else ""
+@contextmanager
+def rate(noun: str) -> Iterator[Progress]:
+    """Show progress, speed and time left: on one line of a terminal, else as a line every few seconds."""
+    started = printed = time.monotonic()
+    terminal = on_terminal()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal printed
+        now = time.monotonic()
+        if not terminal and now - printed < _LINE_SECONDS and done < total:
+            return
+        printed = now
+        speed = done / max(now - started, 1e-9)
+        line = f"{done} of {total} {noun}, {speed:.1f}/s, {duration((total - done) / max(speed, 1e-9))} left"
+        click.echo(f"\r{line:70}" if terminal else line, err=True, nl=not terminal)
+
+    try:
+        yield progress
+    finally:
+        if terminal:
+            click.echo(err=True)
 
 
-def _origin(hit: Hit) -> str:
-    source = hit.entry.source
-    if source is None:
-        return hit.entry.id
-    return f"{source.name}, page {source.page}"
+def duration(seconds: float) -> str:
+    """Return minutes and seconds, and hours if there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,5 +1,4 @@
-"""Where the program begins. Ctrl-C ends it quietly from here on, before anything else of it is imported: what this file
-and the packages around it import is as little as can be."""
+"""The entry point of the program. It handles Ctrl-C before anything else is imported, so it imports very little."""
 
 from __future__ import annotations
 
@@ -10,65 +9,52 @@ import sys
 
 TYPE_CHECKING = False  # true for type checkers
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from types import FrameType
     from typing import NoReturn
 
 _INTERRUPTED = 130
 _UNUSABLE = 3
-_SHOWN = 200  # characters of what an import says
-_IMPORTING = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
+_SHOWN = 200  # characters of an import error's message
 
 
 def run() -> None:
-    """The program `agentformer`."""
-    guard()
-    from importlib import import_module
-
+    """Run the program `agentformer`."""
+    exit_on_interrupt()
     try:
-        import_module("agentformer.cli.group").main(prog_name="agentformer")
-    except ImportError as error:  # what is optional is told by those who need it, so this is needed always
-        _broken(error)
+        from agentformer.cli.commands import main
+
+        main(prog_name="agentformer", obj=raise_on_interrupt)
+    except ImportError as error:  # commands report missing optional packages themselves, so this one is required
+        _report_broken(error)
     finally:
-        guard()  # while the interpreter ends
-        gc.freeze()  # which would look for cycles in all that is there, for a tenth of a short command's time
+        exit_on_interrupt()  # while the interpreter shuts down
+        gc.freeze()  # the collection at exit takes a tenth of a short command's time
 
 
-def guard() -> None:
-    """Ctrl-C ends the process at once: nothing is open yet, or all is closed already. Where it is ignored, as behind
-    `nohup`, it stays so."""
+def exit_on_interrupt() -> None:
+    """Let Ctrl-C end the process at once, while nothing is open. If SIGINT is ignored, as under `nohup`, it stays
+    ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _exit)
 
 
-def hand_over() -> None:
-    """Ctrl-C is a `KeyboardInterrupt` again, for a command that has something to close."""
-    if signal.getsignal(signal.SIGINT) is _leave:
+def raise_on_interrupt() -> None:
+    """Let Ctrl-C raise `KeyboardInterrupt`, for a command that has files to close."""
+    if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _exit(number: int, frame: FrameType | None) -> None:
     if sys.stderr is not None:
         os.write(2, b"\ninterrupted\n")
     os._exit(_INTERRUPTED)
 
 
-def _broken(error: ImportError) -> NoReturn:
-    """End with a line that names the package which cannot be imported."""
+def _report_broken(error: ImportError) -> NoReturn:
+    """Name the package that cannot be imported, and exit."""
+    from agentformer.errors import failed_package
+
     reason = " ".join(str(error).split())[:_SHOWN]
     if sys.stderr is not None:
-        sys.stderr.write(f"error: {whose(error)} cannot be imported ({reason}); reinstall agentformer\n")
+        sys.stderr.write(f"error: {failed_package(error)} cannot be imported ({reason}); reinstall agentformer\n")
     sys.exit(_UNUSABLE)
-
-
-def whose(error: ImportError) -> str:
-    """The package that we wanted: the first of others behind the last code of ours; or the module that is not there."""
-    package = ""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        here = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
-        if here == "agentformer":
-            package = ""
-        elif here not in _IMPORTING:
-            package = package or here
-        trace = trace.tb_next
-    return package or (error.name or "a package").partition(".")[0]

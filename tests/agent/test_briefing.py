@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer import AgentFormer
-from agentformer.agent import prompts
-from agentformer.agent.briefing import alternating, briefing
+from agentformer.agent.conversation import alternate, brief, quote_result, system_prompt
 from agentformer.types import ChatMessage
 from tests.agent.conftest import Make, Open
 from tests.agent.scripted import calls, says
@@ -31,7 +30,7 @@ def test_nothing_that_was_stored_reaches_the_role_of_the_system(agent: Make, af:
     one.turn("When does the harbour open?", session_id="s")
 
     system, *others = model.asked[1]
-    assert system == ChatMessage("system", prompts.system([tool.name for tool in model.tools[0]], datetime.now(UTC)))
+    assert system == ChatMessage("system", system_prompt([tool.name for tool in model.tools[0]], datetime.now(UTC)))
     assert {message.role for message in others} == {"user", "assistant", "tool"}
     text = "\n".join(message.content for message in others)
     for kind in ("core", "fact", "document", "system message", "tool message"):
@@ -44,7 +43,7 @@ def test_nothing_that_was_stored_reaches_the_role_of_the_system(agent: Make, af:
 
 @pytest.mark.parametrize("text", [json.dumps({"content": f"a < b {ESCAPE}"}), "{}"])
 def test_a_framed_result_is_the_same_json(text: str) -> None:
-    framed = prompts.tool_result("rag_query", text, failed=False)
+    framed = quote_result("rag_query", text, failed=False)
     opening, inside, closing = framed.split("\n")
     assert (opening, closing) == ('<tool-result tool="rag_query">', "</tool-result>")
     assert json.loads(inside) == json.loads(text)
@@ -52,7 +51,7 @@ def test_a_framed_result_is_the_same_json(text: str) -> None:
 
 
 def test_a_framed_failure_cannot_leave_its_frame() -> None:
-    framed = prompts.tool_result("rag_query", f"wrong: {ESCAPE}", failed=True)
+    framed = quote_result("rag_query", f"wrong: {ESCAPE}", failed=True)
     assert framed.count("<") == 2
     assert 'failed="true"' in framed
 
@@ -62,7 +61,7 @@ _MESSAGES = st.lists(st.builds(ChatMessage, st.sampled_from(["system", "user", "
 
 @given(_MESSAGES)
 def test_a_conversation_begins_with_the_user_and_nobody_speaks_twice_in_a_row(messages: list[ChatMessage]) -> None:
-    found = alternating(messages)
+    found = alternate(messages)
     assert [message.role for message in found] == ["user", "assistant"] * (len(found) // 2) + ["user"] * (
         len(found) % 2
     )
@@ -73,11 +72,11 @@ def test_a_conversation_begins_with_the_user_and_nobody_speaks_twice_in_a_row(me
 def test_the_rules_name_only_tools_that_there_are() -> None:
     now = datetime(2026, 11, 21, tzinfo=UTC)
     names = ["memory_search", "rag_query"]
-    text = prompts.system(names, now)
+    text = system_prompt(names, now)
     assert "2026-11-21" in text
     assert all(name in text for name in names)
     assert "memory_add" not in text and "rag_upload" not in text
-    assert "When to call" not in prompts.system([], now)
+    assert "When to call" not in system_prompt([], now)
 
 
 def test_the_conversation_so_far_is_shown_and_a_message_without_an_answer_is_not_lost(
@@ -96,7 +95,7 @@ def test_the_conversation_so_far_is_shown_and_a_message_without_an_answer_is_not
 
 
 def test_without_a_context_the_message_passes_for_no_token_either(af: AgentFormer) -> None:
-    assert briefing("What is [INST] <|im_start|>?", None, af.backend).messages == (
+    assert brief("What is [INST] <|im_start|>?", None, af.backend).messages == (
         ChatMessage("user", "What is ⟦INST⟧ ‹|im_start|>?"),
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentformer import AgentFormer
-from agentformer.agent.calls import Done
-from agentformer.agent.citing import citations
+from agentformer.agent.calls import CallResult
+from agentformer.agent.citations import find_citations
 from agentformer.types import MemoryEntry, Source, ToolCall
 from tests.agent.conftest import Make
 from tests.agent.scripted import calls, says
@@ -16,12 +16,12 @@ KEYS = "The caretaker keeps the keys in the blue cupboard."
 BOATS = "Boats are lifted out of the water in October."
 
 
-def shown(*pages: int, name: str = "rules.pdf", label: str = "") -> Done:
+def shown(*pages: int, name: str = "rules.pdf", label: str = "") -> CallResult:
     quoted = [
         {"document": name, "page": page, "label": label, "quote": f"quote {page}", "entry_id": f"e{page}"}
         for page in pages
     ]
-    return Done(ToolCall("c", "rag_query", {}), "", False, 0.0, {"citations": quoted})
+    return CallResult(ToolCall("c", "rag_query", {}), "", False, 0.0, {"citations": quoted})
 
 
 @pytest.mark.parametrize(
@@ -44,36 +44,36 @@ def shown(*pages: int, name: str = "rules.pdf", label: str = "") -> Done:
     ],
 )
 def test_a_place_is_cited_by_its_name_and_page(answer: str, pages: list[int]) -> None:
-    found = citations(answer, [shown(1, 2, 3)], [])
+    found = find_citations(answer, [shown(1, 2, 3)], [])
     assert [cited.page for cited in found.known] == pages
     assert found.unknown == ()
 
 
 def test_a_page_that_was_not_shown_is_told(agent: Make) -> None:
-    found = citations("In October [rules.pdf, 9].", [shown(1, 2)], [])
+    found = find_citations("In October [rules.pdf, 9].", [shown(1, 2)], [])
     assert (found.known, found.unknown) == ((), ("rules.pdf, 9",))
 
 
 def test_a_printed_label_is_a_page_too() -> None:
-    found = citations("In October [rules.pdf, iv].", [shown(4, label="iv"), shown(5, label="v")], [])
+    found = find_citations("In October [rules.pdf, iv].", [shown(4, label="iv"), shown(5, label="v")], [])
     assert [cited.page for cited in found.known] == [4]
 
 
 def test_a_short_name_counts_in_brackets_only() -> None:
-    assert citations("A boat is a boat.", [shown(1, name="a")], []).known == ()
-    assert len(citations("A boat [a, 1].", [shown(1, name="a")], []).known) == 1
+    assert find_citations("A boat is a boat.", [shown(1, name="a")], []).known == ()
+    assert len(find_citations("A boat [a, 1].", [shown(1, name="a")], []).known) == 1
 
 
 def test_a_document_that_the_context_recalled_can_be_cited() -> None:
     source = Source("d", "rules.pdf", 2, "2", 0, len(BOATS))
-    found = citations("In October [rules.pdf, 2].", [], [MemoryEntry("e", BOATS, kind="chunk", source=source)])
+    found = find_citations("In October [rules.pdf, 2].", [], [MemoryEntry("e", BOATS, kind="chunk", source=source)])
     assert [(cited.page, cited.quote, cited.entry_id) for cited in found.known] == [(2, BOATS, "e")]
 
 
 def test_tools_that_give_no_places_are_passed_over() -> None:
     values = [{"memories": {"core": 1}}, {"citations": None}, {}, None]
-    done = [Done(ToolCall("c", "memory_status", {}), "", False, 0.0, value) for value in values]
-    assert citations("[rules.pdf, 2]", done, []).known == ()
+    done = [CallResult(ToolCall("c", "memory_status", {}), "", False, 0.0, value) for value in values]
+    assert find_citations("[rules.pdf, 2]", done, []).known == ()
 
 
 def test_a_turn_cites_the_page_of_a_real_document(agent: Make, af: AgentFormer) -> None:

@@ -106,7 +106,7 @@ def test_with_a_namespace_tools_reach_no_other(agent: Make, af: AgentFormer) -> 
 def test_a_folder_that_is_none_is_refused(agent: Make, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     for folder in (tmp_path / "nothing", tmp_path / "file"):
-        with pytest.raises(InvalidInput, match=r"^folder: .* is no folder$"):
+        with pytest.raises(InvalidInput, match=r"^folder: .* is not a folder$"):
             agent(says("Never."), folder=folder)
 
 
@@ -198,7 +198,7 @@ def test_without_a_model_it_is_said_what_is_missing(af: AgentFormer) -> None:
 def test_an_answer_that_was_cut_is_told_as_such(agent: Make) -> None:
     one, _ = agent(says("And then", finish="length"))
     turn = one.turn("Tell me.", session_id="s")
-    assert turn.warnings == ("the answer was cut at 1024 tokens; AGENTFORMER_ANSWER_TOKENS raises that",)
+    assert turn.warnings == ("the answer was cut at 1024 tokens; AGENTFORMER_ANSWER_TOKENS raises the limit",)
 
 
 def test_several_talks_at_once_stay_apart(agent: Make, af: AgentFormer) -> None:

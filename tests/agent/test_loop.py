@@ -39,7 +39,9 @@ def test_a_tool_is_run_and_what_it_gave_is_told(agent: Make, af: AgentFormer) ->
 def test_each_result_follows_its_call_in_order_and_under_its_own_id(agent: Make) -> None:
     made = [("memory_status", {}), ("nothing_like_it", {}), ("rag_list", {}), ("memory_audit", {})]
     one, model = agent(
-        calls(*made, ids=["", "same", "same", "\u0000"]), calls(("rag_list", {"limit": 1}), ids=["same"]), says("Done.")
+        calls(*made, ids=["", "same", "same", "\u0000"]),
+        calls(("rag_list", {"limit": 1}), ids=["same"]),
+        says("Done."),
     )
     one.turn("How are you?", session_id="s")
 
@@ -86,7 +88,7 @@ def test_of_fifty_calls_at_once_a_few_are_run_and_all_are_answered(agent: Make) 
     told = results(model.asked[1])
     assert len(told) == 50
     assert "memories" in json.loads(told[7])
-    assert told[8].startswith("not run: at most 8 calls")
+    assert told[8].startswith("not run: a reply may have at most 8 calls")
 
 
 def test_the_same_call_is_not_run_a_third_time_and_who_goes_on_is_stopped(agent: Make) -> None:
@@ -95,7 +97,7 @@ def test_the_same_call_is_not_run_a_third_time_and_who_goes_on_is_stopped(agent:
     one, model = agent(again, other, again, other, again, says("I found no keys."))
     turn = one.turn("Where are the keys?", session_id="s")
     assert [run.failed for run in turn.tool_runs] == [False, False, True, True, True]
-    assert turn.tool_runs[2].text.startswith("not run: you made this very call 2 times")
+    assert turn.tool_runs[2].text.startswith("not run: you made this call 2 times")
     assert (turn.text, turn.finish, turn.steps) == ("I found no keys.", "repeating", 6)
     assert model.tools[-1] == ()
 
@@ -302,7 +304,7 @@ def test_a_model_without_tools_answers_from_what_memory_shows_it(
     one, model = agent(error, says("Tea."))
     turn = one.turn("What does Aino prefer, tea?", session_id="s")
     assert (turn.text, turn.finish) == ("Tea.", "answer")
-    assert "takes no tools" in turn.warnings[-1]
+    assert "does not support tools" in turn.warnings[-1]
     assert "Aino prefers tea." in model.asked[1][-1].content
     one.turn("And else?", session_id="s")
     assert [bool(tools) for tools in model.tools] == [True, False, False]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentformer import AgentFormer
-from agentformer.agent.permission import quotes
+from agentformer.agent.calls import may_quote
 from agentformer.errors import InvalidInput
 from agentformer.tools.definition import Hints
 from agentformer.tools.toolbox import HINTS
@@ -65,7 +65,7 @@ def test_after_a_result_a_tool_that_changes_something_is_not_run(agent: Make, af
     one, model = agent(calls(("rag_list", {})), calls((name, arguments)), says("I may not."))
     turn = one.turn("Which documents are there?", session_id="s")
     assert [run.failed for run in turn.tool_runs] == [False, True]
-    assert results(model.asked[2])[1].startswith(f"not run: {name} changes what is kept")
+    assert results(model.asked[2])[1].startswith(f"not run: {name} changes stored data")
     assert [entry.content for entry in af.memory.list(kinds=["fact"])] == ["Boats are blue."]
     assert af.rag.documents() == [] and af.memory.core.blocks() == []
 
@@ -82,7 +82,7 @@ def test_where_nobody_can_be_asked_the_turn_says_what_was_not_run_and_how_it_is_
     for way in ("AGENTFORMER_AGENT_PERMIT", "--allow memory_delete", 'Agent(permit=["memory_delete"])'):
         assert way in warning
     told = results(model.asked[2])[1]
-    assert "no word of the user permits it" in told and "AGENTFORMER_AGENT_PERMIT" in told
+    assert "nothing that the user writes permits it" in told and "AGENTFORMER_AGENT_PERMIT" in told
 
 
 def test_calls_of_one_reply_were_asked_for_before_their_results(agent: Make, af: AgentFormer) -> None:
@@ -131,7 +131,7 @@ def test_an_answer_given_after_reading_counts_in_later_turns_and_another_does_no
     ],
 )
 def test_what_may_hold_retrieved_text(shown: Any, counts: bool) -> None:
-    assert quotes(shown) is counts
+    assert may_quote(shown) is counts
 
 
 def test_a_tool_that_is_permitted_runs_and_the_others_do_not(agent: Make, opened: Open) -> None:
@@ -167,14 +167,14 @@ def test_each_call_is_put_to_the_person_with_all_that_it_would_do(agent: Make, a
     assert [(call.name, dict(call.arguments)) for call in asked] == [("memory_delete", {"id": fact.id})]
     assert [run.failed for run in turn.tool_runs] == [False, not allowed]
     assert len(af.memory.list(kinds=["fact"])) == (0 if allowed else 1)
-    assert ("does not want it" in results(model.asked[2])[1]) is not allowed
+    assert ("does not allow it" in results(model.asked[2])[1]) is not allowed
 
 
 def test_the_time_of_a_turn_does_not_run_while_a_person_decides(
     agent: Make, af: AgentFormer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("agentformer.agent.limits.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("agentformer.agent.turn.time.monotonic", lambda: now[0])
 
     def confirm(call: ToolCall) -> bool:
         now[0] += 3600
@@ -254,7 +254,7 @@ def test_a_call_shows_the_memory_that_it_means_and_no_other(agent: Make, af: Age
     one, _ = agent(says("Hello."), user_id="aino")
 
     def meant(**arguments: Any) -> MemoryEntry | None:
-        return one.meant(ToolCall("1", "memory_delete", arguments))
+        return one.referenced_memory(ToolCall("1", "memory_delete", arguments))
 
     assert meant(id=fact.id) == af.backend.get([fact.id])[0]
     for wrong in ({"id": other.id}, {"id": "nothing"}, {"id": 7}, {"id": "\ud800"}, {"id": ""}, {}):

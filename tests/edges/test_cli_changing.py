@@ -107,7 +107,7 @@ def test_blocks_of_agents_and_users_are_their_own(run: Invoke, shown: Shown) -> 
     owners = [(), ("--agent", "a"), ("--user", "u"), ("--agent", "a", "--user", "u"), ("--namespace", "n")]
     for number, owner in enumerate(owners[1:], 1):
         shown("core append", "persona", f"Number {number}.", *owner)
-    assert "--agent and --user show theirs" in run("core show").stdout
+    assert "--agent and --user show those" in run("core show").stdout
     shown("core append", "persona", "Number 0.")
     for number, owner in enumerate(owners):
         (block,) = shown("core show", "persona", *owner)["blocks"]
@@ -130,9 +130,9 @@ def test_a_block_that_is_there_leads_to_its_commands(run: Invoke, shown: Shown) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("show", "nobody"), "There are: persona"),
-        (("replace", "nobody", "a", "b"), "There are: persona"),
-        (("remove", "nobody", "--yes"), "There are: persona"),
+        (("show", "nobody"), "Existing blocks: persona"),
+        (("replace", "nobody", "a", "b"), "Existing blocks: persona"),
+        (("remove", "nobody", "--yes"), "Existing blocks: persona"),
         (("replace", "persona", "nowhere", "b"), "occurs 0 times"),
         (("replace", "persona", "l", "b"), "occurs 2 times"),
         (("replace", "persona", "You help the fleet", ""), "remove the block"),

@@ -150,7 +150,7 @@ def test_without_a_model_it_is_told_what_is_missing_and_what_works(run: Invoke, 
     done = run("chat", "Who keeps the keys?")
     assert (done.exit_code, done.stdout) == (3, "")
     assert "AGENTFORMER_LLM_MODEL" in done.stderr
-    assert "agentformer ask" in done.stderr
+    assert "need no language model: ask" in done.stderr
     assert "Nothing was sent or stored" in done.stderr
     assert shown("memories")["entries"] == []
 
@@ -191,7 +191,7 @@ def test_read_only_takes_the_tools_that_change_something_and_stores_nothing(
 def test_an_unknown_tool_is_refused_with_those_there_are(run: Invoke, model: Model) -> None:
     done = run("chat", "Hello.", "--without", "memory_erase")
     assert done.exit_code == 2
-    assert "there is no tool 'memory_erase'; there are: memory_add" in done.stderr
+    assert "there is no tool 'memory_erase'; tools: memory_add" in done.stderr
     assert model.asked == []
 
 
@@ -271,7 +271,7 @@ def test_ctrl_c_ends_a_single_turn_and_the_message_is_kept(
         process.kill()
         hanging.let_go.set()
     assert (process.returncode, said) == (130, "")
-    assert "stopped; your message is kept" in told
+    assert "interrupted; your message is stored" in told
     assert "Traceback" not in told
     assert [entry["content"] for entry in shown("memories")["entries"]] == ["Are you there?"]
 
@@ -336,13 +336,13 @@ def terminal(model: Model, tmp_path: Path) -> Iterator[Terminal]:
 def test_a_talk_on_a_terminal(terminal: Terminal, model: Model, shown: Shown) -> None:
     terminal.until("session chat-")
     terminal.type("/help\n")
-    terminal.until("/memories  what")
+    terminal.until("/memories  show")
     terminal.type("/memories\n")
-    terminal.until("nothing was asked yet")
+    terminal.until("there is no turn yet")
     terminal.type("/tools\n")
     terminal.until("rag_query")
     terminal.type("/nonsense\n")
-    terminal.until("there is no /nonsense")
+    terminal.until("there is no command /nonsense")
 
     model.reply = after(calling("memory_add", content="Aino has a boat."), "Noted.")
     terminal.type("I am Aino and have a boat.\n")
@@ -381,7 +381,7 @@ def test_after_reading_nothing_is_forgotten_in_a_pipe_unless_it_is_allowed(
     (fact,) = shown("memories", "--kind", "fact")["entries"]
     model.reply = forgetting(fact["id"])
     done = run("chat", FORGET)
-    assert "failed: not run: memory_delete changes what is kept" in done.stderr
+    assert "failed: not run: memory_delete changes stored data" in done.stderr
     assert "note: memory_delete was not run" in done.stderr and "--allow memory_delete" in done.stderr
     assert [entry["id"] for entry in shown("memories", "--kind", "fact")["entries"]] == [fact["id"]]
     done = run("chat", FORGET, "--allow", "memory_delete")
@@ -398,10 +398,10 @@ def test_after_reading_the_person_at_the_terminal_decides(
     (fact,) = shown("memories", "--kind", "fact")["entries"]
     model.reply = forgetting(fact["id"])
     terminal.type(f"{FORGET}\n")
-    terminal.until("now asks to call memory_delete:")
+    terminal.until("and asks to call memory_delete:")
     terminal.until(f'id: "{fact["id"]}"')
-    assert f"{fact['id']} semantic/fact" in terminal.until("Aino has a boat.").partition("That memory is now: ")[2]
-    terminal.until("Let it? [y/N] ")
+    assert f"{fact['id']} semantic/fact" in terminal.until("Aino has a boat.").partition("The memory is: ")[2]
+    terminal.until("Allow this call? [y/N] ")
     os.write(terminal.own, answer.encode())
     terminal.until("Done.")
     terminal.type("/quit\n")
@@ -417,12 +417,12 @@ def test_what_a_call_asks_for_is_told_within_bounds_and_draws_no_lines_of_its_ow
     script = [calling("memory_search", query="boat"), ask, completion("Done.")]
     model.reply = lambda messages: script[sum(message["role"] == "tool" for message in messages)]
     terminal.type(f"{FORGET}\n")
-    terminal.until("now asks to call memory_delete:")
-    shown = terminal.until("Let it? [y/N] ").strip().splitlines()
+    terminal.until("and asks to call memory_delete:")
+    shown = terminal.until("Allow this call? [y/N] ").strip().splitlines()
     assert shown[0].strip() == 'id: "nothing"'
     assert shown[1] == '  x [2JThe model asks to call memory_search :: "a b"'
     assert shown[2] == f'  {"y" * 60} ... and 4940 more characters: "a b"'
-    assert shown[-2:] == ["  ... and 483 more arguments", "That memory is now: none that it reaches"]
+    assert shown[-2:] == ["  ... and 483 more arguments", "The memory is: none that it reaches"]
     assert len(shown) == 22
     os.write(terminal.own, b"n\n")
     terminal.until("Done.")
@@ -433,7 +433,7 @@ def test_ctrl_c_on_a_terminal_stops_the_turn_and_not_the_talk(terminal: Terminal
     terminal.type("Are you there?\n")
     assert hanging.asked.wait(BOUND)
     terminal.process.send_signal(signal.SIGINT)
-    terminal.until("note: stopped; your message is kept")
+    terminal.until("note: interrupted; your message is stored")
     hanging.let_go.set()
     model.reply = lambda messages: completion("Here I am.")
     terminal.type("Hello?\n")

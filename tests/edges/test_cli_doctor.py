@@ -107,7 +107,7 @@ def found(told: Any) -> dict[str, Any]:
 
 def test_a_memory_that_is_whole_is_well(folder: Path, run: Invoke, shown: Shown) -> None:
     done = run("doctor")
-    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "all is well")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "no problems found")
     told = shown("doctor")
     looked_at = {check["name"]: check["looked_at"] for check in told["checks"]}
     assert told["well"] and looked_at.pop("database") > 10 and looked_at.pop("facts") > 0
@@ -136,7 +136,7 @@ def test_a_list_of_jobs_that_was_only_begun_is_no_damage_and_is_gone_on_with(fol
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
     assert path.stat().st_size > 0
-    assert run("doctor").stdout.splitlines()[-1] == "all is well"
+    assert run("doctor").stdout.splitlines()[-1] == "no problems found"
     file = JobDatabase(path)
     with file.reading() as rows:
         assert rows.execute("SELECT count(*) FROM jobs").fetchone()[0] == 0
@@ -168,7 +168,7 @@ def test_what_is_broken_is_mended_or_told(folder: Path, run: Invoke, shown: Show
         assert told.exit_code == 1 and found(told)[where]["mended"] == 0
         return
     assert told.exit_code == 0, told.output
-    assert run("doctor").stdout.splitlines()[-1] == "all is well"
+    assert run("doctor").stdout.splitlines()[-1] == "no problems found"
     if "torn" not in what and "document that is gone" not in what:
         assert KEYS in run("search", "who keeps the keys").stdout
     assert [entry["content"] for entry in shown("memories", "--namespace", "ours")["entries"]] == ["Aino prefers tea."]
@@ -192,7 +192,7 @@ def test_a_file_of_no_document_is_told_and_never_deleted(folder: Path, run: Invo
     old_left_over(folder)
     for options in ((), ("--repair",), ("--repair",)):
         done = run("doctor", *options)
-        assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "all is well")
+        assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "no problems found")
         assert f"1 file (9 bytes) in {folder / 'u'} without a document: ab/{'ab' * 32}.bin" in done.stdout
         assert (folder / "u" / "ab" / f"{'ab' * 32}.bin").read_bytes() == b"left over"
 
@@ -213,7 +213,7 @@ def test_what_is_left_of_a_lost_document_stays_and_is_brought_in_again(
         change(folder, statement)
     for _ in range(3):
         done = run("doctor", "--repair")
-    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "all is well"), done.output
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "no problems found"), done.output
     name = str(file.relative_to(folder / "u"))
     assert f"without a document: {name}; `agentformer ingest` ingests a lost document again" in done.stdout
     assert shown("list")["documents"] == [] and file.exists()
@@ -246,7 +246,7 @@ def test_forget_tells_where_a_repair_has_kept_something(folder: Path, run: Invok
     (aside,) = (folder / "i").glob("damaged-*.jsonl")
     assert "rye bread" in aside.read_text(encoding="utf-8")
     done = run("forget", "--user", "aino", "--namespace", "ours")
-    assert done.exit_code == 0 and f"what a repair set aside may still hold it: {aside.name};" in done.stderr
+    assert done.exit_code == 0 and f"files of an earlier repair may still contain it: {aside.name};" in done.stderr
     assert json.loads(run("forget", "--user", "aino", "--namespace", "ours", "--json").stdout) == {"forgotten": 0}
 
 
@@ -270,7 +270,7 @@ def test_a_memory_that_cannot_be_opened_is_saved_as_far_as_it_can_be_read(
     assert run("doctor").exit_code == 3
     done = run("doctor", "--repair")
     assert done.exit_code == 0 and "6 entries copied to a new file" in done.stdout, done.output
-    assert run("doctor").stdout.splitlines()[-1] == "all is well"
+    assert run("doctor").stdout.splitlines()[-1] == "no problems found"
     assert KEYS in run("search", "who keeps the keys").stdout
     assert len(list((folder / "i").glob("memory.sqlite3.damaged-*"))) == 1
 
@@ -290,7 +290,7 @@ def test_what_is_lost_of_a_file_is_told_by_the_exit_code_that_once(folder: Path,
     check = found(done)["database" if opens else "memory"]
     assert done.exit_code == 1 and check["found"] > check["mended"] > 0, done.output
     assert "entries from number" in str(check) and "could not be read" in str(check)
-    assert run("doctor").stdout.splitlines()[-1] == "all is well"
+    assert run("doctor").stdout.splitlines()[-1] == "no problems found"
 
 
 def test_the_log_of_another_store_is_told_and_no_repair_is_offered(folder: Path, run: Invoke, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_the_log_of_another_store_is_told_and_no_repair_is_offered(folder: Path,
         assert {name: (folder / "i" / name).read_bytes() for name in before} == before
     for left in ("-wal", "-shm"):
         (folder / "i" / f"memory.sqlite3{left}").unlink(missing_ok=True)
-    assert run("doctor").stdout.splitlines()[-1] == "all is well"
+    assert run("doctor").stdout.splitlines()[-1] == "no problems found"
 
 
 def test_a_file_that_another_process_has_open_is_not_replaced(folder: Path, run: Invoke) -> None:
@@ -353,8 +353,8 @@ def test_a_readable_file_that_is_damaged_is_found(
 def test_a_fact_that_nothing_makes_anew_is_told_as_lost_by_the_exit_code_that_once(folder: Path, run: Invoke) -> None:
     change(folder, "UPDATE entries SET content = 'Aino prefers gin.' WHERE kind = 'fact'")
     told = run("doctor", "--repair")
-    assert (told.exit_code, "lost to the memory unless a backup has it: 1" in told.stdout) == (1, True), told.output
-    assert (run("doctor").exit_code, run("doctor").stdout.splitlines()[-1]) == (0, "all is well")
+    assert (told.exit_code, "lost, unless a backup has it: 1" in told.stdout) == (1, True), told.output
+    assert (run("doctor").exit_code, run("doctor").stdout.splitlines()[-1]) == (0, "no problems found")
     assert "Aino prefers gin." in next((folder / "i").glob("damaged-*.jsonl")).read_text()
 
 

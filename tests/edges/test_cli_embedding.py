@@ -41,7 +41,7 @@ def test_a_memory_moves_to_another_embedder_and_back_to_being_small(run: Run) ->
     done = run("reembed", "--to", "hashing:64")
     assert done.exit_code == 0, done.output
     assert "moved from hashing:256 to hashing:64 (64 dimensions)" in done.output
-    assert "2 texts embedded" in done.output and "2 of 2 entries" in done.output and "agree on" in done.output
+    assert "texts embedded: 2" in done.output and "2 of 2 entries" in done.output and "agree on" in done.output
     assert [line.split()[:2] for line in run("spaces").output.splitlines()] == [
         ["kept", "hashing:256"],
         ["active", "hashing:64"],
@@ -103,7 +103,7 @@ def test_queries_that_are_no_text_are_refused(run: Run, tmp_path: Path) -> None:
 
 def test_an_empty_memory_has_no_spaces_and_nothing_to_give_up(run: Run) -> None:
     assert "no vectors yet" in run("spaces").output
-    assert "no move was under way" in run("reembed", "--abandon").output
+    assert "there is no unfinished move" in run("reembed", "--abandon").output
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     time.sleep(0.1)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
-    assert child.returncode == 130 and "goes on from there" in err, err
+    assert child.returncode == 130 and "continues" in err, err
     with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u") as af:
         assert {s.state: s.waiting < 200 for s in af.backend.spaces()} == {"active": True, "building": True}
         moved = af.reembed("hashing:64")
@@ -150,14 +150,14 @@ def test_what_waits_is_shown_with_its_error_and_embedded_when_it_can_be(
         patch.setattr("agentformer.embedders.hashing.HashingEmbedder.from_settings", refuse)
         filled(run)
         shown = run("reindex", "--show", "--embedder", "hashing")
-        assert shown.exit_code == 0 and "2 entries still wait" in shown.output
-        assert shown.output.count("nobody answers") == 2 and "tried 1 times" in shown.output
+        assert shown.exit_code == 0 and "entries that wait for an embedder: 2" in shown.output
+        assert shown.output.count("nobody answers") == 2 and "1 attempt" in shown.output
         tried = run("reindex", "--embedder", "hashing", "--json")
         assert tried.exit_code == 1
         found = json.loads(tried.stdout)
         assert found["pending"] == 2 and [item["attempts"] for item in found["waiting"]] == [2, 2]
     done = run("reindex", "--embedder", "hashing")
-    assert done.exit_code == 0 and "everything is embedded" in done.output
+    assert done.exit_code == 0 and "all entries are embedded" in done.output
 
 
 def test_status_tells_spaces_and_what_providers_cost(run: Run) -> None:
@@ -182,5 +182,5 @@ def test_a_text_that_was_kept_without_a_vector_is_told_with_the_reason(
     monkeypatch.setenv("OLLAMA_BASE_URL", "http://127.0.0.1:1")
     kept = run("remember", "Aino prefers tea.", "--embedder", "ollama:x")
     assert kept.exit_code == 0
-    assert "kept without a vector" in kept.stderr and "127.0.0.1:1 refused the connection" in kept.stderr
+    assert "stored without a vector" in kept.stderr and "127.0.0.1:1 refused the connection" in kept.stderr
     assert "note" not in run("remember", "The keys hang there.", "--embedder", "hashing", "--namespace", "b").stderr

@@ -58,7 +58,7 @@ def test_a_disk_without_room_for_the_output_is_told_in_one_line(filled: tuple[st
     [
         ("remember -", "standard input is closed"),
         ("context -", "standard input is closed"),
-        ("forget --namespace-all", "500 entries would go, and nothing was deleted"),
+        ("forget --namespace-all", "pass --yes to delete 500 entries. Nothing was deleted."),
     ],
 )
 def test_a_closed_standard_input_is_a_wrong_argument(filled: tuple[str, ...], command: str, said: str) -> None:
@@ -200,7 +200,7 @@ def test_where_a_namespace_holds_nothing_the_others_are_named(
 ) -> None:
     shown("remember", "Aino prefers tea.", "--namespace", "ours")
     done = run(*command)
-    assert (done.exit_code, done.stderr) == (0, "note: these namespaces hold something: ours\n")
+    assert (done.exit_code, done.stderr) == (0, "note: namespaces with entries: ours\n")
     assert run(*command, "--namespace", "ours").stderr == ""
 
 
@@ -208,9 +208,10 @@ def test_status_is_readable(run: Invoke, shown: Callable[..., Any], tmp_path: Pa
     (tmp_path / "a.txt").write_text("The caretaker keeps the keys.")
     shown("ingest", str(tmp_path / "a.txt"))
     shown("remember", "Aino prefers tea.", "--namespace", "ours")
-    said = dict(line.split(None, 1) for line in run("status").stdout.splitlines())
+    said = {name: value.strip() for name, _, value in (x.partition(":") for x in run("status").stdout.splitlines())}
     assert said["entries"] == "4: 1 chunk, 1 document, 1 fact, 1 page"
     assert said["namespaces"] == "default 3, ours 1"
     assert said["documents"] == "1 in default: 1 ready"
     assert said["embedder"].startswith("hashing:256: active, 256 dimensions, 2 vectors")
-    assert (said["waiting"], said["cleaner"]) == ("nothing", "0 summaries")
+    assert (said["waiting"], said["cleaner"]) == ("none", "0 summaries")
+    assert said["language model"] == "none (answers quote the documents)"

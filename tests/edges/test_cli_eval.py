@@ -74,7 +74,7 @@ def test_a_person_reads_the_figures_and_what_was_missed(questions: Callable[...,
         "MRR@10       0.500",
     ]
     assert "declined     1 of 1 unanswerable (1.000)" in lines
-    assert lines[-2:] == ["no right passage among the first 10: 1", "  line 2: When are boats lifted?"]
+    assert lines[-2:] == ["no correct passage among the first 10: 1", "  line 2: When are boats lifted?"]
 
 
 def test_searching_alone_makes_no_answers_and_counts_no_use(questions: Callable[..., str], shown: Shown) -> None:
@@ -89,22 +89,22 @@ def test_searching_alone_makes_no_answers_and_counts_no_use(questions: Callable[
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("[]", "no JSON object"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "not a JSON object"),
         ({"question": " ", "answer": "x"}, "'question' must be a text"),
         ({"question": 3, "answer": "x"}, "'question' must be a text"),
         ({"answer": "x"}, "'question' must be a text"),
         ({"question": "x" * 9000, "answer": "x"}, "max_question_chars"),
-        ({"question": "x"}, "needs 'document', 'answer' or 'unanswerable'"),
+        ({"question": "x"}, "requires 'document', 'answer' or 'unanswerable'"),
         ({"question": "x", "unanswerable": "yes"}, "true or false"),
         ({"question": "x", "unanswerable": True, "answer": "y"}, "is unanswerable, and has 'answer'"),
-        ({"question": "x", "answer": "y", "page": 1}, "'page' needs its 'document'"),
+        ({"question": "x", "answer": "y", "page": 1}, "'page' requires 'document'"),
         ({"question": "x", "document": "rules.pdf", "page": 0}, "whole number from 1"),
         ({"question": "x", "document": "rules.pdf", "page": True}, "whole number from 1"),
-        ({"question": "x", "document": "rules.pdf", "page": 3}, "has 2 pages, and no 3"),
+        ({"question": "x", "document": "rules.pdf", "page": 3}, "has 2 pages, and no page 3"),
         ({"question": "x", "document": "nowhere.pdf"}, "no document 'nowhere.pdf'"),
-        ({"question": "x", "answer": "y", "pgae": 1}, "'pgae' is not known"),
+        ({"question": "x", "answer": "y", "pgae": 1}, "'pgae' is unknown"),
         ('{"question": "\\ud800", "answer": "y"}', "surrogate"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_bad_line_is_told_by_its_number_and_nothing_is_asked(
 
 def test_many_bad_lines_are_told_as_ten_and_the_rest(questions: Callable[..., str], run: Invoke) -> None:
     said = run("eval", questions(*["{"] * 13)).stderr
-    assert said.count("is no JSON") == 10 and "and 3 more" in said
+    assert said.count("is not JSON") == 10 and "and 3 more" in said
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])

@@ -153,24 +153,24 @@ def test_questions_are_built_from_the_stored_documents_with_their_pages(
     chunks = shown("memories", "--kind", "chunk")["entries"]
     assert [each["match_count"] for each in chunks] == [0] * 10
     printed = run("eval", "--synthetic").stdout
-    assert "of the right page:" in printed and "note: 10 questions made of sentences" in printed
+    assert "of the correct page:" in printed and "note: 10 questions made of sentences" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ([], "PATH: is missing"),
-        (["{folder}", "--top-k", "3"], "--top-k: is not for a DIR"),
-        (["{folder}", "--mode", "dense"], "--mode: is not for a DIR"),
-        (["{folder}", "--no-answers"], "--no-answers: is not for a DIR"),
+        (["{folder}", "--top-k", "3"], "--top-k: does not apply to a DIR"),
+        (["{folder}", "--mode", "dense"], "--mode: does not apply to a DIR"),
+        (["{folder}", "--no-answers"], "--no-answers: does not apply to a DIR"),
         (["{folder}", "--modes", "words"], "--modes: must be some of hybrid, lexical, dense"),
         (["{folder}", "--modes", ","], "--modes: must be some of"),
-        (["{folder}", "--half", "dev", "--synthetic"], "--half: is of questions that stay"),
-        (["{folder}/corpus.jsonl", "--half", "dev"], "--half: is not for a FILE"),
-        (["{folder}/corpus.jsonl", "--sample", "3"], "--sample: is not for a FILE"),
-        (["{folder}/corpus.jsonl", "--seed", "3"], "--seed: is not for a FILE"),
-        (["{folder}/corpus.jsonl", "--seed", "0"], "--seed: is not for a FILE"),
-        (["{folder}/corpus.jsonl", "--synthetic"], "is no folder"),
+        (["{folder}", "--half", "dev", "--synthetic"], "--half: does not apply to --synthetic"),
+        (["{folder}/corpus.jsonl", "--half", "dev"], "--half: does not apply to a FILE"),
+        (["{folder}/corpus.jsonl", "--sample", "3"], "--sample: does not apply to a FILE"),
+        (["{folder}/corpus.jsonl", "--seed", "3"], "--seed: does not apply to a FILE"),
+        (["{folder}/corpus.jsonl", "--seed", "0"], "--seed: does not apply to a FILE"),
+        (["{folder}/corpus.jsonl", "--synthetic"], "is not a folder"),
         (["{folder}/nowhere"], "cannot be read"),
         (["--synthetic"], "bring documents in"),
     ],

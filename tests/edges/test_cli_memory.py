@@ -60,7 +60,7 @@ def test_remember_keeps_every_detail_and_memories_lists_it(shown: Callable[..., 
 
 def test_the_same_fact_is_not_kept_twice(run: Invoke, shown: Callable[..., Any]) -> None:
     first = shown("remember", TEA)
-    assert run("remember", TEA).stdout == f"already there  {first['id']}\n"
+    assert run("remember", TEA).stdout == f"exists already  {first['id']}\n"
     assert len(shown("memories")["entries"]) == 1
 
 
@@ -75,11 +75,11 @@ def test_memories_are_listed_page_by_page_and_by_tier_and_kind(shown: Callable[.
 
 
 def test_an_empty_list_says_why(run: Invoke, shown: Callable[..., Any]) -> None:
-    nothing = "nothing remembered in namespace default; begin with: agentformer remember TEXT\n"
+    nothing = "namespace default is empty; add an entry with: agentformer remember TEXT\n"
     assert (run("memories").stdout, run("memories").stderr) == (nothing, "")
     last = shown("remember", TEA)["id"]
     assert run("memories", "--after", last).stdout == "no more entries\n"
-    assert run("memories", "--kind", "decision").stdout == "no entries like that\n"
+    assert run("memories", "--kind", "decision").stdout == "no matching entries\n"
     newer = shown("remember", "Aino prefers coffee.", "--kind", "decision")["id"]
     shown("supersede", last, newer)
     assert "--archived" in run("memories", "--kind", "fact").stdout
@@ -93,7 +93,7 @@ def test_in_an_empty_namespace_the_others_are_named(run: Invoke, command: tuple[
     assert "namespaces" not in run(*command).stderr  # there is none
     for namespace in ("ours", "theirs"):
         assert run("remember", TEA, "--namespace", namespace).exit_code == 0
-    note = "note: these namespaces hold something: ours, theirs\n"
+    note = "note: namespaces with entries: ours, theirs\n"
     for options in ((), ("--json",)):
         done = run(*command, *options)
         assert (done.exit_code, note in done.stderr, note in done.stdout) == (0, True, False)
@@ -106,17 +106,17 @@ def test_a_recall_that_finds_nothing_gives_the_hints_that_apply(
 ) -> None:
     old, new = shown("remember", TEA), shown("remember", "The harbour opens in May.")
     monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "1")  # cosines alone show nothing
-    assert run("recall", "quantum").stdout == "nothing found that bears on it\n"
+    assert run("recall", "quantum").stdout == "nothing relevant found\n"
     assert run("recall", "quantum", "--all").stdout == "nothing found\n"
     monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "-1")
-    assert run("recall", "quantum").stdout == "nothing found that bears on it; --all shows the nearest\n"
+    assert run("recall", "quantum").stdout == "nothing relevant found; --all shows the nearest entries\n"
     assert TEA in run("recall", "quantum", "--all").stdout
     monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "1")
     shown("supersede", old["id"], new["id"])
-    hint = "--archived what was archived or superseded\n"
-    assert run("recall", "tea").stdout == f"nothing found that bears on it; {hint}"
+    hint = "--archived shows archived and superseded entries\n"
+    assert run("recall", "tea").stdout == f"nothing relevant found; {hint}"
     assert run("recall", "tea", "--all").stdout == f"nothing found; {hint}"
-    assert run("recall", "quantum", "--archived").stdout == "nothing found that bears on it\n"
+    assert run("recall", "quantum", "--archived").stdout == "nothing relevant found\n"
     former = shown("history", old["id"])["current"]
     assert former["match_count"] == 1  # what was only looked at for a hint is not counted
     assert TEA in run("recall", "tea", "--archived").stdout
@@ -128,7 +128,7 @@ def test_a_recall_leads_to_what_summaries_stand_for(run: Invoke, shown: Callable
         shown("remember", f"The boat {name} lies at berth {n}.", "--session", "s1", "--role", "user")
     shown("clean", "--session", "s1")
     found = run("recall", "Lokki", "--kind", "message").stdout
-    assert found == "nothing found that bears on it; --archived what summaries stand for\n"
+    assert found == "nothing relevant found; --archived shows the originals of summaries\n"
     assert "Lokki lies at berth 0" in run("recall", "Lokki", "--kind", "message", "--archived").stdout
 
 
@@ -175,7 +175,7 @@ def test_forget_a_scope_asks_first_and_tells_how_many(run: Invoke, shown: Callab
     assert asked.exit_code == 2 and "3 entries" in asked.stderr
     assert run("forget", "--session", "s1").exit_code == 2  # nobody there to answer
     assert len(shown("memories")["entries"]) == 4
-    assert run("forget", "--session", "s1", said="y\n").stdout == "entries forgotten: 3\n"
+    assert run("forget", "--session", "s1", said="y\n").stdout == "entries deleted: 3\n"
     assert shown("memories")["entries"] == [kept]
     assert shown("forget", "--user", "aino", "--yes") == {"forgotten": 1}
     assert shown("forget", "--user", "aino") == {"forgotten": 0}  # nothing to ask about

@@ -40,9 +40,15 @@ def test_what_was_chosen_and_how_sure_that_is_is_told_and_written(
     done = run("optimize", far, *WINDOWS, "--work", work, "--write", str(target))
     assert (done.exit_code, "Traceback" in done.output) == (0, False)
     out = done.stdout
-    for said in ("44 passages", "to choose by", "to judge by", "window_tokens: 0 -> 32", "better, also on questions"):
+    for said in (
+        "44 passages",
+        "to choose by",
+        "to judge by",
+        "window_tokens: 0 -> 32",
+        "better, also on the questions",
+    ):
         assert said in out
-    assert "in the place of AGENTFORMER_WINDOW_TOKENS=64" in out
+    assert "instead of AGENTFORMER_WINDOW_TOKENS=64" in out
     assert "questions tell little" in done.stderr
     assert target.read_text() == "OPENAI_API_KEY=mine\nAGENTFORMER_WINDOW_TOKENS=32\n"
     told = shown("optimize", far, *WINDOWS, "--work", work)
@@ -65,7 +71,7 @@ def test_a_gain_that_may_be_chance_is_written_by_force_alone(tmp_path: Path, wor
     arguments = ("optimize", folder, *WINDOWS, "--work", work, "--write", str(target))
     done = run(*arguments)
     assert (done.exit_code, target.exists()) == (1, False)
-    assert "may be chance: keep what you have" in done.stdout and "--force writes it" in done.stderr
+    assert "may be chance: keep your settings" in done.stdout and "--force writes the settings" in done.stderr
     assert run(*arguments, "--force").exit_code == 0
     assert target.read_text().splitlines()[1:] == ["AGENTFORMER_WINDOW_TOKENS=32"]
 

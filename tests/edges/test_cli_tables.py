@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentformer.cli.tables import clip, table, width
+from agentformer.cli.output import clip, table, width
 from tests.edges.conftest import Invoke
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # man, woman, girl, joined

@@ -422,8 +422,8 @@ def test_without_the_extra_it_says_what_to_install(piped: Callable[..., Piped]) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--without", "memory_ad"], "--without: there is no tool 'memory_ad'; there are: memory_add"),
-        (["--port", "0"], "--port: goes with --http only"),
+        (["--without", "memory_ad"], "--without: there is no tool 'memory_ad'; tools: memory_add"),
+        (["--port", "0"], "--port: requires --http"),
         (["--folder", "nowhere"], "--folder: 'nowhere' is no folder"),
         (["--http", "--host", "0.0.0.0"], "make a key with: agentformer keys add NAME"),
         (["--http", "--host", "no such host"], "'no such host' is not an address of this machine; use 127.0.0.1"),

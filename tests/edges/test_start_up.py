@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.cli import commands
-from agentformer.cli.group import first_sentence, main
+from agentformer.cli.commands import main
+from agentformer.cli.group import HELP, first_sentence
 from agentformer.factory import connect
 from agentformer.registry import ours
 
@@ -87,7 +87,7 @@ def test_help_needs_no_library_but_clicks(arguments: Sequence[str]) -> None:
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
-    assert not {"agentformer.factory", "agentformer.cli.documents", "sqlite3"} & imported(RUN, "--help")
+    assert not {"agentformer.factory", "agentformer.cli.commands.documents", "sqlite3"} & imported(RUN, "--help")
 
 
 @pytest.mark.parametrize("command", ["list", "status", "memories", "spaces"])
@@ -132,7 +132,7 @@ def test_a_search_by_words_imports_no_vector_index_and_no_model(store: tuple[str
 
 
 def test_every_line_of_the_table_is_what_the_command_says_of_itself() -> None:
-    for name, told in commands.HELP.items():
+    for name, told in HELP.items():
         assert told == first_sentence(main.commands[name]), name
         assert main.commands[name].name == name
 
@@ -164,7 +164,7 @@ run()
     [
         "agentformer.cli.group",
         "click",
-        "agentformer.cli.memory",
+        "agentformer.cli.commands.memory",
         "agentformer.factory",
         "sqlite3",
         "agentformer.memory.backends.faiss.backend",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.cli.explaining import reasons
+from agentformer.cli.commands.memory import explain_ranks
 from agentformer.testing import make_entry
 from agentformer.tools.caller import Caller
 from agentformer.tools.shapes import brief_hit_json, hit_json, memory_hit_json
@@ -25,17 +25,17 @@ def hit(*votes: Vote) -> Hit:
 
 def test_reasons_are_words_that_a_person_understands() -> None:
     words, vectors = Vote("words", 1, 1.0), Vote("vectors", 12, 0.4512)
-    assert reasons([hit(words, vectors), hit(Vote("vectors", 3, 0.4512)), hit(Vote("words", 22, 1.0))]) == [
-        "1st by its words (weight 1), 12th by its meaning (weight 0.45)",
-        "3rd by its meaning (weight 0.45), not found by its words",
-        "22nd by its words (weight 1), not found by its meaning",
+    assert explain_ranks([hit(words, vectors), hit(Vote("vectors", 3, 0.4512)), hit(Vote("words", 22, 1.0))]) == [
+        "1st by words (weight 1), 12th by meaning (weight 0.45)",
+        "3rd by meaning (weight 0.45), not found by words",
+        "22nd by words (weight 1), not found by meaning",
     ]
-    assert reasons([hit(words, Vote("period", 2, 0.5), Vote("reranker", 3, 1.0)), hit(words)]) == [
-        "1st by its words (weight 1), 2nd by its time (weight 0.5), 3rd by the reranker, which decides",
-        "1st by its words (weight 1), not read by the reranker",
+    assert explain_ranks([hit(words, Vote("period", 2, 0.5), Vote("reranker", 3, 1.0)), hit(words)]) == [
+        "1st by words (weight 1), 2nd by time (weight 0.5), 3rd by reranker, which decides",
+        "1st by words (weight 1), not scored by reranker",
     ]
-    assert reasons([hit()]) == ["no ranks are told"] and reasons([]) == []
-    assert reasons([hit(Vote("a plugin's own", 113, 2.0))]) == ["113th by a plugin's own (weight 2)"]
+    assert explain_ranks([hit()]) == ["no ranks"] and explain_ranks([]) == []
+    assert explain_ranks([hit(Vote("a plugin's own", 113, 2.0))]) == ["113th by a plugin's own (weight 2)"]
 
 
 def test_votes_are_json_and_a_model_is_given_them_only_when_asked_for() -> None:
@@ -53,7 +53,7 @@ def test_the_command_line_explains_when_asked_to(run: Invoke, shown: Shown, comm
         shown("remember", text)
     lines = run(command, "Does Aino take honey in her tea?", "--explain").stdout.splitlines()
     assert lines[1].strip() == TEA and lines[4].strip() == ROOM
-    assert "1st by its words (weight" in lines[2] and "2nd by its words (weight" in lines[5]
+    assert "1st by words (weight" in lines[2] and "2nd by words (weight" in lines[5]
     plain = run(command, "Does Aino take honey in her tea?").stdout.splitlines()
     assert plain == [lines[0], lines[1], lines[3], lines[4]]
     votes = shown(*command.split(), "Does Aino take honey in her tea?")["hits"][0]["votes"]

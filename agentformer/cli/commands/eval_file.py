@@ -1,4 +1,7 @@
-"""`agentformer eval`: how well one's own documents answer one's own questions, in a file, in a folder, or built."""
+"""`agentformer eval`: measures how well the documents answer the questions of a file.
+
+`eval_folder` measures the questions of a folder, and generated ones.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,11 @@ from typing import Any, Literal, get_args
 
 import click
 
+from agentformer.cli.commands.eval_folder import FolderOptions, measure
+from agentformer.cli.commands.eval_questions import Question, read_questions
 from agentformer.cli.group import common, examples, main
-from agentformer.cli.hints import tell_elsewhere
-from agentformer.cli.measuring import Options, measure
-from agentformer.cli.output import print_json, print_warnings, say
-from agentformer.cli.progress import bar
-from agentformer.cli.questions import Question, read_questions
+from agentformer.cli.inputs import hint_namespaces
+from agentformer.cli.output import bar, print_json, print_warnings, say
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.synthetic import COUNT
 from agentformer.factory import AgentFormer, connect
@@ -27,11 +29,11 @@ from agentformer.types import Hit, Query, Scope
 Mode = Literal["hybrid", "dense", "lexical"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-_DEPTH = 10  # passages looked at
-_CUTS = (1, 3, 5, 10)
-_SHOWN = 10  # questions without a right passage
-# Chinese and Japanese, Korean, Thai, Lao, Myanmar and Khmer: words stand without spaces, or with endings.
-_SPACELESS = re.compile(
+_DEPTH = 10  # passages of a search
+_CUTOFFS = (1, 3, 5, 10)
+_SHOWN = 10  # questions without a correct passage
+# Scripts without spaces between words, or with endings: Chinese, Japanese, Korean, Thai, Lao, Myanmar, Khmer.
+_UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
 )
@@ -39,12 +41,12 @@ _SPACELESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one question got; ranks count from 1, and None is not among the first ten."""
+    """The result of one question. Ranks count from 1; None is outside the first ten."""
 
     question: Question
-    rank: int | None  # of the first right passage: of the document, with the answer in it
-    page_rank: int | None  # of the first one that is on the right page, too
-    declined: bool | None  # did the answer say that there is none? None: not asked
+    rank: int | None  # of the first passage of the correct document that contains the answer
+    page_rank: int | None  # of the first such passage on the correct page
+    declined: bool | None  # whether the answer was that there is none; None if not asked
     search_ms: float
     answer_ms: float | None
     warnings: tuple[str, ...]
@@ -61,85 +63,79 @@ class Outcome:
     ),
 )
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option("--top-k", metavar="N", type=click.IntRange(1, 100), help="Of a FILE: passages of each answer [3].")
-@click.option("--mode", type=click.Choice(MODES), help="Of a FILE: how passages are searched [hybrid].")
-@click.option("--no-answers", is_flag=True, help="Of a FILE: only search; no answer is made, and no model is asked.")
-@click.option("--modes", metavar="MODES", help=f"Of a DIR or --synthetic: those compared [{','.join(MODES)}].")
-@click.option("--half", type=click.Choice(["dev", "test"]), help="Of a DIR: only this half of the questions.")
+@click.option("--top-k", metavar="N", type=click.IntRange(1, 100), help="For a FILE: passages per answer [default: 3].")
+@click.option("--mode", type=click.Choice(MODES), help="For a FILE: search mode [default: hybrid].")
+@click.option("--no-answers", is_flag=True, help="For a FILE: only search, without answers and without a model.")
 @click.option(
-    "--sample", metavar="N", type=click.IntRange(1), help="Of a DIR or --synthetic: at most so many questions."
+    "--modes", metavar="MODES", help=f"For a DIR or --synthetic: compared modes [default: {','.join(MODES)}]."
 )
+@click.option("--half", type=click.Choice(["dev", "test"]), help="For a DIR: only this half of the questions.")
+@click.option("--sample", metavar="N", type=click.IntRange(1), help="For a DIR or --synthetic: questions at most.")
 @click.option(
     "--synthetic",
     metavar="[N]",
     is_flag=False,
     flag_value=COUNT,
     type=click.IntRange(1, 10_000),
-    help=f"Build N questions [{COUNT}] from the documents of the namespace, or from the corpus of DIR.",
+    help=f"Generate N questions [default: {COUNT}] from the documents of the namespace, or from the corpus of DIR.",
 )
 @click.option(
-    "--seed", metavar="N", type=int, help="Of a DIR or --synthetic: of halves, built questions and intervals [0]."
+    "--seed", metavar="N", type=int, help="For a DIR or --synthetic: seed of halves, questions, intervals [default: 0]."
 )
 @common
 def evaluate(path: Path | None, namespace: str, as_json: bool, **options: Any) -> None:
-    """Measure how well the documents answer questions of your own.
+    """Measure how well your documents answer your own questions.
 
-    A FILE has one JSON object a line, about the documents that are stored. Where the answer is, is told by the
-    document's name and page, or by words that the right passage holds, or by both; or that there is none:
+    A FILE has a JSON object per line about the stored documents. It locates the answer by the name and page of the
+    document, by words of the correct passage, or by both; or it says that there is no answer:
 
     \b
     {"question": "Who keeps the keys?", "document": "rules.pdf", "page": 2}
     {"question": "When are boats lifted?", "answer": "in October"}
     {"question": "What does the crane cost?", "unanswerable": true}
 
-    recall@k is the share of questions with a right passage among the first k, page recall@k that of those that name a
-    page with a right passage on it, and MRR@10 the mean of 1/rank. Then every question is asked as `ask` does, with
-    its hybrid search, and counted when the answer is that there is none. No language model is needed.
+    recall@k is the share of questions with a correct passage among the first k hits, page recall@k the share of those
+    with a page whose correct page is among them, and MRR@10 the mean of 1/rank. Then each question is asked as by
+    `ask`, with hybrid search, and refusals are counted. No language model is needed.
 
-    A DIR holds `corpus.jsonl` with {"id", "text", "meta"} and `queries.jsonl` with {"id", "text", "relevant": [ids],
-    "meta"}. The corpus is stored in a memory of its own, which is gone afterwards, and each question is searched by
-    words, by vectors and by both; docs/EVALUATION.md explains the figures.
+    A DIR has `corpus.jsonl` with {"id", "text", "meta"} and `queries.jsonl` with {"id", "text", "relevant": [ids],
+    "meta"}. The corpus is stored in a temporary memory, and each question is searched by words, by vectors and by
+    both; docs/EVALUATION.md explains the figures.
 
-    With `--synthetic`, the questions are built from the documents: by a language model where one is configured, else
-    from their sentences.
+    With `--synthetic`, the questions are generated from the documents: by the language model if one is configured,
+    else from their sentences.
     """
     file_options = {name: options.pop(name) for name in ("top_k", "mode", "no_answers")}
     folder_options = {name: options.pop(name) for name in ("modes", "half", "sample", "synthetic", "seed")}
     if path is not None and not path.is_dir() and folder_options["synthetic"] is None:
         _refuse(folder_options, "a FILE of questions")
-        _evaluate_file(path, namespace=namespace, as_json=as_json, **file_options, **options)
+        _evaluate_file(path, namespace, as_json, file_options, options)
         return
-    _refuse(file_options, "a DIR and for --synthetic")
+    _refuse(file_options, "a DIR or --synthetic")
     folder_options["seed"] = folder_options["seed"] or 0
-    measure(path, Options(namespace=namespace, as_json=as_json, **folder_options), options)
+    measure(path, FolderOptions(namespace=namespace, as_json=as_json, **folder_options), options)
 
 
-def _refuse(options: dict[str, Any], where: str) -> None:
-    """Raises `InvalidInput` for an option that means nothing there."""
+def _refuse(options: dict[str, Any], target: str) -> None:
+    """Raise `InvalidInput` for an option that does not apply."""
     for name, value in options.items():
         if value is not None and value is not False:
-            raise InvalidInput(f"--{name.replace('_', '-')}", f"is not for {where}")
+            raise InvalidInput(f"--{name.replace('_', '-')}", f"does not apply to {target}")
 
 
 def _evaluate_file(
-    file: Path,
-    *,
-    top_k: int | None,
-    mode: Mode | None,
-    no_answers: bool,
-    namespace: str,
-    as_json: bool,
-    **options: Any,
+    file: Path, namespace: str, as_json: bool, options: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    mode = mode or "hybrid"
-    with connect(**options) as af:
-        tell_elsewhere(af, namespace)
+    mode: Mode = options["mode"] or "hybrid"
+    with connect(**settings) as af:
+        hint_namespaces(af, namespace)
         documents = {each.name: each.pages for each in af.rag.documents(namespace=namespace) if each.chunks}
         questions = read_questions(file, documents, af.settings.max_question_chars)
+        top_k = None if options["no_answers"] else options["top_k"] or af.settings.top_k
         outcomes = []
         with bar("questions") as progress:
             for number, question in enumerate(questions, 1):
-                outcomes.append(_ask(af, question, namespace, mode, None if no_answers else top_k or af.settings.top_k))
+                outcomes.append(_ask(af, question, namespace, mode, top_k))
                 progress(number, len(questions))
     report = {"mode": mode, "namespace": namespace, **_report(outcomes)}
     if as_json:
@@ -150,17 +146,17 @@ def _evaluate_file(
 
 
 def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k: int | None) -> Outcome:
-    """One question, searched for and, with `top_k`, answered."""
+    """Search for a question, and with `top_k` also answer it."""
     started = time.perf_counter()
-    # Not through the memory: measuring must not weigh by salience, nor count what it found as used.
+    # The backend is searched directly, so that salience has no influence and no hit counts as used.
     hits = af.backend.search(Query(question.text, Scope(namespace, kinds=("chunk",)), _DEPTH, mode=mode))
     searched = time.perf_counter()
     answer = af.rag.query(question.text, top_k=top_k, namespace=namespace) if top_k else None
-    right = [_right(hit, question) for hit in hits]
-    on_page = [each and _page(hit) == question.page for each, hit in zip(right, hits, strict=True)]
+    correct = [_is_correct(hit, question) for hit in hits]
+    on_page = [each and _page(hit) == question.page for each, hit in zip(correct, hits, strict=True)]
     return Outcome(
         question,
-        _rank(right),
+        _rank(correct),
         _rank(on_page) if question.page is not None else None,
         answer.mode == "none" if answer else None,
         (searched - started) * 1000,
@@ -169,34 +165,34 @@ def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k:
     )
 
 
-def _right(hit: Hit, question: Question) -> bool:
-    """Is it a passage of the right document, with the answer in it, as far as the question tells them?"""
+def _is_correct(hit: Hit, question: Question) -> bool:
+    """Return whether the passage is of the correct document and contains the answer, as far as the question says."""
     source = hit.entry.source
     if question.unanswerable or (question.document is not None and (not source or source.name != question.document)):
         return False
-    return question.answer is None or _says(_words(hit.entry.content), _words(question.answer))
+    return question.answer is None or _contains(_normalize(hit.entry.content), _normalize(question.answer))
 
 
-def _says(text: str, answer: str) -> bool:
-    """Is the answer in the text as whole words? Where a script leaves no spaces, anywhere."""
+def _contains(text: str, answer: str) -> bool:
+    """Return whether the text contains the answer as whole words, or anywhere in a script without spaces."""
     start = text.find(answer)
     while start >= 0:
         end = start + len(answer)
-        if not _continues(text[:start][-1:], answer[0]) and not _continues(text[end : end + 1], answer[-1]):
+        if not _same_word(text[:start][-1:], answer[0]) and not _same_word(text[end : end + 1], answer[-1]):
             return True
         start = text.find(answer, start + 1)
     return False
 
 
-def _continues(beside: str, edge: str) -> bool:
-    """Does a word go on, from the edge of an answer into the character beside it?"""
-    if not beside or _SPACELESS.match(beside) or _SPACELESS.match(edge):
+def _same_word(outside: str, inside: str) -> bool:
+    """Return whether the characters at an edge of the answer belong to one word."""
+    if not outside or _UNSPACED.match(outside) or _UNSPACED.match(inside):
         return False
-    return unicodedata.category(beside)[0] in "LMN"  # letters, their marks, and digits
+    return unicodedata.category(outside)[0] in "LMN"  # letters, marks and digits
 
 
-def _words(text: str) -> str:
-    """A text by its letters alone: line breaks and capitals are the page's, not the answer's."""
+def _normalize(text: str) -> str:
+    """Return the text without capitals and line breaks."""
     return " ".join(text.casefold().split())
 
 
@@ -204,15 +200,15 @@ def _page(hit: Hit) -> int | None:
     return hit.entry.source.page if hit.entry.source else None
 
 
-def _rank(right: Iterable[bool]) -> int | None:
-    return next((rank for rank, each in enumerate(right, 1) if each), None)
+def _rank(correct: Iterable[bool]) -> int | None:
+    return next((rank for rank, each in enumerate(correct, 1) if each), None)
 
 
 def _report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     answerable = [each for each in outcomes if not each.question.unanswerable]
     paged = [each for each in answerable if each.question.page is not None]
     ranks = [each.rank for each in answerable]
-    answered = [each.answer_ms for each in outcomes if each.answer_ms is not None]
+    answer_ms = [each.answer_ms for each in outcomes if each.answer_ms is not None]
     return {
         "questions": len(outcomes),
         "answerable": len(answerable),
@@ -226,21 +222,21 @@ def _report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         },
         "median_ms": {
             "search": round(statistics.median(each.search_ms for each in outcomes), 2),
-            "answer": round(statistics.median(answered), 2) if answered else None,
+            "answer": round(statistics.median(answer_ms), 2) if answer_ms else None,
         },
         "warnings": list(dict.fromkeys(warning for each in outcomes for warning in each.warnings)),
     }
 
 
 def _recall(ranks: Sequence[int | None]) -> dict[str, float] | None:
-    """The share of questions with a rank of at most k, by k; None where there are no questions."""
+    """Return the share of ranks up to each cutoff; None without questions."""
     if not ranks:
         return None
-    return {str(cut): round(sum(bool(rank and rank <= cut) for rank in ranks) / len(ranks), 4) for cut in _CUTS}
+    return {str(cut): round(sum(bool(rank and rank <= cut) for rank in ranks) / len(ranks), 4) for cut in _CUTOFFS}
 
 
 def _declined(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """How many of those that were asked were declined; None where none was asked."""
+    """Count the declined questions among those that were asked; None if none was asked."""
     asked = [each for each in outcomes if each.declined is not None]
     count = sum(bool(each.declined) for each in asked)
     return {"asked": len(asked), "declined": count, "share": _share(count, len(asked))} if asked else None
@@ -267,22 +263,22 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 def _print_report(report: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
     lines = [("questions", f"{report['questions']}, {report['answerable']} with an answer")]
     if report["recall"]:
-        lines += [("recall", _cuts(report["recall"])), ("MRR@10", f"{report['mrr@10']:.3f}")]
+        lines += [("recall", _cutoffs(report["recall"])), ("MRR@10", f"{report['mrr@10']:.3f}")]
     if report["page_recall"]:
-        lines.append(("page recall", f"{_cuts(report['page_recall'])}  of {report['with_page']} that name a page"))
-    for kind, told in report["declined"].items():
-        if told:
-            lines.append(("declined", f"{told['declined']} of {told['asked']} {kind} ({told['share']:.3f})"))
+        lines.append(("page recall", f"{_cutoffs(report['page_recall'])}  of {report['with_page']} with a page"))
+    for kind, counts in report["declined"].items():
+        if counts:
+            lines.append(("declined", f"{counts['declined']} of {counts['asked']} {kind} ({counts['share']:.3f})"))
     times = ", ".join(f"{name} {value:.1f} ms" for name, value in report["median_ms"].items() if value is not None)
     lines.append(("median", times))
     for name, value in lines:
         say(f"{name:13}{value}")
     missed = [each.question for each in outcomes if each.rank is None and not each.question.unanswerable]
     if missed:
-        say(f"\nno right passage among the first {_DEPTH}: {len(missed)}")
+        say(f"\nno correct passage among the first {_DEPTH}: {len(missed)}")
     for question in missed[:_SHOWN]:
         say(f"  line {question.line}: {question.text}")
 
 
-def _cuts(recall: dict[str, float]) -> str:
+def _cutoffs(recall: dict[str, float]) -> str:
     return "  ".join(f"@{cut} {share:.3f}" for cut, share in recall.items())

@@ -1,4 +1,4 @@
-"""Commands that change memories: update, supersede, forget; and history, which tells what was changed."""
+"""Commands that change memories: update, supersede, forget, and history."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ import click
 
 from agentformer.cli.group import common, entry_in, examples, in_place, main
 from agentformer.cli.inputs import confirm, object_of, text_of
-from agentformer.cli.output import entry_cells, entry_line, moment, print_json, print_table, print_warnings, say
+from agentformer.cli.output import (
+    entry_cells,
+    entry_line,
+    moment,
+    plural,
+    print_json,
+    print_table,
+    print_warnings,
+    say,
+)
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer, connect
 from agentformer.records.entry_json import entry_to_json
-from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Scope
+from agentformer.types import UNSEARCHED_KINDS, Scope
 
-_NEW_VERSION = "bring a new version of it in with: agentformer ingest FILE"
-_ASIDE = ("damaged-*.jsonl", "memory.sqlite3.damaged-*")  # what `doctor --repair` writes beside the records
+_NEW_VERSION = "ingest a new version of it with: agentformer ingest FILE"
+_QUARANTINE = ("damaged-*.jsonl", "memory.sqlite3.damaged-*")  # files that `doctor --repair` writes
 _CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
 
 
@@ -30,12 +39,12 @@ _CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
     )
 )
 @click.argument("entry_id", metavar="ID")
-@click.option("--content", metavar="TEXT|-", help="What it says now; `-` reads it from standard input.")
-@click.option("--kind", metavar="WORD", help="What it is: fact, decision, error, milestone, or your own word.")
-@click.option("--title", metavar="TEXT", help="A short name. A core block keeps its own.")
-@click.option("--category", metavar="WORD", help="Decides how it fades: decisions, summaries, context, or your own.")
-@click.option("--salience", metavar="NUMBER", type=float, help="How much it matters, 0 to 1.")
-@click.option("--metadata", metavar="JSON", help="An object, in place of the one that is there.")
+@click.option("--content", metavar="TEXT|-", help="The new text; `-` reads it from standard input.")
+@click.option("--kind", metavar="WORD", help="fact, decision, error, milestone, or your own word.")
+@click.option("--title", metavar="TEXT", help="A short name. A core block keeps its name.")
+@click.option("--category", metavar="WORD", help="Sets the decay rate: decisions, summaries, context, or your own.")
+@click.option("--salience", metavar="NUMBER", type=float, help="Importance, 0 to 1.")
+@click.option("--metadata", metavar="JSON", help="An object that replaces the stored one.")
 @click.option(
     "--expected-version", metavar="N", type=click.IntRange(1), help="Change nothing if the entry has another version."
 )
@@ -48,11 +57,11 @@ def update(
     changes |= {"metadata": None if metadata is None else object_of(metadata)}
     changes = {name: value for name, value in changes.items() if value is not None}
     if not changes:
-        raise InvalidInput("--content", f"or another option is needed: {', '.join(f'--{name}' for name in _CHANGED)}")
+        raise InvalidInput("--content", f"or another option is required: {', '.join(f'--{name}' for name in _CHANGED)}")
     if "content" in changes:
         changes["content"] = text_of(changes["content"], "--content")
     with connect(**given) as af:
-        _own_entry(af, entry_id, namespace, _NEW_VERSION)
+        _check_memory(af, entry_id, namespace, _NEW_VERSION)
         entry = af.memory.update(entry_id, expected_version=expected_version, **changes)
     if as_json:
         print_json(entry_to_json(entry))
@@ -65,13 +74,13 @@ def update(
 @click.argument("new_id", metavar="NEW")
 @common
 def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options: Any) -> None:
-    """Let a newer memory take the place of an older one.
+    """Replace an older memory by a newer one.
 
-    Both by their ids. OLD leaves the results, and stays in reach with --archived; `restore OLD` undoes it.
+    OLD and NEW are ids. OLD leaves the results, and --archived still shows it. `restore OLD` undoes this.
     """
     with connect(**options) as af:
         for entry_id in (old_id, new_id):
-            _own_entry(af, entry_id, namespace, _NEW_VERSION)
+            _check_memory(af, entry_id, namespace, _NEW_VERSION)
         old = af.memory.supersede(old_id, new_id)
     if as_json:
         print_json(entry_to_json(old))
@@ -87,77 +96,72 @@ def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options
     )
 )
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--namespace-all", is_flag=True, help="All that the namespace holds, documents too.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--namespace-all", is_flag=True, help="Everything in the namespace, including documents.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @common
 @in_place
 def forget(
     ids: tuple[str, ...], namespace_all: bool, yes: bool, place: Mapping[str, Any], as_json: bool, **options: Any
 ) -> None:
-    """Delete memories for good.
+    """Delete memories permanently.
 
-    By their ids, or all of a --session, --user, --agent or --project. Vectors, terms, history and the summaries made
-    from them go too. Whole documents are removed by `remove`. Backups, exports, and what `doctor --repair` has set
-    aside beside the records (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) are left as they are: delete them
-    yourself.
+    Give ids, or delete all memories of a --session, --user, --agent or --project. Their vectors, terms, history and
+    summaries are deleted too. `remove` deletes documents. Backups, exports, and the files that `doctor --repair` wrote
+    beside the records (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) stay: delete them yourself.
     """
     narrowed = any(value is not None for name, value in place.items() if name != "namespace")
     if [bool(ids), narrowed, namespace_all].count(True) != 1:
         raise InvalidInput("ID", "give ids, or --session, --user, --agent or --project, or --namespace-all")
     with connect(**options) as af:
-        gone = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place), yes)
-        aside = sorted(file.name for pattern in _ASIDE for file in Path(af.settings.index_dir).glob(pattern))
-    if aside:
-        print_warnings(
-            [f"what a repair set aside may still hold it: {', '.join(aside)}; delete that when it is no use"]
-        )
+        deleted = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place), yes)
+        files = sorted(file.name for pattern in _QUARANTINE for file in Path(af.settings.index_dir).glob(pattern))
+    if files:
+        print_warnings([f"files of an earlier repair may still contain it: {', '.join(files)}; delete them if unused"])
     if as_json:
-        print_json({"forgotten": gone})
+        print_json({"forgotten": deleted})
     else:
-        say(f"entries forgotten: {gone}")
+        say(f"entries deleted: {deleted}")
 
 
 @main.command(epilog=examples("agentformer history ID", "agentformer history ID --json"))
 @click.argument("entry_id", metavar="ID")
 @common
 def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> None:
-    """Show the former versions of an entry, and what it is now."""
+    """Show the former versions of an entry and the current one."""
     with connect(**options) as af:
         entry = entry_in(af, entry_id, namespace)
         former = af.memory.history(entry_id)
     if as_json:
         print_json({"versions": [entry_to_json(version) for version in former], "current": entry_to_json(entry)})
         return
-    rows = [(str(version.version), moment(version.updated_at), *_said(version)) for version in (*former, entry)]
+    rows = []
+    for version in (*former, entry):
+        _, kind, _, text = entry_cells(version)
+        rows.append((str(version.version), moment(version.updated_at), kind, text))
     print_table(("VERSION", "SINCE (UTC)", "KIND", "TEXT"), rows, right=(0,))
 
 
-def _said(entry: MemoryEntry) -> tuple[str, str]:
-    _, kind, _, text = entry_cells(entry)
-    return kind, text
-
-
 def _forget_ids(af: AgentFormer, ids: Sequence[str], namespace: str) -> int:
-    """Forget entries: all of them, or none where one is not there or is not to be forgotten in this way."""
+    """Delete entries, or none if one of them does not exist or is part of a document. Return the number deleted."""
     for entry_id in ids:
-        _own_entry(af, entry_id, namespace, "remove that with: agentformer remove ID")
-    gone = 0
+        _check_memory(af, entry_id, namespace, "delete it with: agentformer remove ID")
+    deleted = 0
     for entry_id in ids:
-        with suppress(NotFound):  # it went with another one, as a part of it or as a summary of it
-            gone += af.memory.remove(entry_id)
-    return gone
+        with suppress(NotFound):  # it was a part or a summary of an entry that was deleted before
+            deleted += af.memory.remove(entry_id)
+    return deleted
 
 
 def _forget_scope(af: AgentFormer, scope: Scope, yes: bool) -> int:
-    """Forget a scope, once somebody has said yes to the number of entries. Returns how many went."""
+    """Delete the entries of a scope after confirmation. Return the number deleted."""
     count = af.backend.count(dataclasses.replace(scope, include_archived=True))
     if count and not yes:
-        confirm(f"{count} entries")
+        confirm(plural(count, "entry"))
     return af.memory.remove(scope)
 
 
-def _own_entry(af: AgentFormer, entry_id: str, namespace: str, instead: str) -> None:
-    """Raises `InvalidInput` that says what to do `instead`, if the entry is a document or a part of one."""
+def _check_memory(af: AgentFormer, entry_id: str, namespace: str, instead: str) -> None:
+    """Raise `InvalidInput`, with what to do `instead`, if the entry is a document or a part of one."""
     entry = entry_in(af, entry_id, namespace)
     if entry.source is not None:
         raise InvalidInput("ID", f"{entry_id} is a part of the document {entry.source.document_id}; {instead}")

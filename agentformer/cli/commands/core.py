@@ -27,14 +27,14 @@ _OWNERS = (("--namespace", "namespace"), ("--agent", "agent_id"), ("--user", "us
     )
 )
 def core() -> None:
-    """Show and edit the named blocks that are always in context.
+    """Show and edit the core blocks, which are in every context.
 
-    They are small, such as `persona`; each belongs to everybody, or to an --agent or --user.
+    Core blocks are small named texts, such as `persona`. A block is shared, or belongs to an --agent or a --user.
     """
 
 
 def owned(command: Command) -> Command:
-    """The options that say whose blocks are meant, given to the command as one mapping `owner`."""
+    """Add the options of a block's owner, passed to the command as one mapping `owner`."""
 
     @functools.wraps(command)
     def run(*, namespace: str, agent_id: str | None, user_id: str | None, **options: Any) -> None:
@@ -55,13 +55,13 @@ def owned(command: Command) -> Command:
 def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
     """Show one block, or all of them.
 
-    Those of everybody, and with --agent and --user those of that agent and user too.
+    The shared blocks are shown, and with --agent and --user also those of that agent and user.
     """
     with connect(**options) as af:
         if name is None:
             blocks = af.memory.core.blocks(**owner)
         else:
-            with _names_told(af, owner):
+            with _naming_blocks(af, owner):
                 blocks = [af.memory.core.get(name, **owner)]
         others = not blocks and af.backend.count(Scope(owner["namespace"], tiers=("core",)))
     if as_json:
@@ -70,9 +70,9 @@ def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
     for block in blocks:
         _print_block(block)
     if others:
-        say("no core blocks but those of other agents or users; --agent and --user show theirs")
+        say("no shared core blocks; --agent and --user show those of an agent or a user")
     elif not blocks:
-        say("no core blocks; begin one with: agentformer core append NAME TEXT")
+        say("no core blocks; add one with: agentformer core append NAME TEXT")
 
 
 @core.command(epilog=examples('agentformer core append persona "You help the harbour office."'))
@@ -81,14 +81,14 @@ def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
 @common
 @owned
 def append(name: str, text: str, owner: Any, as_json: bool, **options: Any) -> None:
-    """Add a line to a block, or begin it.
+    """Append a line to a block, or create the block.
 
-    A line that the block has already is not added again.
+    A line that the block contains already is not added again.
     """
-    said = text_of(text)
+    line = text_of(text)
     with connect(**options) as af:
-        block = af.memory.core.append(name, said, **owner)
-    _tell(block, as_json)
+        block = af.memory.core.append(name, line, **owner)
+    _print_result(block, as_json)
 
 
 @core.command(epilog=examples('agentformer core replace persona "the harbour office" "the office of Turku"'))
@@ -98,23 +98,23 @@ def append(name: str, text: str, owner: Any, as_json: bool, **options: Any) -> N
 @common
 @owned
 def replace(name: str, old: str, new: str, owner: Any, as_json: bool, **options: Any) -> None:
-    """Put NEW where a block says OLD.
+    """Replace OLD by NEW in a block.
 
-    OLD must occur exactly once, letter for letter. An empty NEW takes it out.
+    OLD must occur exactly once, letter for letter. An empty NEW deletes it.
     """
-    with connect(**options) as af, _names_told(af, owner):
+    with connect(**options) as af, _naming_blocks(af, owner):
         block = af.memory.core.replace(name, old, new, **owner)
-    _tell(block, as_json)
+    _print_result(block, as_json)
 
 
 @core.command(epilog=examples("agentformer core remove persona", "agentformer core remove persona --yes"))
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @common
 @owned
 def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> None:
-    """Delete a block for good, with its history."""
-    with connect(**options) as af, _names_told(af, owner):
+    """Delete a block permanently, with its history."""
+    with connect(**options) as af, _naming_blocks(af, owner):
         block = af.memory.core.get(name, **owner)
         if not yes:
             confirm(f"core block {name!r}")
@@ -126,38 +126,37 @@ def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> N
 
 
 def edit_hint(name: str, place: Mapping[str, Any]) -> str:
-    """What to do about a block that is there already."""
+    """Return the commands that show and edit an existing block."""
     options = _options(place, ("default", None))
     quoted = shlex.quote(name)
     return (
-        f"core block {name!r} is there already, with another text; look at it with: agentformer core show "
-        f"{quoted}{options}, and edit it with: agentformer core append {quoted} TEXT{options}, or core replace "
-        f"{quoted} OLD NEW{options}"
+        f"core block {name!r} exists with another text; show it with: agentformer core show {quoted}{options}, and "
+        f"edit it with: agentformer core append {quoted} TEXT{options}, or core replace {quoted} OLD NEW{options}"
     )
 
 
 @contextmanager
-def _names_told(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
-    """Say which blocks there are, where one of another name or owner was asked for."""
+def _naming_blocks(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
+    """Add the names of the existing blocks to `NotFound`."""
     try:
         yield
     except NotFound as error:
         names = [_name(block) for block in af.memory.core.blocks(**owner) if block.title]
-        raise NotFound(f"{error}. There are: {', '.join(names)}" if names else str(error)) from None
+        raise NotFound(f"{error}. Existing blocks: {', '.join(names)}" if names else str(error)) from None
 
 
 def _name(block: MemoryEntry) -> str:
-    """A block's name, with the options that lead to it."""
+    """Return a block's name with the options that select it."""
     owner = {"agent_id": block.agent_id, "user_id": block.user_id}
     return f"{block.title or block.id}{_options(owner, (None,))}"
 
 
-def _options(place: Mapping[str, Any], usual: tuple[str | None, ...]) -> str:
+def _options(place: Mapping[str, Any], omitted: tuple[str | None, ...]) -> str:
     given = ((option, place.get(name)) for option, name in _OWNERS)
-    return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value not in usual and value)
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value not in omitted and value)
 
 
-def _tell(block: MemoryEntry, as_json: bool) -> None:
+def _print_result(block: MemoryEntry, as_json: bool) -> None:
     if as_json:
         print_json(entry_to_json(block))
     else:

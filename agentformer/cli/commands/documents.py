@@ -13,10 +13,11 @@ from typing import Any
 import click
 
 from agentformer.cli.group import common, examples, main
-from agentformer.cli.hints import tell_elsewhere
-from agentformer.cli.inputs import object_of
+from agentformer.cli.inputs import hint_namespaces, object_of
 from agentformer.cli.output import (
     INTERRUPTED,
+    bar,
+    clip,
     document_line,
     print_answer,
     print_json,
@@ -25,8 +26,6 @@ from agentformer.cli.output import (
     safe,
     say,
 )
-from agentformer.cli.progress import bar
-from agentformer.cli.tables import clip
 from agentformer.errors import AgentFormerError, InvalidInput, SpaceMismatch
 from agentformer.factory import AgentFormer, connect
 from agentformer.records import fields
@@ -44,16 +43,17 @@ _USABLE = ("ready", "pending")
     )
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
-@click.option("--metadata", metavar="JSON", help="An object kept with each document; questions can be narrowed by it.")
+@click.option("--metadata", metavar="JSON", help="An object stored with each document; questions can filter by it.")
 @click.option("--password", metavar="TEXT", help="Password of encrypted files.")
 @common
 def ingest(
     paths: tuple[str, ...], metadata: str | None, password: str | None, namespace: str, as_json: bool, **options: Any
 ) -> None:
-    """Bring documents in: files, and folders with all below them.
+    """Ingest documents: files, and folders with all their files.
 
-    A file of a folder is called by its place in it, such as 2024/rules.pdf. The same name with other content is a new
-    version, and the same content again changes nothing. The exit code is 1 when some file gave no usable text.
+    A file of a folder is named by its path in it, such as 2024/rules.pdf. Another content under the same name is a new
+    version; the same content again changes nothing. Unreadable pages are reported, not indexed. The exit code is 1 if
+    a file has no usable text.
     """
     given = {
         "namespace": fields.name("--namespace", namespace),
@@ -62,19 +62,18 @@ def ingest(
     }
     files = [item for path in paths for item in _files(Path(path))]
     if not files:
-        raise InvalidInput("PATH", "holds no files to ingest")
-    named = [(file, _name(file, root, files)) for file, root in files]
+        raise InvalidInput("PATH", "contains no files to ingest")
     with connect(**options) as af:
         results = []
-        for number, (file, name) in enumerate(named, 1):
-            result = _ingest_one(af, file, name, given, f"{number}/{len(files)}")
+        for number, (file, root) in enumerate(files, 1):
+            result = _ingest_file(af, file, _name(file, root, files), given, f"{number}/{len(files)}")
             results.append(result)
             if not as_json:
                 say(document_line(result))
     if as_json:
         print_json({"documents": results})
     else:
-        say(_in_all(results))
+        say(_summary(results))
     if any(result["status"] not in _USABLE for result in results):
         sys.exit(1)
 
@@ -87,13 +86,13 @@ def ingest(
     )
 )
 @click.argument("question")
-@click.option("--top-k", metavar="N", type=click.IntRange(1, 100), help="Passages to answer from [3].")
-@click.option("--stream", is_flag=True, help="Print the answer as it comes; with --json, one event a line.")
+@click.option("--top-k", metavar="N", type=click.IntRange(1, 100), help="Passages to answer from [default: 3].")
+@click.option("--stream", is_flag=True, help="Print the answer as it is written; with --json, one event per line.")
 @common
 def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Answer a question from the documents, with citations.
 
-    The exit code is 1 when the language model broke off, or was cut before its answer was complete.
+    The exit code is 1 if the answer of the language model is not complete.
     """
     with connect(**options) as af:
         if stream:
@@ -107,7 +106,7 @@ def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json:
             else:
                 print_answer(answer)
                 _print_mode(answer)
-        tell_elsewhere(af, namespace)
+        hint_namespaces(af, namespace)
     if not complete:
         sys.exit(1)
 
@@ -118,27 +117,26 @@ def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json:
 )
 @common
 def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
-    """List the documents; `memories` lists what was remembered."""
+    """List the documents; `memories` lists the memories."""
     with connect(**options) as af:
         documents = [document_json(document) for document in af.rag.documents(namespace=namespace)]
-        tell_elsewhere(af, namespace)
+        hint_namespaces(af, namespace)
     if as_json:
         print_json({"documents": documents})
         return
-    print_table(
-        ("ID", "STATE", "PAGES", "CHUNKS", "NAME"), [_document_cells(document) for document in documents], right=(2, 3)
-    )
+    headings = ("ID", "STATE", "PAGES", "CHUNKS", "NAME")
+    print_table(headings, [_document_cells(document) for document in documents], right=(2, 3))
     if not documents:
-        say("no documents; bring some in with: agentformer ingest PATH...")
+        say("no documents; add some with: agentformer ingest PATH...")
 
 
 @main.command(epilog=examples("agentformer remove 01a20046-0087-7000-994b-d506d6655eb7"))
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @common
 def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) -> None:
-    """Remove documents, with everything made from them.
+    """Delete documents and everything derived from them.
 
-    By the ids that `list` shows. Of ids of which one is not there, none is removed.
+    `list` shows the ids. If one of the ids does not exist, nothing is deleted.
     """
     with connect(**options) as af:
         ids = tuple(dict.fromkeys(ids))
@@ -153,8 +151,7 @@ def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) 
 
 
 def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
-    """Print an answer as it comes; is it complete? Ctrl-C ends it after what was said, with the exit code of an
-    interrupted command."""
+    """Print an answer as it is written, and return whether it is complete. Ctrl-C exits with code 130."""
     complete = True
     try:
         for event in events:
@@ -170,31 +167,31 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
     except KeyboardInterrupt:
         if not as_json:
             say()
-        say("note: stopped; the answer is not complete", err=True)
+        say("note: interrupted; the answer is not complete", err=True)
         sys.exit(INTERRUPTED)
     return complete
 
 
 def _print_end(answer: Answer) -> None:
-    """What follows an answer whose text was printed as it came: notes and citations."""
+    """Print warnings and citations after a streamed answer."""
     if answer.warnings:
         say()
         print_warnings(answer.warnings)
-    print_answer(dataclasses.replace(answer, text="", warnings=()))  # its first line ends the text's own
+    print_answer(dataclasses.replace(answer, text="", warnings=()))  # its empty first line ends the streamed text
     _print_mode(answer)
 
 
 def _print_mode(answer: Answer) -> None:
-    """The mode of an answer that broke off, where no citations show it: the text may end anywhere."""
+    """Print the mode of an incomplete answer without citations, so that its end is visible."""
     if not (answer.complete or answer.citations):
         say(f"\n({answer.mode})")
 
 
 def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
-    """The path itself, or all files below a folder but hidden ones, in order of name, with that folder.
+    """Yield the path itself, or all visible files below a folder in the order of names, with that folder.
 
-    Linked folders are not entered: they may lead back. A folder that may not be read is given as it is, and
-    reading it will say so.
+    Linked folders are skipped, since links may form a cycle. An unreadable folder is yielded itself, so that ingesting
+    it reports the error.
     """
     try:
         children = sorted(path.iterdir()) if path.is_dir() and not (root and path.is_symlink()) else None
@@ -210,30 +207,29 @@ def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | 
 
 
 def _name(file: Path, root: Path | None, files: Sequence[tuple[Path, Path | None]]) -> str:
-    """What a document is called: its place below the folder given, or its file's name where no other file of
-    this call has it too."""
+    """Return a document's name: its path below the given folder, else the file name if it is unique in this call."""
     if root is not None:
         return file.relative_to(root).as_posix()
-    alone = sum(other.name == file.name for other, _ in files) == 1
-    return file.name if alone else file.as_posix()
+    unique = sum(other.name == file.name for other, _ in files) == 1
+    return file.name if unique else file.as_posix()
 
 
-def _ingest_one(af: AgentFormer, file: Path, name: str, given: Mapping[str, Any], which: str) -> dict[str, Any]:
-    """One file's outcome, with a progress bar on a terminal; what is wrong with it does not stop the others."""
-    with bar(f"{which} {clip(safe(file.name), 40)}") as progress:
+def _ingest_file(af: AgentFormer, file: Path, name: str, given: Mapping[str, Any], position: str) -> dict[str, Any]:
+    """Return the result of one file, with a progress bar on a terminal. A failure does not stop the other files."""
+    with bar(f"{position} {clip(safe(file.name), 40)}") as progress:
         try:
             document = af.rag.upload(file, name=name, progress=progress, **given)
         except SpaceMismatch:
-            raise  # no file of this call can be stored
+            raise  # no file can be stored
         except AgentFormerError as error:
             return {"name": str(file), "status": "failed", "reason": str(error), "id": "", "pages": 0, "chunks": 0}
     return document_json(document)
 
 
-def _in_all(results: Sequence[Mapping[str, Any]]) -> str:
-    """How many files came to which end, such as "3 ready, 1 failed"."""
-    ends = Counter("unchanged" if result.get("unchanged") else result["status"] for result in results)
-    return ", ".join(f"{count} {end}" for end, count in ends.items())
+def _summary(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of files by result, such as "3 ready, 1 failed"."""
+    counts = Counter("unchanged" if result.get("unchanged") else result["status"] for result in results)
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def _document_cells(document: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,0 +1,128 @@
+"""The places in documents that an answer cites, among those that the model has read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentformer.agent.calls import CallResult
+from agentformer.agent.conversation import excerpt
+from agentformer.agent.turn import Cited
+from agentformer.types import MemoryEntry
+
+_QUOTE = 500  # characters
+_COMMON = 12  # letters and digits before a name that mark a copied sentence
+_BEFORE = 100  # characters in which they are searched
+_MIN_NAME = 5  # characters of a name that counts without brackets
+_WORD = r"(?:pages?|pp?|sivut?|sidan?|sidor|side|Seiten?|s)\b\.?\s*"
+_PAGES = r"(?P<pages>\w{1,10}(?:\s?[,&–-]\s?\d{1,5})*)"
+_NAMED = r"(?<!\w){name}(?!\w)"
+_BRACKETED = (
+    rf"\[\s*{_NAMED}\s*(?:[,;:]?\s*(?:{_WORD})?{_PAGES}\s*)?[\];,]"  # "[rules.pdf, 3]", "[rules.pdf, p. 3; ..."
+)
+_WITH_WORD = rf"{_NAMED}[\s,;:(]{{0,3}}{_WORD}{_PAGES}"  # "rules.pdf (page 3)"
+# List in a tool's result -> field with the text of an item.
+_LISTS = {"citations": "quote", "passages": "content", "memories": "content", "messages": "content"}
+
+
+@dataclass(frozen=True, slots=True)
+class Citations:
+    """The citations of an answer.
+
+    `unknown` are places that the model has not read. `copied` are documents that the answer names only inside words
+    that it repeats from another text.
+    """
+
+    known: tuple[Cited, ...]
+    unknown: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
+
+    def warnings(self) -> list[str]:
+        """Return a warning for each unknown place and each copied name."""
+        unknown = [f"the answer names {place}, which the model was not shown" for place in self.unknown]
+        copied = [f"the answer names {name} in words of another text; that is no citation" for name in self.copied]
+        return unknown + copied
+
+
+def find_citations(answer: str, results: Iterable[CallResult], entries: Iterable[MemoryEntry]) -> Citations:
+    """Return the places that `answer` cites from results of tools and from the memories of the context.
+
+    A document named without a page cites each place that was quoted from it; with pages, only those pages.
+    """
+    texts = [*_of_results(results), *_of_memories(entries)]
+    quoted = [cited for cited, _ in texts if cited.document]
+    copied: list[str] = []
+    known: dict[tuple[str, int | None], Cited] = {}
+    unknown: dict[str, None] = {}
+    for name in dict.fromkeys(cited.document for cited in quoted):
+        places = [cited for cited in quoted if cited.document == name]
+        readable = {page for cited in places for page in _page_names(cited)}
+        pages = _named_pages(_without_copies(answer, name, texts), name)
+        if pages is None:
+            copied += [name] if _named_pages(answer, name) is not None else []
+            continue
+        unknown.update(dict.fromkeys(f"{name}, {page}" for page in sorted(pages - readable) if page.isdecimal()))
+        pages = {page for page in pages if page in readable or page.isdecimal()}
+        for cited in places:
+            if not pages or pages & _page_names(cited):
+                known.setdefault((name, cited.page), cited)
+    return Citations(tuple(known.values()), tuple(unknown), tuple(copied))
+
+
+def _without_copies(answer: str, name: str, texts: Sequence[tuple[Cited, str]]) -> str:
+    """Return the answer without mentions of a document that are copied, with the words before, from another text."""
+    pattern = re.compile(_NAMED.replace("{name}", re.escape(name)), re.IGNORECASE)
+    others = [_letters(text) for cited, text in texts if cited.document != name and pattern.search(text)]
+    if not others:
+        return answer
+    own = [_letters(text) for cited, text in texts if cited.document == name]
+
+    def replacement(mention: re.Match[str]) -> str:
+        before = _letters(answer[max(0, mention.start() - _BEFORE) : mention.start()])[-_COMMON:]
+        is_copy = len(before) == _COMMON and any(before + _letters(mention[0]) in text for text in others)
+        return "" if is_copy and not any(before in text for text in own) else mention[0]
+
+    return pattern.sub(replacement, answer)
+
+
+def _letters(text: str) -> str:
+    """Return letters and digits only, which a copy is least likely to change."""
+    return "".join(ch for ch in text.casefold() if ch.isalnum())
+
+
+def _named_pages(answer: str, name: str) -> set[str] | None:
+    """Return the pages of a document that the answer names, or None if it does not name the document."""
+    patterns = [pattern.replace("{name}", re.escape(name)) for pattern in (_BRACKETED, _WITH_WORD, _NAMED)]
+    bracketed, with_word, plain = ([*re.finditer(pattern, answer, re.IGNORECASE)] for pattern in patterns)
+    if not bracketed and not (plain and len(name) >= _MIN_NAME):
+        return None
+    return {page for match in (*bracketed, *with_word) for page in re.findall(r"\w+", match["pages"] or "")}
+
+
+def _page_names(cited: Cited) -> set[str]:
+    return {name for name in (str(cited.page or ""), cited.label) if name}
+
+
+def _of_results(results: Iterable[CallResult]) -> Iterator[tuple[Cited, str]]:
+    """Yield each item of the results with its whole text. An item of no document has an empty name."""
+    for result in results:
+        for key, field in _LISTS.items():
+            items = (result.value or {}).get(key)
+            for item in items if isinstance(items, list) else ():  # the status has counts under the same keys
+                yield _cited(item, item[field]), item[field]
+
+
+def _cited(item: dict[str, Any], quote: str) -> Cited:
+    entry_id = str(item.get("entry_id") or item.get("id") or "")
+    return Cited(
+        item.get("document") or "", item.get("page"), item.get("label") or "", excerpt(quote, _QUOTE), entry_id
+    )
+
+
+def _of_memories(entries: Iterable[MemoryEntry]) -> Iterator[tuple[Cited, str]]:
+    for entry in entries:
+        source = entry.source
+        place = (source.name, source.page, source.label) if source else ("", None, "")
+        yield Cited(*place, excerpt(entry.content, _QUOTE), entry.id), entry.content

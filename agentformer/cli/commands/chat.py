@@ -1,0 +1,332 @@
+"""`agentformer chat`: a conversation with a language model that uses this memory through tools."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentformer.access.grant import RIGHTS, Grant, Right
+from agentformer.agent import Agent, Recalled, ToolRun, ToolStart, Turn, TurnEvent
+from agentformer.cli.group import common, examples, explicit_namespace, in_place, main
+from agentformer.cli.inputs import text_of
+from agentformer.cli.output import INTERRUPTED, entry_line, excerpt, fail, print_json, print_warnings, say
+from agentformer.errors import InvalidInput, LanguageModelUnavailable
+from agentformer.factory import AgentFormer, connect
+from agentformer.records.fields import MAX_CONTENT, optional_name
+from agentformer.tools.shapes import report_json
+from agentformer.types import MemoryEntry, ToolCall, new_id
+
+_MAX_LINE = 4 * MAX_CONTENT  # bytes of a line of standard input
+_SHOWN = 60  # characters of a call's arguments
+_MEMORIES = 5  # that are listed for a turn
+_ARGUMENT = 2_000  # characters of an argument in a request for permission
+_NAME, _NAMES = 60, 20  # characters of an argument's name, and number of arguments
+_WITHOUT_MODEL = (
+    "These commands need no language model: ask, search, recall, remember and all others. Nothing was sent or stored."
+)
+_HELP = """/memories  show the memories of the last answer
+/tools     show the tools of the model
+/new       start a new session
+/quit      end (or Ctrl-D); Ctrl-C stops an answer"""
+
+
+@main.command(
+    epilog=examples(
+        'agentformer chat "What did we decide about the crane?"',
+        "agentformer chat --session monday --user aino",
+        "agentformer chat --read-only --without conversation_search",
+        'agentformer chat "Ingest all reports of this folder" --allow rag_upload',
+        "agentformer chat --json < questions.txt",
+    )
+)
+@click.argument("message", metavar="[MESSAGE|-]", required=False)
+@click.option(
+    "--folder",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="Folder from which the model may ingest files [default: the current one].",
+)
+@click.option("--read-only", is_flag=True, help="Only tools that change nothing; messages are not stored.")
+@click.option("--without", "disabled", multiple=True, metavar="TOOL", help="Disable this tool; repeatable.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="TOOL",
+    help="Allow this tool even after the model has read stored text; repeatable.",
+)
+@common
+@in_place
+def chat(
+    message: str | None,
+    folder: Path,
+    read_only: bool,
+    disabled: tuple[str, ...],
+    allow: tuple[str, ...],
+    place: dict[str, Any],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Chat with a language model that has this memory and its documents.
+
+    With MESSAGE, or with `-` and standard input as the message, one turn. Without, a conversation on a terminal, or one
+    turn for each line of standard input. Used tools and memories are shown on standard error; --json prints an object
+    for each turn. With --user, the session contains the messages of that user and the answers to them. With
+    --namespace, tools reach only that one.
+
+    After the model has read stored text, a tool that changes or deletes data runs only if --allow names it, or if the
+    user at the terminal allows the call. A language model is required, such as AGENTFORMER_LLM_MODEL=ollama:gemma3. The
+    exit code is 1 if a message got no answer, or an incomplete one.
+    """
+    text = None if message is None else text_of(message, "MESSAGE")
+    place = {name: optional_name(name, value) for name, value in place.items()}
+    place["namespace"] = explicit_namespace(place["namespace"])
+    session = place.pop("session_id") or new_session()
+    with connect(**options) as af:
+        agent = _agent(af, place, folder, _grant(af, read_only, disabled), _permitted(af, allow), as_json)
+        chat = Chat(agent, session, as_json)
+        try:
+            code = _run(chat, text)
+        finally:
+            if not agent.close():
+                say("note: a tool was still running when the chat ended", err=True)
+    sys.exit(code)
+
+
+class Chat:
+    """The turns of a session, shown as they happen."""
+
+    def __init__(self, agent: Agent, session: str, as_json: bool) -> None:
+        self.session = session
+        self._agent = agent
+        self._as_json = as_json
+        self._last: Turn | None = None
+
+    def begin(self) -> None:
+        """Show the name of the session, with which it can be continued."""
+        if not self._as_json and self._agent.stores:
+            dim(f"session {self.session}")
+
+    def turn(self, message: str) -> bool:
+        """Show the answer to a message, and return whether it is one. Raises `KeyboardInterrupt`; the message is
+        stored then."""
+        turn = self._last = self._agent.turn(message, session_id=self.session, on_event=self._show)
+        if self._as_json:
+            print_json(report_json(turn), indent=None)
+        else:
+            print_warnings(turn.warnings)
+            say(turn.text)
+            for cited in turn.citations:
+                page = f", {cited.page}" if cited.page else ""
+                dim(f"[{cited.document}{page}] {excerpt(cited.quote)}")
+            if turn.finish != "answer":
+                dim(f"({turn.finish} after {turn.steps} steps)")
+        return turn.finish == "answer"
+
+    def interrupted(self) -> None:
+        """Show that a turn was interrupted."""
+        stored = "; your message is stored without an answer" if self._agent.stores else ""
+        say(f"\nnote: interrupted{stored}", err=True)
+
+    def read_line(self) -> str:
+        """Return the next line of the user, or `/quit` at the end of input. Ctrl-C discards the line."""
+        while True:
+            try:
+                return input("" if self._as_json else "> ").strip()
+            except EOFError:
+                say(err=True)
+                return "/quit"
+            except KeyboardInterrupt:
+                say("\n/quit ends", err=True)
+
+    def memories(self) -> None:
+        """Show the memories of the last turn."""
+        for memory in self._last.memories if self._last else ():
+            say(f"{memory.id}  {memory.share}/{memory.kind}  {memory.excerpt}")
+        if not (self._last and self._last.memories):
+            say("no memories were used" if self._last else "there is no turn yet")
+
+    def tools(self) -> None:
+        """Show the tools of the model."""
+        for tool in self._agent.tools:
+            say(f"{tool.name:20} {tool.description.partition('. ')[0].rstrip('.')}")
+        if not self._agent.tools:
+            say("none: the model does not support tools")
+
+    def _show(self, event: TurnEvent) -> None:
+        if self._as_json:
+            return
+        if isinstance(event, Recalled):
+            for memory in event.memories[:_MEMORIES]:
+                dim(f"memory  {memory.share}/{memory.kind}  {excerpt(memory.excerpt)}")
+            if more := len(event.memories[_MEMORIES:]):
+                dim(f"memory  and {more} more")
+        elif isinstance(event, ToolStart):
+            if sys.stderr is not None and sys.stderr.isatty():
+                dim(f"tool    {_call_text(event)} ...")
+        else:
+            outcome = f"failed: {excerpt(event.text)}" if event.failed else "ok"
+            dim(f"tool    {_call_text(event)}  {outcome}  {event.ms:.0f} ms")
+
+
+def new_session() -> str:
+    """Return a session name with the current time."""
+    return f"chat-{datetime.now(UTC):%Y%m%d-%H%M%S}-{new_id()[-6:]}"
+
+
+def dim(text: str) -> None:
+    """Print a line in dim color on standard error."""
+    styled = sys.stderr is not None and sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    if styled:
+        click.echo("\x1b[2m", err=True, nl=False)
+    say(text, err=True, nl=not styled)
+    if styled:
+        click.echo("\x1b[0m", err=True)
+
+
+def _agent(
+    af: AgentFormer, place: dict[str, Any], folder: Path, grant: Grant, permit: set[str], as_json: bool
+) -> Agent:
+    """Return the agent. Without a language model, exit with code 3."""
+
+    def confirm(call: ToolCall) -> bool:
+        return _confirm(call, agent.referenced_memory(call))
+
+    interactive = not as_json and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    try:
+        agent = Agent(af, **place, grant=grant, folder=folder, permit=permit, confirm=confirm if interactive else None)
+    except LanguageModelUnavailable as error:
+        fail(f"{error}. {_WITHOUT_MODEL}", 3)
+    return agent
+
+
+def _run(chat: Chat, message: str | None) -> int:
+    """Run all turns, and return the exit code."""
+    if message is not None:
+        return _run_all(chat, iter([message]))
+    if sys.stdin is None:  # closed by the parent process
+        raise InvalidInput("MESSAGE", "is missing, and standard input is closed")
+    if sys.stdin.isatty():
+        _converse(chat)
+        return 0
+    return _run_all(chat, _lines())
+
+
+def _run_all(chat: Chat, messages: Iterator[str]) -> int:
+    """Run a turn for each message, and return 1 if one of them has no answer."""
+    chat.begin()
+    answers: list[bool] = []
+    try:
+        for message in messages:
+            answers.append(chat.turn(message))  # noqa: PERF401  each answer is shown at once
+    except KeyboardInterrupt:
+        chat.interrupted()
+        return INTERRUPTED
+    if not answers:
+        raise InvalidInput("MESSAGE", "is missing, and standard input has none")
+    return 0 if all(answers) else 1
+
+
+def _lines() -> Iterator[str]:
+    """Yield the lines of standard input that are not blank. Raises `InvalidInput` for a long line or other encoding."""
+    while line := sys.stdin.buffer.readline(_MAX_LINE + 1):
+        if len(line) > _MAX_LINE:
+            raise InvalidInput("MESSAGE", f"a line has over {_MAX_LINE} bytes; ingest it with: agentformer ingest FILE")
+        try:
+            text = line.decode("utf-8-sig").strip()
+        except UnicodeDecodeError:
+            raise InvalidInput("MESSAGE", "standard input is not UTF-8; convert it") from None
+        if text:
+            yield text
+
+
+def _converse(chat: Chat) -> None:
+    """Run a conversation on a terminal until the user ends it."""
+    _enable_line_editing()
+    chat.begin()
+    dim("/help lists the commands")
+    commands: dict[str, Callable[[], None]] = {
+        "/help": lambda: say(_HELP),
+        "/memories": chat.memories,
+        "/tools": chat.tools,
+    }
+    while (line := chat.read_line()) != "/quit":
+        if line == "/new":
+            chat.session = new_session()
+            chat.begin()
+        elif line in commands:
+            commands[line]()
+        elif line.startswith("/") and " " not in line and line.count("/") == 1:
+            say(f"there is no command {line}\n{_HELP}")
+        elif line:
+            try:
+                chat.turn(line)
+            except KeyboardInterrupt:
+                chat.interrupted()
+            except InvalidInput as error:
+                say(f"error: {error}", err=True)
+
+
+def _enable_line_editing() -> None:
+    try:
+        import readline
+    except ImportError:  # not on every system
+        return
+    readline.parse_and_bind("tab: self-insert")  # a tab in a pasted text is a tab
+
+
+def _grant(af: AgentFormer, read_only: bool, disabled: tuple[str, ...]) -> Grant:
+    """Return the rights of the model. Raises `InvalidInput` for an unknown tool."""
+    _check_tools(af, "--without", disabled)
+    rights: tuple[Right, ...] = ("read",) if read_only else RIGHTS
+    return Grant(frozenset(rights), without=frozenset(disabled))
+
+
+def _permitted(af: AgentFormer, allow: tuple[str, ...]) -> set[str]:
+    """Return the tools that options and settings allow. Raises `InvalidInput` for an unknown tool."""
+    _check_tools(af, "--allow", allow)
+    return {*allow, *af.settings.agent_permit.split()}
+
+
+def _check_tools(af: AgentFormer, option: str, names: tuple[str, ...]) -> None:
+    tools = [tool.name for tool in af.toolbox.definitions()]
+    if unknown := [name for name in names if name not in tools]:
+        raise InvalidInput(option, f"there is no tool {unknown[0]!r:.80}; tools: {', '.join(tools)}")
+
+
+def _confirm(call: ToolCall, memory: MemoryEntry | None) -> bool:
+    """Ask the user whether a call may run. `memory` is the entry that it names. No answer means no."""
+    say(f"The model has read stored text, and asks to call {call.name}:", err=True)
+    for name, value in [*call.arguments.items()][:_NAMES]:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        say(f"  {_one_line(name, _NAME)}: {_one_line(text, _ARGUMENT)}", err=True)
+    if more := len([*call.arguments][_NAMES:]):
+        say(f"  ... and {more} more arguments", err=True)
+    if "id" in call.arguments:
+        entry = _one_line(entry_line(memory), _ARGUMENT) if memory else "none that the call can reach"
+        say(f"The memory is: {entry}", err=True)
+    say("Allow this call? [y/N] ", err=True, nl=False)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _one_line(text: str, limit: int) -> str:
+    """Return the text on one line, cut at `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[:limit]} ... and {len(line) - limit} more characters"
+
+
+def _call_text(call: ToolStart | ToolRun) -> str:
+    """Return a call as short text."""
+    arguments = ", ".join(f"{name}={_value(value)}" for name, value in call.arguments.items())
+    return f"{call.name}({arguments if len(arguments) <= _SHOWN else arguments[:_SHOWN] + '…'})"
+
+
+def _value(value: Any) -> str:
+    return " ".join(json.dumps(value, ensure_ascii=False, default=str)[: 2 * _SHOWN].split())

@@ -1,0 +1,166 @@
+"""Commands that carry a memory: backup, export, import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentformer.archive.backup import check_backup
+from agentformer.archive.export import Exported
+from agentformer.cli.group import common, examples, main
+from agentformer.cli.inputs import hint_namespaces, require_memory
+from agentformer.cli.output import bar, plural, print_json, say, watching
+from agentformer.errors import InvalidInput
+from agentformer.factory import AgentFormer, connect
+from agentformer.settings import load_settings
+
+
+@main.command(
+    epilog=examples(
+        "agentformer backup backups/monday",
+        "agentformer backup backups/monday --check",
+        "agentformer doctor --index-dir copy/indexes --upload-dir copy/uploads",
+    )
+)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Verify the checksums of the backup in DIR.")
+@common
+def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: Any) -> None:
+    """Copy the whole memory into a new folder while it stays in use.
+
+    DIR gets `indexes` and `uploads`, and a checksum of each file in `manifest.json`: the records of one moment, the
+    original files of their documents, and the hashes of keys. Other processes do not wait. Search indexes are not
+    copied, since they are rebuilt, nor are uploads that a server has not ingested yet. DIR is complete or absent.
+
+    To restore, stop all processes that use the memory, and copy both folders to their places with `cp -r`. Work on a
+    copy of the backup with `doctor` or other commands, since opening a memory changes its files.
+    """
+    if check:
+        _check(folder, as_json)
+        return
+    require_memory(load_settings(options))
+    with watching(lambda: "copying"), connect(**options) as af:
+        done = af.backup(folder)
+    if as_json:
+        result = {"to": str(folder), "namespaces": done.namespaces, "originals": done.originals, "bytes": done.bytes}
+        print_json({**result, "missing_originals": done.missing_originals})
+    else:
+        count = plural(sum(done.namespaces.values()), "entry")
+        say(f"{count} and {plural(done.originals, 'file')}, {done.bytes / 1e6:.1f} MB, in {folder}")
+    _report_missing(done.missing_originals)
+
+
+@main.command(
+    epilog=examples(
+        "agentformer export --to backup/monday --all-namespaces",
+        "agentformer export --to backup/monday --all-namespaces --vectors",
+        "agentformer export --text --namespace board",
+        "agentformer export --text --json | jq .name",
+    )
+)
+@click.option("--to", "folder", metavar="DIR", type=click.Path(path_type=Path), help="A new folder for the export.")
+@click.option("--text", is_flag=True, help="Print the stored text of every document, page by page.")
+@click.option("--all-namespaces", is_flag=True, help="With --to: every namespace.")
+@click.option("--vectors", is_flag=True, help="With --to: include the vectors, so that an import need not embed.")
+@common
+def export(
+    folder: Path | None,
+    text: bool,
+    all_namespaces: bool,
+    vectors: bool,
+    namespace: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write the stored data to a folder, or print its text.
+
+    With --to, a new folder gets all entries as JSON Lines, with former versions, and the original files, with
+    checksums: the state of one moment. The same memory gives the same bytes. docs/ARCHIVE.md describes every field.
+
+    With --text, the stored text is printed, to which the offsets of citations refer; with --json, one object per line.
+    """
+    if text == (folder is not None):
+        raise InvalidInput("--to", "give a new folder, or --text")
+    with connect(**options) as af:
+        if folder is None:
+            _print_text(af, namespace, as_json)
+            return
+        if not all_namespaces:
+            hint_namespaces(af, namespace)
+        done = _export(af, folder, None if all_namespaces else [namespace], vectors)
+    if as_json:
+        result = {"to": str(folder), "namespaces": done.namespaces, "former_versions": done.former}
+        counts = {"originals": done.originals, "vectors": done.vectors}
+        print_json({**result, **counts, "missing_originals": done.missing_originals})
+    else:
+        count = plural(sum(done.namespaces.values()), "entry")
+        say(f"{count} of {plural(len(done.namespaces), 'namespace')} and {plural(done.originals, 'file')} in {folder}")
+    _report_missing(done.missing_originals)
+
+
+@main.command(
+    "import",
+    epilog=examples("agentformer import backup/monday", "agentformer import backup/monday --index-dir copy/indexes"),
+)
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@common
+def import_(folder: Path, namespace: str, as_json: bool, **options: Any) -> None:
+    """Import the folder that `export --to` wrote.
+
+    Every file is verified first. Entries keep their ids, namespaces, versions, times, counts and former versions.
+    Texts are embedded again, unless the export has their vectors in the space of this memory. An entry that exists and
+    is equal is skipped; if one exists and differs, nothing is imported. After an interruption the same command
+    continues.
+    """
+    with connect(**options) as af, bar("entries") as progress:
+        done = af.import_from(folder, progress=progress)
+    if as_json:
+        result = {"imported": done.entries, "there_already": done.there_already}
+        print_json({**result, "former_versions": done.former, "vectors": done.vectors})
+        return
+    say(f"entries imported: {done.entries}; skipped, since they exist: {done.there_already}")
+
+
+def _check(folder: Path, as_json: bool) -> None:
+    findings = check_backup(folder)
+    if as_json:
+        print_json({"well": not findings, "findings": findings})
+    else:
+        for finding in findings:
+            say(finding)
+        say(f"found: {len(findings)}" if findings else "OK  backup: checksums match")
+    if findings:
+        sys.exit(1)
+
+
+def _report_missing(document_ids: Sequence[str]) -> None:
+    """Name the documents without an intact original file, and exit with code 1 if there are any."""
+    for document_id in document_ids:
+        say(f"note: the original of document {document_id} is missing or damaged", err=True)
+    if document_ids:
+        sys.exit(1)
+
+
+def _export(af: AgentFormer, folder: Path, namespaces: list[str] | None, vectors: bool) -> Exported:
+    try:
+        return af.export_to(folder, namespaces=namespaces, vectors=vectors)
+    except InvalidInput as error:
+        if error.field != "folder":
+            raise
+        raise InvalidInput("--to", str(error).partition(": ")[2]) from None
+
+
+def _print_text(af: AgentFormer, namespace: str, as_json: bool) -> None:
+    for document in af.rag.documents(namespace=namespace):
+        pages = af.rag.pages(document.id)
+        if as_json:
+            values = [{"number": p.number, "label": p.label, "status": p.status, "text": p.text} for p in pages]
+            print_json({"id": document.id, "name": document.name, "pages": values}, indent=None)
+            continue
+        for page in pages:
+            say(f"=== {document.name}, page {page.number} ({page.label or page.status})")
+            say(page.text)

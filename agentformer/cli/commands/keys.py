@@ -1,0 +1,149 @@
+"""Commands about keys: `keys add`, `list` and `revoke`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from agentformer.access.grant import RIGHTS, Right
+from agentformer.access.keys import Key, KeyStore
+from agentformer.cli.group import Command, common, examples, main
+from agentformer.cli.output import moment, print_json, print_table, say
+from agentformer.errors import InvalidInput
+from agentformer.settings import load_settings
+from agentformer.tools.toolbox import HINTS
+
+
+@main.group()
+def keys() -> None:
+    """Create, list and revoke the keys for access over HTTP and MCP.
+
+    Keys are random, shown once, and stored as hashes. Servers accept a new key, and refuse a revoked one, with the next
+    request. Without keys, only this machine can connect.
+    """
+
+
+def _without_namespace(command: Command) -> Command:
+    """Add the common options except `--namespace`, since keys belong to no namespace."""
+    run = common(command)
+    options = run.__click_params__  # type: ignore[attr-defined]
+    run.__click_params__ = [option for option in options if option.name != "namespace"]  # type: ignore[attr-defined]
+    return run
+
+
+@keys.command(
+    epilog=examples(
+        "agentformer keys add office",
+        "agentformer keys add website --right read --namespace handbook --days 90",
+        "agentformer keys add assistant --namespace team --no-destructive",
+        "agentformer keys add backup --right admin > backup.key",
+    )
+)
+@click.argument("name")
+@click.option("--right", "rights", type=click.Choice(RIGHTS), multiple=True, help="Repeatable [default: read, write].")
+@click.option("--namespace", "namespaces", multiple=True, metavar="NAME", help="Repeatable [default: all].")
+@click.option("--without", multiple=True, metavar="TOOL", help="Disable this tool; repeatable.")
+@click.option("--no-destructive", is_flag=True, help="Disable every tool that can delete or overwrite data.")
+@click.option("--days", type=click.IntRange(1, 36_500), help="Days until the key expires [default: never].")
+@_without_namespace
+def add(
+    name: str,
+    rights: tuple[Right, ...],
+    namespaces: tuple[str, ...],
+    without: tuple[str, ...],
+    no_destructive: bool,
+    days: int | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Create a key and print it. It is not shown again.
+
+    `write` does not include `read`; `admin` includes both. Standard output gets nothing but the key.
+    """
+    if unknown := sorted(set(without) - set(HINTS)):
+        raise InvalidInput("--without", f"there is no tool {unknown[0]!r}; tools: {', '.join(HINTS)}")
+    disabled = {*without, *(tool for tool, hints in HINTS.items() if hints.destructive and no_destructive)}
+    if "*" in namespaces:
+        raise InvalidInput("--namespace", "'*' is not a namespace; omit --namespace to reach all")
+    expires = datetime.now(UTC) + timedelta(days=days) if days else None
+    store = _store(options)
+    is_first = not store.ever_made
+    key, secret = store.make(name, rights or ("read", "write"), namespaces, disabled, expires)
+    try:
+        if as_json:
+            print_json({**_json(key), "key": secret})
+        else:
+            say(secret)
+    except SystemExit:  # the output is lost, and with it the key
+        store.revoke(key.id)
+        say(f"key {key.id} ({key.name}) is revoked, since it could not be printed", err=True)
+        if is_first:
+            say("every request over HTTP needs a key from now on", err=True)
+        raise
+    if as_json:
+        return
+    say(f"key {key.id} ({key.name}): may {_rights(key)} in {_namespaces(key)}; it is not shown again", err=True)
+    if is_first:
+        say("every request over HTTP needs a key from now on", err=True)
+
+
+@keys.command("list", epilog=examples("agentformer keys list", "agentformer keys list --json"))
+@_without_namespace
+def show(as_json: bool, **options: Any) -> None:
+    """List the keys and their rights, without the keys themselves."""
+    store = _store(options)
+    stored = store.all()
+    if as_json:
+        print_json({"keys": [_json(key) for key in stored]})
+        return
+    print_table(("ID", "NAME", "RIGHTS", "NAMESPACES", "WITHOUT", "EXPIRES (UTC)", "LAST USED"), map(_cells, stored))
+    if not stored:
+        say(
+            "no keys: every request over HTTP is refused"
+            if store.ever_made
+            else "no keys: only this machine can connect"
+        )
+
+
+@keys.command(epilog=examples("agentformer keys list", "agentformer keys revoke 1f2e3d4c"))
+@click.argument("key_id", metavar="ID")
+@_without_namespace
+def revoke(key_id: str, as_json: bool, **options: Any) -> None:
+    """Revoke a key. Running servers refuse it from the next request on."""
+    key = _store(options).revoke(key_id)
+    if as_json:
+        print_json({"revoked": _json(key)})
+    else:
+        say(f"key {key.id} ({key.name}) is revoked")
+
+
+def _store(options: dict[str, Any]) -> KeyStore:
+    return KeyStore(load_settings(options).index_dir)
+
+
+def _rights(key: Key) -> str:
+    return ", ".join(key.rights)
+
+
+def _namespaces(key: Key) -> str:
+    return ", ".join(key.namespaces) or "every namespace"
+
+
+def _cells(key: Key) -> tuple[str, ...]:
+    expires, used = moment(key.expires_at) or "never", str(key.last_used_on or "never")
+    return key.id, key.name, _rights(key), _namespaces(key), ", ".join(sorted(key.without)), expires, used
+
+
+def _json(key: Key) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "rights": list(key.rights),
+        "namespaces": list(key.namespaces),
+        "without": sorted(key.without),
+        "made_at": key.made_at.isoformat(),
+        "expires_at": key.expires_at and key.expires_at.isoformat(),
+        "last_used_on": key.last_used_on and key.last_used_on.isoformat(),
+    }

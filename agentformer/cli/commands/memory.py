@@ -1,0 +1,326 @@
+"""Commands that store and search memories: remember, recall, search, context, memories."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from agentformer.cli.commands.core import edit_hint
+from agentformer.cli.group import common, examples, in_place, main
+from agentformer.cli.inputs import hint_namespaces, nothing_listed, nothing_recalled, object_of, source_of, text_of
+from agentformer.cli.output import excerpt, print_entries, print_json, print_table, print_warnings, say
+from agentformer.errors import Conflict, InvalidInput
+from agentformer.factory import AgentFormer, connect
+from agentformer.memory.context.plan import Context, ContextReport
+from agentformer.records.entry_json import entry_to_json
+from agentformer.tools.shapes import context_json, hit_json, memory_hit_json, reference_json
+from agentformer.types import TIERS, Decay, Hit, Hits, MemoryEntry, Reference, Scope, Vote
+
+_MESSAGE = ("role", "speaker")
+_FACT_ONLY = ("tier", "kind", "title", "category", "salience")
+# Ranked list of a search -> what it ranks by.
+_RANKED_BY = {
+    "words": "words",
+    "vectors": "meaning",
+    "document": "its document",
+    "mentions": "names in the best hits",
+    "period": "time",
+    "reranker": "reranker",
+}
+_SIDES = ("words", "vectors")  # the lists that rank all entries; a hit that is missing was not found by that side
+_RERANKER = "reranker"  # it alone decides the order of the hits that it scores, so its weight says nothing
+
+_tiers = click.option("--tier", "tiers", multiple=True, type=click.Choice(TIERS), help="Only this tier; repeatable.")
+_kinds = click.option("--kind", "kinds", metavar="WORD", multiple=True, help="Only this kind; repeatable.")
+_archived = click.option("--archived", is_flag=True, help="Include archived and superseded entries.")
+_explain = click.option("--explain", is_flag=True, help="Explain the place of each hit: its ranks and their weights.")
+
+
+@main.command(
+    epilog=examples(
+        'agentformer remember "Aino prefers tea." --user aino',
+        'agentformer remember "We chose SQLite." --kind decision --category decisions --project harbour',
+        'agentformer remember "Hei!" --session monday --role user --speaker Aino',
+        "agentformer remember - --title minutes < minutes.txt",
+    )
+)
+@click.argument("text", metavar="TEXT|-")
+@click.option("--tier", type=click.Choice(TIERS), help="Tier of the entry [default: semantic].")
+@click.option("--kind", metavar="WORD", help="fact, decision, error, milestone, or your own word [default: fact].")
+@click.option("--title", metavar="TEXT", help="A short name; for a core block, its name.")
+@click.option("--category", metavar="WORD", help="Sets the decay rate: decisions, summaries, context, or your own.")
+@click.option("--salience", metavar="NUMBER", type=float, help="Importance, 0 to 1 [default: 1].")
+@click.option("--at", "occurred_at", metavar="TIME", help="Time of the event: ISO 8601 with a zone.")
+@click.option("--metadata", metavar="JSON", help="An object stored with the entry.")
+@click.option("--source", metavar="TYPE:ID", help="The record of your application that the entry represents.")
+@click.option("--role", metavar="ROLE", help="Store a message of --session: user, assistant, system or tool.")
+@click.option("--speaker", metavar="NAME", help="The speaker of a message.")
+@common
+@in_place
+def remember(text: str, metadata: str | None, source: str | None, place: Any, as_json: bool, **given: Any) -> None:
+    """Store a fact, a decision, or a message of a session.
+
+    With `-`, the text comes from standard input. A fact that exists already is not stored twice.
+    """
+    settings = {name: given.pop(name) for name in ("index_dir", "upload_dir", "embedder")}
+    values = {name: value for name, value in given.items() if value is not None}
+    values |= {"metadata": object_of(metadata) if metadata is not None else {}, **place}
+    values |= source_of(source) if source is not None else {}
+    content = text_of(text)
+    is_message = any(name in values for name in _MESSAGE)
+    if is_message:
+        _check_message(values)
+    with connect(**settings) as af:
+        if is_message:
+            entry = af.memory.add_message(values.pop("session_id"), values.pop("role"), content, **values)
+        else:
+            entry = _store(af, content, values)
+        waiting = af.backend.waiting([entry.id])
+    print_warnings(
+        f"stored without a vector, so only its words are searched; `agentformer reindex` embeds it ({item.last_error})"
+        for item in waiting
+    )
+    if as_json:
+        print_json(entry_to_json(entry))
+    else:
+        say(f"{'exists already' if entry.repeat_count else 'stored'}  {entry.id}")
+
+
+@main.command(
+    epilog=examples(
+        'agentformer recall "What does Aino drink?" --user aino',
+        'agentformer recall "Which database?" --kind decision --limit 3',
+        'agentformer recall "the move to Turku" --archived --all',
+    )
+)
+@click.argument("query")
+@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=10, help="Hits at most [default: 10].")
+@_tiers
+@_kinds
+@_archived
+@click.option("--min-salience", metavar="NUMBER", type=float, default=0.0, help="Least salience after decay, 0 to 1.")
+@click.option("--all", "every", is_flag=True, help="Include the nearest entries that are not relevant.")
+@click.option("--references", is_flag=True, help="Only the records of your application that the hits represent.")
+@_explain
+@common
+@in_place
+def recall(
+    query: str,
+    limit: int,
+    every: bool,
+    references: bool,
+    explain: bool,
+    place: Any,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Search the memories that are relevant to a query, best hits first."""
+    scope = _scope(place, given) | {"min_salience": given.pop("min_salience")}
+    search = {**scope, "limit": limit, "relevant_only": not every}
+    with connect(**given) as af:
+        if references:
+            records = af.memory.references(query, **search)
+            if not records:
+                hint_namespaces(af, place["namespace"])
+            _print_references(records, as_json)
+            return
+        hits = af.memory.search(query, **search)
+        nothing = ""
+        if not hits:
+            hint_namespaces(af, place["namespace"])
+        if not hits and not as_json:
+            nothing = nothing_recalled(af, query, Scope(**scope, decay=Decay(af.settings.decay_rates)), every=every)
+    if as_json:
+        print_json({"hits": [memory_hit_json(hit) for hit in hits], "warnings": list(hits.warnings)})
+    else:
+        _print_hits(hits, nothing, explain=explain)
+
+
+@main.command(
+    epilog=examples(
+        'agentformer search "keys"',
+        'agentformer search "keys" --explain',
+        'agentformer search "kevätkokous" --limit 3 --json',
+    ),
+)
+@click.argument("query")
+@click.option("--limit", metavar="N", type=click.IntRange(1, 1000), default=10, help="Hits at most [default: 10].")
+@_explain
+@common
+def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool, **options: Any) -> None:
+    """Search documents and memories, best hits first."""
+    with connect(**options) as af:
+        hits = af.memory.search(query, namespace=namespace, limit=limit)
+        if not hits:
+            hint_namespaces(af, namespace)
+    if as_json:
+        print_json({"hits": [hit_json(hit) for hit in hits], "warnings": list(hits.warnings)})
+    else:
+        _print_hits(hits, explain=explain)
+
+
+@main.command(
+    epilog=examples(
+        'agentformer context "Write the release note" --session monday --max-tokens 1000',
+        "agentformer context - --json < task.txt",
+    )
+)
+@click.argument("task", metavar="TASK|-")
+@click.option("--max-tokens", metavar="N", type=click.IntRange(1), default=4000, help="Limit [default: 4000].")
+@common
+@in_place
+def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: Any) -> None:
+    """Show the context that a model gets for a task.
+
+    It contains the core blocks, the conversation, and memories that are relevant to TASK; with `-`, the task comes
+    from standard input. The exit code is 1 if the task itself does not fit.
+    """
+    text = text_of(task, "TASK")
+    with connect(**options) as af:
+        built = af.memory.build_context(text, max_tokens=max_tokens, **place)
+    fits = _contains_task(built, text)
+    if as_json:
+        print_json(context_json(built))
+    else:
+        print_warnings(built.report.warnings)
+        for message in built.messages:
+            say(f"--- {message.role}\n{message.content}")
+    if not fits:
+        say(f"note: the task does not fit into {max_tokens} tokens; raise --max-tokens, or shorten it", err=True)
+    if not as_json:
+        _print_left_out(built.report)
+    if not fits:
+        sys.exit(1)
+
+
+@main.command(
+    epilog=examples(
+        "agentformer memories --kind decision",
+        "agentformer memories --session monday --archived",
+        "agentformer memories --limit 1000 --after 01a20046-0087-7000-994b-d506d6655eb7 --json",
+    )
+)
+@_tiers
+@_kinds
+@_archived
+@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=100, help="Entries [default: 100].")
+@click.option("--after", metavar="ID", default="", help="Only entries after this id.")
+@common
+@in_place
+def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) -> None:
+    """List entries, oldest first.
+
+    With --json, pass `next` to --after to read on. Pages and chunks of documents are entries too.
+    """
+    scope = _scope(place, given)
+    with connect(**given) as af:
+        entries = af.memory.list(limit=limit, after=after, **scope)
+        nothing = ""
+        if not entries:
+            hint_namespaces(af, place["namespace"])
+            nothing = nothing_listed(af, Scope(**scope), after)
+    if as_json:
+        following = entries[-1].id if len(entries) == limit else None
+        print_json({"entries": [entry_to_json(entry) for entry in entries], "next": following})
+        return
+    print_entries(entries)
+    if not entries:
+        say(nothing)
+
+
+def _scope(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of the scope out of `given`."""
+    return {
+        "tiers": given.pop("tiers"),
+        "kinds": given.pop("kinds"),
+        "include_archived": given.pop("archived"),
+        **place,
+    }
+
+
+def _store(af: AgentFormer, content: str, values: Mapping[str, Any]) -> MemoryEntry:
+    """Store a fact. For an existing core block, raise `Conflict` with the commands that edit it."""
+    try:
+        return af.memory.store(content, **values)
+    except Conflict:
+        if values.get("tier") != "core" or not values.get("title"):
+            raise
+        raise Conflict(edit_hint(values["title"], values)) from None
+
+
+def _check_message(values: Mapping[str, Any]) -> None:
+    for name, option in (("role", "--role"), ("session_id", "--session")):
+        if values.get(name) is None:
+            raise InvalidInput(option, "is required for a message: --session ID --role user|assistant|system|tool")
+    for name in _FACT_ONLY:
+        if name in values:
+            raise InvalidInput(f"--{name}", "does not apply to messages; omit it, or omit --role and --speaker")
+
+
+def _print_hits(hits: Hits, nothing: str = "nothing found", *, explain: bool = False) -> None:
+    """Print hits, best first, or `nothing`. With `explain`, print the ranks of each."""
+    print_warnings(hits.warnings)
+    for hit, ranks in zip(hits, explain_ranks(hits), strict=True):
+        source = hit.entry.source
+        origin = f"{source.name}, page {source.page}" if source else hit.entry.id
+        say(f"{hit.score:.3f}  {origin}\n       {excerpt(hit.entry.content)}")
+        if explain:
+            say(f"       {ranks}")
+    if not hits:
+        say(nothing)
+
+
+def explain_ranks(hits: Sequence[Hit]) -> list[str]:
+    """Return the ranks of each hit, such as `1st by words (weight 1), 4th by meaning (weight 0.45)`.
+
+    If a side has found other hits and not this one, that is named too.
+    """
+    lists = {vote.name for hit in hits for vote in hit.votes}
+    return [_ranks_of(hit, lists) for hit in hits]
+
+
+def _ranks_of(hit: Hit, lists: set[str]) -> str:
+    own = {vote.name for vote in hit.votes}
+    if not own:
+        return "no ranks"
+    parts = [_rank(vote) for vote in hit.votes]
+    parts += [f"not found by {_RANKED_BY[side]}" for side in _SIDES if side in lists - own]
+    if _RERANKER in lists - own:
+        parts.append("not scored by reranker")
+    return ", ".join(parts)
+
+
+def _rank(vote: Vote) -> str:
+    ending = "th" if vote.rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(vote.rank % 10, "th")
+    rank = f"{vote.rank}{ending} by {_RANKED_BY.get(vote.name, vote.name)}"
+    return f"{rank}, which decides" if vote.name == _RERANKER else f"{rank} (weight {vote.weight:.2g})"
+
+
+def _contains_task(built: Context, task: str) -> bool:
+    """Return whether the task is in the context: as the task, or as the user's last message."""
+    if not task.strip() or built.report.tokens["task"]:
+        return True
+    last = built.messages[-1] if built.messages else None
+    return last is not None and last.role == "user" and last.content.split() == task.split()
+
+
+def _print_left_out(report: ContextReport) -> None:
+    """Print the tokens of each share, and the number of omitted entries by reason."""
+    shares = ", ".join(f"{share} {tokens}" for share, tokens in report.tokens.items())
+    say(f"note: {report.total} of {report.budget} tokens ({shares}); {len(report.left_out)} left out", err=True)
+    for reason, count in Counter(left.reason.partition(":")[0] for left in report.left_out).most_common():
+        say(f"note: {count} left out ({reason})", err=True)
+
+
+def _print_references(references: Sequence[Reference], as_json: bool) -> None:
+    if as_json:
+        print_json({"references": [reference_json(reference) for reference in references]})
+        return
+    rows = [(f"{each.score:.3f}", f"{each.source_type}:{each.source_id}", each.entry_id) for each in references]
+    print_table(("SCORE", "RECORD", "ID"), rows)
+    if not references:
+        say("nothing found")

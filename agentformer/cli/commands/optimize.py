@@ -1,0 +1,287 @@
+"""`agentformer optimize`: finds the settings that answer your own questions best, and how certain that is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from agentformer.cli.group import common, examples, main
+from agentformer.cli.output import (
+    INTERRUPTED,
+    duration,
+    on_terminal,
+    plural,
+    print_json,
+    print_table,
+    print_warnings,
+    safe,
+    say,
+)
+from agentformer.errors import InvalidInput
+from agentformer.evaluation.dataset import read_dataset
+from agentformer.evaluation.metrics import Interval
+from agentformer.evaluation.optimizing.cache import OWN, CachingEmbedder, work_folder
+from agentformer.evaluation.optimizing.corpus import Corpus
+from agentformer.evaluation.optimizing.corpus import synthetic as built
+from agentformer.evaluation.optimizing.journal import Half
+from agentformer.evaluation.optimizing.measuring import Optimization, Progress, Tried, Verdict
+from agentformer.evaluation.optimizing.run import METRIC, check_metric, check_only, optimize, question_halves
+from agentformer.evaluation.optimizing.space import BALANCE, PARAMETERS, Level, present
+from agentformer.evaluation.optimizing.writing import Written, check_writable, write_settings
+from agentformer.evaluation.synthetic import COUNT
+from agentformer.factory import build_embedder, build_model, trial
+from agentformer.settings import Settings, load_settings
+
+_HALVES: dict[Half, str] = {"development": "to choose by", "test": "to judge by"}
+_SHOWN = 10  # configurations that are printed
+_LINE_SECONDS = 5.0  # between two progress lines without a terminal
+_REFRESH_SECONDS = 0.1
+_STORED = {parameter.name for parameter in PARAMETERS if parameter.cost in ("vectors", "chunks")}
+_UNBALANCED = "{} were not searched, since generated questions favor words; --only searches them"
+_VERDICTS: dict[Verdict, str] = {
+    "keep": "no configuration is better by more than chance: keep your settings",
+    "better": "better, also on the questions that had no part in the choice",
+    "unproven": "the gain on the test half may be chance: keep your settings, or add questions",
+    "worse": "worse on the questions that had no part in the choice: keep your settings",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The options of the command line."""
+
+    level: Level
+    metric: str
+    synthetic: int | None
+    only: tuple[str, ...]
+    budget: float | None
+    seed: int
+    work: Path | None
+    target: Path | None
+    force: bool
+
+
+@main.command(
+    "optimize",
+    epilog=examples(
+        "agentformer optimize questions/",
+        "agentformer optimize questions/ --level full --budget 3600 --write .env",
+        "agentformer optimize questions/ --level eval --metric mrr@10 --json",
+        "agentformer optimize questions/ --synthetic 200",
+    ),
+)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--level",
+    type=click.Choice(get_args(Level)),
+    default="quick",
+    help="eval: search nothing; quick: settings that need no new vectors; full: all [default: quick].",
+)
+@click.option("--metric", metavar="NAME", default=METRIC, help=f"recall@5, mrr@10, ndcg@10, ... [default: {METRIC}].")
+@click.option(
+    "--synthetic",
+    metavar="N",
+    type=click.IntRange(min=1),
+    is_flag=False,
+    flag_value=COUNT,
+    help=f"Generate N questions from the corpus instead of reading them [default: {COUNT}].",
+)
+@click.option("--only", metavar="NAME", multiple=True, help="Search only this setting; repeatable.")
+@click.option(
+    "--budget", metavar="SECONDS", type=click.FloatRange(min=0), help="Start nothing that would end after this time."
+)
+@click.option("--seed", metavar="N", type=int, default=0, help="Seed of the two halves of the questions [default: 0].")
+@click.option(
+    "--work",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"Folder of measurements and vectors, in a subfolder {OWN} [default: the cache folder].",
+)
+@click.option(
+    "--write",
+    "target",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the chosen settings into this file, such as .env; its other lines stay.",
+)
+@click.option("--force", is_flag=True, help="Write them even if the gain is not proven.")
+@common
+def optimize_command(folder: Path, namespace: str, as_json: bool, **given: Any) -> None:
+    """Find the settings that answer your own questions best.
+
+    DIR contains `corpus.jsonl` and `queries.jsonl`, as for `eval`; nothing is written there. One half of the questions
+    chooses the settings, and the other half decides whether they are better; questions with a common passage are in
+    one half. `quick` changes one ranking setting after another; `full` also changes chunks and embedding, and repeats
+    as long as something improves.
+
+    Measurements are kept: after an interruption the same command continues. The exit code is 1 if --write wrote
+    nothing, since no settings are proven better.
+    """
+    options = _Options(**{name: given.pop(name) for name in _Options.__dataclass_fields__})
+    settings = load_settings(given)
+    work = options.work or _work_folder(settings, folder)
+    result, without = _optimize(folder, options, settings, work, quiet=as_json)
+    written = _write(options.target, result, options.force) if options.target is not None else None
+    if as_json:
+        more = {"without": list(without), "work": str(work), "written": str(written.path) if written else None}
+        print_json({**result.as_json(), **more})
+    else:
+        if without:
+            print_warnings([_UNBALANCED.format(" and ".join(without))])
+        _print(result, work)
+        _print_written(options.target, written, result)
+    if options.target is not None and written is None:
+        sys.exit(1)
+
+
+def _optimize(
+    folder: Path, options: _Options, settings: Settings, work: Path, *, quiet: bool
+) -> tuple[Optimization, tuple[str, ...]]:
+    """Return the result, and the settings that were not searched. All input is checked before a model is loaded."""
+    check_metric(options.metric)
+    check_only(options.only, present(settings))
+    if options.target is not None:
+        check_writable(options.target)
+    dataset = read_dataset(folder, questions=not options.synthetic)
+    without: tuple[str, ...] = ()
+    if options.synthetic:
+        model = build_model(settings)
+        dataset = built(dataset, options.synthetic, work, seed=options.seed, model=model, name=settings.llm_model)
+        without = () if settings.llm_model or options.only else BALANCE  # a cloze repeats words of its passage
+    question_halves(dataset.answerable, options.level, options.seed)
+    embedder = CachingEmbedder(build_embedder(settings).current, work)
+    corpus = Corpus(dataset, settings, embedder, lambda other, place: trial(other, embedder, place))
+    try:
+        with _progress(quiet) as progress:
+            result = optimize(
+                corpus,
+                work,
+                level=options.level,
+                metric=options.metric,
+                only=options.only,
+                without=without,
+                seed=options.seed,
+                budget=options.budget,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        say("\ninterrupted; measurements are kept, and the same command continues", err=True)
+        sys.exit(INTERRUPTED)
+    finally:
+        embedder.close()
+    return result, without
+
+
+def _work_folder(settings: Settings, folder: Path) -> Path:
+    """Return the cache folder for a folder of questions. Raises `InvalidInput` if there is no cache."""
+    if str(settings.cache_dir) == os.devnull:
+        raise InvalidInput("--work", "there is no cache folder; name a folder for the measurements")
+    digest = hashlib.blake2b(str(folder.resolve()).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return settings.cache_dir / "optimize" / f"{folder.resolve().name}-{digest}"
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """Show progress on one line of a terminal, else every few seconds; if quiet, on a terminal only."""
+    terminal = on_terminal()
+    printed, longest = 0.0, 0
+
+    def show(progress: Progress) -> None:
+        nonlocal printed, longest
+        now = time.monotonic()
+        if now - printed < (_REFRESH_SECONDS if terminal else _LINE_SECONDS):
+            return
+        printed = now
+        left = f"about {duration(progress.seconds_left)} left, " if progress.seconds_left else ""
+        line = safe(f"{progress.done} measured, {progress.left} planned, {left}{progress.doing}")
+        if terminal:
+            line = line[: shutil.get_terminal_size().columns - 1]
+            longest = max(longest, len(line))
+            line = f"\r{line:{longest}}"
+        click.echo(line, err=True, nl=not terminal)
+
+    yield show if terminal or not quiet else None
+    if terminal and longest:
+        click.echo(f"\r{'':{longest}}\r", err=True, nl=False)
+
+
+def _write(target: Path, result: Optimization, force: bool) -> Written | None:
+    """Write the chosen settings. Return None if there are none, or they are not proven."""
+    if not result.changed or (result.verdict != "better" and not force):
+        return None
+    gain = result.gain.get("test")
+    text = f" {_interval(gain, signed=True)} on {plural(result.questions['test'], 'question')}" if gain else ""
+    comment = f"agentformer optimize {result.name}, {datetime.now(UTC):%Y-%m-%d}: {result.metric}{text}"
+    return write_settings(target, {name: value for name, (_, value) in result.changed.items()}, comment)
+
+
+def _print(result: Optimization, work: Path) -> None:
+    print_warnings(result.notes)
+    counts = ", ".join(f"{plural(count, 'question')} {_HALVES[half]}" for half, count in result.questions.items())
+    say(f"{result.name}: {plural(result.passages, 'passage')}, {counts}")
+    if not result.finished:
+        say("the time ended before all settings were tried; the same command continues")
+    _print_tried(result)
+    say()
+    rows = [("present", result.current)]
+    rows += [("chosen", result.best), ("gain", result.gain)] if result.changed else []
+    say(_columns((result.metric, *(_HALVES[half] for half in result.questions))))
+    for name, figures in rows:
+        say(_columns((name, *(_interval(figures[half], signed=name == "gain") for half in result.questions))))
+    if result.level == "eval":
+        return
+    say()
+    for name, (former, value) in result.changed.items():
+        say(f"{name}: {former} -> {value}")
+    say(_VERDICTS[result.verdict])
+    if result.changed.keys() & _STORED:
+        say("chunking and embedding settings apply to new documents: ingest your documents again, into a new memory")
+    say(f"measurements are kept in {work_folder(work)}")
+
+
+def _print_tried(result: Optimization) -> None:
+    """Print the best configurations, and those that are not available."""
+    others = [tried for tried in result.tried if tried.changed]
+    if not others:
+        return
+    say(f"{plural(len(others), 'other configuration')} tried; {result.reused} of an earlier run reused\n")
+    best = sorted((tried for tried in others if tried.gain is not None), key=lambda tried: -(tried.gain or 0.0))
+    print_table(("GAIN", "SETTINGS"), [(f"{tried.gain:+.3f}", _settings(tried)) for tried in best[:_SHOWN]])
+    for tried in others:
+        if tried.skipped:
+            say(f"not tried: {_settings(tried)}: {tried.skipped}")
+
+
+def _print_written(target: Path | None, written: Written | None, result: Optimization) -> None:
+    if written:
+        say(f"written to {written.path}: {', '.join(name for name in result.changed)}")
+        for line in written.replaced:
+            say(f"  instead of {line}")
+    elif target is not None:
+        forced = "; --force writes the settings" if result.changed else ""
+        say(f"nothing was written to {target}{forced}", err=True)
+
+
+def _settings(tried: Tried) -> str:
+    return ", ".join(f"{name}={value}" for name, value in tried.changed.items())
+
+
+def _interval(interval: Interval, *, signed: bool) -> str:
+    sign = "+" if signed else ""
+    low, high = (interval.low, interval.high)
+    return f"{interval.value:{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})"
+
+
+def _columns(cells: tuple[str, ...]) -> str:
+    return "  ".join([f"{cells[0]:10}", *(f"{cell:26}" for cell in cells[1:])]).rstrip()

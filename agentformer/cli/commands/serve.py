@@ -1,0 +1,169 @@
+"""Commands for other programs: `serve` (HTTP), `mcp`, and `completion` (shells)."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import ShellComplete, get_completion_class
+
+from agentformer.access.grant import EVERYTHING, Grant, Right
+from agentformer.cli.group import common, examples, explicit_namespace, main
+from agentformer.cli.output import fail, print_json, say
+from agentformer.errors import InvalidInput, MissingExtra, failed_package
+from agentformer.records import fields
+from agentformer.registry import lookup
+from agentformer.settings import load_settings
+from agentformer.tools.caller import Caller
+from agentformer.tools.toolbox import HINTS
+
+_PACKAGES = ("flask", "gunicorn", "waitress", "werkzeug")
+_MCP_PORT = 8809  # next to the port of the HTTP API
+_SHELLS = ("bash", "zsh", "fish")
+_PROGRAM = "agentformer"
+
+
+@main.command(
+    epilog=examples(
+        "agentformer serve",
+        "agentformer serve --port 0 --threads 16",
+        "agentformer keys add office && agentformer serve --host 0.0.0.0 --workers 2 --log-format json",
+    )
+)
+@click.option("--host", help="Address to listen on [default: 127.0.0.1].")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one [default: 8808].")
+@click.option("--server", type=click.Choice(("auto", "gunicorn", "waitress")), help="Server [default: auto].")
+@click.option("--workers", type=click.IntRange(1), help="Processes, each with its own models; gunicorn [default: 1].")
+@click.option("--threads", type=click.IntRange(1), help="Concurrent requests of each process [default: 8].")
+@click.option("--log-format", type=click.Choice(("text", "json")), help="Format of the request log [default: text].")
+@common
+def serve(namespace: str, as_json: bool, **options: Any) -> None:
+    """Serve the HTTP API until SIGTERM or Ctrl-C; running requests then have 20 seconds to finish.
+
+    Without keys, only this machine can connect: `agentformer keys add NAME` creates one. Each request is logged on
+    standard error.
+    """
+
+    def started(url: str) -> None:
+        if as_json:
+            print_json({"url": url}, indent=None)
+        else:
+            say(f"serving on {url}")
+
+    settings = load_settings(options)
+    try:
+        lookup("servers", settings.server)(settings, started=started)
+    except ImportError as error:  # `auto` imports its server when it runs
+        if isinstance(error, MissingExtra) or failed_package(error) not in _PACKAGES:
+            raise
+        raise MissingExtra("server", f"the server ({failed_package(error)})", error) from None
+
+
+@main.command(
+    epilog=examples(
+        "agentformer mcp --index-dir ~/memory/indexes --upload-dir ~/memory/uploads",
+        "agentformer mcp --read-only --namespace handbook",
+        "agentformer mcp --http --port 8809",
+    )
+)
+@click.option("--http", is_flag=True, help="Serve many clients over HTTP instead of one over standard input.")
+@click.option("--host", help="With --http: address to listen on [default: 127.0.0.1].")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help=f"With --http: port; 0 takes a free one [default: {_MCP_PORT}]."
+)
+@click.option("--read-only", is_flag=True, help="Only tools that change nothing.")
+@click.option("--without", multiple=True, metavar="TOOL", help="Disable this tool; repeatable.")
+@click.option(
+    "--folder",
+    metavar="PATH",
+    help="Folder that rag_upload may read [default: the current one, unless it is home or root; none with --http].",
+)
+@click.option("--user", "user_id", help="The user of the memories.")
+@click.option("--agent", "agent_id", help="The agent of the memories.")
+@click.option("--project", help="The project of the memories.")
+@click.option("--session", "session_id", help="The session that memory_consolidate summarizes.")
+@common
+def mcp(
+    http: bool,
+    host: str | None,
+    port: int | None,
+    read_only: bool,
+    without: tuple[str, ...],
+    folder: str | None,
+    namespace: str,
+    as_json: bool,
+    user_id: str | None,
+    agent_id: str | None,
+    project: str | None,
+    session_id: str | None,
+    **options: Any,
+) -> None:
+    """Serve tools and documents to MCP clients, such as Claude, Cursor and VS Code.
+
+    A client starts this command itself and communicates over standard input and output. With --http, clients connect
+    to an address, and keys (`agentformer keys`) grant access. With --namespace, clients reach only that one.
+    """
+    if not http and (host is not None or port is not None):
+        raise InvalidInput("--host" if host is not None else "--port", "requires --http")
+    explicit = explicit_namespace(namespace)
+    owner: dict[str, Any] = {"user_id": user_id, "agent_id": agent_id, "project": project, "session_id": session_id}
+    for name, value in {"namespace": explicit, "host": host, **owner}.items():
+        fields.optional_name(f"--{name.removesuffix('_id')}", value)  # reported now, not at each call
+    grant = _grant(explicit, read_only=read_only, without=without)
+    caller = Caller(grant=grant, folder=_folder(folder, http=http), **owner)
+    try:
+        serve = lookup("mcp", "http" if http else "stdio")
+    except ImportError as error:
+        raise MissingExtra("mcp", f"the MCP server ({failed_package(error)})", error) from None
+    if http:
+        settings = load_settings({**options, "host": host, "port": _MCP_PORT if port is None else port})
+        serve(settings, caller, started=lambda url: say(f"serving MCP on {url}", err=True))
+        return
+    if sys.stdin is None or sys.stdout is None:
+        fail("standard input or output is closed, and MCP needs both; open them, or use --http", 3)
+    if sys.stdin.isatty():
+        say("waiting for an MCP client on standard input; Ctrl-D ends it, --help shows more", err=True)
+    serve(load_settings(options), caller)
+
+
+def _grant(namespace: str | None, *, read_only: bool, without: tuple[str, ...]) -> Grant:
+    for name in without:
+        if name not in HINTS:
+            raise InvalidInput("--without", f"there is no tool {name!r:.80}; tools: {', '.join(HINTS)}")
+    rights: frozenset[Right] = frozenset(("read",)) if read_only else EVERYTHING.rights
+    namespaces = () if namespace is None else (namespace,)
+    return replace(EVERYTHING, rights=rights, namespaces=namespaces, without=frozenset(without))
+
+
+def _folder(folder: str | None, *, http: bool) -> Path | None:
+    if folder is None:
+        current = Path.cwd()
+        # A client that starts the command in the root or home folder did not choose it.
+        return None if http or current in (Path(current.anchor), Path.home()) else current
+    if not folder.strip() or not Path(folder).is_dir():  # an empty path would be the current folder
+        raise InvalidInput("--folder", f"{folder!r:.200} is not a folder")
+    return Path(folder)
+
+
+@main.command(
+    epilog=examples(
+        "agentformer completion bash > ~/.local/share/bash-completion/completions/agentformer",
+        'agentformer completion zsh > "${fpath[1]}/_agentformer"',
+        "agentformer completion fish > ~/.config/fish/completions/agentformer.fish",
+        "source <(agentformer completion bash)    # in this shell only",
+    )
+)
+@click.argument("shell", type=click.Choice(_SHELLS))
+def completion(shell: str) -> None:
+    """Print the completion script for a shell.
+
+    Write it to the folder of completion scripts, as below, and start a new shell. Commands, options, choices and files
+    are completed; ids and namespaces are not.
+    """
+    kind = get_completion_class(shell)
+    if kind is not None:
+        # Not the class's own `source`, which for bash runs bash to check its version.
+        say(ShellComplete.source(kind(main, {}, _PROGRAM, f"_{_PROGRAM.upper()}_COMPLETE")))

@@ -1,0 +1,291 @@
+"""Commands for maintenance: clean, restore, audit, reindex, reembed, spaces."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentformer.cli.group import common, entry_in, examples, main
+from agentformer.cli.output import (
+    INTERRUPTED,
+    excerpt,
+    plural,
+    print_entries,
+    print_json,
+    print_table,
+    rate,
+    say,
+    watching,
+)
+from agentformer.errors import EmbedderUnavailable, InvalidInput
+from agentformer.factory import AgentFormer, connect
+from agentformer.records.entry_json import entry_to_json
+from agentformer.tools.shapes import move_json, report_json, space_json
+from agentformer.types import Reembedding, Scope, SpaceState
+
+if TYPE_CHECKING:
+    from agentformer.memory.audit.audit import AuditReport, Duplicates
+
+_SHOWN = 100  # waiting entries; the first ones show the problem
+_RESUME = "finished work is kept: agentformer reembed --to {to} continues"
+
+
+@main.command(
+    epilog=examples(
+        "agentformer clean --session monday", "agentformer clean --all-namespaces", "agentformer restore ID"
+    )
+)
+@click.option("--session", "session_id", metavar="ID", help="Only this session.")
+@click.option("--all-namespaces", is_flag=True, help="Every namespace.")
+@common
+def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json: bool, **options: Any) -> None:
+    """Summarize the older messages of sessions, and archive them.
+
+    Nothing is deleted: `restore` restores the originals of a summary.
+    """
+    if session_id is not None and all_namespaces:
+        raise InvalidInput("--session", "is a session of one namespace; omit --all-namespaces")
+    with connect(**options) as af:
+        before = _summaries(af)
+        with watching(lambda: f"{_summaries(af) - before} summaries so far"):
+            report = af.memory.clean(namespace=None if all_namespaces else namespace, session_id=session_id)
+    if as_json:
+        print_json(report_json(report))
+        return
+    say(f"entries archived: {report.archived}; new summaries: {len(report.summaries)}")
+    for summary_id in report.summaries:
+        say(f"  {summary_id}")
+    if report.busy:
+        say("note: sessions that another process is cleaning were skipped", err=True)
+
+
+@main.command(epilog=examples("agentformer memories --kind summary", "agentformer restore ID"))
+@click.argument("summary_id", metavar="ID")
+@common
+def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> None:
+    """Restore the originals of a summary, or a superseded entry.
+
+    The originals are restored byte for byte, and the summary is archived.
+    """
+    with connect(**options) as af:
+        entry_in(af, summary_id, namespace)
+        entries = af.memory.restore(summary_id)
+    if as_json:
+        print_json({"entries": [entry_to_json(entry) for entry in entries]})
+        return
+    say(f"entries restored: {len(entries)}")
+    print_entries(entries)
+
+
+@main.command(epilog=examples("agentformer audit", "agentformer audit --merge", "agentformer audit --json"))
+@click.option("--merge", is_flag=True, help="Keep the oldest duplicate and mark the others as superseded.")
+@common
+def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
+    """Show duplicates, contradictions and entries that were never read.
+
+    It also shows core blocks near their limit. Nothing is changed without --merge, and no language model is needed.
+    """
+    from agentformer.memory.audit.audit import merge_duplicates
+
+    with connect(**options) as af:
+        report = af.memory.audit(namespace=namespace)
+        merged = merge_duplicates(af.backend, report) if merge else []
+    if as_json:
+        print_json({**report_json(report), "merged": [entry.id for entry in merged]})
+        return
+    _print_audit(report)
+    if merge:
+        say(f"duplicates superseded: {len(merged)}")
+    elif report.duplicates:
+        say("agentformer audit --merge keeps the oldest duplicate and marks the others as superseded")
+
+
+@main.command(epilog=examples("agentformer reindex", "agentformer reindex --show --namespace board"))
+@click.option("--show", is_flag=True, help="Only show the waiting entries, with attempts and last error.")
+@common
+def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
+    """Embed the entries that wait for an embedder, in every namespace.
+
+    Entries wait if no embedder was available when they were stored. The exit code is 1 if some still wait.
+    """
+    with connect(**{**options, "embed_retry_seconds": 0}) as af:
+        if not show:
+            with watching(lambda: f"{_pending(af)} entries to go"):
+                af.memory.reindex()
+        namespaces = [namespace] if show else af.backend.namespaces()
+        waiting = [item for name in namespaces for item in af.backend.waiting(Scope(name), limit=_SHOWN)]
+        count = sum(af.backend.pending(Scope(name)) for name in namespaces)
+    if as_json:
+        print_json({"pending": count, "waiting": [report_json(item) for item in waiting[:_SHOWN]]})
+    else:
+        say(f"entries that wait for an embedder: {count}" if count else "all entries are embedded")
+        for item in waiting[: _SHOWN if show else 1]:
+            say(f"  {item.entry_id}  {plural(item.attempts, 'attempt')}: {item.last_error}")
+    if count and not show:
+        sys.exit(1)
+
+
+@main.command(
+    epilog=examples(
+        "agentformer reembed --to minilm",
+        "agentformer reembed --to ollama:nomic-embed-text --queries questions.txt",
+        "agentformer reembed --abandon",
+    )
+)
+@click.option("--to", metavar="SPEC", help="The new embedder: minilm, sbert:MODEL, ollama:MODEL, openai:MODEL, ...")
+@click.option(
+    "--queries",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with a query per line to compare both embedders; without it, entries are the queries.",
+)
+@click.option("--abandon", is_flag=True, help="Abandon an unfinished move.")
+@common
+def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, **options: Any) -> None:
+    """Move the memory to another embedder while it stays in use.
+
+    Searches use the current embedder until the move is complete, in every namespace. After an interruption the same
+    command continues. The former vectors stay until `agentformer spaces prune`.
+    """
+    options.pop("namespace")
+    if bool(to) == abandon:
+        raise InvalidInput("--to", "name the new embedder, such as --to minilm, or abandon a move with --abandon")
+    # `auto` is the embedder of the store. A setting may name the new one already.
+    with connect(**{**options, "embedder": "auto", "embed_retry_seconds": 0}) as af:
+        if not to:
+            abandoned = af.backend.abandon_reembedding()
+            if as_json:
+                print_json({"abandoned": abandoned})
+            else:
+                say("the move was abandoned" if abandoned else "there is no unfinished move")
+            return
+        result = _reembed(af, to, _read_queries(queries) if queries else [])
+    if as_json:
+        print_json(move_json(result))
+    else:
+        _print_reembedding(result)
+
+
+@main.group(
+    invoke_without_command=True,
+    epilog=examples("agentformer spaces", "agentformer spaces --json", "agentformer spaces prune"),
+)
+@common
+def spaces(namespace: str, as_json: bool, **options: Any) -> None:
+    """Show the embedding spaces of the memory.
+
+    A space holds the vectors of one embedder. `spaces prune` deletes the spaces that searches do not use.
+    """
+    if click.get_current_context().invoked_subcommand:
+        return
+    with connect(**{**options, "embedder": "auto"}) as af:
+        states = list(af.backend.spaces())
+    if as_json:
+        print_json([space_json(state) for state in states])
+        return
+    headings = ("STATE", "EMBEDDER", "DIMENSIONS", "VECTORS", "MB", "")
+    print_table(headings, [_space_cells(state) for state in states], right=(2, 3, 4))
+    if not states:
+        say("there are no vectors yet")
+
+
+@spaces.command(epilog=examples("agentformer spaces prune"))
+@common
+def prune(namespace: str, as_json: bool, **options: Any) -> None:
+    """Delete the vectors of spaces that searches do not use."""
+    with connect(**{**options, "embedder": "auto"}) as af:
+        deleted = af.backend.prune_spaces()
+    if as_json:
+        print_json({"vectors": deleted})
+    else:
+        say(f"vectors deleted: {deleted}")
+
+
+def _summaries(af: AgentFormer) -> int:
+    kinds = ("summary",)
+    return sum(af.backend.count(Scope(name, kinds=kinds, include_archived=True)) for name in af.backend.namespaces())
+
+
+def _print_audit(report: AuditReport) -> None:
+    """Print each finding with the ids of its entries."""
+    say(f"entries checked: {report.entries}")
+    for group in report.duplicates:
+        _print_group("duplicates", group)
+    for group in report.near_duplicates:
+        _print_group(f"similar ({group.similarity:.2f})", group)
+    for contradiction in report.contradictions:
+        say(f"\ncontradiction ({contradiction.about})")
+        blocks = zip(contradiction.ids, contradiction.titles, contradiction.sentences, strict=True)
+        rows = [(block_id, title, excerpt(sentence)) for block_id, title, sentence in blocks]
+        print_table(("ID", "BLOCK", "TEXT"), rows, indent="  ")
+    if report.oversized:
+        say("\nlarge blocks")
+        sizes = [(block.id, f"{block.tokens} of {block.limit}", block.title) for block in report.oversized]
+        print_table(("ID", "TOKENS", "BLOCK"), sizes, indent="  ")
+    if report.unread.count:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in report.unread.kinds.items())
+        say(f"\nnever read in {report.unread.days} days: {report.unread.count} ({kinds}), the oldest:")
+        for entry_id in report.unread.ids:
+            say(f"  {entry_id}")
+    if not (report.duplicates or report.near_duplicates or report.contradictions or report.oversized):
+        say("no duplicates, contradictions or large blocks")
+    for note in report.notes:
+        say(f"note: {note}", err=True)
+
+
+def _print_group(title: str, group: Duplicates) -> None:
+    say(f"\n{title}: {excerpt(group.excerpt)}")
+    for entry_id in group.ids:
+        say(f"  {entry_id}")
+
+
+def _space_cells(state: SpaceState) -> tuple[str, ...]:
+    left = f"{state.waiting} entries to go" if state.state == "building" else ""
+    size = f"{state.bytes / 1e6:.1f}"
+    return state.state, state.space.spec, str(state.space.dimension), str(state.vectors), size, left
+
+
+def _pending(af: AgentFormer) -> int:
+    return sum(af.backend.pending(Scope(name)) for name in af.backend.namespaces())
+
+
+def _read_queries(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput("--queries", f"{path} cannot be read as UTF-8 text ({type(error).__name__})") from None
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _reembed(af: AgentFormer, to: str, queries: list[str]) -> Reembedding:
+    try:
+        with rate("entries") as progress:
+            return af.reembed(to, queries=queries, progress=progress)
+    except EmbedderUnavailable:
+        say(_RESUME.format(to=to), err=True)
+        raise
+    except KeyboardInterrupt:
+        say(f"interrupted; {_RESUME.format(to=to)}", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _print_reembedding(result: Reembedding) -> None:
+    if not result.switched:
+        say(f"the memory uses {result.space.spec} already")
+        return
+    former = f"from {result.former.spec} " if result.former else ""
+    say(f"moved {former}to {result.space.spec} ({result.space.dimension} dimensions)")
+    say(
+        f"{plural(result.entries, 'entry')} in {result.seconds:.1f} s; "
+        f"texts embedded: {result.embedded}, reused: {result.reused}"
+    )
+    if result.overlap is not None:
+        queries = f"over {plural(result.sample, 'query')}"
+        say(f"both embedders agree on {result.overlap:.0%} of the nearest ten entries ({queries})")
+    if result.failed:
+        say(f"entries that the model refused: {result.failed}; see agentformer reindex --show", err=True)
+    if result.former:
+        say("the former vectors are kept; agentformer spaces prune deletes them")
