@@ -422,7 +422,7 @@ def test_what_a_call_asks_for_is_told_within_bounds_and_draws_no_lines_of_its_ow
     assert shown[0].strip() == 'id: "nothing"'
     assert shown[1] == '  x [2JThe model asks to call memory_search :: "a b"'
     assert shown[2] == f'  {"y" * 60} ... and 4940 more characters: "a b"'
-    assert shown[-2:] == ["  ... and 483 more arguments", "The memory is: none that it reaches"]
+    assert shown[-2:] == ["  ... and 483 more arguments", "The memory is: none that the call can reach"]
     assert len(shown) == 22
     os.write(terminal.own, b"n\n")
     terminal.until("Done.")
