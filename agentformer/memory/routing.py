@@ -108,6 +108,7 @@ class RoutedBackend:
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Sequence[MemoryEntry]:
+        """Store each entry in the backend of its route; see `MemoryBackend.store`."""
         past = check_histories(entries, former, unique=unique)
         parts: dict[int, list[MemoryEntry]] = {}
         for entry in entries:
@@ -137,6 +138,7 @@ class RoutedBackend:
         return [entries[entry_id] for entry_id in ids if entry_id in entries]
 
     def search(self, query: Query) -> Hits:
+        """Search every backend and merge the hits by rank."""
         lists = [backend.search(query) for backend in self._all]
         warnings = tuple(dict.fromkeys(warning for hits in lists for warning in hits.warnings))
         lists = [hits for hits in lists if hits]
@@ -176,6 +178,7 @@ class RoutedBackend:
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
+        """Consolidate entries of one backend. Raises `Conflict` if they are stored in several."""
         owners = {self._all.index(self._owner(entry_id, Conflict)) for entry_id in archive_ids}
         if len(owners) != 1:
             raise Conflict("these entries are stored in several backends, so one summary cannot replace them")
@@ -234,6 +237,7 @@ class RoutedBackend:
             yield CombinedSnapshot([stack.enter_context(backend.snapshot()) for backend in self._all])
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
+        """Import vectors into every backend; return the largest number that one backend imported."""
         remaining, imported = iter(vectors), 0
         while page := [*islice(remaining, _PAGE)]:
             imported += max(backend.keep_vectors(page) for backend in self._all)

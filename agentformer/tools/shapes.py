@@ -1,4 +1,4 @@
-"""How answers, hits, documents and memories look as JSON: one shape for the command line, HTTP and tools."""
+"""JSON of answers, hits, documents and memories, shared by the command line, HTTP and tools."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ _METADATA = 2_000  # characters of JSON that a model is shown
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
+    """Return an answer with its citations and hits."""
     return {
         "answer": answer.text,
         "mode": answer.mode,
@@ -45,7 +46,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 
 def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
-    """The name and the data of an event of a streamed answer: `token`, `error` or `answer`."""
+    """Return name and data of an event of a streamed answer: `token`, `error` or `answer`."""
     if isinstance(event, AnswerPiece):
         return "token", {"text": event.text}
     if isinstance(event, AnswerFault):
@@ -54,12 +55,14 @@ def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
 
 
 def citation_json(citation: Citation) -> dict[str, Any]:
+    """Return a citation; its score is rounded to 4 digits."""
     values = dataclasses.asdict(citation)
     values["score"] = round(citation.score, 4)
     return values
 
 
 def hit_json(hit: Hit) -> dict[str, Any]:
+    """Return a hit with the place of its entry in the document."""
     source = hit.entry.source
     return {
         "id": hit.entry.id,
@@ -78,13 +81,12 @@ def hit_json(hit: Hit) -> dict[str, Any]:
 
 
 def memory_hit_json(hit: Hit) -> dict[str, Any]:
-    """The entry's fields beside its scores."""
+    """Return the fields of the entry and the scores of the hit."""
     return {**entry_to_json(hit.entry), **_scores(hit)}
 
 
 def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
-    """What a model needs to know of an entry, with `content` as it is shown: no nulls, and nothing of how it is
-    kept."""
+    """Return the fields of an entry that a model needs, with `content` as shown and without nulls."""
     moment = entry.occurred_at or entry.created_at
     told = {
         "id": entry.id,
@@ -107,31 +109,31 @@ def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
 
 
 def cut_json(entry: MemoryEntry, most: int) -> dict[str, Any]:
-    """An entry for a model: of a content longer than `most` characters the beginning."""
+    """Return an entry for a model, with at most the first `most` characters of its content."""
     return {**brief_json(entry, entry.content[:most]), **_cut(entry, most)}
 
 
 def brief_hit_json(hit: Hit, most: int, *, explain: bool = False) -> dict[str, Any]:
-    """A result for a model: of a content longer than `most` characters the part around what was found. With `explain`
-    also why it stands where it stands, which most models need not read."""
+    """Return a hit for a model, with at most `most` characters of its content around the match. With `explain`, add the
+    votes of the ranked lists."""
     told = brief_json(hit.entry, _around(hit, most))
     votes = {"votes": votes_json(hit)} if explain else {}
     return {**told, **_cut(hit.entry, most), "score": round(hit.score, 4), **votes}
 
 
 def votes_json(hit: Hit) -> list[dict[str, Any]]:
-    """Each ranked list that the hit stands in: its name, the hit's rank in it from 1, and what the list weighed."""
+    """Return the ranked lists that contain the hit: name, rank of the hit (from 1), and weight of the list."""
     return [{"name": vote.name, "rank": vote.rank, "weight": round(vote.weight, 4)} for vote in hit.votes]
 
 
 def _cut(entry: MemoryEntry, most: int) -> dict[str, str]:
-    """A note on a content that is longer than what is shown."""
+    """Return a note if the content is longer than `most` characters."""
     size = len(entry.content)
     return {"cut": f"{size} characters in all; memory_get shows them"} if size > most else {}
 
 
 def metadata_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The field `metadata` for a model, or a note where it is too long to be read."""
+    """Return the field `metadata` for a model, or a note if it is too long."""
     size = len(json.dumps(dict(metadata), ensure_ascii=False))
     if size <= _METADATA:
         return {"metadata": dict(metadata)}
@@ -139,7 +141,7 @@ def metadata_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def passage_json(hit: Hit, most: int) -> dict[str, Any]:
-    """A passage of a document for a model."""
+    """Return a passage of a document for a model."""
     source = hit.entry.source
     return {
         "id": hit.entry.id,
@@ -150,53 +152,56 @@ def passage_json(hit: Hit, most: int) -> dict[str, Any]:
 
 
 def _around(hit: Hit, most: int) -> str:
-    """At most `most` characters of an entry's content, with the best-matching part in them."""
+    """Return at most `most` characters of the content, including the best match."""
     content = hit.entry.content
     start = min(hit.span.start, max(len(content) - most, 0)) if hit.span and hit.span.end > most else 0
     return content[start : start + most]
 
 
 def reference_json(reference: Reference) -> dict[str, Any]:
+    """Return a record of the host application with its score."""
     values: dict[str, Any] = _plain(reference)
     values["score"] = round(reference.score, 6)
     return values
 
 
 def context_json(context: Context) -> dict[str, Any]:
-    """`messages` as chat servers take them, and `report`."""
+    """Return `messages` in the format of chat servers, and `report`."""
     messages = [{"role": message.role, "content": message.content} for message in context.messages]
     return {"messages": messages, "report": _plain(context.report)}
 
 
 def report_json(report: Any) -> dict[str, Any]:
-    """A report of the audit or the cleaner: any dataclass, by its fields."""
+    """Return the fields of a report, which is any dataclass."""
     values: dict[str, Any] = _plain(report)
     return values
 
 
 def space_json(state: SpaceState) -> dict[str, Any]:
-    """A store's embedding space, with its state and size beside what describes it."""
+    """Return an embedding space of a store with its state and size."""
     return {**_space(state.space), "state": state.state, "vectors": state.vectors, "bytes": state.bytes}
 
 
 def move_json(moved: Reembedding) -> dict[str, Any]:
+    """Return a move to another embedding space."""
     values = report_json(moved)
     return {**values, "former": moved.former and _space(moved.former), "space": _space(moved.space)}
 
 
 def _space(space: EmbeddingSpace) -> dict[str, Any]:
-    """What people may want to know of a space; the fingerprint tells them nothing."""
+    """Return the fields of a space without its fingerprint, which is meaningless to people."""
     return {"spec": space.spec, **dataclasses.asdict(dataclasses.replace(space, fingerprint=""))}
 
 
 def document_json(document: Document) -> dict[str, Any]:
+    """Return every field of a document."""
     values = dataclasses.asdict(document)
     values["metadata"] = dict(document.metadata)
     return values
 
 
 def brief_document_json(document: Document) -> dict[str, Any]:
-    """The same for a model, without metadata that are too long to be read."""
+    """Return a document for a model, without metadata that are too long."""
     values = document_json(document)
     metadata = values.pop("metadata")
     return {**values, **metadata_json(metadata)}

@@ -105,18 +105,12 @@ def audit(
         if _is_unread(entry, read_before):
             unread[entry.kind] += 1
             unread_ids += [entry.id] if len(unread_ids) < _LISTED_UNREAD else []
-    exact = _exact_duplicates(backend, candidates)
+    exact = tuple(_exact_duplicates(backend, candidates))
+    near = tuple(_near_duplicates(candidates, exact))
+    unread_report = Unread(unread_days, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
     contradictions, notes = find_contradictions(blocks)
-    return AuditReport(
-        namespace,
-        entries,
-        duplicates=tuple(exact),
-        near_duplicates=tuple(_near_duplicates(candidates, exact)),
-        unread=Unread(unread_days, unread.total(), dict(sorted(unread.items())), tuple(unread_ids)),
-        contradictions=contradictions,
-        oversized=tuple(_oversized(blocks, count_tokens, block_tokens)),
-        notes=notes,
-    )
+    oversized = tuple(_oversized(blocks, count_tokens, block_tokens))
+    return AuditReport(namespace, entries, exact, near, unread_report, contradictions, oversized, notes)
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:
@@ -165,6 +159,7 @@ class _Candidate:
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Candidate:
+        """Return the candidate of an entry."""
         place = json.dumps([entry.tier == "core", entry.agent_id, entry.user_id, entry.project])
         digest = blake2b(f"{place}\0{entry.content}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
         return cls(entry.id, entry.version, place, entry.content, digest)

@@ -47,6 +47,7 @@ class _Figures:
     days: dict[tuple[Day, ...], str] = field(default_factory=dict)
 
     def add(self, text: str) -> None:
+        """Add the numbers and dates of a text."""
         plain = ascii_digits(flatten(text))
         dates = find_dates(plain, loose=True)
         for mention in dates:
