@@ -131,6 +131,23 @@ def test_a_key_expires(store: KeyStore, tmp_path: Path) -> None:
         store.grant_of(secret)
 
 
+def test_a_key_is_refused_from_the_very_moment_of_its_expiry(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = datetime.now(UTC) + timedelta(days=1)
+    _, secret = store.make("office", expires=moment)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            return at
+
+    monkeypatch.setattr(keys, "datetime", Clock)
+    at = moment - timedelta(microseconds=1)
+    store.grant_of(secret)
+    at = moment
+    with pytest.raises(Unauthenticated, match="expired"):
+        store.grant_of(secret)
+
+
 def test_the_day_of_the_last_use_is_stored(store: KeyStore, tmp_path: Path) -> None:
     _, secret = store.make("office")
     assert store.all()[0].last_used_on is None
