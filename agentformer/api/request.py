@@ -185,13 +185,8 @@ def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -
     message = _MESSAGES.get(kind) or details["msg"]
     if kind == "string_pattern_mismatch" and not any(map(str.isprintable, str(details["input"]).strip())):
         message = "is empty"
-    inner = f" (in {'.'.join(path[1:4])})" if len(path) > 1 and not _is_union_branch(path[1]) else ""
+    inner = f" (in {'.'.join(path[1:4])})" if len(path) > 1 else ""
     return InvalidInput(name[:_MAX_SHOWN], f"{message}{inner}, got {_shortened(details['input'])}")
-
-
-def _is_union_branch(part: str) -> bool:
-    """Return True for a name that pydantic gives to an alternative of a union."""
-    return "[" in part or part in ("str", "int", "float", "bool", "none")
 
 
 def _shortened(value: Any) -> str:

@@ -99,6 +99,26 @@ def test_messages_are_short_and_name_the_expected_type() -> None:
     assert len(str(error_of(json.dumps({"text": "x", "y" * 100_000: 1}).encode()))) < 300
 
 
+def test_a_blank_text_is_called_empty_and_another_pattern_is_shown() -> None:
+    blank = error_of(b'{"text": " \\u2003"}', requests.MemorySearch)
+    assert str(blank) == "text: is empty, got ' \\u2003'"
+
+    class Code(RequestModel):
+        code: Annotated[str, Field(pattern="^[a-z]+$")]
+
+    assert "should match pattern" in str(error_of(b'{"code": "7"}', Code))
+
+
+def test_a_nested_field_is_named_by_its_path() -> None:
+    error = error_of(b'{"items": [{"content": "x"}, {"content": 5}]}', requests.NewMemories)
+    assert (error.field, str(error)) == ("items", "items: must be text (in 1.content), got 5")
+
+
+def test_a_long_value_is_shortened() -> None:
+    assert str(error_of(json.dumps({"text": "x", "count": "y" * 78}).encode())).endswith(f"got '{'y' * 78}'")
+    assert str(error_of(json.dumps({"text": "x", "count": "y" * 79}).encode())).endswith(f"got '{'y' * 79}…")
+
+
 def test_whole_floats_nulls_and_nul_characters_are_valid() -> None:
     assert body(b'{"text": "a\\u0000", "count": 3.0, "share": null, "data": null}').count == 3
     assert body(b'{"text": "x", "share": 1e3}').share == 1000
@@ -228,6 +248,8 @@ def test_a_body_that_is_too_long_or_incomplete_is_an_error() -> None:
     whole = BoundedBody(io.BytesIO(b"a\nbc"), 4, 4)
     assert [*whole] == [b"a\n", b"bc"] and not whole.too_long
     assert BoundedBody(io.BytesIO(b"abcd more"), 10, 4).read() == b"abcd"  # a server that does not know the end
+    pieces = BoundedBody(io.BytesIO(b"abcd more"), 10, 4)
+    assert (pieces.read(1), pieces.read(0), pieces.read(None), pieces.read()) == (b"a", b"", b"bcd", b"")  # type: ignore[arg-type]
     with pytest.raises(ClientDisconnected):
         incomplete = BoundedBody(io.BytesIO(b"abc"), 10, 4)
         while incomplete.read(2):
