@@ -92,6 +92,23 @@ def test_headers_over_the_limit_are_an_error(pair: Pair) -> None:
         server.recv(1)
 
 
+def test_no_more_than_the_limit_is_read_before_a_thread_is_needed(pair: Pair) -> None:
+    server, client = pair
+    server.setblocking(False)
+    client.sendall(b"x" * (HEAD_BYTES + 1000))
+    while not server.receive_headers():
+        pass
+    assert len(server.take_buffer()) == HEAD_BYTES
+
+
+def test_nothing_is_read_between_headers_and_body(pair: Pair) -> None:
+    server, client = pair
+    server.setblocking(False)
+    client.sendall(HEAD)
+    assert server.receive_headers()
+    assert (server.recv(1000), server.recv(1000)) == (HEAD, b"")
+
+
 def test_a_closed_connection_is_ready_and_empty(pair: Pair) -> None:
     server, client = pair
     server.setblocking(False)
@@ -120,8 +137,9 @@ def test_reading_a_body_ends_when_the_time_is_over(pair: Pair) -> None:
     client.sendall(HEAD)
     read_headers(server)
     assert server.recv(1000) == HEAD
-    client.sendall(b"body")
-    assert server.recv(1000) == b"body"
+    for piece in (b"body", b"more"):
+        client.sendall(piece)
+        assert server.recv(1000) == piece
     assert server.recv(1000) == b""  # nothing comes
     client.sendall(b"late")
     server._reading = TimeBudget(0, LIMITS)
