@@ -106,6 +106,7 @@ class _Writer:
                 self.done.missing_originals.append(entry.id)
 
     def write_entries(self, namespace: str) -> None:
+        """Write the entries of a namespace with their former versions."""
         path, count = entries_path(namespace), 0
         with hashed_file(self._folder / path) as file:
             for entry in self._entries([namespace]):
@@ -118,6 +119,7 @@ class _Writer:
         self.done.namespaces[namespace] = count
 
     def write_vectors(self, namespaces: Sequence[str]) -> None:
+        """Write the vectors of these namespaces, one file for each space."""
         files: dict[EmbeddingSpace, HashedFile] = {}
         counts: dict[EmbeddingSpace, int] = {}
         with ExitStack() as stack:
@@ -133,6 +135,7 @@ class _Writer:
         self.done.vectors = sum(counts.values())
 
     def write_manifest(self) -> None:
+        """Write the manifest of the files that were written."""
         manifest = {
             "format": FORMAT,
             "namespaces": self.done.namespaces,

@@ -161,9 +161,9 @@ class Archiving(BackendCase):
             assert list(snapshot.vectors([])) == []
             vectors = list(snapshot.vectors(snapshot.namespaces()))
             own = list(snapshot.vectors(["default"]))
-        hashes = [each.hash for each in vectors]
+        hashes = [stored.hash for stored in vectors]
         assert hashes == sorted(set(hashes)) and len(hashes) == 6
-        assert [each.hash in set(hashes) for each in own] == [True]
+        assert [stored.hash in set(hashes) for stored in own] == [True]
         counting = CountingEmbedder()
         second = self.start(tmp_path / "second", counting)
         assert second.keep_vectors(iter(vectors)) == 6
@@ -173,8 +173,8 @@ class Archiving(BackendCase):
         assert _now(second) == seen
         with second.snapshot() as snapshot:
             again = list(snapshot.vectors(snapshot.namespaces()))
-        assert [(each.hash, each.vector.tobytes()) for each in again] == [
-            (each.hash, each.vector.tobytes()) for each in vectors
+        assert [(stored.hash, stored.vector.tobytes()) for stored in again] == [
+            (stored.hash, stored.vector.tobytes()) for stored in vectors
         ]
         assert self.by_vectors(second, "quokka") == self.by_vectors(first, "quokka")
 
@@ -216,7 +216,7 @@ class Archiving(BackendCase):
         assert second.keep_vectors(vectors) == 6
         second.store([make_entry("quokkas eat grass")])
         second.close()
-        assert [each.vectors for each in self.start(tmp_path / "second").spaces()] == [1]
+        assert [space.vectors for space in self.start(tmp_path / "second").spaces()] == [1]
 
     def test_a_backend_without_vectors_keeps_none(self, tmp_path: Path) -> None:
         """A backend without vectors ignores vectors and returns none."""
@@ -289,11 +289,11 @@ class Verifying(BackendCase):
             other = self.open(tmp_path, FlakyEmbedder())
             try:
                 while not done.is_set():
-                    fresh = other.store([make_entry(f"a newt number {n}", session_id="new") for n in range(4)])
-                    other.update(fresh[0].id, {"content": "a newt that was renamed"})
-                    other.consolidate(make_entry("newts", kind="summary"), [fresh[1].id, fresh[2].id])
+                    new = other.store([make_entry(f"a newt number {n}", session_id="new") for n in range(4)])
+                    other.update(new[0].id, {"content": "a newt that was renamed"})
+                    other.consolidate(make_entry("newts", kind="summary"), [new[1].id, new[2].id])
                     other.search(Query("newt"))
-                    other.remove([fresh[3].id])
+                    other.remove([new[3].id])
                     other.remove(Scope(session_id="new"))
             except Exception as error:  # noqa: BLE001 - the test tells it
                 errors.append(error)

@@ -16,7 +16,7 @@ _TEXTS = [f"the marmot whistles {n} times at the {['stoat', 'heron', 'puffin'][n
 
 
 class _DiesAfter(CountingEmbedder):
-    """An embedder whose server goes away after some batches."""
+    """An embedder that fails after some batches."""
 
     def __init__(self, batches: int, request_texts: int = 64) -> None:
         super().__init__(HashingEmbedder(64))
@@ -24,6 +24,7 @@ class _DiesAfter(CountingEmbedder):
         self.request_texts = request_texts
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """Embed until no batch is left."""
         if not self.batches:
             raise EmbedderUnavailable("the embedder was switched off by a test")
         self.batches -= 1
@@ -31,11 +32,12 @@ class _DiesAfter(CountingEmbedder):
 
 
 class _Picky(CountingEmbedder):
-    """Refuses what holds the word "bad"; counts how often it is asked."""
+    """Refuses texts with the word "bad" and counts its calls."""
 
     asked = 0
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """Count the call and refuse bad texts."""
         self.asked += 1
         if any("bad" in text for text in texts):
             raise TextTooLong("a text that this model does not take")
@@ -116,8 +118,8 @@ class Pending(BackendCase):
         self.needs_vectors()
         embedder = FlakyEmbedder(down=True)
         backend = self.start(tmp_path, embedder)
-        gone, kept = backend.store([make_entry("gone marmot"), make_entry("kept marmot")])
-        backend.remove([gone.id])
+        removed, kept = backend.store([make_entry("removed marmot"), make_entry("kept marmot")])
+        backend.remove([removed.id])
         embedder.down = False
         assert backend.embed_pending() == 0
         assert self.by_vectors(backend, "marmot") == [kept.id]
@@ -148,13 +150,13 @@ class Pending(BackendCase):
     def test_progress_reports_finished_and_all_windows(self, tmp_path: Path) -> None:
         """`progress` gets rising counts and the total."""
         self.needs_vectors()
-        told: list[tuple[int, int]] = []
+        reports: list[tuple[int, int]] = []
         backend = self.start(tmp_path)
         backend.store(
-            [make_entry(f"stoat {n}") for n in range(30)], progress=lambda done, total: told.append((done, total))
+            [make_entry(f"stoat {n}") for n in range(30)], progress=lambda done, total: reports.append((done, total))
         )
-        assert told and told[-1] == (30, 30)
-        assert told == sorted(told) and {total for _, total in told} == {30}
+        assert reports and reports[-1] == (30, 30)
+        assert reports == sorted(reports) and {total for _, total in reports} == {30}
 
 
 class Reembedding(BackendCase):
@@ -175,12 +177,12 @@ class Reembedding(BackendCase):
         """`reembed` embeds every text once and switches the space."""
         backend, entries = self._filled(tmp_path)
         target = CountingEmbedder(HashingEmbedder(64))
-        told: list[tuple[int, int]] = []
-        moved = backend.reembed(target, progress=lambda done, total: told.append((done, total)))
+        reports: list[tuple[int, int]] = []
+        moved = backend.reembed(target, progress=lambda done, total: reports.append((done, total)))
         assert moved.switched and moved.entries == len(entries) == moved.embedded and not moved.failed
         assert moved.former == HashingEmbedder().space and moved.space == target.space
         assert moved.overlap is not None and 0.3 < moved.overlap <= 1 and moved.sample > 0
-        assert told[-1] == (len(entries), len(entries)) and told == sorted(told)
+        assert reports[-1] == (len(entries), len(entries)) and reports == sorted(reports)
         assert Counter(target.documents) == Counter(_TEXTS)
         backend.close()
         again = self.start(tmp_path, HashingEmbedder(64))

@@ -51,14 +51,14 @@ class Searching(BackendCase):
         query = Query("margay gasket on day 12", limit=10, mode="dense")
         for round_ in range(6):
             reference.check_dense(query, backend.search(query))
-            gone = choose.sample(sorted(reference.entries), 20)
-            assert backend.remove(gone) == 20
-            for entry_id in gone:
+            removed = choose.sample(sorted(reference.entries), 20)
+            assert backend.remove(removed) == 20
+            for entry_id in removed:
                 del reference.entries[entry_id]
             changed = choose.choice(sorted(reference.entries))
             reference.entries[changed] = backend.update(changed, {"content": f"margay and gasket {round_}"})
-            fresh = backend.store([make_entry(f"margay {round_} carries a gasket {n}") for n in range(5)])
-            reference.entries.update({entry.id: entry for entry in fresh})
+            added = backend.store([make_entry(f"margay {round_} carries a gasket {n}") for n in range(5)])
+            reference.entries.update({entry.id: entry for entry in added})
         reference.check_dense(query, backend.search(query))
 
     def test_a_long_text_is_found_by_its_best_window(self, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Storing(BackendCase):
     def test_a_message_keeps_role_speaker_and_raw_text(self, tmp_path: Path) -> None:
         """Role, speaker and raw text are read back unchanged."""
         backend = self.start(tmp_path)
-        said = [
+        message_fields = [
             ("user", "Matti", None),
             ("assistant", "", ""),
             ("tool", "日本語", "a\tb\x00\u2028\ufeff"),
@@ -73,11 +73,11 @@ class Storing(BackendCase):
         ]
         messages = [
             make_entry("a normalised message", tier="episodic", kind="message", role=role, speaker=speaker, raw=raw)
-            for role, speaker, raw in said
+            for role, speaker, raw in message_fields
         ]
         backend.store(messages)
         again = self.start(tmp_path).get([message.id for message in messages])
-        assert [(entry.role, entry.speaker, entry.raw) for entry in again] == said
+        assert [(entry.role, entry.speaker, entry.raw) for entry in again] == message_fields
 
     def test_storing_sets_missing_times(self, tmp_path: Path) -> None:
         """Entries without times get the time of storing."""
@@ -103,9 +103,9 @@ class Storing(BackendCase):
         backend = self.start(tmp_path)
         (old, _) = backend.store([make_entry("the first owner of this id"), make_entry("bystander", session_id="s")])
         before = state(backend, [old.id])
-        fresh = [make_entry("newcomer one"), make_entry("usurper", id=old.id), make_entry("newcomer two")]
+        new_entries = [make_entry("newcomer one"), make_entry("usurper", id=old.id), make_entry("newcomer two")]
         with raises(Conflict):
-            backend.store(fresh, replacing=[Scope(session_id="s")])
+            backend.store(new_entries, replacing=[Scope(session_id="s")])
         assert state(backend, [old.id]) == before
         assert by_words(backend, "newcomer usurper") == []
         assert by_words(backend, "owner bystander") == self.by_vectors(backend, "owner bystander")

@@ -26,13 +26,13 @@ def _summary(originals: Sequence[MemoryEntry], content: str = "tapir: a summary"
 class Summaries(BackendCase):
     """`consolidate`, `restore`, and removal of summaries and originals."""
 
-    def summed_up(self, backend: MemoryBackend, size: int = 3) -> tuple[Sequence[MemoryEntry], MemoryEntry]:
-        """Originals as they were stored, and the summary that now stands for them."""
+    def summarized(self, backend: MemoryBackend, size: int = 3) -> tuple[Sequence[MemoryEntry], MemoryEntry]:
+        """Return originals as they were stored, and the summary that replaces them."""
         originals = backend.store([_message(f"the tapir ate {n} leaves") for n in range(size)])
         return originals, backend.consolidate(_summary(originals), [entry.id for entry in originals])
 
     def check_live(self, backend: MemoryBackend, live: Sequence[str]) -> None:
-        """These, and no others, are what list, count and search see of the tapir."""
+        """Check that list, count and search see exactly these entries of the tapir."""
         assert [entry.id for entry in backend.list(Scope(), limit=1000)] == sorted(live)
         assert backend.count(Scope()) == len(live)
         assert by_words(backend, "tapir") == sorted(live) == self.by_vectors(backend, "tapir")
@@ -40,7 +40,7 @@ class Summaries(BackendCase):
     def test_archived_originals_name_their_summary(self, tmp_path: Path) -> None:
         """Originals change only in `archived_at` and `archived_by`."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         archived = list(backend.get([entry.id for entry in originals]))
         assert [entry.archived_by for entry in archived] == [summary.id] * 3
         assert summary.archived_by is None and summary.archived_at is None
@@ -66,7 +66,7 @@ class Summaries(BackendCase):
     def test_a_summary_is_not_summarized(self, tmp_path: Path) -> None:
         """A summary among the originals raises `Conflict`."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         (other,) = backend.store([_message("another tapir")])
         ids = [*(entry.id for entry in originals), summary.id, other.id]
         before = state(backend, ids)
@@ -96,7 +96,7 @@ class Summaries(BackendCase):
     def test_restore_returns_the_originals_unchanged(self, tmp_path: Path) -> None:
         """`restore` makes the originals live and archives the summary."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         query = Query("tapir leaves", Scope(include_archived=True), limit=50)
         restored = backend.restore(summary.id)
         assert list(restored) == sorted(originals, key=lambda entry: entry.id)
@@ -110,7 +110,7 @@ class Summaries(BackendCase):
     def test_restored_entries_can_be_summarized_again(self, tmp_path: Path) -> None:
         """Restored originals can get another summary."""
         backend = self.start(tmp_path)
-        originals, first = self.summed_up(backend)
+        originals, first = self.summarized(backend)
         backend.restore(first.id)
         second = backend.consolidate(_summary(originals, "tapir: anew"), [entry.id for entry in originals])
         self.check_live(backend, [second.id])
@@ -122,7 +122,7 @@ class Summaries(BackendCase):
     def test_an_invalid_restore_changes_nothing(self, tmp_path: Path) -> None:
         """An id without archived originals raises an error."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         (plain,) = backend.store([make_entry("a plain fact of no tapir")])
         backend.restore(summary.id)
         ids = [*(entry.id for entry in originals), summary.id, plain.id]
@@ -137,7 +137,7 @@ class Summaries(BackendCase):
     def test_archived_at_of_a_summary_and_its_originals_cannot_be_changed(self, tmp_path: Path) -> None:
         """`update` refuses to separate a summary from its originals."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         ids = [*(entry.id for entry in originals), summary.id]
         before = state(backend, ids)
         for entry_id, at in ((originals[0].id, None), (originals[1].id, _MOMENT), (summary.id, _MOMENT)):
@@ -148,7 +148,7 @@ class Summaries(BackendCase):
     def test_an_updated_original_stays_archived(self, tmp_path: Path) -> None:
         """Other fields of an original can be changed."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         changed = backend.update(originals[1].id, {"content": "the tapir ate no leaves"})
         assert changed.archived_by == summary.id and changed.archived_at is not None
         self.check_live(backend, [summary.id])
@@ -159,7 +159,7 @@ class Summaries(BackendCase):
     def test_removing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
         """The other originals become live again."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         assert backend.remove([originals[1].id]) == 2
         assert list(backend.get([summary.id, originals[1].id])) == []
         assert list(backend.list(EVERYTHING)) == [originals[0], originals[2]]
@@ -170,7 +170,7 @@ class Summaries(BackendCase):
     def test_removing_a_summary_restores_its_originals(self, tmp_path: Path) -> None:
         """Originals become live when their summary is removed."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         assert backend.remove([summary.id]) == 1
         assert list(backend.list(EVERYTHING)) == list(originals)
         self.check_live(backend, [entry.id for entry in originals])
@@ -178,7 +178,7 @@ class Summaries(BackendCase):
     def test_removing_an_original_removes_its_restored_summary(self, tmp_path: Path) -> None:
         """A restored summary still quotes its originals and goes with them."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         backend.restore(summary.id)
         assert backend.remove([originals[0].id]) == 2
         assert list(backend.get([summary.id])) == []
@@ -187,7 +187,7 @@ class Summaries(BackendCase):
     def test_removing_a_scope_removes_its_summaries(self, tmp_path: Path) -> None:
         """Nothing of a removed scope is found, not even in a summary."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         backend.update(originals[0].id, {"content": "the tapir ate one leaf"})
         backend.update(summary.id, {"content": "tapir: a better summary"})
         part = make_entry("a tapir footnote", parent_id=summary.id)
@@ -204,9 +204,9 @@ class Summaries(BackendCase):
         """`replacing` removes summaries of replaced entries."""
         backend = self.start(tmp_path)
         kept = _message("the tapir sleeps")
-        gone = _message("the tapir eats", source_type="chat", source_id="1")
-        backend.store([kept, gone])
-        backend.consolidate(_summary([kept, gone]), [kept.id, gone.id])
+        removed = _message("the tapir eats", source_type="chat", source_id="1")
+        backend.store([kept, removed])
+        backend.consolidate(_summary([kept, removed]), [kept.id, removed.id])
         new = _message("the tapir eats twice", source_type="chat", source_id="1")
         scope = Scope(source_type="chat", source_id="1", include_archived=True)
         backend.store([new], replacing=[scope])
@@ -216,7 +216,7 @@ class Summaries(BackendCase):
     def test_a_removed_summary_is_no_duplicate(self, tmp_path: Path) -> None:
         """A summary that the same call removes is no duplicate."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         new = _summary([])  # says what the summary says that is about to be dissolved
         (stored,) = backend.store([new], unique=True, replacing=[Scope(kinds=("message",), include_archived=True)])
         assert stored.id == new.id != summary.id and stored.repeat_count == 0
@@ -227,7 +227,7 @@ class Summaries(BackendCase):
     def test_removing_a_summary_with_its_originals_counts_each_once(self, tmp_path: Path) -> None:
         """Each removed entry is counted once."""
         backend = self.start(tmp_path)
-        originals, summary = self.summed_up(backend)
+        originals, summary = self.summarized(backend)
         assert backend.remove([summary.id, *(entry.id for entry in originals)]) == 4
         assert backend.count(EVERYTHING) == 0 and backend.namespaces() == []
 

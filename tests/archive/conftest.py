@@ -1,4 +1,4 @@
-"""Memories with something of everything, and the two ways in and out."""
+"""A memory with entries of every kind, and functions to export and import it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ODD = ("default", "Board/日本", "board/日本", "../x", "a" * 200, "CON", "%2e
 
 
 def fill(backend: MemoryBackend) -> None:
-    """Histories of updates, summaries live and restored, what is superseded, archived and used; odd names and texts."""
+    """Store histories, live and restored summaries, superseded, archived and used entries; odd names and texts."""
     for name in ODD:
         backend.store(
             [make_entry(f"NUL \u0000, \u2028 and 🛠 in {name}", namespace=name, raw="\ufeff\r\n\t", title="\x7f")]
@@ -47,7 +47,7 @@ def fill(backend: MemoryBackend) -> None:
 
 
 def everything(backend: MemoryBackend) -> dict[str, tuple[MemoryEntry, list[MemoryEntry]]]:
-    """Every entry with its former versions, by id."""
+    """Return every entry with its former versions, by id."""
     return {
         entry.id: (entry, list(backend.history(entry.id)))
         for name in backend.namespaces()
@@ -66,7 +66,7 @@ def imported(backend: MemoryBackend, folder: Path) -> Imported:
 
 
 def same(one: Path, other: Path) -> bool:
-    """Have two folders the same files, byte for byte?"""
+    """Return True if two folders have the same files, byte for byte."""
     names = sorted(str(path.relative_to(one)) for path in one.rglob("*") if path.is_file())
     others = sorted(str(path.relative_to(other)) for path in other.rglob("*") if path.is_file())
     return names == others and filecmp.cmpfiles(one, other, names, shallow=False) == (names, [], [])
@@ -77,7 +77,7 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 
 def resign(folder: Path, **values: Any) -> None:
-    """A manifest with other values, and with checksums that fit whatever the files hold now."""
+    """Change the manifest, and set its checksums to those of the present files."""
     manifest = {**manifest_of(folder), **values}
     for path in manifest["files"]:
         manifest["files"][path]["sha256"] = hashlib.sha256((folder / path).read_bytes()).hexdigest()
@@ -85,7 +85,7 @@ def resign(folder: Path, **values: Any) -> None:
 
 
 def to_first_format(folder: Path) -> None:
-    """What the version before wrote: former versions in the line of their entry, and no vectors."""
+    """Rewrite an export to the first format: former versions in the line of their entry, and no vectors."""
     for path in (folder / "entries").iterdir():
         found: list[dict[str, Any]] = []
         for line in path.read_text(encoding="utf-8").split("\n")[:-1]:

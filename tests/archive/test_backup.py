@@ -1,4 +1,4 @@
-"""A backup opens like the memory that it is of, is there wholly or not at all, and tells when it was touched."""
+"""A backup opens like its memory, exists wholly or not at all, and shows later changes of its files."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def restored(folder: Path, place: Path) -> Path:
     return place
 
 
+@pytest.mark.process  # the reader of documents
 @pytest.mark.parametrize("backend", ["faiss", "local_json"])
 def test_a_backup_opens_like_the_memory_itself(tmp_path: Path, backend: str) -> None:
     with opened(tmp_path, backend) as af:
@@ -64,7 +65,7 @@ def test_a_backup_opens_like_the_memory_itself(tmp_path: Path, backend: str) -> 
         af.memory.store("life goes on")
 
 
-def test_keys_come_along_for_their_owner_alone(run, tmp_path: Path) -> None:  # noqa: F811
+def test_keys_are_backed_up_with_owner_only_permissions(run, tmp_path: Path) -> None:  # noqa: F811
     assert run("keys add", "reader").exit_code == 0
     assert run("backup", str(tmp_path / "copy")).exit_code == 0
     kept = tmp_path / "copy" / "indexes" / "keys.json"
@@ -72,7 +73,7 @@ def test_keys_come_along_for_their_owner_alone(run, tmp_path: Path) -> None:  # 
     assert kept.stat().st_mode & 0o077 == 0
 
 
-def test_the_command_tells_what_it_copied_and_checks_it_again(run, shown, tmp_path: Path) -> None:  # noqa: F811
+def test_the_command_reports_counts_and_checks_a_backup(run, shown, tmp_path: Path) -> None:  # noqa: F811
     shown("remember", "Aino prefers tea.")
     told = shown("backup", str(tmp_path / "copy"))
     assert (told["namespaces"], told["originals"], told["missing_originals"]) == ({"default": 1}, 0, [])
@@ -111,7 +112,7 @@ def test_a_backup_needs_a_new_folder(run, shown, tmp_path: Path) -> None:  # noq
     assert not list(tmp_path.glob(".full*"))
 
 
-def test_originals_that_are_gone_or_damaged_are_told(run, shown, tmp_path: Path) -> None:  # noqa: F811
+def test_missing_and_damaged_originals_are_reported(run, shown, tmp_path: Path) -> None:  # noqa: F811
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text(f"{KEYS} {number}")
         shown("ingest", str(tmp_path / f"{number}.txt"))
@@ -126,7 +127,7 @@ def test_originals_that_are_gone_or_damaged_are_told(run, shown, tmp_path: Path)
 
 
 @pytest.mark.parametrize("when", ["before the records are copied", "after the records were copied"])
-def test_a_document_that_goes_while_it_is_backed_up_leaves_no_half(tmp_path: Path, when: str) -> None:
+def test_a_document_removed_during_a_backup_is_left_out_entirely(tmp_path: Path, when: str) -> None:
     """A document that comes after originals were copied, and goes around the copy of the records."""
     with opened(tmp_path) as af:
         stays = af.rag.upload(b"This one stays.", name="stays.txt")
@@ -155,7 +156,7 @@ def test_a_document_that_goes_while_it_is_backed_up_leaves_no_half(tmp_path: Pat
         assert af.rag.original(stays.id) == b"This one stays."
 
 
-def test_records_that_cannot_be_read_give_no_backup(tmp_path: Path) -> None:
+def test_unreadable_records_give_no_backup(tmp_path: Path) -> None:
     with opened(tmp_path, "local_json") as af:
         af.memory.store("Aino prefers tea.")
         (tmp_path / "i" / "memory-default.json").write_text("{")
@@ -164,8 +165,10 @@ def test_records_that_cannot_be_read_give_no_backup(tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists() and not list(tmp_path.glob(".copy*"))
 
 
+@pytest.mark.process
+@pytest.mark.fault
 @pytest.mark.parametrize("command", ["backup", "export"])
-def test_where_there_is_no_room_nothing_is_left(tmp_path: Path, command: str) -> None:
+def test_a_full_disk_leaves_no_partial_folder(tmp_path: Path, command: str) -> None:
     with opened(tmp_path) as af:
         af.memory.store_many(f"fact number {n} {'of the harbour ' * 200}" for n in range(400))
     folders = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
@@ -188,7 +191,7 @@ def test_where_there_is_no_room_nothing_is_left(tmp_path: Path, command: str) ->
 _LIMITED = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from agentformer.cli import main; main()"
 
 
-def test_backups_of_two_backends_lie_in_one_folder_as_they_do(tmp_path: Path) -> None:
+def test_two_backends_are_backed_up_into_one_folder(tmp_path: Path) -> None:
     settings = {"hierarchical_backend": "local_json", "embedder": "hashing", "clean_every": 0}
     with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", **settings) as af:
         af.memory.store("Aino prefers tea.")

@@ -1,4 +1,4 @@
-"""What an import refuses beside what tests/edges/test_cli_import.py shows: vectors, histories, endless lines, races."""
+"""Damaged and hostile exports: vectors, histories, endless lines, races. More are in tests/edges/test_cli_import.py."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_damaged_export_is_refused_and_writes_nothing(out: Path, copy: MemoryB
     assert everything(copy) == {} and copy.spaces() == []
 
 
-def test_a_line_without_an_end_is_not_read_into_memory(
+def test_an_endless_line_is_not_read_into_memory(
     out: Path, copy: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_format, "LONGEST_LINE", 100_000)
@@ -154,7 +154,7 @@ def resign_in_pieces(folder: Path, path: str) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
-def test_entries_that_change_while_they_are_imported_are_told(out: Path, copy: MemoryBackend) -> None:
+def test_entries_changed_during_an_import_are_reported(out: Path, copy: MemoryBackend) -> None:
     archive = read(out)
     data = entries_in(out).read_bytes()
     entries_in(out).write_bytes(data.replace(b"lives in Turku", b"lives in Tampa"))
@@ -162,7 +162,7 @@ def test_entries_that_change_while_they_are_imported_are_told(out: Path, copy: M
         list(archive.read(range(len(archive))))
 
 
-def test_a_reference_into_another_namespace_of_the_memory_is_refused(tmp_path: Path, copy: MemoryBackend) -> None:
+def test_a_reference_into_another_namespace_is_refused(tmp_path: Path, copy: MemoryBackend) -> None:
     there = make_entry("a secret of the board", namespace="board")
     origin = FaissMemoryBackend(tmp_path / "first", HashingEmbedder(), Indexes)
     for name in ("parent_id", "pair_id", "superseded_by", "archived_by"):

@@ -1,4 +1,4 @@
-"""What is exported and imported is what it was, and the second export is the first, byte for byte."""
+"""Exports are imported without loss, and a second export has the same bytes as the first."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def routed(folder: Path, embedder: Embedder) -> MemoryBackend:
 @pytest.mark.parametrize("vectors", [False, True])
 @pytest.mark.parametrize("second", [faiss, local_json, routed])
 @pytest.mark.parametrize("first", [faiss, local_json, routed])
-def test_everything_comes_back_and_is_exported_as_it_was(
+def test_an_imported_export_is_exported_again_byte_for_byte(
     tmp_path: Path, first: Opened, second: Opened, vectors: bool
 ) -> None:
     origin = first(tmp_path / "first", HashingEmbedder())
@@ -72,7 +72,7 @@ def test_everything_comes_back_and_is_exported_as_it_was(
     copy.close()
 
 
-def test_vectors_of_another_space_are_left_and_texts_embedded_anew(tmp_path: Path) -> None:
+def test_vectors_of_another_space_are_ignored_and_texts_embedded(tmp_path: Path) -> None:
     origin = faiss(tmp_path / "first", HashingEmbedder())
     fill(origin)
     exported(origin, tmp_path / "out", vectors=True)
@@ -85,7 +85,7 @@ def test_vectors_of_another_space_are_left_and_texts_embedded_anew(tmp_path: Pat
     origin.close()
 
 
-def test_an_embedder_that_is_away_keeps_nothing_out(tmp_path: Path) -> None:
+def test_an_import_works_without_an_embedder(tmp_path: Path) -> None:
     origin = faiss(tmp_path / "first", HashingEmbedder())
     origin.store([make_entry("a quiet harbour")])
     exported(origin, tmp_path / "out", vectors=True)
@@ -99,7 +99,7 @@ def test_an_embedder_that_is_away_keeps_nothing_out(tmp_path: Path) -> None:
     origin.close()
 
 
-def test_a_new_memory_takes_the_embedder_of_the_vectors_that_come(tmp_path: Path) -> None:
+def test_a_new_memory_uses_the_embedder_of_the_imported_vectors(tmp_path: Path) -> None:
     with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing:64") as af:
         af.memory.store("the boat lies at berth seven")
         af.export_to(tmp_path / "out", vectors=True)
@@ -146,7 +146,7 @@ def _lines(folder: Path, namespace: str) -> list[str]:
     return (folder / "entries" / f"{namespace}.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def test_an_export_of_the_first_format_is_read_with_its_histories(tmp_path: Path) -> None:
+def test_an_export_of_the_first_format_is_imported_with_histories(tmp_path: Path) -> None:
     origin = faiss(tmp_path / "first", HashingEmbedder())
     fill(origin)
     exported(origin, tmp_path / "out")
@@ -158,7 +158,7 @@ def test_an_export_of_the_first_format_is_read_with_its_histories(tmp_path: Path
     origin.close()
 
 
-def test_neither_way_holds_the_whole_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_and_import_use_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 MB of pages on disk, a fraction of them in memory."""
     monkeypatch.setattr(importer, "_BATCH_BYTES", 1 << 20)
     backend, copy = (faiss(tmp_path / name, HashingEmbedder()) for name in ("store", "copy"))
@@ -191,7 +191,7 @@ def _document(name: str, text: str) -> list[MemoryEntry]:
 
 
 @pytest.mark.parametrize("levels", [1, 98, 99])
-def test_what_came_with_a_document_may_nest_as_deep_as_any_metadata(tmp_path: Path, levels: int) -> None:
+def test_metadata_of_a_document_may_nest_as_deep_as_other_metadata(tmp_path: Path, levels: int) -> None:
     given: object = "deep"
     for _ in range(levels):
         given = {"k": given}

@@ -1,4 +1,4 @@
-"""The JSON files keep the whole contract, and stay what people can read, edit and break."""
+"""The backend of JSON files keeps the contract, and its files can be read, edited and damaged by people."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def everything_in(tmp_path: Path) -> bytes:
     return b"\0".join(path.name.encode() + b"\0" + path.read_bytes() for path in files)
 
 
-def test_a_file_says_what_a_person_wants_to_read_and_no_more(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
+def test_a_file_is_readable_json_without_default_values(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     later = make_entry("Avaimet ovat sinisessä kaapissa.", id="b", created_at=MOMENT, updated_at=MOMENT)
     first = make_entry(
         "日本語 😀\n\u2028second line", id="a", created_at=MOMENT, updated_at=MOMENT, metadata={"z": 1, "a": []}
@@ -99,7 +99,7 @@ def test_a_file_says_what_a_person_wants_to_read_and_no_more(tmp_path: Path, bac
     assert LocalJsonMemoryBackend(tmp_path).list(EVERYTHING) == [first, later]
 
 
-def test_former_states_lie_with_their_entry(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
+def test_former_states_are_stored_with_their_entry(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     entry = make_entry("first", id="a", source=Source("d", "n", page=3), derived_from=(Link("x"), Link("y", "refutes")))
     (first,) = backend.store([entry])
     second = backend.update("a", {"content": "second", "namespace": "other"})
@@ -114,7 +114,7 @@ def test_former_states_lie_with_their_entry(tmp_path: Path, backend: LocalJsonMe
     assert list(again.get(["a"])) == [second] and list(again.history("a")) == [first]
 
 
-def test_every_namespace_has_a_file_of_its_own_inside_the_folder(tmp_path: Path) -> None:
+def test_every_namespace_has_its_own_file_inside_the_folder(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     backend = LocalJsonMemoryBackend(inner)
     for name in HOSTILE:
@@ -128,7 +128,7 @@ def test_every_namespace_has_a_file_of_its_own_inside_the_folder(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [inner]
 
 
-def test_words_score_as_they_do_in_the_embedded_backend(tmp_path: Path) -> None:
+def test_lexical_scores_equal_those_of_the_embedded_backend(tmp_path: Path) -> None:
     texts = [
         "Pesukoneen takuu on kaksi vuotta ja korjaus maksaa 120 euroa.",
         "Kone pysähtyi; huoltomies vaihtoi pesukoneen moottorin.",
@@ -167,7 +167,7 @@ def test_words_score_as_they_do_in_the_embedded_backend(tmp_path: Path) -> None:
         backend.close()
 
 
-def test_what_a_person_writes_is_taken_at_the_next_call(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
+def test_the_next_call_reads_a_file_edited_by_hand(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     (entry,) = backend.store([make_entry("The keys hang in the hall.", id="keys", created_at=MOMENT)])
     assert by_words(backend, "cupboard") == []
     path = file_of(tmp_path)
@@ -234,7 +234,7 @@ def test_what_a_person_writes_is_taken_at_the_next_call(tmp_path: Path, backend:
         ),
     ],
 )
-def test_a_damaged_file_is_told_kept_and_left_alone(tmp_path: Path, written: bytes, told: str) -> None:
+def test_a_damaged_file_is_reported_copied_and_not_changed(tmp_path: Path, written: bytes, told: str) -> None:
     first = LocalJsonMemoryBackend(tmp_path)
     mine, other = first.store([make_entry("my numbat"), make_entry("another numbat", namespace="sound")])
     path = file_of(tmp_path)
@@ -267,7 +267,7 @@ def test_a_damaged_file_is_told_kept_and_left_alone(tmp_path: Path, written: byt
     assert by_words(backend, "numbat") == [mine.id]
 
 
-def test_a_copied_file_does_not_make_two_of_one_entry(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
+def test_a_copied_file_with_the_same_ids_counts_as_damaged(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     (entry,) = backend.store([make_entry("numbat", namespace="a")])
     copied = file_of(tmp_path, "a").read_text().replace('"namespace": "a"', '"namespace": "b"')
     file_of(tmp_path, "b").write_text(copied)
@@ -298,7 +298,7 @@ def test_a_copied_file_does_not_make_two_of_one_entry(tmp_path: Path, backend: L
         ("source.page", {"source": Source("d", "n", page=-1)}),
     ],
 )
-def test_what_could_not_be_read_back_is_refused(tmp_path: Path, field: str, values: dict[str, Any]) -> None:
+def test_a_value_that_could_not_be_read_back_is_refused(tmp_path: Path, field: str, values: dict[str, Any]) -> None:
     backend = LocalJsonMemoryBackend(tmp_path)
     (known,) = backend.store([make_entry("known")])
     before = everything_in(tmp_path)
@@ -315,7 +315,7 @@ def test_what_could_not_be_read_back_is_refused(tmp_path: Path, field: str, valu
     assert LocalJsonMemoryBackend(tmp_path).list(EVERYTHING) == [known]
 
 
-def test_a_caller_may_change_what_it_got(backend: LocalJsonMemoryBackend) -> None:
+def test_changing_a_returned_entry_does_not_change_the_store(backend: LocalJsonMemoryBackend) -> None:
     given: dict[str, Any] = {"list": [1]}
     (stored,) = backend.store([make_entry("numbat", metadata=given)])
     backend.update(stored.id, {"content": "a numbat"})
@@ -327,7 +327,7 @@ def test_a_caller_may_change_what_it_got(backend: LocalJsonMemoryBackend) -> Non
     assert [entry.metadata for entry in backend.history(stored.id)] == [{"list": [1]}]
 
 
-def test_nothing_of_what_is_forgotten_stays_in_the_folder(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
+def test_removed_text_is_in_no_file_of_the_folder(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     secret = make_entry("first pangolin", namespace="a", title="pangolin", metadata={"k": "pangolin"})
     kept = make_entry("a zebra", namespace="a")
     backend.store([secret, kept])
@@ -370,7 +370,7 @@ def test_a_full_disk_changes_nothing(
     assert [entry.id for entry in backend.store(fresh)] == [entry.id for entry in fresh]
 
 
-def test_a_closed_memory_says_so_and_an_open_one_needs_its_folder(tmp_path: Path) -> None:
+def test_a_closed_memory_and_an_unusable_folder_raise(tmp_path: Path) -> None:
     backend = LocalJsonMemoryBackend(tmp_path / "m")
     backend.close()
     with pytest.raises(StoreError, match="closed"):
@@ -380,7 +380,7 @@ def test_a_closed_memory_says_so_and_an_open_one_needs_its_folder(tmp_path: Path
         LocalJsonMemoryBackend(tmp_path / "file")
 
 
-def test_a_spoilt_file_of_leases_holds_none(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
+def test_an_unreadable_file_of_leases_holds_none(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     assert backend.lease("clean", "A", 3600)
     for spoilt in (b"{", b"[]", b'{"clean": 7}', b'{"clean": ["A", "x", 1]}', b"\xff"):
         (tmp_path / "memory.leases").write_bytes(spoilt)
@@ -388,15 +388,13 @@ def test_a_spoilt_file_of_leases_holds_none(tmp_path: Path, backend: LocalJsonMe
         assert backend.list(EVERYTHING) == []
 
 
-def test_a_lease_of_a_clock_that_was_set_back_does_not_hold_for_ever(
-    tmp_path: Path, backend: LocalJsonMemoryBackend
-) -> None:
+def test_a_lease_expires_after_the_clock_was_set_back(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     assert backend.lease("clean", "A", 60)
     (tmp_path / "memory.leases").write_text(json.dumps({"clean": ["A", 9e9, 60.0]}))
     assert backend.lease("clean", "B", 60)
 
 
-def test_a_spoilt_journal_is_told_and_nothing_is_done(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
+def test_an_invalid_journal_is_reported_and_not_applied(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     backend.store([make_entry("numbat")])
     outside = tmp_path.parent / "outside.json"
     outside.write_text("stays")
@@ -423,7 +421,7 @@ def test_only_files_that_changed_are_read_again(
     assert other.count(Scope("a")) == 1 and len(read) == 1
 
 
-def test_quick_writes_of_equal_size_are_told_apart(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
+def test_quick_writes_of_equal_size_are_noticed(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     other = LocalJsonMemoryBackend(tmp_path)
     (entry,) = backend.store([make_entry("version 000", id="a")])
     for n in range(1, 200):
@@ -433,7 +431,7 @@ def test_quick_writes_of_equal_size_are_told_apart(tmp_path: Path, backend: Loca
     assert entry.content == "version 000"
 
 
-def test_what_was_kept_of_a_damaged_file_is_forgotten_too(tmp_path: Path) -> None:
+def test_removal_deletes_copies_of_a_damaged_file(tmp_path: Path) -> None:
     backend = LocalJsonMemoryBackend(tmp_path)
     backend.store([make_entry("zed's secret", user_id="zed"), make_entry("another's", user_id="y")])
     backend.store([make_entry("elsewhere", namespace="other")])

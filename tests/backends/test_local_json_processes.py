@@ -22,6 +22,8 @@ from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import by_words, make_entry
 from agentformer.types import Link, Query, Scope
 
+pytestmark = pytest.mark.process
+
 KILLS = int(os.environ.get("AGENTFORMER_KILLS", "6"))
 EVERYTHING = Scope(include_archived=True)
 NAMES = ("a", "b", "c")
@@ -102,7 +104,7 @@ def start(program: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_processes_lose_no_write(tmp_path: Path) -> None:
     backend = LocalJsonMemoryBackend(tmp_path)
     backend.store([make_entry("counted", id="counted", namespace="c")])
     writers = [start(WRITER, tmp_path, f"writer{n}") for n in range(2)]
@@ -121,8 +123,9 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     assert [e.content for e in LocalJsonMemoryBackend(tmp_path).list(Scope())] == ["a shared numbat"]
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("steps", range(12))
-def test_a_change_of_several_namespaces_happens_wholly_or_not_at_all(tmp_path: Path, steps: int) -> None:
+def test_a_killed_change_of_several_namespaces_is_atomic(tmp_path: Path, steps: int) -> None:
     backend = LocalJsonMemoryBackend(tmp_path)
     backend.store([make_entry("old numbat", id=f"old {name}", namespace=name) for name in NAMES])
     process = start(DIES, tmp_path, steps)
@@ -140,11 +143,12 @@ def test_a_change_of_several_namespaces_happens_wholly_or_not_at_all(tmp_path: P
     assert left == sorted(f"memory-{name}.json" for name in "bcd" if listed[name])
 
 
-def test_a_process_killed_at_random_moments_leaves_all_that_it_has_told(tmp_path: Path) -> None:
+@pytest.mark.fault
+def test_a_killed_process_loses_no_acknowledged_write(tmp_path: Path) -> None:
     seed = int(os.environ.get("AGENTFORMER_KILLS_SEED") or random.randrange(10**6))
     print(f"seed {seed}, {KILLS} kills")
     choose = random.Random(seed)
-    told: list[Told] = []
+    reports: list[Report] = []
     for kill in range(KILLS):
         process = start(RESTLESS, tmp_path, seed + kill)
         assert process.stdout is not None
@@ -154,24 +158,24 @@ def test_a_process_killed_at_random_moments_leaves_all_that_it_has_told(tmp_path
         out, err = process.communicate()
         assert process.returncode == -signal.SIGKILL, err
         lines = [line.split() for line in (first + out).splitlines(keepends=True) if line.endswith("\n")]
-        told += [Told(what, ids, n == len(lines)) for n, (what, *ids) in enumerate(lines, 1)]
-        check(tmp_path, told)
-    assert len(told) >= KILLS
+        reports += [Report(what, ids, n == len(lines)) for n, (what, *ids) in enumerate(lines, 1)]
+        check(tmp_path, reports)
+    assert len(reports) >= KILLS
 
 
-class Told(NamedTuple):
-    """What a process said that it has done, to a summary and its three originals, or to three entries."""
+class Report(NamedTuple):
+    """A change that a process reported, of a summary and its three originals, or of three entries."""
 
     what: str
     ids: list[str]
     last: bool  # before it was killed: the next call may have been done, and not told
 
 
-def check(tmp_path: Path, told: list[Told]) -> None:
-    """All that was acknowledged is there, and whatever was not is there wholly or not at all."""
+def check(tmp_path: Path, reports: list[Report]) -> None:
+    """Check that every acknowledged change is there, and the last one wholly or not at all."""
     backend = LocalJsonMemoryBackend(tmp_path)
     entries = {e.id: e for name in (*NAMES, "s") for e in backend.list(Scope(name, include_archived=True), limit=9999)}
-    newest = {each.ids[-3]: each for each in told}
+    newest = {report.ids[-3]: report for report in reports}
     for what, ids, last in newest.values():
         there = sum(entry_id in entries for entry_id in ids)
         if what == "stored":
@@ -195,7 +199,8 @@ def check(tmp_path: Path, told: list[Told]) -> None:
     backend.close()
 
 
-def test_a_disk_that_fills_up_refuses_the_write_and_keeps_the_rest(tmp_path: Path) -> None:
+@pytest.mark.fault
+def test_a_full_disk_refuses_the_write_and_keeps_the_rest(tmp_path: Path) -> None:
     room = 200_000  # bytes that any one file may have
     program = HEAD + (
         "try:\n    while True:\n"

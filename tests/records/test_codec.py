@@ -154,11 +154,11 @@ def test_names_of_callers_follow_the_list_of_fields() -> None:
 
 
 @given(at=moment)
-def test_moments_are_kept_to_the_microsecond(at: datetime) -> None:
+def test_times_are_exact_to_the_microsecond(at: datetime) -> None:
     assert from_micros(to_micros(at)) == at
 
 
-def test_no_moment_is_no_number() -> None:
+def test_none_stays_none() -> None:
     assert to_micros(None) is None and from_micros(None) is None
     assert from_micros(0) == datetime(1970, 1, 1, tzinfo=UTC)
     assert to_micros(datetime(1970, 1, 1, 2, 0, 1, 5, timezone(timedelta(hours=2)))) == 1_000_005
@@ -200,7 +200,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("field", "wrong"), WRONG)
-def test_what_no_column_keeps_is_refused(field: str, wrong: dict[str, Any], tmp_path: Path) -> None:
+def test_a_value_that_no_column_holds_is_refused(field: str, wrong: dict[str, Any], tmp_path: Path) -> None:
     with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes)) as backend:
         with pytest.raises(InvalidInput) as refused:
             backend.store([make_entry(**{"content": "x", **wrong})])
@@ -208,7 +208,7 @@ def test_what_no_column_keeps_is_refused(field: str, wrong: dict[str, Any], tmp_
         assert not backend.namespaces()
 
 
-def test_numbers_of_other_libraries_are_kept_as_what_they_are(tmp_path: Path) -> None:
+def test_numpy_numbers_are_stored_as_numbers(tmp_path: Path) -> None:
     with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes)) as backend:
         given = make_entry("x", source=at(np.int64(3), np.uint8(0), 7.0), salience=np.float32(0.1), user_id=np.int32(4))
         backend.store([given, make_entry("y", salience=np.float16(1), derived_from=(Link("ä", "日本"),))])

@@ -42,7 +42,7 @@ def toolbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toolbox]:
         yield af.toolbox
 
 
-def test_a_definition_follows_from_the_function() -> None:
+def test_a_definition_is_derived_from_the_function() -> None:
     assert (TIDE.name, TIDE.title, TIDE.description) == ("tide", "Tell the tide", "Tell the height of the tide.")
     assert TIDE.read_only
     assert TIDE.parameters == {
@@ -128,7 +128,7 @@ def test_every_schema_is_one_of_json_schema_and_of_openais_tools(toolbox: Toolbo
     assert len(json.dumps(schemas)) < 16_000, "a small model has to read all of it before each answer"
 
 
-def test_what_a_schema_allows_and_forbids_is_what_the_tool_takes_and_refuses(toolbox: Toolbox) -> None:
+def test_a_schema_and_its_tool_accept_the_same_arguments(toolbox: Toolbox) -> None:
     definitions = {definition.name: definition for definition in toolbox.definitions()}
     cases: list[tuple[str, dict[str, Any], bool]] = [
         ("memory_search", {"query": "tea", "tiers": ["core"], "limit": 50}, True),
@@ -152,7 +152,7 @@ def test_what_a_schema_allows_and_forbids_is_what_the_tool_takes_and_refuses(too
                 definition._checked(arguments)
 
 
-def test_hints_say_what_a_tool_does_to_the_store(toolbox: Toolbox) -> None:
+def test_hints_describe_the_effect_of_a_tool(toolbox: Toolbox) -> None:
     assert {name for name, hints in HINTS.items() if hints.right == "write"} == {
         "memory_add",
         "memory_update",

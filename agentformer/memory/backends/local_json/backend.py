@@ -241,6 +241,7 @@ class LocalJsonMemoryBackend:
         queries: Sequence[str] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Reembedding:
+        """Raise `InvalidInput`: there are no vectors."""
         raise InvalidInput("backend", "local_json keeps no vectors, so there is nothing to embed")
 
     def abandon_reembedding(self) -> bool:
