@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agentformer.memory.backends.faiss.indexes import Indexes
     from agentformer.memory.context.builder import ContextBuilder
     from agentformer.memory.memory_cleaner import MemoryCleaner
-    from agentformer.memory.memory_manager import MemoryManager
+    from agentformer.memory.memory_manager import MemoryManager, PartBuilders
     from agentformer.memory.recall import Recall
     from agentformer.memory.summaries.summarizer import Summarizer
     from agentformer.rag.answer.answerer import Answerer
@@ -98,16 +98,6 @@ def build_rag(
 
     originals = Originals(settings.upload_dir)
 
-    def ingest() -> IngestPipeline:
-        from agentformer.rag.ingest import IngestPipeline
-        from agentformer.readers import ReadLimits
-
-        size, overlap = settings.chunk_tokens, settings.chunk_overlap
-        limits = ReadLimits(
-            max_bytes=settings.max_file_bytes, max_pages=settings.max_pages, wall_seconds=settings.read_seconds
-        )
-        return IngestPipeline(backend, originals, embedder, chunk_tokens=size, chunk_overlap=overlap, limits=limits)
-
     def answerer() -> Answerer:
         from agentformer.rag.answer.answerer import Answerer
 
@@ -121,12 +111,25 @@ def build_rag(
 
     return RAGTool(
         backend,
-        once(ingest),
+        once(lambda: _build_ingest(settings, backend, originals, embedder)),
         once(answerer),
         originals,
         usage,
         RAGLimits(settings.top_k, settings.max_file_bytes, settings.max_question_chars),
     )
+
+
+def _build_ingest(
+    settings: Settings, backend: MemoryBackend, originals: Originals, embedder: Embedder
+) -> IngestPipeline:
+    from agentformer.rag.ingest import IngestPipeline
+    from agentformer.readers import ReadLimits
+
+    size, overlap = settings.chunk_tokens, settings.chunk_overlap
+    limits = ReadLimits(
+        max_bytes=settings.max_file_bytes, max_pages=settings.max_pages, wall_seconds=settings.read_seconds
+    )
+    return IngestPipeline(backend, originals, embedder, chunk_tokens=size, chunk_overlap=overlap, limits=limits)
 
 
 def build_cleaner(
@@ -165,9 +168,23 @@ def build_memory(
     were deleted."""
     from agentformer.memory.core import CoreMemory
     from agentformer.memory.hierarchical import HierarchicalMemory
-    from agentformer.memory.memory_manager import MemoryManager, PartBuilders
+    from agentformer.memory.memory_manager import MemoryManager
 
     count_tokens = token_counter(embedder)
+    core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
+    return MemoryManager(
+        backend,
+        HierarchicalMemory(backend, core, working_messages=settings.working_messages),
+        cleaner,
+        _part_builders(settings, backend, count_tokens),
+        usage,
+        decay_rates=settings.decay_rates,
+        discard_originals=discard_originals,
+    )
+
+
+def _part_builders(settings: Settings, backend: MemoryBackend, count_tokens: Callable[[str], int]) -> PartBuilders:
+    from agentformer.memory.memory_manager import PartBuilders
 
     def context_builder() -> ContextBuilder:
         from agentformer.memory.context.builder import ContextBuilder
@@ -184,16 +201,7 @@ def build_memory(
 
         return audit(backend, count_tokens=count_tokens, block_tokens=settings.core_block_tokens, **scope)
 
-    core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
-    return MemoryManager(
-        backend,
-        HierarchicalMemory(backend, core, working_messages=settings.working_messages),
-        cleaner,
-        PartBuilders(context_builder, recall, audit_report),
-        usage,
-        decay_rates=settings.decay_rates,
-        discard_originals=discard_originals,
-    )
+    return PartBuilders(context_builder, recall, audit_report)
 
 
 def build_embedder(settings: Settings) -> ActiveEmbedder:
@@ -308,6 +316,6 @@ def _stored(spec: str, settings: Settings) -> Embedder:
         embedder: Embedder = lookup("embedders", provider)(model, settings)
     except (EmbedderUnavailable, InvalidInput, MissingExtra) as error:
         raise EmbedderUnavailable(
-            f"the embedder {spec} cannot be had: {error}. Until then, everything is kept and found by its words"
+            f"the embedder {spec} cannot be used: {error}. Until then, everything is stored and found by its words"
         ) from error
     return embedder

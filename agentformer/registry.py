@@ -1,11 +1,11 @@
-"""Names of parts: the whole extension surface on one page.
+"""The built-in providers by name, and the entry points of third parties.
 
-A part of this package is named here as "module:Class". A third party adds one with an entry point of the
-group `agentformer.embedders`, `agentformer.rerankers` or `agentformer.llms`, a callable
-`(model: str, settings: Settings)`; or of `agentformer.backends`, a callable
-`(settings: Settings, embedder: Embedder)`, and of `agentformer.stored_spaces`, under the same name, one
-`(index_dir: Path) -> EmbeddingSpace | None`, of `agentformer.wanted_embedders` one `(index_dir: Path) -> str`, of
-`agentformer.present` one `(index_dir: Path) -> bool`, and of `agentformer.salvagers` one `(index_dir: Path) -> str`.
+A built-in provider is named as "module:attribute" and imported when it is looked up. A third party adds one with an
+entry point. The groups `agentformer.embedders`, `agentformer.rerankers` and `agentformer.llms` take a callable
+`(model: str, settings: Settings)`. The group `agentformer.backends` takes `(settings: Settings, embedder: Embedder)`.
+Under the name of the backend, these groups take a callable of its `index_dir: Path`: `agentformer.stored_spaces`
+returns `EmbeddingSpace | None`, `agentformer.wanted_embedders` a `str`, `agentformer.present` a `bool`, and
+`agentformer.salvagers` the result of a recovery.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ PARTS: dict[str, dict[str, str]] = {
         "faiss": "agentformer.builders:faiss_backend",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
     },
-    # How `auto` learns which embedder made the vectors that a backend's folder holds.
+    # The space of the vectors in the folder, by which `auto` chooses the embedder.
     "stored_spaces": {
         "faiss": "agentformer.memory.backends.faiss.folder:stored_space",
     },
-    # Which embedder was asked for while it could not be had, by a store that has no vectors yet.
+    # The embedder that a store without vectors waits for.
     "wanted_embedders": {
         "faiss": "agentformer.memory.backends.faiss.folder:wanted_embedder",
     },
-    # Whether a folder holds a store of this backend, so that nobody takes it for empty with other settings.
+    # Whether the folder holds a store of this backend, so that other settings do not find it empty.
     "present": {
         "faiss": "agentformer.memory.backends.faiss.folder:present",
         "local_json": "agentformer.memory.backends.present:local_json",
     },
-    # What saves of a folder's store what can be read, where it cannot be opened, and tells in words what came of it.
+    # Recovers the readable records of a store that cannot be opened.
     "salvagers": {
         "faiss": "agentformer.memory.backends.faiss.folder:salvage_folder",
     },
     "servers": {
-        "auto": "agentformer.api.serving:serve",  # one of these
+        "auto": "agentformer.api.serving:serve",  # one of the others
         "gunicorn": "agentformer.api.serving.gunicorn:serve",
         "waitress": "agentformer.api.serving.waitress:serve",
     },
@@ -71,23 +71,23 @@ PARTS: dict[str, dict[str, str]] = {
 
 
 def names(group: str) -> list[str]:
-    """Known names of a group, ours and third parties', sorted."""
+    """Return the names of a group, built-in and of third parties, sorted."""
     return sorted({point.name for point in _plugins(group)} | set(PARTS[group]))
 
 
 def ours(group: str) -> list[str]:
-    """Names of our own parts of a group, sorted; they are known without looking for third parties'."""
+    """Return the built-in names of a group, sorted, without searching installed packages."""
     return sorted(PARTS[group])
 
 
 def known(group: str, name: str) -> bool:
-    """Is there a part of this name, ours or a third party's?"""
+    """Return whether a provider of this name exists."""
     return name in PARTS[group] or any(point.name == name for point in _plugins(group))
 
 
 def lookup(group: str, name: str) -> Callable[..., Any]:
-    """The callable that builds the part `name`. Raises `InvalidInput` that lists the known names, or names the plugin
-    that cannot be loaded."""
+    """Return the callable of a provider. Raises `InvalidInput` with the known names, or with the plugin that cannot be
+    loaded."""
     if target := PARTS[group].get(name):
         part: Callable[..., Any] = load(target)
         return part
@@ -98,31 +98,31 @@ def lookup(group: str, name: str) -> Callable[..., Any]:
 
 
 def load(target: str) -> Any:
-    """What "module:attribute" names."""
+    """Import the module of "module:attribute", and return the attribute."""
     module, _, attribute = target.partition(":")
-    found: Any = import_module(module)
+    value: Any = import_module(module)
     for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 @functools.cache
 def _plugins(group: str) -> tuple[EntryPoint, ...]:
-    """Parts of third parties. Looked for once, and only where ours do not answer: it reads a file of every package."""
+    """Return the entry points of third parties. The search is cached, since it reads a file of every package."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=f"agentformer.{group}"))
 
 
 def _load_plugin(group: str, point: EntryPoint) -> Callable[..., Any]:
-    whose = f" of the package {point.dist.name} {point.dist.version}" if point.dist else ""
+    package = f" of the package {point.dist.name} {point.dist.version}" if point.dist else ""
     try:
         loaded: Callable[..., Any] = point.load()
         if not callable(loaded):
             raise TypeError(f"{point.value} is not callable")
-    except Exception as error:  # importing somebody else's code can raise anything
+    except Exception as error:  # a plugin can raise anything
         reason = f"{type(error).__name__}: {error}"[:200]
         raise InvalidInput(
-            group, f"{point.name!r}{whose} cannot be loaded ({reason}); update or uninstall that package"
+            group, f"{point.name!r}{package} cannot be loaded ({reason}); update or uninstall that package"
         ) from error
     return loaded
