@@ -93,7 +93,7 @@ def test_a_half_without_questions_is_refused_before_anything_is_stored(
     monkeypatch.setattr(Trial, "load", lambda *given: pytest.fail("a corpus was stored"))
     for queries, half, said in (
         (asked, "dev" if halves([Question("0", "?", ("pier",))]).test else "test", "--half: "),
-        ([{"id": "1", "text": "Who?"}], "dev", "questions: name no passage"),
+        ([{"id": "1", "text": "Who?"}], "dev", "questions: have no relevant passage"),
     ):
         (Path(folder) / "queries.jsonl").write_text("\n".join(json.dumps(row) for row in queries))
         done = run("eval", folder, "--half", half)

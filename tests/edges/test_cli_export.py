@@ -90,7 +90,7 @@ def test_what_is_there_already_is_passed_over_though_it_was_used(
     assert copy("recall", "Where does Aino live?").exit_code == 0  # which is counted
     copy("forget", filled["old"])
     done = copy("import", str(tmp_path / "out"))
-    assert done.stdout.startswith("1 entries imported, ")
+    assert done.stdout.startswith("entries imported: 1; ")
 
 
 def test_an_entry_that_differs_stops_everything(

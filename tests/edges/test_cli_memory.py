@@ -120,7 +120,7 @@ def test_a_recall_that_finds_nothing_gives_the_hints_that_apply(
     former = shown("history", old["id"])["current"]
     assert former["match_count"] == 1  # what was only looked at for a hint is not counted
     assert TEA in run("recall", "tea", "--archived").stdout
-    assert "nothing found" in run("recall", "  ").stdout
+    assert "nothing relevant found" in run("recall", "  ").stdout
 
 
 def test_a_recall_leads_to_what_summaries_stand_for(run: Invoke, shown: Callable[..., Any]) -> None:

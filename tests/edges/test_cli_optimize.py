@@ -63,7 +63,7 @@ def test_what_is_not_proven_is_not_written(same: str, work: str, run: Invoke, tm
     for more in ((), ("--force",)):
         done = run("optimize", same, "--only", "rrf_k", "--work", work, "--write", str(target), *more)
         assert done.exit_code == 1 and not target.exists()
-        assert "keep what you have" in done.stdout and "nothing was written" in done.stderr
+        assert "keep your settings" in done.stdout and "nothing was written" in done.stderr
 
 
 def test_a_gain_that_may_be_chance_is_written_by_force_alone(tmp_path: Path, work: str, run: Invoke) -> None:
@@ -84,7 +84,7 @@ def test_the_present_settings_alone_are_measured(same: str, work: str, shown: Sh
 
 def test_a_time_that_is_up_is_told(same: str, work: str, run: Invoke) -> None:
     done = run("optimize", same, "--budget", "0", "--work", work)
-    assert done.exit_code == 0 and "the time was up" in done.stdout
+    assert done.exit_code == 0 and "the time ended" in done.stdout
 
 
 def test_questions_are_built_where_there_are_none(tmp_path: Path, work: str, shown: Shown) -> None:

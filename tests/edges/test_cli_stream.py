@@ -86,7 +86,7 @@ def test_ctrl_c_ends_with_what_was_said(start: Start, talker: Talker) -> None:
     process.send_signal(signal.SIGINT)
     code, output, errors = finished(process)
     assert (code, output) == (130, "\n")
-    assert errors == "note: stopped; the answer is not complete\n"
+    assert errors == "note: interrupted; the answer is not complete\n"
 
 
 def test_with_json_each_event_is_a_line(start: Start, talker: Talker) -> None:
