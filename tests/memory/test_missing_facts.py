@@ -6,8 +6,6 @@ from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.summaries.summarizer import Summarizer, Summary
 from agentformer.memory.summaries.verification import missing_facts
@@ -57,17 +55,21 @@ def summary_of(model: Writer, *contents: str, speaker: str = "Caroline") -> Summ
     return summarizer.summarize(entries(*contents, speaker=speaker))
 
 
-@pytest.mark.parametrize(
-    "useless", ["Caroline tells of her life.", "They talked.", "Caroline spoke on 8 May 2023.", "Nothing to keep."]
-)
-def test_a_summary_that_keeps_nothing_is_asked_for_again_and_then_quoted(useless: str) -> None:
-    model = Writer(useless, useless)
-    summary = summary_of(model, *FACTS)
-    assert (summary.outcome, summary.model) == ("extractive_unfaithful", "extractive")
-    told = model.asked[1][-1].content
-    assert "keeps none of the messages' numbers and dates (3 April; 1,250; 18:30)" in told
-    assert "keeps none of the messages' names (Tampere; Anna; Pekka)" in told
-    assert all("keeps none of" in problem for problem in summary.problems)
+def test_a_summary_that_keeps_nothing_is_asked_for_again_and_then_quoted() -> None:
+    cases = ["Caroline tells of her life.", "They talked.", "Caroline spoke on 8 May 2023.", "Nothing to keep."]
+        "Caroline tells of her life.",
+        "They talked.",
+        "Caroline spoke on 8 May 2023.",
+        "Nothing to keep.",
+    ]
+    for useless in cases:
+        model = Writer(useless, useless)
+        summary = summary_of(model, *FACTS)
+        assert (summary.outcome, summary.model) == ("extractive_unfaithful", "extractive")
+        told = model.asked[1][-1].content
+        assert "keeps none of the messages' numbers and dates (3 April; 1,250; 18:30)" in told
+        assert "keeps none of the messages' names (Tampere; Anna; Pekka)" in told
+        assert all("keeps none of" in problem for problem in summary.problems)
 
 
 def test_the_second_try_may_keep_what_the_first_lost() -> None:
@@ -75,9 +77,8 @@ def test_the_second_try_may_keep_what_the_first_lost() -> None:
     assert (summary.outcome, summary.text) == ("model_retried", HONEST)
 
 
-@pytest.mark.parametrize(
-    ("summary", "contents", "kinds"),
-    [
+def test_several_of_a_kind_leave_at_least_one() -> None:
+    cases: list[tuple[str, Sequence[str], list[str]]] = [
         (HONEST, FACTS, []),
         ("In April she came to Tampere.", FACTS, []),
         ("Annalle 2023-04-03 oli tärkeä.", FACTS, []),
@@ -96,10 +97,9 @@ def test_the_second_try_may_keep_what_the_first_lost() -> None:
         ("楽しかった。", ["2024年3月5日に大阪、4月7日に京都に行きました。"], ["numbers"]),
         ("3月に大阪に行った。", ["2024年3月5日に大阪、4月7日に京都に行きました。"], []),
         ("", [], []),
-    ],
-)
-def test_several_of_a_kind_leave_at_least_one(summary: str, contents: Sequence[str], kinds: list[str]) -> None:
-    assert [each.partition(" ")[0] for each in missing_facts(summary, entries(*contents))] == kinds
+    ]
+    for summary, contents, kinds in cases:
+        assert [each.partition(" ")[0] for each in missing_facts(summary, entries(*contents))] == kinds
 
 
 def test_marks_that_cite_the_messages_are_taken_out() -> None:
