@@ -57,11 +57,6 @@ def summary_of(model: Writer, *contents: str, speaker: str = "Caroline") -> Summ
 
 def test_a_summary_that_keeps_nothing_is_asked_for_again_and_then_quoted() -> None:
     cases = ["Caroline tells of her life.", "They talked.", "Caroline spoke on 8 May 2023.", "Nothing to keep."]
-        "Caroline tells of her life.",
-        "They talked.",
-        "Caroline spoke on 8 May 2023.",
-        "Nothing to keep.",
-    ]
     for useless in cases:
         model = Writer(useless, useless)
         summary = summary_of(model, *FACTS)
