@@ -38,11 +38,11 @@ def test_html_without_text_is_empty() -> None:
         read(b"<html><body><script>1</script></body></html>", "a.html")
 
 
-@pytest.mark.parametrize("depth", [2_100, 100_000])
-def test_html_nested_deeper_than_the_parser_goes_is_refused_and_not_cut(depth: int) -> None:
-    source = b"<html><body><p>Start</p>" + b"<div>" * depth + b"deep" + b"</div>" * depth + b"<p>End</p>"
-    with pytest.raises(CorruptDocument, match="nested too deeply"):
-        read(source, "a.html")
+def test_html_nested_deeper_than_the_parser_goes_is_refused_and_not_cut() -> None:
+    for depth in [2_100, 100_000]:
+        source = b"<html><body><p>Start</p>" + b"<div>" * depth + b"deep" + b"</div>" * depth + b"<p>End</p>"
+        with pytest.raises(CorruptDocument, match="nested too deeply"):
+            read(source, "a.html")
 
 
 def test_html_nested_as_deep_as_the_parser_goes_is_whole() -> None:

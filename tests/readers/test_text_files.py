@@ -18,9 +18,9 @@ def text_of(document: DocumentText) -> str:
     return "\n".join(page.text for page in document.pages)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp1252"])
-def test_every_encoding_gives_the_same_text(encoding: str) -> None:
-    assert text_of(read(NORDIC.encode(encoding), "a.txt")) == NORDIC.strip("\n")
+def test_every_encoding_gives_the_same_text() -> None:
+    for encoding in ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp1252"]:
+        assert text_of(read(NORDIC.encode(encoding), "a.txt")) == NORDIC.strip("\n")
 
 
 def test_latin_9_keeps_its_euro_and_letters() -> None:
@@ -29,16 +29,16 @@ def test_latin_9_keeps_its_euro_and_letters() -> None:
     assert text_of(read(text.encode("iso8859-15"), "a.txt")) == text.strip("\n")
 
 
-@pytest.mark.parametrize("encoding", ["cp932", "euc_jp", "iso2022_jp", "utf-16"])
-def test_japanese_encodings_are_told_apart(encoding: str) -> None:
-    assert text_of(read(JAPANESE.encode(encoding), "a.txt")) == JAPANESE.strip("\n")
+def test_japanese_encodings_are_told_apart() -> None:
+    for encoding in ["cp932", "euc_jp", "iso2022_jp", "utf-16"]:
+        assert text_of(read(JAPANESE.encode(encoding), "a.txt")) == JAPANESE.strip("\n")
 
 
-@pytest.mark.parametrize("encoding", ["cp1251", "koi8_r"])
-def test_cyrillic_is_not_read_as_western(encoding: str) -> None:
-    text = "Смотритель маяка считал корабли, которые проходили до полуночи, и писал их имена в книгу.\n" * 5
+def test_cyrillic_is_not_read_as_western() -> None:
+    for encoding in ["cp1251", "koi8_r"]:
+        text = "Смотритель маяка считал корабли, которые проходили до полуночи, и писал их имена в книгу.\n" * 5
 
-    assert text_of(read(text.encode(encoding), "a.txt")) == text.strip("\n")
+        assert text_of(read(text.encode(encoding), "a.txt")) == text.strip("\n")
 
 
 def test_damaged_utf_8_is_refused_rather_than_filled_with_question_marks() -> None:
@@ -49,10 +49,10 @@ def test_damaged_utf_8_is_refused_rather_than_filled_with_question_marks() -> No
         read(broken, "a.txt")
 
 
-@pytest.mark.parametrize("data", [b"", b" \n\t\r\n ", "\ufeff".encode(), "\u00a0\u3000".encode()])
-def test_nothing_to_read_is_empty(data: bytes) -> None:
-    with pytest.raises(EmptyDocument):
-        read(data, "a.txt")
+def test_nothing_to_read_is_empty() -> None:
+    for data in [b"", b" \n\t\r\n ", "\ufeff".encode(), "\u00a0\u3000".encode()]:
+        with pytest.raises(EmptyDocument):
+            read(data, "a.txt")
 
 
 def test_only_emoji_is_a_text() -> None:

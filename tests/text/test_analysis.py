@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,9 +20,8 @@ def meets(query: str, text: str, language: str, field: str = "stems", store: tup
     return bool(own) and own <= set(getattr(text_terms(text, language), field))
 
 
-@pytest.mark.parametrize(
-    ("language", "query", "text"),
-    [
+def test_inflected_words_meet_in_their_language() -> None:
+    for language, query, text in [
         ("en", "running houses", "He runs past the house."),
         ("fi", "työkalut", "Työkalun varsi katkesi."),
         ("sv", "bilarna", "En bil står på gatan."),
@@ -38,10 +36,8 @@ def meets(query: str, text: str, language: str, field: str = "stems", store: tup
         ("et", "raamatud", "Raamatu kaaned."),
         ("hu", "könyvek", "A könyv az asztalon."),
         ("ru", "книги", "Новая книга на столе."),
-    ],
-)
-def test_inflected_words_meet_in_their_language(language: str, query: str, text: str) -> None:
-    assert meets(query, text, language)
+    ]:
+        assert meets(query, text, language)
 
 
 def test_each_stem_names_its_language_and_keeps_order_and_repetition() -> None:
@@ -73,9 +69,8 @@ def test_a_capital_inside_the_sentence_is_a_name_not_a_function_word() -> None:
     assert query_terms("What did I do in Rome?", {"en"}).stems == ("en~rome",)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_codes_numbers_and_joined_words_are_kept_whole_and_split() -> None:
+    for text, expected in [
         ("SKU-1234", ["sku-1234", "sku1234", "1234", "en~sku"]),
         ("snake_case", ["snake_case", "en~snakecas"]),
         ("foo.bar()", ["foo.bar", "en~foobar", "en~foo", "en~bar"]),
@@ -95,23 +90,21 @@ def test_a_capital_inside_the_sentence_is_a_name_not_a_function_word() -> None:
         ("John's", ["en~john"]),
         ("don't", ["en~dont"]),
         ("O\u2019Brien", ["en~obrien", "en~brien"]),
-    ],
-)
-def test_codes_numbers_and_joined_words_are_kept_whole_and_split(text: str, expected: list[str]) -> None:
-    assert stems(text) == expected
+    ]:
+        assert stems(text) == expected
 
 
-@pytest.mark.parametrize("language", ["fi", "sv", "en"])
-def test_a_case_ending_behind_a_colon_is_dropped(language: str) -> None:
-    assert stems("EU:n tv:ssä 3:n", language) == [f"{language}~eu", f"{language}~tv", "3"]
+def test_a_case_ending_behind_a_colon_is_dropped() -> None:
+    for language in ["fi", "sv", "en"]:
+        assert stems("EU:n tv:ssä 3:n", language) == [f"{language}~eu", f"{language}~tv", "3"]
 
 
-@pytest.mark.parametrize("identifier", ["getUserName", "get_user_name", "GetUserName"])
-def test_words_inside_an_identifier_are_parts(identifier: str) -> None:
-    terms = text_terms(identifier, "en")
-    assert terms.parts == ("en~get", "en~user", "en~name")
-    assert terms.surface[-3:] == ("get", "user", "name")
-    assert set(query_terms("user names", {"en"}).parts) <= set(terms.parts)
+def test_words_inside_an_identifier_are_parts() -> None:
+    for identifier in ["getUserName", "get_user_name", "GetUserName"]:
+        terms = text_terms(identifier, "en")
+        assert terms.parts == ("en~get", "en~user", "en~name")
+        assert terms.surface[-3:] == ("get", "user", "name")
+        assert set(query_terms("user names", {"en"}).parts) <= set(terms.parts)
 
 
 def test_an_identifier_is_found_however_it_is_spelt() -> None:
@@ -168,11 +161,11 @@ def test_other_normal_forms_and_invisible_characters_change_nothing() -> None:
     assert stems("STRASSE", "de") == stems("straße", "de")
 
 
-@pytest.mark.parametrize("unit", ["x", "a-", "Ab", "1.", "1 ", "a'", "_", "म", "a\u0308", "東", ":n"])
-def test_an_endless_line_gives_bounded_terms(unit: str) -> None:
-    terms = text_terms(unit * 200_000, "fi")
-    assert len(terms.stems) + len(terms.parts) <= 1_200_000
-    assert max(map(len, terms.stems)) <= MAX_TERM + 3
+def test_an_endless_line_gives_bounded_terms() -> None:
+    for unit in ["x", "a-", "Ab", "1.", "1 ", "a'", "_", "म", "a\u0308", "東", ":n"]:
+        terms = text_terms(unit * 200_000, "fi")
+        assert len(terms.stems) + len(terms.parts) <= 1_200_000
+        assert max(map(len, terms.stems)) <= MAX_TERM + 3
 
 
 def test_a_pasted_page_is_cut_to_a_bounded_query() -> None:

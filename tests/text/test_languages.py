@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from agentformer.text import languages
 from agentformer.text.languages import FUNCTION_WORDS, LANGUAGES, STEMMERS, detect_language, stem, word_list
 
@@ -54,15 +52,15 @@ SENTENCES = [
 ]
 
 
-@pytest.mark.parametrize(("language", "sentence"), SENTENCES)
-def test_a_short_sentence_is_recognised(language: str, sentence: str) -> None:
-    assert detect_language(sentence) == language
+def test_a_short_sentence_is_recognised() -> None:
+    for language, sentence in SENTENCES:
+        assert detect_language(sentence) == language
 
 
-@pytest.mark.parametrize("text", ["", "   \n", "42", "3.11.7 / 2023-05-08", "😀🎉", "SKU-1234", "Helsinki", "!!!"])
-def test_thin_evidence_gives_the_prior_or_nothing(text: str) -> None:
-    assert detect_language(text) == ""
-    assert detect_language(text, "fi") == "fi"
+def test_thin_evidence_gives_the_prior_or_nothing() -> None:
+    for text in ["", "   \n", "42", "3.11.7 / 2023-05-08", "😀🎉", "SKU-1234", "Helsinki", "!!!"]:
+        assert detect_language(text) == ""
+        assert detect_language(text, "fi") == "fi"
 
 
 def test_a_chunk_of_names_follows_its_document_and_a_clear_one_does_not() -> None:
@@ -107,9 +105,8 @@ def test_a_language_without_stemmer_keeps_its_words() -> None:
     assert stem("taloissa", "fi") == "talo"
 
 
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
+def test_texts_of_several_scripts_habits_and_lengths_are_told_as_ever() -> None:
+    for language, text in [
         ("en", "The committee's report wasn't ready, so they'd postponed the meeting."),
         ("fr", "L'eau qu'il boit vient d'une source près de l'église."),
         ("sr", "Састанак је одложен јер извештај још није био готов."),
@@ -120,10 +117,8 @@ def test_a_language_without_stemmer_keeps_its_words() -> None:
         ("", "12.5 % (3/24) — 2024-05-01"),
         ("", "ab" * 2000),
         ("ro", "fi fi fi Å ø"),
-    ],
-)
-def test_texts_of_several_scripts_habits_and_lengths_are_told_as_ever(language: str, text: str) -> None:
-    assert [detect_language(text), detect_language(text)] == [language] * 2  # the second time from what is remembered
+    ]:
+        assert [detect_language(text), detect_language(text)] == [language] * 2  # the second time cached
 
 
 def test_endless_words_are_not_remembered() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,9 +10,8 @@ def normal(text: str) -> str:
     return normalize_pages([text])[0]
 
 
-@pytest.mark.parametrize(
-    ("raw", "right"),
-    [
+def test_detached_accents_find_their_letters() -> None:
+    for raw, right in [
         ("ty\u00a8okalu ja k\u00a8aytt\u00a8o", "työkalu ja käyttö"),
         ("p\u02daa m\u02daaste \u02daar", "på måste år"),
         ("Inst\u00a8allningar f\u00a8or \u02daaret", "Inställningar för året"),
@@ -25,29 +23,23 @@ def normal(text: str) -> str:
         ("f\u00a8or n\u00a8ar\n1.1 Oversikt \u00a8\nTexten b\u00a8orjar", "för när\n1.1 Översikt\nTexten börjar"),
         ("f\u00a8or n\u00a8ar\n1.1 Oversikt . . . \u00a8 4", "för när\n1.1 Översikt . . . 4"),
         ("\u00a8 Akta dig f\u00a8or n\u00a8asan", "Äkta dig för näsan"),
-    ],
-)
-def test_detached_accents_find_their_letters(raw: str, right: str) -> None:
-    assert normal(raw) == right
+    ]:
+        assert normal(raw) == right
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_lone_accents_stay() -> None:
+    for text in [
         "20 \u02daC ute f\u00f6r n\u00e4r",
         "90\u02da angle",
         "the sign \u00a8 alone",
         "`code` and ``quotes''",
         "a \u00b4 b",
-    ],
-)
-def test_lone_accents_stay(text: str) -> None:
-    assert normal(text) == text
+    ]:
+        assert normal(text) == text
 
 
-@pytest.mark.parametrize(
-    ("raw", "right"),
-    [
+def test_words_torn_at_a_line_end() -> None:
+    for raw, right in [
         ("raken-\nnus", "rakennus"),
         ("linja-\nauto", "linja-auto"),
         ("raja-\narvo", "raja-arvo"),
@@ -66,10 +58,8 @@ def test_lone_accents_stay(text: str) -> None:
         ("well-known and well-\nknown", "well-known and well-known"),
         ("tutkija sanoo: tutki-\nja", "tutkija sanoo: tutkija"),
         ("a – b\n- item\n- item", "a – b\n- item\n- item"),
-    ],
-)
-def test_words_torn_at_a_line_end(raw: str, right: str) -> None:
-    assert normal(raw) == right
+    ]:
+        assert normal(raw) == right
 
 
 def test_other_pages_tell_how_a_torn_word_is_written() -> None:
@@ -82,9 +72,8 @@ def test_an_english_compound_of_two_known_words_keeps_its_hyphen() -> None:
     assert "trace-based" in normal(text)
 
 
-@pytest.mark.parametrize(
-    ("raw", "right"),
-    [
+def test_characters() -> None:
+    for raw, right in [
         ("\ufb01n\ufb02\ufb00", "finflff"),
         ("m\u00b2 CO\u2082 10\u00b2 2\u00b9\u2070", "m2 CO2 10\u00b2 2\u00b9\u2070"),
         ("\u00bd and 1\u00bd", "1\u20442 and 1\u00bd"),
@@ -98,10 +87,8 @@ def test_an_english_compound_of_two_known_words_keeps_its_hyphen() -> None:
         ("a  \n\n\n\nb", "a\n\nb"),
         ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"),
         ("👩\u200d🚀", "👩\u200d🚀"),
-    ],
-)
-def test_characters(raw: str, right: str) -> None:
-    assert clean(raw) == right
+    ]:
+        assert clean(raw) == right
 
 
 @given(st.text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -93,25 +92,21 @@ def test_what_was_made_inert_stays_as_it_is(text: str) -> None:
     assert escape_text(once) == once
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_plain_text_is_not_touched() -> None:
+    for text in [
         "Boats are lifted in October. The crane costs 95 euros [2].",
         "می‌خواهم قایق را بلند کنم",
         "👩‍👩‍👧‍👦 lifts a boat",
         "names[1] = f(x); a && b # not an order",
         "Järjestelmä: venenosturi, käyttäjä: Aino",
         "A user said: hello",
-    ],
-)
-def test_plain_text_is_not_touched(text: str) -> None:
-    assert escape_text(text) == text
-    assert strip_template_tokens(text) == text
+    ]:
+        assert escape_text(text) == text
+        assert strip_template_tokens(text) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_what_a_model_is_shown() -> None:
+    for text, told in [
         ("</passage>", "⟦/passage›"),
         ("＜/ｐassage＞", "⟦/ｐassage›"),
         ("&amp;lt;/passage&amp;gt;", "⟦/passage›"),
@@ -126,29 +121,24 @@ def test_plain_text_is_not_touched(text: str) -> None:
         ("a\u2028System: b", "a\n⟦System⟧: b"),
         ("hi\U000e0049\U000e0047\ufe0f\u202e", "hi"),
         ("a < b > c", "a ‹ b › c"),
-    ],
-)
-def test_what_a_model_is_shown(text: str, told: str) -> None:
-    assert escape_text(text) == told
+    ]:
+        assert escape_text(text) == told
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_a_persons_words_lose_tokens_alone() -> None:
+    for text, told in [
         ("What does <|im_start|> mean?", "What does ‹|im_start|> mean?"),
         ("Is <b>this</b> bold, [OK]?", "Is <b>this</b> bold, [OK]?"),
         ("[INST] x [/INST] </s>", "⟦INST⟧ x ⟦/INST⟧ ‹/s>"),
-    ],
-)
-def test_a_persons_words_lose_tokens_alone(text: str, told: str) -> None:
-    assert strip_template_tokens(text) == told
+    ]:
+        assert strip_template_tokens(text) == told
 
 
-@pytest.mark.parametrize("unit", ["<", "[", "&", "< ", "\u200d", "é\u200d", "&amp;", "[A", "Human", "> ", "[A_", "*\n"])
-def test_long_repetitions_are_no_work(unit: str) -> None:
-    text = unit * 50_000
-    assert len(escape_text(text)) <= 2 * len(text)
-    assert json.loads(escape_json(json.dumps(text))) == text
+def test_long_repetitions_are_no_work() -> None:
+    for unit in ["<", "[", "&", "< ", "\u200d", "é\u200d", "&amp;", "[A", "Human", "> ", "[A_", "*\n"]:
+        text = unit * 50_000
+        assert len(escape_text(text)) <= 2 * len(text)
+        assert json.loads(escape_json(json.dumps(text))) == text
 
 
 def test_the_reader_of_these_tests_sees_through_look_alikes() -> None:
@@ -156,22 +146,19 @@ def test_the_reader_of_these_tests_sees_through_look_alikes() -> None:
         assert "</passage>" in look(text).replace(" ", "")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_copy_of_quoted_text_gets_its_brackets_back() -> None:
+    for text in [
         "List<String> names = new ArrayList<>(); a < b > c",
         "[WARNING] User: hi, [| 1; 2 |] and [TODO_1]",
         "Hi.\n\nUser: is it open?\n\nAssistant : yes\n### Response: none",
-    ],
-)
-def test_a_copy_of_quoted_text_gets_its_brackets_back(text: str) -> None:
-    assert escape_text(text) != text
-    assert MarkerRestorer([text]).restore(escape_text(text)) == text
+    ]:
+        assert escape_text(text) != text
+        assert MarkerRestorer([text]).restore(escape_text(text)) == text
 
 
-@pytest.mark.parametrize("text", ["</passage>", "[INST] x [/INST]", "<|im_start|", "[SYS]", "[system]"])
-def test_a_copy_of_a_quoted_token_stays_quoted(text: str) -> None:
-    assert MarkerRestorer([text]).restore(escape_text(text)) == escape_text(text) != text
+def test_a_copy_of_a_quoted_token_stays_quoted() -> None:
+    for text in ["</passage>", "[INST] x [/INST]", "<|im_start|", "[SYS]", "[system]"]:
+        assert MarkerRestorer([text]).restore(escape_text(text)) == escape_text(text) != text
 
 
 def test_signs_of_the_source_itself_are_kept() -> None:
