@@ -424,7 +424,7 @@ def test_without_the_extra_it_says_what_to_install(piped: Callable[..., Piped]) 
     [
         (["--without", "memory_ad"], "--without: there is no tool 'memory_ad'; tools: memory_add"),
         (["--port", "0"], "--port: requires --http"),
-        (["--folder", "nowhere"], "--folder: 'nowhere' is no folder"),
+        (["--folder", "nowhere"], "--folder: 'nowhere' is not a folder"),
         (["--http", "--host", "0.0.0.0"], "make a key with: agentformer keys add NAME"),
         (["--http", "--host", "no such host"], "'no such host' is not an address of this machine; use 127.0.0.1"),
         (["--http", "--host", "bogus.invalid"], "'bogus.invalid' is not an address of this machine; use 127.0.0.1"),
@@ -434,7 +434,7 @@ def test_without_the_extra_it_says_what_to_install(piped: Callable[..., Piped]) 
         (["--project", " "], "--project: must be a text"),
         (["--session", ""], "--session: must be a text"),
         (["--namespace", ""], "--namespace: must be a text"),
-        (["--folder", ""], "--folder: '' is no folder"),
+        (["--folder", ""], "--folder: '' is not a folder"),
     ],
 )
 def test_wrong_options_are_told_before_anything_is_served(tmp_path: Path, arguments: list[str], said: str) -> None:
