@@ -50,7 +50,7 @@ PARTS: dict[str, dict[str, str]] = {
     },
     # Recovers the readable records of a store that cannot be opened.
     "salvagers": {
-        "faiss": "agentformer.memory.backends.faiss.folder:salvage_folder",
+        "faiss": "agentformer.memory.backends.faiss.indexes:salvage_folder",
     },
     "servers": {
         "auto": "agentformer.api.serving:serve",  # one of the others

@@ -16,8 +16,8 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.memory.backends.faiss.folder import salvage_folder as salvage
 from agentformer.memory.backends.faiss.indexes import Indexes
+from agentformer.memory.backends.faiss.indexes import salvage_folder as salvage
 from agentformer.records.integrity.recover import LOST
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Query, Scope

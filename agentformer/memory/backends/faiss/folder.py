@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from typing import TypeVar
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.records import spaces
 from agentformer.records.database import Database
-from agentformer.records.integrity.quarantine import Quarantine
-from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
 from agentformer.text.analyzers import PLAIN, Analyzers
@@ -57,17 +54,6 @@ def stored_space(folder: Path) -> EmbeddingSpace | None:
     """Return the space of the store's vectors, or None if the folder has no store or no vector."""
     active = _read(folder, spaces.active_space)
     return active[1] if active else None
-
-
-def salvage_folder(folder: Path) -> Recovered | None:
-    """Replace a database that cannot be opened by a new one with all readable rows. Return None if there is none.
-
-    Raises `StoreError`.
-    """
-    path = folder / DATABASE_FILE
-    if not path.exists():
-        return None
-    return recover_file(path, Quarantine(Path(os.path.realpath(path)).parent))
 
 
 def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T | None:

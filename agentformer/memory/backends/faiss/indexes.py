@@ -6,6 +6,7 @@ first call that needs an index.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -20,13 +21,13 @@ from agentformer.index.embedding.verify import repair_vectors, repair_windows, v
 from agentformer.index.embedding.windows import Progress
 from agentformer.index.files import ScratchFolder, usable_index_folder
 from agentformer.index.verify import verify_snapshot, verify_words
-from agentformer.memory.backends.faiss.folder import FaissOptions
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE, FaissOptions
 from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity import repair as repairs
 from agentformer.records.integrity import verify as checks
 from agentformer.records.integrity.quarantine import Quarantine
-from agentformer.records.integrity.recover import LOST, recover_file
+from agentformer.records.integrity.recover import LOST, Recovered, recover_file
 from agentformer.records.spaces import active_space
 from agentformer.search.hybrid import HybridSearch
 from agentformer.types import Check, Embedder, Reembedding, StoredVector
@@ -236,3 +237,14 @@ class StoreVerifier:
             findings.advice = f"it cannot be deleted: {error.strerror or error}"
         else:
             findings.mark_repaired(findings.found, "deleted; the next search rebuilds it")
+
+
+def salvage_folder(folder: Path) -> Recovered | None:
+    """Replace a database that cannot be opened by a new one with all readable rows. Return None if there is none.
+
+    Raises `StoreError`.
+    """
+    path = folder / DATABASE_FILE
+    if not path.exists():
+        return None
+    return recover_file(path, Quarantine(Path(os.path.realpath(path)).parent))
