@@ -1,0 +1,67 @@
+"""The documentation names only files, folders and imports that exist, and a page has a length that a person reads."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+CHANGES = ROOT / "CHANGELOG.md"  # names modules of earlier versions
+GENERATED = {"CLI.md", "BENCHMARKS.md"}
+MAX_LINES = 250
+# Paths in the text are relative to one of these folders.
+FOLDERS = tuple(ROOT / folder for folder in (".", "agentformer", "tests", "tests/faults"))
+_PATH = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py|(?:[\w-]+/)+)(?:::\w+)?`")
+_AT_RUN_TIME = ("indexes/", "uploads/", "DIR/")  # folders of a memory
+
+
+def missing_paths(text: str) -> list[str]:
+    """Return the modules and folders that a text names and that do not exist."""
+    paths = [path for path in _PATH.findall(text) if not path.startswith(_AT_RUN_TIME)]
+    return [path for path in paths if not any((folder / path).exists() for folder in FOLDERS)]
+
+
+def missing_imports(text: str) -> Iterator[str]:
+    """Yield the names that Python examples import from this package and that do not exist."""
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agentformer."):
+                names = defined_names(ROOT / (node.module or "").replace(".", "/"))
+                yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name not in names)
+
+
+def defined_names(module: Path) -> set[str]:
+    path = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+    if not path.is_file():
+        return set()
+    names: set[str] = {child.stem for child in module.glob("*.py")} if module.is_dir() else set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_and_imports_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert list(missing_imports(text)) == []
+    if page != CHANGES:
+        assert missing_paths(text) == []
+
+
+def test_missing_files_and_imports_are_detected() -> None:
+    assert missing_paths("`text/tokens.py`, `indexes/words/`, `net/`, `text/gone.py`") == ["net/", "text/gone.py"]
+    block = "```python\nfrom agentformer.types import Hit, Gone\nfrom agentformer.gone import Hit\n```"
+    assert list(missing_imports(block)) == ["agentformer.types.Gone", "agentformer.gone.Hit"]
+
+
+def test_pages_are_short() -> None:
+    lines = {page.name: page.read_text(encoding="utf-8").count("\n") for page in PAGES if page.name not in GENERATED}
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
