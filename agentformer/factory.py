@@ -247,7 +247,7 @@ class AgentFormer:
 
     def status(self) -> dict[str, Any]:
         """Return counts and state of all parts as JSON values."""
-        from agentformer.tools.shapes import space_json
+        from agentformer.tools.result_json import space_json
 
         spaces = [space_json(state) for state in self.backend.spaces()]
         return {**self.memory.status(), "spaces": spaces, "providers": self.usage()}

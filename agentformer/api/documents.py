@@ -17,7 +17,7 @@ from agentformer.api.response import EVENT_STREAM, answer_stream, reply
 from agentformer.errors import NotFound, TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
-from agentformer.tools.shapes import answer_json, document_json
+from agentformer.tools.result_json import answer_json, document_json
 from agentformer.types import MemoryEntry, Scope
 
 _DOCUMENT = "/api/rag/documents/{document_id}"

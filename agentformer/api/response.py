@@ -15,7 +15,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from agentformer.errors import AgentFormerError
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
-from agentformer.tools.shapes import event_json
+from agentformer.tools.result_json import event_json
 from agentformer.types import AnswerEvent
 
 log = logging.getLogger("agentformer")

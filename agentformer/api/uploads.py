@@ -35,7 +35,7 @@ from agentformer.records import fields
 from agentformer.settings import Settings
 from agentformer.tools.document_tools import upload_json
 from agentformer.tools.rag_tool import RAGTool
-from agentformer.tools.shapes import document_json
+from agentformer.tools.result_json import document_json
 
 _FILE = "file"  # the name of the parts that are files
 _ASYNC = "respond-async"

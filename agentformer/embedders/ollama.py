@@ -20,7 +20,7 @@ from agentformer.embedders.remote import (
 )
 from agentformer.errors import EmbedderUnavailable, TextTooLong
 from agentformer.http.client import HttpFailure, JsonClient
-from agentformer.http.policy import is_overflow
+from agentformer.http.retry_policy import is_overflow
 from agentformer.settings import Settings
 
 DEFAULT_MODEL = "nomic-embed-text"

@@ -21,7 +21,7 @@ import numpy as np
 
 from agentformer.embedders.model_info import PROBE, ModelCard, fingerprint
 from agentformer.errors import EmbedderUnavailable, TextTooLong
-from agentformer.http.policy import Policy
+from agentformer.http.retry_policy import Policy
 from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
 

@@ -19,8 +19,8 @@ from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from agentformer.errors import MissingExtra
-from agentformer.http.policy import CONNECT_SECONDS, OverLimit, Policy, ResponseLimit, is_temporary
 from agentformer.http.redaction import credentials, error_message, redact, redact_url
+from agentformer.http.retry_policy import CONNECT_SECONDS, OverLimit, Policy, ResponseLimit, is_temporary
 
 _SENT = frozenset({"host", "accept", "connection", "content-type", "content-length", "transfer-encoding", "user-agent"})
 _EXAMINED = 2000  # characters of an error response that the retry decision examines

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from agentformer.errors import InvalidInput
 from agentformer.http.client import open_http
-from agentformer.http.policy import OverLimit, Policy, is_overflow, is_temporary
 from agentformer.http.redaction import QUOTED, Credentials, credentials, error_message, redact, redact_url, with_path
+from agentformer.http.retry_policy import OverLimit, Policy, is_overflow, is_temporary
 
 if TYPE_CHECKING:
     import openai

@@ -20,8 +20,8 @@ from agentformer.http.openai_client import (
     explain,
     open_client,
 )
-from agentformer.http.policy import Policy
 from agentformer.http.redaction import mask, redact, with_path
+from agentformer.http.retry_policy import Policy
 from agentformer.llms.structured import Mismatch, Schema
 from agentformer.llms.wire import (
     SHAPES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from agentformer.records import fields
-from agentformer.search.recency import latest_first
+from agentformer.search.newest_facts import latest_first
 from agentformer.search.relevance import EntryLanguages, relevant_hits
 from agentformer.search.salience import EXTRA_HITS, above_noise, weigh_by_salience
 from agentformer.types import Hits, MemoryBackend, Query

@@ -21,7 +21,7 @@ from agentformer.testing.scoping import Scopes
 from agentformer.testing.searching import Searching
 from agentformer.testing.storing import Storing
 from agentformer.testing.summaries import Summaries
-from agentformer.testing.uses import Duplicates, Uses
+from agentformer.testing.usage import Duplicates, Uses
 
 __all__ = [
     "BackendConformance",

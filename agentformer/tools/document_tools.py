@@ -17,7 +17,7 @@ from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
 from agentformer.tools.memory_tools import Metadata, Namespace
 from agentformer.tools.rag_tool import RAGTool
-from agentformer.tools.shapes import brief_document_json, citation_json, document_json, passage_json
+from agentformer.tools.result_json import brief_document_json, citation_json, document_json, passage_json
 
 _PASSAGE = 1_500  # characters of a passage that is shown beside an answer; few chunks are longer
 _NO_QUOTE = "No single sentence answers this; read the passages."

@@ -13,7 +13,7 @@ from agentformer.memory.memory_manager import MemoryManager
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
-from agentformer.tools.shapes import brief_hit_json, brief_json, cut_json, metadata_json, report_json
+from agentformer.tools.result_json import brief_hit_json, brief_json, cut_json, metadata_json, report_json
 from agentformer.types import DOCUMENT_KINDS, TIERS, MemoryBackend, MemoryEntry, Scope, Tier
 
 _PART = 8_000  # characters of a text that one call returns

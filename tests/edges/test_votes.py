@@ -11,7 +11,7 @@ import agentformer
 from agentformer.cli.commands.memory import explain_ranks
 from agentformer.testing import make_entry
 from agentformer.tools.caller import Caller
-from agentformer.tools.shapes import brief_hit_json, hit_json, memory_hit_json
+from agentformer.tools.result_json import brief_hit_json, hit_json, memory_hit_json
 from agentformer.types import Hit, ToolCall, Vote
 from tests.edges.conftest import Invoke, Shown
 

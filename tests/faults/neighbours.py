@@ -19,7 +19,7 @@ from serve_load import BOUND, Server, multipart
 
 from agentformer.errors import Conflict
 from agentformer.factory import AgentFormer, connect
-from agentformer.tools.shapes import hit_json
+from agentformer.tools.result_json import hit_json
 
 EMBEDDER = "hashing:1024"  # so many that hundreds of texts do not look alike
 LIMIT = 100

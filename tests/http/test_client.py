@@ -13,8 +13,8 @@ import pytest
 
 from agentformer.errors import InvalidInput
 from agentformer.http.client import HttpFailure, JsonClient
-from agentformer.http.policy import Policy
 from agentformer.http.redaction import redact
+from agentformer.http.retry_policy import Policy
 from tests.embedders.hostile_server import HostileServer, Play, said, saying
 
 pytestmark = pytest.mark.process

@@ -16,7 +16,7 @@ import openai
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.http.client import open_http
 from agentformer.http.openai_client import Server, explain, open_client
-from agentformer.http.policy import OverLimit, Policy
+from agentformer.http.retry_policy import OverLimit, Policy
 
 pytestmark = pytest.mark.process
 

@@ -26,7 +26,7 @@ from agentformer.rag.answer.prompts import NOTHING_FOUND
 from agentformer.rag.answer.sentences import read_passages
 from agentformer.settings import Settings
 from agentformer.text.analysis import analyze_query
-from agentformer.tools.shapes import answer_json
+from agentformer.tools.result_json import answer_json
 from agentformer.types import EmbeddingSpace, Hit, Matrix, Vector
 from tests.rag.models import HITS, KEYS, Scripted, hit
 

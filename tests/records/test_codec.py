@@ -38,7 +38,7 @@ from agentformer.records.entry_json import (
     parse_entry,
 )
 from agentformer.testing import make_entry
-from agentformer.tools.shapes import memory_hit_json
+from agentformer.tools.result_json import memory_hit_json
 from agentformer.types import Hit, Link, MemoryEntry, Source
 
 json_values = st.recursive(

@@ -12,7 +12,7 @@ from agentformer.api.operations import Operation, Operations
 from agentformer.api.response import reply
 from agentformer.errors import TooLarge
 from agentformer.factory import AgentFormer
-from agentformer.tools.shapes import context_json, memory_hit_json, report_json
+from agentformer.tools.result_json import context_json, memory_hit_json, report_json
 from agentformer.types import Scope
 
 _MAX_WAITING = 100  # entries without vectors in a response

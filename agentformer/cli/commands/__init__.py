@@ -42,7 +42,7 @@ def _doctor() -> object:
 
 
 def _upkeep() -> object:
-    from agentformer.cli.commands import upkeep
+    from agentformer.cli.commands import maintenance
 
     return upkeep
 

@@ -20,7 +20,7 @@ from agentformer.cli.output import INTERRUPTED, entry_line, excerpt, fail, print
 from agentformer.errors import InvalidInput, LanguageModelUnavailable
 from agentformer.factory import AgentFormer, connect
 from agentformer.records.fields import MAX_CONTENT, optional_name
-from agentformer.tools.shapes import report_json
+from agentformer.tools.result_json import report_json
 from agentformer.types import MemoryEntry, ToolCall, new_id
 
 _MAX_LINE = 4 * MAX_CONTENT  # bytes of a line of standard input

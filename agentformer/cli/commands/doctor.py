@@ -16,7 +16,7 @@ from agentformer.errors import StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect, salvage
 from agentformer.rag.documents import Document
 from agentformer.settings import load_settings
-from agentformer.tools.shapes import report_json
+from agentformer.tools.result_json import report_json
 from agentformer.types import Check, Scope
 
 _NAMED = 10  # namespaces

@@ -29,7 +29,7 @@ from agentformer.cli.output import (
 from agentformer.errors import AgentFormerError, InvalidInput, SpaceMismatch
 from agentformer.factory import AgentFormer, connect
 from agentformer.records import fields
-from agentformer.tools.shapes import answer_json, document_json, event_json
+from agentformer.tools.result_json import answer_json, document_json, event_json
 from agentformer.types import Answer, AnswerEvent, AnswerPiece
 
 _USABLE = ("ready", "pending")

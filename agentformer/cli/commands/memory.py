@@ -17,7 +17,7 @@ from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.context.plan import Context, ContextReport
 from agentformer.records.entry_json import entry_to_json
-from agentformer.tools.shapes import context_json, hit_json, memory_hit_json, reference_json
+from agentformer.tools.result_json import context_json, hit_json, memory_hit_json, reference_json
 from agentformer.types import TIERS, Decay, Hit, Hits, MemoryEntry, Reference, Scope, Vote
 
 _MESSAGE = ("role", "speaker")

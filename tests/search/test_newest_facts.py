@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.search.recency import COMPARED, latest_first
+from agentformer.search.newest_facts import COMPARED, latest_first
 from agentformer.types import Hit, MemoryEntry, Query
 
 

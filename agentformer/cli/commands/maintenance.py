@@ -23,7 +23,7 @@ from agentformer.cli.output import (
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.records.entry_json import entry_to_json
-from agentformer.tools.shapes import move_json, report_json, space_json
+from agentformer.tools.result_json import move_json, report_json, space_json
 from agentformer.types import Reembedding, Scope, SpaceState
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentformer.http import policy
-from agentformer.http.policy import OverLimit, Policy, is_overflow, is_temporary
+from agentformer.http import retry_policy as policy
+from agentformer.http.retry_policy import OverLimit, Policy, is_overflow, is_temporary
 
 
 class Clock:
