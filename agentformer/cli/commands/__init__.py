@@ -41,10 +41,10 @@ def _doctor() -> object:
     return doctor
 
 
-def _upkeep() -> object:
+def _maintenance() -> object:
     from agentformer.cli.commands import maintenance
 
-    return upkeep
+    return maintenance
 
 
 def _export() -> object:
@@ -89,7 +89,7 @@ _MODULES: dict[Callable[[], object], tuple[str, ...]] = {
     _edit: ("update", "supersede", "history", "forget"),
     _core: ("core",),
     _doctor: ("status", "doctor"),
-    _upkeep: ("clean", "restore", "audit", "reindex", "reembed", "spaces"),
+    _maintenance: ("clean", "restore", "audit", "reindex", "reembed", "spaces"),
     _export: ("backup", "export", "import"),
     _eval: ("eval",),
     _optimize: ("optimize",),
