@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.search import recency, relevance
+from agentformer.search import newest_facts, relevance
 from agentformer.text import analysis
 from agentformer.text.analysis import QueryTerms, Terms, analyze_query
 
@@ -74,7 +74,7 @@ def test_the_language_of_an_entry_is_detected_once_and_metadata_decides_in_doubt
 ) -> None:
     calls = Counter[str]()
     count_calls(monkeypatch, relevance, "detect_language", calls)
-    languages = recency.EntryLanguages()
+    languages = newest_facts.EntryLanguages()
     entry = agentformer.MemoryEntry(id="1", content="4711", metadata={"language": "sv-SE"})
     finnish = agentformer.MemoryEntry(
         id="2", content="Hän on siellä, kun se ei ole täällä, ja minä olen kotona.", metadata={"language": "sv"}
