@@ -1,4 +1,4 @@
-"""Conformance suites and fakes for authors of plugins, used by AgentFormer's own tests, too.
+"""Conformance suites and fakes for the authors of plugins. The tests of AgentFormer use them, too.
 
     from agentformer.testing import BackendConformance
 
@@ -6,8 +6,9 @@
         def open(self, folder, embedder):
             return MyBackend(folder, embedder)
 
-pytest runs the inherited tests. With `pytest.register_assert_rewrite("agentformer.testing")` in a conftest, failures
-show the values. Expectations are computed by `Reference`, in plain Python and NumPy.
+pytest runs the inherited tests. To see the compared values in a failure, call
+`pytest.register_assert_rewrite("agentformer.testing")` in your conftest. `Reference` computes the expected values in
+plain Python and NumPy.
 """
 
 from agentformer.testing.archiving import Archiving, Verifying
@@ -53,5 +54,5 @@ class BackendConformance(
     Archiving,
     Verifying,
 ):
-    """The contract of `MemoryBackend` as tests. Subclasses define `open(folder, embedder)`; a backend without vectors
-    sets `vectors = False`."""
+    """The contract of `MemoryBackend` as tests. A subclass defines `open(folder, embedder)`. If the backend stores no
+    vectors, the subclass sets `vectors = False`."""

@@ -1,4 +1,4 @@
-"""Conformance of snapshots, backups, histories, kept vectors and `verify`."""
+"""Check snapshots, backups, stored histories, kept vectors and `verify` of a backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Seen = dict[str, tuple[MemoryEntry, list[MemoryEntry]]]
 
 
 def _with_a_past(content: str = "the third quokka", **values: object) -> tuple[MemoryEntry, list[MemoryEntry]]:
-    """An entry at version 4, and two of its former versions."""
+    """Return an entry at version 4 with two of its former versions."""
     entry = make_entry(content, version=4, **values)
     return entry, [
         dataclasses.replace(entry, content="the first quokka\u0000", version=1, metadata={"ä": [1, None]}),
@@ -28,7 +28,7 @@ def _with_a_past(content: str = "the third quokka", **values: object) -> tuple[M
 
 
 def _seen(snapshot: MemorySnapshot) -> Seen:
-    """Every entry with its past, by id, listed two at a time."""
+    """Return every entry with its history, by id. Entries are listed two at a time."""
     found: Seen = {}
     for namespace in snapshot.namespaces():
         after = ""
@@ -43,7 +43,7 @@ def _now(backend: MemoryBackend) -> Seen:
         return _seen(snapshot)
 
 
-_LOOKS = 3  # while somebody writes
+_LOOKS = 3  # while another thread writes
 
 
 def _wrong(backend: MemoryBackend, *, repair: bool = False) -> list[Check]:
@@ -51,10 +51,10 @@ def _wrong(backend: MemoryBackend, *, repair: bool = False) -> list[Check]:
 
 
 class Archiving(BackendCase):
-    """`snapshot`, `backup`, `keep_vectors`, and `store` with histories."""
+    """Tests of `snapshot`, `backup` and `keep_vectors`, and of `store` with histories."""
 
     def filled(self, folder: Path) -> MemoryBackend:
-        """A store with a past, a summary, and two namespaces."""
+        """Return a store that holds two namespaces, a changed entry and a summary."""
         backend = self.start(folder)
         messages = backend.store(
             [make_entry(f"the quokka said {n}", tier="episodic", kind="message", namespace="Ä/1") for n in range(4)]
@@ -67,7 +67,7 @@ class Archiving(BackendCase):
         return backend
 
     def test_an_entry_is_stored_with_its_history(self, tmp_path: Path) -> None:
-        """Former states given to `store` are the history of the entry."""
+        """If `store` is given former versions of an entry, `history` returns them."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         other = make_entry("a numbat", version=2)
@@ -80,7 +80,7 @@ class Archiving(BackendCase):
         assert self.by_vectors(backend, "the third quokka", Scope(kinds=(entry.kind,)))[:1] != []
 
     def test_an_invalid_history_stores_nothing(self, tmp_path: Path) -> None:
-        """Versions that do not rise, or states of another entry, are refused."""
+        """A history without rising versions, or that belongs to another entry, is refused."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         stranger = dataclasses.replace(states[0], id="another")
@@ -114,7 +114,7 @@ class Archiving(BackendCase):
         assert list(backend.history(entry.id)) == []
 
     def test_a_snapshot_does_not_see_later_writes(self, tmp_path: Path) -> None:
-        """A snapshot shows the store of one moment."""
+        """A snapshot shows the store as it was when the snapshot began."""
         backend = self.filled(tmp_path)
         before = _now(backend)
         assert len(before) == 6
@@ -135,7 +135,7 @@ class Archiving(BackendCase):
         }
 
     def test_a_backup_is_an_independent_store(self, tmp_path: Path) -> None:
-        """A backup holds the entries of its moment and is changed on its own."""
+        """A backup has the entries of the moment when it was made. A change of the backup does not change the store."""
         backend = self.filled(tmp_path / "store")
         before = _now(backend)
         (tmp_path / "copy").mkdir()
@@ -153,7 +153,7 @@ class Archiving(BackendCase):
         assert state(backend, [fact.id]) != state(copy, [fact.id])
 
     def test_kept_vectors_are_not_embedded_again(self, tmp_path: Path) -> None:
-        """Vectors from another store of the same space are used for the same texts."""
+        """If another store has vectors of the same space for the same texts, these vectors are used."""
         self.needs_vectors()
         first = self.filled(tmp_path / "first")
         seen = _now(first)
@@ -207,7 +207,7 @@ class Archiving(BackendCase):
             backend.keep_vectors([StoredVector(space, b"short", unit)])
 
     def test_unused_vectors_are_deleted_when_the_store_is_closed(self, tmp_path: Path) -> None:
-        """Kept vectors without a text in the store do not stay."""
+        """A kept vector is deleted at closing if no entry has its text."""
         self.needs_vectors()
         first = self.filled(tmp_path / "first")
         with first.snapshot() as snapshot:
@@ -219,7 +219,7 @@ class Archiving(BackendCase):
         assert [space.vectors for space in self.start(tmp_path / "second").spaces()] == [1]
 
     def test_a_backend_without_vectors_keeps_none(self, tmp_path: Path) -> None:
-        """A backend without vectors ignores vectors and returns none."""
+        """A backend without vectors ignores the vectors that it is given, and returns no vectors."""
         if self.vectors:
             raise unittest.SkipTest("this backend keeps vectors")
         backend = self.filled(tmp_path)
@@ -230,17 +230,17 @@ class Archiving(BackendCase):
 
 
 class Verifying(BackendCase):
-    """`verify` of a sound store."""
+    """Tests of `verify` with an undamaged store."""
 
     def test_an_empty_store_is_sound(self, tmp_path: Path) -> None:
-        """`verify` of an empty store has no findings."""
+        """`verify` reports nothing about an empty store."""
         checks = self.start(tmp_path).verify()
         assert checks and all(check.found == check.mended == 0 for check in checks)
         assert len({check.name for check in checks}) == len(checks)
         assert all(check.name and check.asked for check in checks)
 
     def test_a_used_store_is_sound(self, tmp_path: Path) -> None:
-        """`verify` has no findings after calls of every kind."""
+        """`verify` reports nothing after calls of every kind."""
         embedder = FlakyEmbedder()
         backend = self.start(tmp_path, embedder)
         stored = backend.store([make_entry(f"the marmot whistles {n} times", session_id="s") for n in range(30)])
@@ -269,7 +269,7 @@ class Verifying(BackendCase):
         assert _wrong(again) == []
 
     def test_a_repair_of_a_sound_store_changes_nothing(self, tmp_path: Path) -> None:
-        """`verify(repair=True)` keeps a sound store as it is."""
+        """`verify(repair=True)` does not change an undamaged store."""
         backend = self.start(tmp_path)
         stored = backend.store([make_entry(f"the stoat runs {n} times") for n in range(20)])
         backend.update(stored[0].id, {"content": "the stoat rests"})
@@ -279,7 +279,7 @@ class Verifying(BackendCase):
         assert [hit.entry.content for hit in backend.search(Query("rests"))][:1] == ["the stoat rests"]
 
     def test_a_store_is_sound_during_writes(self, tmp_path: Path) -> None:
-        """Concurrent writes are never reported as damage."""
+        """`verify` reports no damage while other threads write."""
         backend = self.start(tmp_path)
         backend.store([make_entry(f"the heron stands {n} times", session_id="old") for n in range(40)])
         done = threading.Event()
@@ -295,7 +295,7 @@ class Verifying(BackendCase):
                     other.search(Query("newt"))
                     other.remove([new[3].id])
                     other.remove(Scope(session_id="new"))
-            except Exception as error:  # noqa: BLE001 - the test tells it
+            except Exception as error:  # noqa: BLE001 - the test reports it
                 errors.append(error)
             finally:
                 other.close()

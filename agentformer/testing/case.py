@@ -1,4 +1,5 @@
-"""Shared parts of the conformance suites: a test case, entries, and an exact reference in plain Python and NumPy."""
+"""Shared parts of the conformance suites: the base class of tests, entries, and an exact reference in Python and
+NumPy."""
 
 from __future__ import annotations
 
@@ -19,20 +20,21 @@ from agentformer.types import UNSEARCHED_KINDS, Embedder, Hit, Hits, MemoryBacke
 
 Mode = Literal["hybrid", "dense", "lexical"]
 EVERYTHING = Scope(include_archived=True)
-COSINE_TOLERANCE = 1e-5  # of float32 sums in another order
+COSINE_TOLERANCE = 1e-5  # rounding errors of float32 sums that are added in another order
 
 
 class BackendCase:
-    """Base of the tests of a backend. Each test opens its own stores; all are closed at its end.
+    """Base class of the tests of a backend. A test opens its own stores, and all of them are closed at its end.
 
-    A backend without vectors sets `vectors = False`: tests of vectors are skipped, and others search by words.
+    If the backend stores no vectors, the subclass sets `vectors = False`. Then tests of vectors are skipped, and the
+    other tests search by words.
     """
 
     vectors = True
     _opened: list[MemoryBackend]
 
     def open(self, folder: Path, embedder: Embedder) -> MemoryBackend:
-        """Return the backend under test over `folder`. The same folder opens the same store again."""
+        """Return the backend under test for `folder`. A second call with the same folder opens the same store."""
         raise NotImplementedError
 
     def setup_method(self) -> None:
@@ -43,23 +45,23 @@ class BackendCase:
             backend.close()
 
     def start(self, folder: Path, embedder: Embedder | None = None) -> MemoryBackend:
-        """Open a backend that is closed at the end of the test."""
+        """Open a backend, and close the backend at the end of the test."""
         backend = self.open(folder, embedder or HashingEmbedder())
         self._opened.append(backend)
         return backend
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The search modes with results."""
+        """The search modes that return hits for this backend."""
         return ("hybrid", "dense", "lexical") if self.vectors else ("hybrid", "lexical")
 
     def needs_vectors(self) -> None:
         """Skip the test for a backend without vectors."""
         if not self.vectors:
-            raise unittest.SkipTest("this backend keeps no vectors")
+            raise unittest.SkipTest("this backend stores no vectors")
 
     def by_vectors(self, backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
-        """Return the sorted ids of a dense search, or of a word search without vectors."""
+        """Return the sorted ids that dense search finds. For a backend without vectors, search by words."""
         if not self.vectors:
             return by_words(backend, text, scope)
         hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="dense"))
@@ -67,18 +69,18 @@ class BackendCase:
 
 
 def contents(hits: Hits) -> list[str]:
-    """Return the contents of hits, best first."""
+    """Return the contents of hits, the best hit first."""
     return [hit.entry.content for hit in hits]
 
 
 def by_words(backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
-    """Return the sorted ids of a word search."""
+    """Return the sorted ids that lexical search finds."""
     hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="lexical"))
     return sorted(hit.entry.id for hit in hits)
 
 
 def state(backend: MemoryBackend, ids: Sequence[str]) -> list[object]:
-    """Return all values that a failed call must not change."""
+    """Return everything that a failed call must leave unchanged."""
     return [list(backend.list(EVERYTHING, limit=1000)), list(backend.get(ids)), *(backend.history(i) for i in ids)]
 
 
@@ -93,7 +95,8 @@ def raises(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def run_in_threads(count: int, call: Callable[[int], object]) -> None:
-    """Run `call(0)` to `call(count - 1)` at the same time, each in a thread. Raises the first error."""
+    """Call `call(0)`, `call(1)`, ... `call(count - 1)` at the same time, each in its own thread. Raise the first
+    error."""
     barrier = threading.Barrier(count)
 
     def run(number: int) -> None:
@@ -105,12 +108,12 @@ def run_in_threads(count: int, call: Callable[[int], object]) -> None:
 
 
 def make_entry(content: str, **fields: Any) -> MemoryEntry:
-    """Return an entry with a new id, unless `fields` give one."""
+    """Return an entry with a new id, unless `fields` has an id."""
     return MemoryEntry(**{"id": new_id(), "content": content, **fields})
 
 
 def json_equal(one: Any, other: Any) -> bool:
-    """Compare JSON values: numbers by value, but true is not 1."""
+    """Return whether two JSON values are equal. Numbers are compared by value, but true is not equal to 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -121,7 +124,7 @@ def json_equal(one: Any, other: Any) -> bool:
 
 
 def admits(scope: Scope, entry: MemoryEntry) -> bool:
-    """Return True if a call with `scope` may see `entry`."""
+    """Return whether a call with `scope` may see `entry`."""
     at = entry.occurred_at
     return (
         entry.namespace == scope.namespace
@@ -145,18 +148,19 @@ def admits(scope: Scope, entry: MemoryEntry) -> bool:
 
 
 class Reference:
-    """The entries that a backend should hold, with exact scopes and cosines."""
+    """The expected entries of a backend. Computes scopes and cosines exactly."""
 
     def __init__(self, entries: Iterable[MemoryEntry] = (), embedder: Embedder | None = None) -> None:
         self.entries = {entry.id: entry for entry in entries}
         self._embedder: Embedder = embedder or HashingEmbedder()
 
     def list(self, scope: Scope) -> list[MemoryEntry]:
-        """Return the entries of a scope in order of id."""
+        """Return the entries of a scope in the order of their ids."""
         return sorted((e for e in self.entries.values() if admits(scope, e)), key=lambda entry: entry.id)
 
     def cosines(self, query: Query) -> dict[str, float]:
-        """Return the cosine of the best window of every entry that the search may return, by id."""
+        """Return id -> cosine for every entry that the search may return. The cosine is that of the entry's best
+        window."""
         vector = self._embedder.embed_query(query.text)
         cosines: dict[str, float] = {}
         for entry in self.list(query.scope):
@@ -167,7 +171,7 @@ class Reference:
         return cosines
 
     def check_dense(self, query: Query, hits: Sequence[Hit]) -> None:
-        """Check that the hits are the exact best ones in order; entries with equal cosines may change places."""
+        """Check that the hits are exactly the best entries in order. Entries with equal cosines may be in any order."""
         expected = self.cosines(query)
         best = sorted(expected.values(), reverse=True)[: query.limit]
         assert len(hits) == len(best), (query, len(hits), len(best))

@@ -1,4 +1,4 @@
-"""Conformance of changes: updates with history and versions, and leases."""
+"""Check that a backend updates entries with history and versions, and grants leases."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SHORT = 0.01
 
 
 class Changing(BackendCase):
-    """`update` and `history`."""
+    """Tests of `update` and `history`."""
 
     def test_an_update_raises_the_version_and_keeps_the_former_state(self, tmp_path: Path) -> None:
-        """Each update adds the former state to the history."""
+        """Each update raises the version and adds the former version to the history."""
         backend = self.start(tmp_path)
         (first,) = backend.store([make_entry("first", metadata={"a": 1}, occurred_at=_MOMENT)])
         second = backend.update(first.id, {"content": "second", "metadata": {"b": [None, True]}})
@@ -39,13 +39,13 @@ class Changing(BackendCase):
         assert list(backend.history(first.id)) == [first, second]
 
     def test_history_is_empty_for_an_unchanged_or_missing_entry(self, tmp_path: Path) -> None:
-        """An unchanged or missing entry has no history."""
+        """An entry that was never changed has no history, and neither has a missing entry."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a")])
         assert list(backend.history(entry.id)) == [] == list(backend.history("missing"))
 
     def test_an_update_with_a_stale_version_changes_nothing(self, tmp_path: Path) -> None:
-        """A stale `expected_version` raises `Conflict`."""
+        """`update` with an outdated `expected_version` raises `Conflict` and changes nothing."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("first gecko")])
         backend.update(entry.id, {"content": "second gecko"})
@@ -57,7 +57,7 @@ class Changing(BackendCase):
         assert by_words(backend, "axolotl") == []
 
     def test_a_removal_with_a_stale_version_removes_nothing(self, tmp_path: Path) -> None:
-        """A stale `expected_version` of one entry keeps all of them."""
+        """If the `expected_version` of one entry is outdated, `remove` removes none of the entries."""
         backend = self.start(tmp_path)
         first, other = backend.store([make_entry("first gecko"), make_entry("another gecko")])
         backend.update(first.id, {"content": "second gecko"})
@@ -70,7 +70,7 @@ class Changing(BackendCase):
         assert by_words(backend, "gecko") == [other.id]
 
     def test_updating_a_missing_entry_raises(self, tmp_path: Path) -> None:
-        """A missing id raises `NotFound`."""
+        """`update` of a missing id raises `NotFound`."""
         backend = self.start(tmp_path)
         with raises(NotFound):
             backend.update("missing", {"content": "x"})
@@ -79,7 +79,7 @@ class Changing(BackendCase):
         assert backend.count(Scope()) == 0
 
     def test_fields_set_by_the_store_cannot_be_changed(self, tmp_path: Path) -> None:
-        """Ids, times, versions and counts are refused by `update`."""
+        """`update` refuses to change ids, times, versions and counts."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a")])
         kept = {"id": "x", "version": 9, "created_at": _MOMENT, "updated_at": _MOMENT, "archived_by": "x"}
@@ -90,7 +90,7 @@ class Changing(BackendCase):
         assert list(backend.get([entry.id])) == [entry]
 
     def test_an_updated_text_is_found_and_the_former_is_not(self, tmp_path: Path) -> None:
-        """Search uses the new text only."""
+        """After an update, search finds the new text and not the former text."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("the heron stands still")])
         backend.update(entry.id, {"content": "a puffin dives"})
@@ -101,7 +101,7 @@ class Changing(BackendCase):
         assert abs((hit.dense_score or 0) - 1) < 1e-5 or not self.vectors
 
     def test_an_entry_moved_to_another_namespace_is_found_there(self, tmp_path: Path) -> None:
-        """Scopes follow changes of namespace and session."""
+        """If the namespace or session of an entry changes, search finds the entry only in its new place."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a wandering albatross", session_id="a")])
         assert self.by_vectors(backend, "albatross") == [entry.id]
@@ -111,7 +111,7 @@ class Changing(BackendCase):
         assert by_words(backend, "albatross", there) == [entry.id] == self.by_vectors(backend, "albatross", there)
 
     def test_superseded_and_archived_entries_are_not_found(self, tmp_path: Path) -> None:
-        """Only `include_archived` finds superseded and archived entries."""
+        """Search finds superseded and archived entries only with `include_archived`."""
         backend = self.start(tmp_path)
         old, new, dusty = backend.store([make_entry(f"the {word} okapi") for word in ("old", "new", "dusty")])
         backend.update(old.id, {"superseded_by": new.id})
@@ -123,7 +123,7 @@ class Changing(BackendCase):
         assert by_words(backend, "okapi") == sorted([new.id, dusty.id]) == self.by_vectors(backend, "okapi")
 
     def test_one_of_several_updates_of_the_same_version_wins(self, tmp_path: Path) -> None:
-        """Concurrent updates of one version: one succeeds, the others raise `Conflict`."""
+        """Of several concurrent updates of the same version, one succeeds and the others raise `Conflict`."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("contested")])
         outcomes: list[str] = []
@@ -140,7 +140,7 @@ class Changing(BackendCase):
         assert [(e.content, e.version) for e in backend.get([entry.id])] == [(winners[0], 2)]
 
     def test_concurrent_updates_are_all_applied(self, tmp_path: Path) -> None:
-        """Every update without `expected_version` raises the version by one."""
+        """Each of several concurrent updates without `expected_version` raises the version by one."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("shared")])
         run_in_threads(4, lambda n: [backend.update(entry.id, {"project": f"p{n}"}) for _ in range(5)])
@@ -149,10 +149,10 @@ class Changing(BackendCase):
 
 
 class Leases(BackendCase):
-    """`lease` and `release`."""
+    """Tests of `lease` and `release`."""
 
     def test_a_second_holder_is_refused_until_the_release(self, tmp_path: Path) -> None:
-        """A lease has one holder among all openings of the store."""
+        """Only one holder has a lease, even if several backends have the store open."""
         one, other = self.start(tmp_path), self.start(tmp_path)
         assert one.lease("clean", "A", _LONG) is True
         assert other.lease("clean", "B", _LONG) is False
@@ -162,7 +162,7 @@ class Leases(BackendCase):
         assert one.lease("clean", "A", _LONG) is False
 
     def test_the_holder_prolongs_its_lease(self, tmp_path: Path) -> None:
-        """Taking a lease again prolongs it."""
+        """If the holder takes its lease again, the lease lasts longer."""
         backend = self.start(tmp_path)
         assert backend.lease("clean", "A", _SHORT)
         assert backend.lease("clean", "A", _LONG)
@@ -170,7 +170,7 @@ class Leases(BackendCase):
         assert not backend.lease("clean", "B", _LONG)
 
     def test_an_expired_lease_is_free(self, tmp_path: Path) -> None:
-        """After its time a lease can be taken by another holder."""
+        """Another holder can take a lease that has expired."""
         backend = self.start(tmp_path)
         assert backend.lease("clean", "dead", _SHORT)
         time.sleep(3 * _SHORT)
@@ -178,7 +178,7 @@ class Leases(BackendCase):
         assert not backend.lease("clean", "dead", _LONG)
 
     def test_only_the_holder_releases_a_lease(self, tmp_path: Path) -> None:
-        """`release` of another holder or of an unknown lease does nothing."""
+        """`release` does nothing if the lease is unknown or belongs to another holder."""
         backend = self.start(tmp_path)
         backend.lease("clean", "A", _LONG)
         backend.release("clean", "B")
@@ -187,7 +187,7 @@ class Leases(BackendCase):
         assert backend.lease("clean", "A", _LONG)
 
     def test_leases_with_other_names_are_independent(self, tmp_path: Path) -> None:
-        """Each name is a lease of its own."""
+        """Leases with different names do not affect each other."""
         backend = self.start(tmp_path)
         names = ("clean", "clean:s1", "siivous ä 日本", "")
         assert all(backend.lease(name, "A", _LONG) for name in names)
@@ -196,14 +196,14 @@ class Leases(BackendCase):
         assert [backend.lease(name, "B", _LONG) for name in names] == [False, True, False, False]
 
     def test_a_lease_outlives_the_backend_that_took_it(self, tmp_path: Path) -> None:
-        """Closing the backend does not release its leases."""
+        """A lease stays when the backend that took it is closed."""
         backend = self.start(tmp_path)
         assert backend.lease("clean", "A", _LONG)
         backend.close()
         assert not self.start(tmp_path).lease("clean", "B", _LONG)
 
     def test_one_of_many_threads_gets_the_lease(self, tmp_path: Path) -> None:
-        """Concurrent calls: one holder gets the lease."""
+        """If many threads ask for the same lease at the same time, only one gets it."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         outcomes: list[bool] = []
 
@@ -214,7 +214,7 @@ class Leases(BackendCase):
         assert sorted(outcomes) == [False] * 7 + [True]
 
     def test_a_lease_blocks_no_other_call(self, tmp_path: Path) -> None:
-        """Reading and writing go on during a lease."""
+        """Entries can be read and written while a lease is held."""
         backend = self.start(tmp_path)
         backend.lease("clean", "A", _LONG)
         (entry,) = backend.store([make_entry("a")])

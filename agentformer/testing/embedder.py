@@ -1,4 +1,4 @@
-"""Conformance of embedders and rerankers."""
+"""Check the contracts of embedders and rerankers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ _TEXTS = (
 
 
 class EmbedderConformance:
-    """The contract of `Embedder` as tests. Subclasses define `make()`, which may always return the same embedder."""
+    """The contract of `Embedder` as tests. A subclass defines `make()`, which may return the same embedder each
+    time."""
 
     def make(self) -> Embedder:
         """Return the embedder under test."""
         raise NotImplementedError
 
     def test_the_space_describes_the_vectors(self) -> None:
-        """Vectors have the dimension of the space."""
+        """Vectors have the dimension that `space` reports."""
         embedder = self.make()
         space = embedder.space
         assert space.provider and space.dimension > 0 and space.max_tokens > 0
@@ -42,7 +43,7 @@ class EmbedderConformance:
         assert embedder.space == space
 
     def test_vectors_are_finite_unit_rows_of_float32(self) -> None:
-        """Rows are float32, finite and of unit length."""
+        """Vectors are float32, finite and of unit length."""
         embedder = self.make()
         rows = embedder.embed_documents([*_TEXTS, "", " "])
         queries = np.stack([embedder.embed_query(text) for text in _TEXTS])
@@ -52,7 +53,7 @@ class EmbedderConformance:
             assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-4)
 
     def test_a_row_does_not_depend_on_the_batch(self) -> None:
-        """Each text has the same vector alone, in a batch and in another order."""
+        """A text has the same vector alone, in a batch, and in a batch of another order."""
         embedder = self.make()
         alone = np.concatenate([embedder.embed_documents([text]) for text in _TEXTS])
         together = embedder.embed_documents(_TEXTS)
@@ -62,14 +63,14 @@ class EmbedderConformance:
         assert float(np.abs(alone[0] - alone[2]).max()) > 1e-3
 
     def test_a_text_is_nearest_to_itself(self) -> None:
-        """The query of a text is nearest to the same text."""
+        """A query is nearest to the document with the same text."""
         embedder = self.make()
         rows = embedder.embed_documents(_TEXTS)
         for n in (0, 1, 3):
             assert int(np.argmax(rows @ embedder.embed_query(_TEXTS[n]))) == n
 
     def test_token_spans_cover_every_letter_in_order(self) -> None:
-        """Token spans are ordered, inside the text, and cover every letter."""
+        """Token spans are in order, lie inside the text, and cover every letter."""
         embedder = self.make()
         assert embedder.token_spans("") == [] == embedder.token_spans(" \n ")
         for text in (*_TEXTS, "abc" * 2000):
@@ -80,7 +81,7 @@ class EmbedderConformance:
             assert [text[at] for at, ch in enumerate(text) if ch.isalnum() and at not in inside] == []
 
     def test_a_text_over_max_tokens_is_refused(self) -> None:
-        """A text of `max_tokens` is embedded; a longer one raises `TextTooLong`."""
+        """A text of `max_tokens` tokens is embedded. A longer text raises `TextTooLong`."""
         embedder = self.make()
         limit = embedder.space.max_tokens
         words = "word " * (limit + 10)
@@ -91,7 +92,7 @@ class EmbedderConformance:
             embedder.embed_documents(["short", longer])
 
     def test_the_last_word_that_fits_changes_the_vector(self) -> None:
-        """Nothing is cut off within `max_tokens`."""
+        """A text of at most `max_tokens` tokens is embedded to its last word."""
         embedder = self.make()
         spans = embedder.token_spans("filler " * 5000)
         per_word = max(1, sum(span.start < len("filler ") for span in spans))
@@ -100,7 +101,7 @@ class EmbedderConformance:
         assert float(one @ other) < 0.99999
 
     def test_windows_of_a_long_text_fit(self) -> None:
-        """Windows cut by token spans are never too long."""
+        """If a long text is split by token spans, each window can be embedded."""
         embedder = self.make()
         long = " ".join(_TEXTS * 60) + " " + "x" * 3000
         spans = windows(long, embedder.token_spans, embedder.space.max_tokens)
@@ -108,7 +109,7 @@ class EmbedderConformance:
         assert len(embedder.embed_documents([long[start:end] for start, end in spans])) == len(spans)
 
     def test_a_long_query_is_not_cut(self) -> None:
-        """The end of a query over `max_tokens` changes its vector."""
+        """If a query exceeds `max_tokens`, its last words still change the vector."""
         embedder = self.make()
         filler = "filler " * (embedder.space.max_tokens * 3)
         one, other = embedder.embed_query(filler + "volcano"), embedder.embed_query(filler + "teapot")
@@ -136,7 +137,8 @@ _LONG = "filler " * 4_000  # more than most models read at once
 
 
 class RerankerConformance:
-    """The contract of `Reranker` as tests. Subclasses define `make()`, which may always return the same reranker."""
+    """The contract of `Reranker` as tests. A subclass defines `make()`, which may return the same reranker each
+    time."""
 
     understands = True  # an English answer scores higher than another sentence; False for random weights
 
@@ -145,7 +147,7 @@ class RerankerConformance:
         raise NotImplementedError
 
     def test_each_text_has_one_finite_score(self) -> None:
-        """Scores are finite float32, one for each text."""
+        """Each text gets one score, which is a finite float32."""
         reranker = self.make()
         assert reranker.name
         self._check_scores(reranker.scores(_QUESTION, _PASSAGES), len(_PASSAGES))
@@ -154,7 +156,7 @@ class RerankerConformance:
         self._check_scores(reranker.scores(_QUESTION, []), 0)
 
     def test_a_score_does_not_depend_on_the_batch(self) -> None:
-        """Each text has the same score alone, in a batch and in another order."""
+        """A text has the same score alone, in a batch, and in a batch of another order."""
         reranker = self.make()
         texts = [*_PASSAGES, _LONG[:3_000]]
         together = reranker.scores(_QUESTION, texts)
@@ -166,7 +168,7 @@ class RerankerConformance:
         assert float(np.ptp(together)) > 1e-3
 
     def test_an_answer_scores_higher_than_another_sentence(self) -> None:
-        """The text that answers the question scores higher."""
+        """A text that answers the question has a higher score than an unrelated text."""
         if not self.understands:
             raise unittest.SkipTest("this reranker does not understand English")
         reranker = self.make()
@@ -174,13 +176,13 @@ class RerankerConformance:
         assert int(np.argmax(reranker.scores("When does the bakery open?", _PASSAGES[:2]))) == 1
 
     def test_the_end_of_a_long_text_changes_the_score(self) -> None:
-        """A long text is not cut."""
+        """The last words of a long text change its score."""
         scores = self.make().scores(_QUESTION, [f"{_LONG}{ending}" for ending in _ENDINGS])
         self._check_scores(scores, len(_ENDINGS))
         assert len({*scores.tolist()}) > 1
 
     def test_the_end_of_a_long_question_changes_the_score(self) -> None:
-        """A long question is not cut."""
+        """The last words of a long question change the score."""
         reranker = self.make()
         rows = [reranker.scores(f"{_LONG[:7_000]}{ending}", _PASSAGES[:2]) for ending in ("volcano", "keys teapot")]
         for row in rows:
@@ -188,7 +190,7 @@ class RerankerConformance:
         assert not np.array_equal(rows[0], rows[1])
 
     def test_a_reranker_is_thread_safe(self) -> None:
-        """Concurrent calls return the same scores."""
+        """Concurrent calls return the same scores as single calls."""
         reranker = self.make()
         calls = [(_PASSAGES[n % 2], [*_PASSAGES[n:], _LONG[: 100 * n]]) for n in range(6)] * 6
         expected = [reranker.scores(*call) for call in calls[:6]] * 6

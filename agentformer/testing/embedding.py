@@ -1,4 +1,4 @@
-"""Conformance of embedding: the queue of pending entries, and moves to another embedding space."""
+"""Check how a backend embeds pending entries and moves to another embedding space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEXTS = [f"the marmot whistles {n} times at the {['stoat', 'heron', 'puffin'][n
 
 
 class _DiesAfter(CountingEmbedder):
-    """An embedder that fails after some batches."""
+    """An embedder that fails after a number of batches."""
 
     def __init__(self, batches: int, request_texts: int = 64) -> None:
         super().__init__(HashingEmbedder(64))
@@ -24,7 +24,7 @@ class _DiesAfter(CountingEmbedder):
         self.request_texts = request_texts
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Embed until no batch is left."""
+        """Embed a batch. Raise an error when the allowed number of batches is used up."""
         if not self.batches:
             raise EmbedderUnavailable("the embedder was switched off by a test")
         self.batches -= 1
@@ -32,12 +32,12 @@ class _DiesAfter(CountingEmbedder):
 
 
 class _Picky(CountingEmbedder):
-    """Refuses texts with the word "bad" and counts its calls."""
+    """An embedder that refuses texts with the word "bad" and counts its calls."""
 
     asked = 0
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Count the call and refuse bad texts."""
+        """Count the call, and raise an error if a text has the word "bad"."""
         self.asked += 1
         if any("bad" in text for text in texts):
             raise TextTooLong("a text that this model does not take")
@@ -53,10 +53,10 @@ def _mismatch(call: Callable[[], object]) -> str:
 
 
 class Pending(BackendCase):
-    """Entries that wait for their vectors."""
+    """Tests of entries that do not have vectors yet."""
 
     def test_without_an_embedder_words_find_new_entries(self, tmp_path: Path) -> None:
-        """Entries are found by words at once, with a warning."""
+        """Without an embedder, search finds new entries by words and returns a warning."""
         self.needs_vectors()
         embedder = FlakyEmbedder(down=True)
         backend = self.start(tmp_path, embedder)
@@ -69,7 +69,7 @@ class Pending(BackendCase):
         assert self.by_vectors(backend, "marmot") == []
 
     def test_embed_pending_embeds_every_entry_once(self, tmp_path: Path) -> None:
-        """After `embed_pending` vectors find every entry."""
+        """After `embed_pending`, dense search finds every entry."""
         self.needs_vectors()
         embedder = FlakyEmbedder(down=True)
         backend = self.start(tmp_path, embedder)
@@ -87,7 +87,7 @@ class Pending(BackendCase):
         assert len(embedder.documents) == 300
 
     def test_an_update_without_an_embedder_removes_the_old_vector(self, tmp_path: Path) -> None:
-        """The vector of the former text is not searched."""
+        """After the text of an entry changes, dense search does not use the vector of the former text."""
         self.needs_vectors()
         embedder = FlakyEmbedder()
         backend = self.start(tmp_path, embedder)
@@ -103,7 +103,7 @@ class Pending(BackendCase):
         assert abs((hit.dense_score or 0) - 1) < 1e-5
 
     def test_pending_entries_survive_reopening(self, tmp_path: Path) -> None:
-        """Pending entries are embedded after the store is opened again."""
+        """If a store is closed and opened again, its pending entries can still be embedded."""
         self.needs_vectors()
         backend = self.start(tmp_path, FlakyEmbedder(down=True))
         (entry,) = backend.store([make_entry("a patient marmot")])
@@ -114,7 +114,7 @@ class Pending(BackendCase):
         assert self.by_vectors(again, "marmot") == [entry.id]
 
     def test_removed_entries_are_not_embedded(self, tmp_path: Path) -> None:
-        """An entry that is removed while it waits is not embedded."""
+        """If a pending entry is removed, it is not embedded."""
         self.needs_vectors()
         embedder = FlakyEmbedder(down=True)
         backend = self.start(tmp_path, embedder)
@@ -148,7 +148,7 @@ class Pending(BackendCase):
         assert self.by_vectors(backend, "stoat") == [entry.id]
 
     def test_progress_reports_finished_and_all_windows(self, tmp_path: Path) -> None:
-        """`progress` gets rising counts and the total."""
+        """`progress` is called with a rising count of finished windows and with the number of all windows."""
         self.needs_vectors()
         reports: list[tuple[int, int]] = []
         backend = self.start(tmp_path)
@@ -163,7 +163,7 @@ class Reembedding(BackendCase):
     """`reembed`, `spaces` and `prune_spaces`."""
 
     def test_spaces_are_empty_without_vectors(self, tmp_path: Path) -> None:
-        """A backend without vectors has no spaces and refuses `reembed`."""
+        """A backend without vectors has no spaces, and `reembed` raises an error."""
         backend = self.start(tmp_path)
         backend.store([make_entry("a stoat")])
         if self.vectors:
@@ -174,7 +174,7 @@ class Reembedding(BackendCase):
                 backend.reembed(HashingEmbedder(64))
 
     def test_after_reembed_everything_is_found_in_the_new_space(self, tmp_path: Path) -> None:
-        """`reembed` embeds every text once and switches the space."""
+        """`reembed` embeds every text once. Afterwards searches use the new space."""
         backend, entries = self._filled(tmp_path)
         target = CountingEmbedder(HashingEmbedder(64))
         reports: list[tuple[int, int]] = []
@@ -191,7 +191,7 @@ class Reembedding(BackendCase):
             Reference(entries, HashingEmbedder(64)).check_dense(query, again.search(query))
 
     def test_searches_and_writes_use_the_old_space_until_the_switch(self, tmp_path: Path) -> None:
-        """Writes during an unfinished `reembed` are in the new space after the switch."""
+        """Entries that are written while `reembed` runs are found in the new space afterwards."""
         backend, entries = self._filled(tmp_path)
         with raises(EmbedderUnavailable):
             backend.reembed(_DiesAfter(1))
@@ -214,7 +214,7 @@ class Reembedding(BackendCase):
             Reference(live, HashingEmbedder(64)).check_dense(query, again.search(query))
 
     def test_an_interrupted_reembed_embeds_nothing_twice(self, tmp_path: Path) -> None:
-        """A second call continues where the first one stopped."""
+        """After an interruption, `reembed` does not embed the finished texts again."""
         backend, _ = self._filled(tmp_path)
         first = _DiesAfter(2)
         with raises(EmbedderUnavailable):
@@ -226,7 +226,7 @@ class Reembedding(BackendCase):
         assert Counter(first.documents + second.documents) == Counter(_TEXTS)
 
     def test_pending_entries_have_vectors_after_reembed(self, tmp_path: Path) -> None:
-        """Entries stored without an embedder are embedded in the new space."""
+        """`reembed` also embeds entries that were stored without an embedder."""
         self.needs_vectors()
         backend = self.start(tmp_path, FlakyEmbedder(down=True))
         (entry,) = backend.store([make_entry("a patient marmot")])
@@ -238,7 +238,8 @@ class Reembedding(BackendCase):
         assert self.by_vectors(self.start(tmp_path, HashingEmbedder(64)), "marmot") == [entry.id]
 
     def test_one_reembed_at_a_time(self, tmp_path: Path) -> None:
-        """A second target raises `Conflict` until the first is abandoned."""
+        """While one `reembed` is unfinished, `reembed` to another space raises `Conflict`. After `abandon_reembedding`
+        it succeeds."""
         backend, _ = self._filled(tmp_path)
         with raises(EmbedderUnavailable):
             backend.reembed(_DiesAfter(1))
@@ -249,7 +250,7 @@ class Reembedding(BackendCase):
         assert [state.state for state in backend.spaces()] == ["kept", "kept", "active"]
 
     def test_a_running_reembed_cannot_be_abandoned(self, tmp_path: Path) -> None:
-        """`abandon_reembedding` during a running call raises `Conflict`."""
+        """While `reembed` runs, `abandon_reembedding` raises `Conflict`."""
         backend, entries = self._filled(tmp_path)
         there = self.start(tmp_path)
         refusals: list[str] = []
@@ -270,7 +271,7 @@ class Reembedding(BackendCase):
         Reference(entries, HashingEmbedder(64)).check_dense(query, again.search(query))
 
     def test_entries_that_fail_during_reembed_have_vectors_after_it(self, tmp_path: Path) -> None:
-        """Failed attempts in the old space do not keep an entry out of the new one."""
+        """An entry that could not be embedded in the old space is still embedded in the new space."""
         self.needs_vectors()
         former = FlakyEmbedder()
         backend = self.start(tmp_path, former)
@@ -290,13 +291,13 @@ class Reembedding(BackendCase):
         assert self.by_vectors(again, "marmot") == sorted(entry.id for entry in stored)
 
     def test_a_new_space_is_not_confused_with_a_pruned_one(self, tmp_path: Path) -> None:
-        """Files of a pruned space are not used for a new space."""
+        """Files that remain of a pruned space are not used for a new space."""
         backend, entries = self._filled(tmp_path)
         backend.reembed(HashingEmbedder(64))
         backend.close()
         backend = self.start(tmp_path, HashingEmbedder(64))
         backend.search(Query("heron", mode="dense"))
-        backend.close()  # with whatever it keeps of that space on disk
+        backend.close()  # with the files of that space that are still on disk
         backend = self.start(tmp_path, HashingEmbedder(64))
         backend.reembed(HashingEmbedder())
         backend.prune_spaces()
@@ -309,7 +310,8 @@ class Reembedding(BackendCase):
         Reference(entries, HashingEmbedder(72)).check_dense(query, again.search(query))
 
     def test_a_refused_text_blocks_no_other_text(self, tmp_path: Path) -> None:
-        """A text that the embedder refuses is tried again only by `embed_pending`."""
+        """If the embedder refuses a text, the other texts are embedded. Only `embed_pending` tries the refused text
+        again."""
         self.needs_vectors()
         embedder = _Picky()
         backend = self.start(tmp_path, embedder)
@@ -324,7 +326,7 @@ class Reembedding(BackendCase):
         assert {good.id, other.id} <= set(self.by_vectors(backend, "stoat"))
 
     def test_finished_requests_are_kept(self, tmp_path: Path) -> None:
-        """Vectors of finished requests stay when a later request fails."""
+        """If a request fails, the vectors of earlier requests are kept."""
         self.needs_vectors()
         dies = _DiesAfter(3, request_texts=4)
         backend = self.start(tmp_path, dies)
@@ -335,7 +337,7 @@ class Reembedding(BackendCase):
         assert Counter(dies.documents) == Counter(_TEXTS[:40])
 
     def test_reembed_to_the_active_space_does_nothing(self, tmp_path: Path) -> None:
-        """`reembed` to the active space embeds nothing."""
+        """`reembed` to the active space embeds no text."""
         backend, _ = self._filled(tmp_path)
         embedder = CountingEmbedder()
         moved = backend.reembed(embedder)
@@ -343,7 +345,7 @@ class Reembedding(BackendCase):
         assert len(backend.spaces()) == 1
 
     def test_reembed_to_a_former_space_embeds_only_new_texts(self, tmp_path: Path) -> None:
-        """Vectors of a kept space are reused."""
+        """`reembed` to a former space uses the vectors that this space still has."""
         backend, entries = self._filled(tmp_path)
         backend.reembed(HashingEmbedder(64))
         backend.close()
@@ -354,7 +356,7 @@ class Reembedding(BackendCase):
         assert embedder.documents == ["a wolverine at dusk"] and moved.reused == len(entries)
 
     def test_former_spaces_stay_until_they_are_pruned(self, tmp_path: Path) -> None:
-        """`prune_spaces` deletes the vectors of unused spaces."""
+        """Vectors of a former space stay until `prune_spaces` deletes them."""
         backend, entries = self._filled(tmp_path)
         backend.reembed(HashingEmbedder(64))
         assert [(s.state, s.vectors) for s in backend.spaces()] == [("kept", len(entries)), ("active", len(entries))]
@@ -363,7 +365,7 @@ class Reembedding(BackendCase):
         assert backend.prune_spaces() == 0
 
     def test_another_embedder_is_refused_with_advice(self, tmp_path: Path) -> None:
-        """A store opened with another embedder raises `SpaceMismatch` that names the options."""
+        """If a store is opened with another embedder, `SpaceMismatch` is raised. Its message names the options."""
         backend, _ = self._filled(tmp_path)
         backend.close()
         other = self.start(tmp_path, HashingEmbedder(64))

@@ -1,4 +1,4 @@
-"""Fakes for tests: an embedder that records its texts, one that can be switched off, and a reranker."""
+"""Fakes for tests: an embedder that records its texts, an embedder that can be switched off, and a reranker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 
 
 class CountingEmbedder:
-    """Wraps an embedder and records every text that it embeds."""
+    """An embedder that passes texts to another embedder and records them."""
 
     def __init__(self, inner: Embedder | None = None) -> None:
         self.inner: Embedder = inner or HashingEmbedder()
@@ -70,9 +70,10 @@ class FlakyEmbedder(CountingEmbedder):
 
 
 class OverlapReranker:
-    """Scores a text by its share of the question's words, less for a longer text, and records its calls.
+    """A reranker that scores a text by the share of the question's words that the text contains.
 
-    While `down` is set, every call raises `RerankerUnavailable`.
+    A longer text gets a slightly lower score. The reranker records its calls. While `down` is set, every call raises
+    `RerankerUnavailable`.
     """
 
     name = "overlap"

@@ -1,4 +1,4 @@
-"""Conformance of language models."""
+"""Check the contract of language models."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ COLOUR = {
     "required": ["colour", "dark"],
     "additionalProperties": False,
 }
-VALUE = {"colour": "red", "dark": True}  # a model that repeats its prompt returns it, too
+VALUE = {"colour": "red", "dark": True}  # a model that repeats its prompt returns this word, too
 
 
 class LanguageModelConformance:
-    """The contract of `LanguageModel` as tests. Subclasses define `make()` and say which abilities the model lacks."""
+    """The contract of `LanguageModel` as tests. A subclass defines `make()`, and sets the class attributes for
+    abilities that the model lacks."""
 
     tools = True  # the model accepts tools and their results
-    schemas = True  # the model returns JSON of a schema if the message is that JSON
+    schemas = True  # if the message is JSON that fits the schema, the model returns this JSON
     fits = 0  # tokens of prompt and reply together; 0: unknown, and the limit is not tested
 
     def make(self) -> LanguageModel:
@@ -40,30 +41,30 @@ class LanguageModelConformance:
         raise NotImplementedError
 
     def test_a_reply_has_text_and_token_counts(self) -> None:
-        """`complete` returns a text, token counts and a finish reason."""
+        """`complete` returns a reply with a text, token counts and a finish reason."""
         self._check_reply(self.make().complete(ASK, max_tokens=64))
 
     def test_a_stream_yields_pieces_and_returns_the_reply(self) -> None:
-        """The pieces of a stream make up the text of its reply."""
+        """The pieces of a stream, joined, are the text of the reply."""
         pieces, reply = _read_stream(self.make(), 64)
         self._check_reply(reply)
         assert all(pieces)
         assert "".join(pieces) == reply.text
 
     def test_max_tokens_limits_a_reply(self) -> None:
-        """A reply at its limit has the finish reason `length`."""
+        """If a reply is cut at `max_tokens`, its finish reason is `length`."""
         model = self.make()
         reply = model.complete(COUNT, max_tokens=6)
         assert (reply.finish, reply.tokens_out <= 6) == ("length", True)
         assert reply.text.strip()
 
     def test_messages_of_every_role_are_accepted(self) -> None:
-        """System, user and assistant messages are accepted."""
+        """Messages of the roles system, user and assistant are accepted."""
         messages = [*ASK, ChatMessage("assistant", "It is full of boats."), ChatMessage("user", "How many?")]
         self._check_reply(self.make().complete(messages, max_tokens=64))
 
     def test_a_tool_call_or_a_text_is_returned(self) -> None:
-        """A reply with tool calls has the finish reason `tool_calls`."""
+        """A reply has a text or tool calls. If the reply has tool calls, its finish reason is `tool_calls`."""
         self._needs("tools")
         reply = self.make().complete([ChatMessage("user", "How is the weather in Turku?")], tools=[WEATHER])
         self._check_reply(reply)
@@ -82,7 +83,7 @@ class LanguageModelConformance:
         self._check_reply(self.make().complete(messages, tools=[WEATHER], max_tokens=64))
 
     def test_data_is_the_parsed_text_and_fits_the_schema(self) -> None:
-        """With a schema, `data` is the parsed text."""
+        """If a schema is given, `data` of the reply is the parsed text."""
         self._needs("schemas")
         arguments = [ChatMessage("system", "Repeat the message."), ChatMessage("user", json.dumps(VALUE))]
         reply = self.make().complete(arguments, schema=COLOUR, max_tokens=64)
@@ -110,7 +111,7 @@ class LanguageModelConformance:
                 list(model.stream(**arguments))
 
     def test_a_conversation_that_is_too_long_is_refused(self) -> None:
-        """A conversation over the model's limit raises `PromptTooLong`."""
+        """A conversation with more tokens than the model accepts raises `PromptTooLong`."""
         if not self.fits:
             raise unittest.SkipTest("the limit of this model is unknown")
         long = [ChatMessage("user", "harbour " * self.fits)]
@@ -121,7 +122,7 @@ class LanguageModelConformance:
             list(model.stream(long))
 
     def test_a_closed_stream_leaves_the_model_usable(self) -> None:
-        """After a stream is closed early the model answers again."""
+        """If a stream is closed before its end, the model still answers the next call."""
         model = self.make()
         stream = model.stream(ASK, max_tokens=64)
         assert next(stream)
@@ -129,7 +130,7 @@ class LanguageModelConformance:
         self._check_reply(model.complete(ASK, max_tokens=64))
 
     def test_a_model_is_thread_safe(self) -> None:
-        """Concurrent calls return sound replies."""
+        """Concurrent calls return complete replies."""
         model = self.make()
 
         def ask(n: int) -> Reply:

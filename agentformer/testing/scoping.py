@@ -1,4 +1,4 @@
-"""Conformance of scopes: a call sees exactly the entries of its scope."""
+"""Check that a call sees exactly the entries of its scope."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentformer.types import TIERS, UNSEARCHED_KINDS, Decay, MemoryBackend, Mem
 _DAY = datetime(2024, 3, 1, tzinfo=UTC)
 
 
-_WORD = "quokka"  # in every entry, so that the words find whatever the scope admits
+_WORD = "quokka"  # a word of every entry, so that a search finds every entry of the scope
 
 
 _JSON: tuple[Any, ...] = (
@@ -46,7 +46,7 @@ _JSON: tuple[Any, ...] = (
 
 
 def _population(seed: int, size: int) -> list[MemoryEntry]:
-    """Entries that differ in everything a scope may ask for."""
+    """Return entries that differ in every field that a scope can filter by."""
     choose = random.Random(seed)  # noqa: S311
     parents = ["p1", "p2", None]
     entries = []
@@ -109,24 +109,26 @@ def _scopes() -> Iterator[Scope]:
         yield Scope(min_salience=least, decay=Decay(rates, _DAY), include_archived=True)
         yield Scope(min_salience=least, decay=Decay(rates, _DAY + timedelta(days=30)), categories=("context",))
         yield Scope(min_salience=least, decay=Decay(rates, _DAY - timedelta(days=30)), include_archived=True)
-    yield Scope(min_salience=0.2, decay=Decay(rates))  # judged from now
+    yield Scope(min_salience=0.2, decay=Decay(rates))  # relative to the current time
     yield Scope(metadata={"k": 1, "l": 2}, include_archived=True)
     yield Scope(metadata={"absent": None}, include_archived=True)
     yield Scope("other", ("semantic", "core"), ("fact", "message"), min_salience=0.25, include_archived=True)
 
 
 class Scopes(BackendCase):
-    """Scopes in `list`, `count` and `search`."""
+    """Tests of scopes in `list`, `count` and `search`."""
 
     def test_every_scope_is_exact_in_list_count_and_search(self, tmp_path: Path) -> None:
-        """Random scopes over random entries agree with the reference."""
+        """For random scopes over random entries, results are those of the reference."""
         backend = self.start(tmp_path)
         reference = Reference(backend.store(_population(seed=1, size=400)))
         sizes = [self._check_scope(backend, reference, scope) for scope in _scopes()]
-        assert max(sizes) > 100 and sum(size > 0 for size in sizes) > 15  # the scopes have something to tell apart
+        assert (
+            max(sizes) > 100 and sum(size > 0 for size in sizes) > 15
+        )  # there are entries inside and outside the scopes
 
     def test_reading_does_not_change_decay(self, tmp_path: Path) -> None:
-        """Decay is computed when it is read and never stored."""
+        """The decay of an entry is computed at each reading. The stored value does not change."""
         backend = self.start(tmp_path)
         entry = make_entry(f"a {_WORD}", category="context", salience=0.8, created_at=_DAY)
         (stored,) = backend.store([entry])
@@ -141,7 +143,7 @@ class Scopes(BackendCase):
         assert backend.count(Scope(min_salience=0.73, decay=later)) == 0
 
     def test_metadata_is_compared_as_json(self, tmp_path: Path) -> None:
-        """Metadata filters compare JSON values by type and value."""
+        """Metadata filters compare the type and the value of JSON values."""
         backend = self.start(tmp_path)
         entries = backend.store([make_entry(f"{_WORD} {n}", metadata={"k": v}) for n, v in enumerate(_JSON)])
         backend.store([make_entry(f"{_WORD} without"), make_entry(f"{_WORD} nested", metadata={"n": {"k": 1}})])
@@ -150,14 +152,14 @@ class Scopes(BackendCase):
             assert by_words(backend, _WORD, Scope(metadata={"k": value})) == [entry.id]
 
     def test_numbers_are_compared_by_value(self, tmp_path: Path) -> None:
-        """2 and 2.0 are equal in a metadata filter."""
+        """In a metadata filter, 2 and 2.0 are equal."""
         backend = self.start(tmp_path)
         backend.store([make_entry("a", metadata={"k": 2}), make_entry("b", metadata={"k": 2.0})])
         for value in (2, 2.0):
             assert [e.content for e in backend.list(Scope(metadata={"k": value}))] == ["a", "b"]
 
     def test_metadata_keys_are_plain_text(self, tmp_path: Path) -> None:
-        """No character of a metadata key has a special meaning."""
+        """In a metadata key, no character has a special meaning."""
         backend = self.start(tmp_path)
         keys = ("", "a.b", "$", "$.a", "a[0]", '"', "'", "ä", "%", "a b", "A")
         backend.store([make_entry(key, metadata={key: 1, "a": {"b": 1}}) for key in keys])
@@ -165,7 +167,7 @@ class Scopes(BackendCase):
             assert [e.content for e in backend.list(Scope(metadata={key: 1}))] == [key]
 
     def test_a_small_scope_is_searched_exactly(self, tmp_path: Path) -> None:
-        """One entry inside a scope is found among thousands outside."""
+        """Search finds the only entry of a scope although thousands of entries are outside the scope."""
         backend = self.start(tmp_path)
         crowd = [make_entry(f"{_WORD} {_WORD} eats a leaf", session_id=f"s{n % 7}") for n in range(2000)]
         inside = make_entry(f"something else altogether, and one {_WORD}", session_id="mine", metadata={"rare": True})
@@ -176,7 +178,7 @@ class Scopes(BackendCase):
                 assert [hit.entry.id for hit in hits] == [inside.id], (mode, scope)
 
     def test_documents_and_pages_are_listed_but_not_searched(self, tmp_path: Path) -> None:
-        """Documents and pages are stored and counted, but no search returns them."""
+        """Documents and pages are listed and counted, but no search returns them."""
         backend = self.start(tmp_path)
         for kind in sorted(UNSEARCHED_KINDS):
             backend.store([make_entry(f"{_WORD} in a {kind}", kind=kind)])

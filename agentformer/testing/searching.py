@@ -1,4 +1,4 @@
-"""Conformance of search: exact cosines, complete word matches, and one stable order."""
+"""Check that search returns exact cosines and all matching words, in the same order each time."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def _corpus(size: int = 300) -> list[MemoryEntry]:
 
 
 def _long(fact: str, at: int, sentences: int = 120) -> str:
-    """A text of several windows with `fact` as one sentence of many."""
+    """Return a text of several windows in which one of many sentences is `fact`."""
     filler = [f"Nothing of note was written about item {n} in that long year." for n in range(sentences)]
     return " ".join([*filler[:at], fact, *filler[at:]])
 
 
 class Searching(BackendCase):
-    """`search` in the modes dense, lexical and hybrid."""
+    """Tests of `search` in the modes dense, lexical and hybrid."""
 
     def test_dense_search_is_exact(self, tmp_path: Path) -> None:
-        """Dense scores are the exact cosines of the reference."""
+        """The scores of dense search are the cosines of the reference."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         reference = Reference(backend.store(_corpus()))
@@ -43,7 +43,7 @@ class Searching(BackendCase):
                 reference.check_dense(query, backend.search(query))
 
     def test_dense_search_is_exact_after_changes(self, tmp_path: Path) -> None:
-        """Dense search stays exact after updates, removals and additions."""
+        """Dense search stays exact after entries are updated, removed and added."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         reference = Reference(backend.store(_corpus()))
@@ -62,7 +62,7 @@ class Searching(BackendCase):
         reference.check_dense(query, backend.search(query))
 
     def test_a_long_text_is_found_by_its_best_window(self, tmp_path: Path) -> None:
-        """The hit reports the span of the best window."""
+        """If a text has several windows, the hit reports the span of the best window."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         fact = "The vault code of the lighthouse keeper is heliotrope."
@@ -77,7 +77,7 @@ class Searching(BackendCase):
         assert hits[0].span.end - hits[0].span.start < len(texts[0]) / 2
 
     def test_words_find_the_entries_that_hold_them(self, tmp_path: Path) -> None:
-        """A word finds exactly the entries that contain it."""
+        """Lexical search finds exactly the entries that contain the word."""
         backend = self.start(tmp_path)
         corpus = _corpus()
         backend.store(corpus)
@@ -86,7 +86,7 @@ class Searching(BackendCase):
         assert by_words(backend, "rhinoceros") == []
 
     def test_words_rank_the_better_match_higher(self, tmp_path: Path) -> None:
-        """More and rarer matching words give a higher score."""
+        """An entry with more matching words, or with rarer matching words, has a higher score."""
         backend = self.start(tmp_path)
         both = make_entry("In the morning the dugong carried a bobbin to the beach.")
         twice = make_entry("The dugong met another dugong on the beach today.")
@@ -100,7 +100,7 @@ class Searching(BackendCase):
         assert [hit.lexical_rank for hit in hits] == [1, 2, 3]
 
     def test_each_mode_reports_only_its_own_scores(self, tmp_path: Path) -> None:
-        """Dense hits have no lexical score, and the other way round."""
+        """A dense hit has no lexical score, and a lexical hit has no dense score."""
         backend = self.start(tmp_path)
         backend.store(_corpus(20))
         dense = backend.search(Query("numbat teapot", mode="dense"))
@@ -111,7 +111,7 @@ class Searching(BackendCase):
         assert [hit.dense_rank for hit in dense] == list(range(1, len(dense) + 1))
 
     def test_hybrid_scores_are_in_range_sorted_and_reproducible(self, tmp_path: Path) -> None:
-        """Scores lie in 0..1, fall, and are the same each time."""
+        """Hybrid scores lie in 0..1 and are sorted. The same search returns the same scores again."""
         backend = self.start(tmp_path)
         backend.store(_corpus())
         for text in ("numbat teapot", "kakapo", "the loris saw the easel on day 3", "nothing known"):
@@ -122,7 +122,7 @@ class Searching(BackendCase):
             assert list(backend.search(Query(text, limit=50))) == list(hits)
 
     def test_hybrid_ranks_the_first_of_both_sides_first(self, tmp_path: Path) -> None:
-        """The best hit of vectors and words has the score 1."""
+        """An entry that is the best dense hit and the best lexical hit has the hybrid score 1."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         best = make_entry("the urial walks under a hammock")
@@ -133,7 +133,7 @@ class Searching(BackendCase):
         assert abs(hits[0].score - 1.0) < 1e-9
 
     def test_a_smaller_limit_returns_the_beginning_of_the_list(self, tmp_path: Path) -> None:
-        """The limit does not change the order."""
+        """A smaller `limit` returns the first hits of the longer list."""
         backend = self.start(tmp_path)
         backend.store(_corpus())
         for mode in self.modes:
@@ -144,7 +144,7 @@ class Searching(BackendCase):
                     assert [hit.entry.id for hit in part] == [hit.entry.id for hit in whole[:limit]], (mode, text)
 
     def test_min_score_only_cuts_the_list(self, tmp_path: Path) -> None:
-        """`min_score` removes the hits below it."""
+        """`min_score` removes the hits with a lower score, and changes nothing else."""
         backend = self.start(tmp_path)
         backend.store(_corpus())
         whole = backend.search(Query("fossa hammock day 4", limit=30))
@@ -165,7 +165,7 @@ class Searching(BackendCase):
                 assert list(backend.search(Query(text, mode=mode))) == []
 
     def test_a_query_may_contain_any_character(self, tmp_path: Path) -> None:
-        """Query syntax and control characters are plain text."""
+        """Operators of a query language and control characters are searched as plain text."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry('a "quoted" (numbat) AND OR NOT +x -y field:value * ~2 ^3 \\ /re/')])
         texts = (
@@ -187,7 +187,7 @@ class Searching(BackendCase):
         assert [hit.entry.id for hit in backend.search(Query("numbat)"))] == [entry.id]
 
     def test_context_is_searched_and_is_not_content(self, tmp_path: Path) -> None:
-        """Words of the context find the entry."""
+        """Search finds an entry by the words of its context. The content of the hit does not include the context."""
         backend = self.start(tmp_path)
         entry = make_entry("It opens at nine.", context="Handbook › Archipelago museum")
         backend.store([entry, make_entry("It closes at nine."), *_corpus(20)])
@@ -196,7 +196,7 @@ class Searching(BackendCase):
         assert [hit.entry.content for hit in hits[:1]] == [entry.content]
 
     def test_context_is_embedded_with_the_content(self, tmp_path: Path) -> None:
-        """The vector is of context and content."""
+        """Context and content of an entry are embedded together as one text."""
         self.needs_vectors()
         backend = self.start(tmp_path)
         entry = make_entry("It opens at nine.", context="Handbook › Archipelago museum")
@@ -209,7 +209,7 @@ class Searching(BackendCase):
         assert abs((hits[0].dense_score or 0) - cosine) < 1e-5
 
     def test_another_namespace_is_never_searched(self, tmp_path: Path) -> None:
-        """Hits come from the namespace of the scope only."""
+        """All hits are from the namespace of the scope."""
         backend = self.start(tmp_path)
         mine, theirs = make_entry("the jerboa secret", namespace="a"), make_entry("the jerboa secret", namespace="b")
         backend.store([mine, theirs])

@@ -1,4 +1,4 @@
-"""Conformance of storing: entries are read back unchanged, and each call happens wholly or not at all."""
+"""Check that entries are read back unchanged, and that a failed call changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOMENT = datetime(2024, 2, 29, 23, 59, 59, 123_456, tzinfo=UTC)
 
 
 def _full() -> MemoryEntry:
-    """An entry with a value of its own in every field."""
+    """Return an entry with a different value in every field."""
     return make_entry(
         "Työkalu 🛠 on\nlaatikossa\u0000.",
         tier="episodic",
@@ -53,7 +53,7 @@ def _full() -> MemoryEntry:
 
 
 class Storing(BackendCase):
-    """`store`, `get`, `list` and `remove`."""
+    """Tests of `store`, `get`, `list` and `remove`."""
 
     def test_every_field_is_read_back_unchanged(self, tmp_path: Path) -> None:
         """An entry with a value in every field is read back unchanged."""
@@ -63,7 +63,7 @@ class Storing(BackendCase):
         assert list(self.start(tmp_path).get([entry.id])) == [entry]
 
     def test_a_message_keeps_role_speaker_and_raw_text(self, tmp_path: Path) -> None:
-        """Role, speaker and raw text are read back unchanged."""
+        """The role, the speaker and the raw text of a message are read back unchanged."""
         backend = self.start(tmp_path)
         message_fields = [
             ("user", "Matti", None),
@@ -80,7 +80,7 @@ class Storing(BackendCase):
         assert [(entry.role, entry.speaker, entry.raw) for entry in again] == message_fields
 
     def test_storing_sets_missing_times(self, tmp_path: Path) -> None:
-        """Entries without times get the time of storing."""
+        """If an entry has no times, `store` sets them to the current time."""
         backend = self.start(tmp_path)
         before = datetime.now(UTC)
         (stored,) = backend.store([make_entry("a")])
@@ -91,7 +91,7 @@ class Storing(BackendCase):
         assert list(backend.get([stored.id])) == [stored]
 
     def test_store_returns_entries_in_order(self, tmp_path: Path) -> None:
-        """`store` keeps the order of its entries and accepts an empty list."""
+        """`store` returns entries in the order given, and accepts an empty list."""
         backend = self.start(tmp_path)
         entries = [make_entry(f"entry {i}") for i in range(5)][::-1]
         assert [entry.id for entry in backend.store(entries)] == [entry.id for entry in entries]
@@ -99,7 +99,7 @@ class Storing(BackendCase):
         assert backend.count(Scope()) == 5
 
     def test_one_existing_id_stores_nothing(self, tmp_path: Path) -> None:
-        """An id that exists raises `Conflict`, and the whole call has no effect."""
+        """If one id exists already, `store` raises `Conflict` and stores none of the entries."""
         backend = self.start(tmp_path)
         (old, _) = backend.store([make_entry("the first owner of this id"), make_entry("bystander", session_id="s")])
         before = state(backend, [old.id])
@@ -112,7 +112,7 @@ class Storing(BackendCase):
         assert len(by_words(backend, "owner bystander")) == 2
 
     def test_a_repeated_id_stores_nothing(self, tmp_path: Path) -> None:
-        """One id twice in a call raises `Conflict`."""
+        """If two entries of a call have the same id, `store` raises `Conflict`."""
         backend = self.start(tmp_path)
         entry = make_entry("twice")
         with raises(Conflict):
@@ -120,7 +120,7 @@ class Storing(BackendCase):
         assert backend.count(EVERYTHING) == 0
 
     def test_replacing_removes_the_scope_with_its_parts(self, tmp_path: Path) -> None:
-        """`replacing` removes the entries of a scope and their parts."""
+        """`replacing` removes the entries of a scope and the parts of these entries."""
         backend = self.start(tmp_path)
         old = make_entry("old document", kind="document", metadata={"name": "a.txt"})
         part = make_entry("old chunk", kind="chunk", parent_id=old.id)
@@ -136,7 +136,7 @@ class Storing(BackendCase):
         assert self.by_vectors(backend, "chunk") == sorted([kept.id, chunk.id])
 
     def test_replacing_keeps_the_new_entries(self, tmp_path: Path) -> None:
-        """New entries inside a replaced scope stay."""
+        """New entries that are inside the replaced scope are not removed."""
         backend = self.start(tmp_path)
         backend.store([make_entry("former state")])
         new = [make_entry("present state"), make_entry("present addition")]
@@ -144,7 +144,7 @@ class Storing(BackendCase):
         assert sorted(e.content for e in backend.list(EVERYTHING)) == ["present addition", "present state"]
 
     def test_replacing_by_the_same_text_keeps_its_vector(self, tmp_path: Path) -> None:
-        """The same text in a new entry is found by vectors."""
+        """If a new entry has the text of a replaced entry, dense search finds the new entry."""
         backend = self.start(tmp_path)
         backend.store([make_entry("a sentence that stays the same")])
         (new,) = backend.store([make_entry("a sentence that stays the same")], replacing=[Scope()])
@@ -152,7 +152,7 @@ class Storing(BackendCase):
         assert self.by_vectors(backend, "a sentence that stays the same") == [new.id]
 
     def test_get_returns_entries_in_order_without_missing_ones(self, tmp_path: Path) -> None:
-        """`get` keeps the order of the ids and leaves missing ids out."""
+        """`get` returns entries in the order of the given ids, and skips missing ids."""
         backend = self.start(tmp_path)
         entries = [make_entry(f"entry {i}") for i in range(1200)]
         backend.store(entries)
@@ -162,7 +162,7 @@ class Storing(BackendCase):
         assert list(backend.get([])) == []
 
     def test_list_pages_by_id_without_gap_or_repetition(self, tmp_path: Path) -> None:
-        """Pages by `after` and `limit` cover the scope once."""
+        """Calls of `list` with `after` and `limit` return every entry of the scope once."""
         backend = self.start(tmp_path)
         entries = [make_entry(f"entry {i}", session_id="ab"[i % 2]) for i in range(25)]
         backend.store(entries[::-1])
@@ -175,7 +175,7 @@ class Storing(BackendCase):
         assert [i for page in pages for i in page] == sorted(e.id for e in entries if e.session_id == "b")
 
     def test_namespaces_with_entries_are_listed(self, tmp_path: Path) -> None:
-        """A namespace is listed while it has an entry, archived or not."""
+        """A namespace is listed while it has an entry. An archived entry counts, too."""
         backend = self.start(tmp_path)
         assert list(backend.namespaces()) == []
         b = make_entry("x", namespace="b")
@@ -185,7 +185,7 @@ class Storing(BackendCase):
         assert list(backend.namespaces()) == ["a"]
 
     def test_remove_by_ids_removes_and_counts_parts(self, tmp_path: Path) -> None:
-        """Parts of removed entries are removed and counted."""
+        """`remove` also removes the parts of the given entries, and counts these parts."""
         backend = self.start(tmp_path)
         whole = make_entry("whole wombat", kind="document")
         part = make_entry("part wombat", parent_id=whole.id)
@@ -198,7 +198,7 @@ class Storing(BackendCase):
         assert by_words(backend, "wombat") == [other.id] == self.by_vectors(backend, "wombat")
 
     def test_remove_by_scope_includes_archived_entries(self, tmp_path: Path) -> None:
-        """A scope is removed with its archived entries, and nothing else."""
+        """Removal of a scope includes archived entries of the scope, and no other entries."""
         backend = self.start(tmp_path)
         inside = [make_entry("in", session_id="s"), make_entry("archived", session_id="s", archived_at=_MOMENT)]
         outside = [make_entry("out", session_id="t"), make_entry("elsewhere", session_id="s", namespace="n")]
@@ -208,7 +208,7 @@ class Storing(BackendCase):
         assert backend.count(Scope("n")) == 1
 
     def test_a_removed_id_can_be_stored_again_without_history(self, tmp_path: Path) -> None:
-        """A removed id is new when it is stored again."""
+        """If an id was removed and is stored again, the entry has no history."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("former quagga")])
         backend.update(entry.id, {"content": "second quagga"})
@@ -220,7 +220,7 @@ class Storing(BackendCase):
         assert by_words(backend, "zebra") == [entry.id]
 
     def test_reopening_sees_everything(self, tmp_path: Path) -> None:
-        """Entries, history and search are the same after reopening."""
+        """After the store is opened again, entries, history and search results are the same."""
         backend = self.start(tmp_path)
         entries = backend.store([make_entry(f"numbat {i} lives here") for i in range(30)])
         changed = backend.update(entries[3].id, {"content": "numbat moved away"})
@@ -234,7 +234,7 @@ class Storing(BackendCase):
         assert len(before) == 30
 
     def test_another_opening_sees_each_acknowledged_write(self, tmp_path: Path) -> None:
-        """A second opening sees each write of the first at once."""
+        """If a store is opened twice, each backend sees the writes of the other backend at once."""
         one, other = self.start(tmp_path), self.start(tmp_path)
         assert by_words(other, "kakapo") == [] == self.by_vectors(other, "kakapo")
         (entry,) = one.store([make_entry("a kakapo")])
@@ -246,7 +246,7 @@ class Storing(BackendCase):
         assert self.by_vectors(other, "takahe") == [] == by_words(other, "takahe")
 
     def test_closing_twice_is_allowed(self, tmp_path: Path) -> None:
-        """`close` is idempotent."""
+        """A second call of `close` does nothing."""
         backend = self.start(tmp_path)
         backend.store([make_entry("a")])
         backend.close()

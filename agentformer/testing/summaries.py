@@ -1,4 +1,4 @@
-"""Conformance of summaries: either a summary or its originals are live, and every summary can be undone."""
+"""Check that searches return either a summary or its originals, and that every summary can be undone."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def _summary(originals: Sequence[MemoryEntry], content: str = "tapir: a summary"
 
 
 class Summaries(BackendCase):
-    """`consolidate`, `restore`, and removal of summaries and originals."""
+    """Tests of `consolidate` and `restore`, and of the removal of summaries and originals."""
 
     def summarized(self, backend: MemoryBackend, size: int = 3) -> tuple[Sequence[MemoryEntry], MemoryEntry]:
-        """Return originals as they were stored, and the summary that replaces them."""
+        """Store entries and a summary that replaces them. Return the stored originals and the summary."""
         originals = backend.store([_message(f"the tapir ate {n} leaves") for n in range(size)])
         return originals, backend.consolidate(_summary(originals), [entry.id for entry in originals])
 
     def check_live(self, backend: MemoryBackend, live: Sequence[str]) -> None:
-        """Check that list, count and search see exactly these entries of the tapir."""
+        """Check that list, count and search return exactly these entries about the tapir."""
         assert [entry.id for entry in backend.list(Scope(), limit=1000)] == sorted(live)
         assert backend.count(Scope()) == len(live)
         assert by_words(backend, "tapir") == sorted(live) == self.by_vectors(backend, "tapir")
 
     def test_archived_originals_name_their_summary(self, tmp_path: Path) -> None:
-        """Originals change only in `archived_at` and `archived_by`."""
+        """A summary changes only `archived_at` and `archived_by` of its originals."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         archived = list(backend.get([entry.id for entry in originals]))
@@ -49,7 +49,7 @@ class Summaries(BackendCase):
         self.check_live(backend, [summary.id])
 
     def test_consolidation_checks_versions(self, tmp_path: Path) -> None:
-        """An original at another version raises `Conflict`."""
+        """If an original has another version than expected, `consolidate` raises `Conflict`."""
         backend = self.start(tmp_path)
         one, two = backend.store([_message("one tapir"), _message("two tapirs")])
         backend.update(two.id, {"content": "two tapirs, on reflection"})
@@ -59,12 +59,12 @@ class Summaries(BackendCase):
             with raises(Conflict):
                 backend.consolidate(_summary([one, two]), ids, versions=versions)
             assert state(backend, ids) == before
-        backend.touch([Use(one.id, _MOMENT, reads=1)])  # a use is no change
+        backend.touch([Use(one.id, _MOMENT, reads=1)])  # counting a use does not raise the version
         stored = backend.consolidate(_summary([one, two]), ids, versions={one.id: 1, two.id: 2})
         self.check_live(backend, [stored.id])
 
     def test_a_summary_is_not_summarized(self, tmp_path: Path) -> None:
-        """A summary among the originals raises `Conflict`."""
+        """If an original is itself a summary, `consolidate` raises `Conflict`."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         (other,) = backend.store([_message("another tapir")])
@@ -75,7 +75,7 @@ class Summaries(BackendCase):
         assert state(backend, ids) == before
 
     def test_one_of_several_overlapping_summaries_wins(self, tmp_path: Path) -> None:
-        """Concurrent summaries of overlapping entries: one succeeds."""
+        """If concurrent summaries share originals, only one of the calls succeeds."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         originals = backends[0].store([_message(f"the tapir ate {n} leaves") for n in range(4)])
         outcomes: list[str] = []
@@ -94,7 +94,7 @@ class Summaries(BackendCase):
         assert by.count(winners[0]) == 3 and by.count(None) == 1
 
     def test_restore_returns_the_originals_unchanged(self, tmp_path: Path) -> None:
-        """`restore` makes the originals live and archives the summary."""
+        """`restore` makes the originals current again and archives the summary."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         query = Query("tapir leaves", Scope(include_archived=True), limit=50)
@@ -108,7 +108,7 @@ class Summaries(BackendCase):
         assert list(self.start(tmp_path).get([entry.id for entry in originals])) == list(originals)
 
     def test_restored_entries_can_be_summarized_again(self, tmp_path: Path) -> None:
-        """Restored originals can get another summary."""
+        """After `restore`, the originals can be summarized again."""
         backend = self.start(tmp_path)
         originals, first = self.summarized(backend)
         backend.restore(first.id)
@@ -120,7 +120,7 @@ class Summaries(BackendCase):
         assert list(backend.restore(second.id)) == list(originals)
 
     def test_an_invalid_restore_changes_nothing(self, tmp_path: Path) -> None:
-        """An id without archived originals raises an error."""
+        """`restore` raises an error for an id that has no archived originals."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         (plain,) = backend.store([make_entry("a plain fact of no tapir")])
@@ -135,7 +135,7 @@ class Summaries(BackendCase):
         assert state(backend, ids) == before
 
     def test_archived_at_of_a_summary_and_its_originals_cannot_be_changed(self, tmp_path: Path) -> None:
-        """`update` refuses to separate a summary from its originals."""
+        """`update` refuses to change `archived_at` of a summary or of its originals."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         ids = [*(entry.id for entry in originals), summary.id]
@@ -146,7 +146,7 @@ class Summaries(BackendCase):
             assert state(backend, ids) == before
 
     def test_an_updated_original_stays_archived(self, tmp_path: Path) -> None:
-        """Other fields of an original can be changed."""
+        """`update` can change other fields of an archived original, and the original stays archived."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         changed = backend.update(originals[1].id, {"content": "the tapir ate no leaves"})
@@ -157,7 +157,7 @@ class Summaries(BackendCase):
         self.check_live(backend, [entry.id for entry in originals])
 
     def test_removing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
-        """The other originals become live again."""
+        """If an original is removed, its summary is removed, and the other originals become current again."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         assert backend.remove([originals[1].id]) == 2
@@ -168,7 +168,7 @@ class Summaries(BackendCase):
             backend.restore(summary.id)
 
     def test_removing_a_summary_restores_its_originals(self, tmp_path: Path) -> None:
-        """Originals become live when their summary is removed."""
+        """If a summary is removed, its originals become current again."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         assert backend.remove([summary.id]) == 1
@@ -176,7 +176,7 @@ class Summaries(BackendCase):
         self.check_live(backend, [entry.id for entry in originals])
 
     def test_removing_an_original_removes_its_restored_summary(self, tmp_path: Path) -> None:
-        """A restored summary still quotes its originals and goes with them."""
+        """A restored summary still quotes its originals. So the summary is removed with an original."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         backend.restore(summary.id)
@@ -185,7 +185,7 @@ class Summaries(BackendCase):
         assert list(backend.list(EVERYTHING)) == list(originals[1:])
 
     def test_removing_a_scope_removes_its_summaries(self, tmp_path: Path) -> None:
-        """Nothing of a removed scope is found, not even in a summary."""
+        """After a scope is removed, no search finds its entries, and no search finds a summary of them."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         backend.update(originals[0].id, {"content": "the tapir ate one leaf"})
@@ -201,7 +201,7 @@ class Summaries(BackendCase):
         assert self.by_vectors(backend, "zebra", EVERYTHING) == [bystander.id]
 
     def test_replacing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
-        """`replacing` removes summaries of replaced entries."""
+        """`replacing` removes the summaries of replaced entries."""
         backend = self.start(tmp_path)
         kept = _message("the tapir sleeps")
         removed = _message("the tapir eats", source_type="chat", source_id="1")
@@ -214,10 +214,10 @@ class Summaries(BackendCase):
         self.check_live(backend, [kept.id, new.id])
 
     def test_a_removed_summary_is_no_duplicate(self, tmp_path: Path) -> None:
-        """A summary that the same call removes is no duplicate."""
+        """A summary that the same call removes does not count as a duplicate."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
-        new = _summary([])  # says what the summary says that is about to be dissolved
+        new = _summary([])  # the same text as the summary that this call removes
         (stored,) = backend.store([new], unique=True, replacing=[Scope(kinds=("message",), include_archived=True)])
         assert stored.id == new.id != summary.id and stored.repeat_count == 0
         assert list(backend.list(EVERYTHING)) == [stored]
@@ -225,14 +225,14 @@ class Summaries(BackendCase):
         self.check_live(backend, [new.id])
 
     def test_removing_a_summary_with_its_originals_counts_each_once(self, tmp_path: Path) -> None:
-        """Each removed entry is counted once."""
+        """If a summary and its originals are removed together, each entry is counted once."""
         backend = self.start(tmp_path)
         originals, summary = self.summarized(backend)
         assert backend.remove([summary.id, *(entry.id for entry in originals)]) == 4
         assert backend.count(EVERYTHING) == 0 and backend.namespaces() == []
 
     def test_a_summary_may_have_another_namespace_than_its_originals(self, tmp_path: Path) -> None:
-        """Namespaces of a summary and its originals may differ."""
+        """The namespace of a summary may differ from the namespace of its originals."""
         backend = self.start(tmp_path)
         originals = backend.store([_message("the tapir ate", namespace="a"), _message("a tapir slept", namespace="b")])
         summary = backend.consolidate(_summary(originals, namespace="c"), [entry.id for entry in originals])
@@ -241,7 +241,7 @@ class Summaries(BackendCase):
         assert [by_words(backend, "tapir", Scope(name)) for name in "abc"] == [*([e.id] for e in originals), []]
 
     def test_consolidation_of_an_archived_entry_changes_nothing(self, tmp_path: Path) -> None:
-        """An archived, superseded or missing original raises `Conflict`."""
+        """If an original is archived, superseded or missing, `consolidate` raises `Conflict`."""
         backend = self.start(tmp_path)
         live, archived, superseded = backend.store(
             [
@@ -258,7 +258,7 @@ class Summaries(BackendCase):
         assert by_words(backend, "lemur lemurs summary") == [live.id]
 
     def test_consolidation_with_a_taken_id_archives_nothing(self, tmp_path: Path) -> None:
-        """A summary with an existing id raises `Conflict`."""
+        """If the id of a summary exists already, `consolidate` raises `Conflict` and archives nothing."""
         backend = self.start(tmp_path)
         one, other = backend.store([make_entry("one"), make_entry("other")])
         with raises(Conflict):

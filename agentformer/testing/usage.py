@@ -1,4 +1,4 @@
-"""Conformance of duplicates and uses: equal facts are stored once, and every use is counted."""
+"""Check that equal facts are stored once, and that every use of an entry is counted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FACT: dict[str, Any] = {
 }
 
 
-# Each makes another entry of `_FACT`: something added, or in another place.
+# Each change makes an entry that differs from `_FACT`: an added field, or another place.
 _OTHERWISE: tuple[dict[str, Any], ...] = (
     {"content": "The heron nests here. "},
     {"content": "the heron nests here."},
@@ -59,10 +59,10 @@ def _fact(**changes: Any) -> MemoryEntry:
 
 
 class Duplicates(BackendCase):
-    """`store` with `unique`."""
+    """Tests of `store` with `unique`."""
 
     def test_a_duplicate_is_counted_and_not_stored(self, tmp_path: Path) -> None:
-        """With `unique`, the stored entry is returned and its `repeat_count` rises."""
+        """If an equal entry exists, `store` with `unique` returns that entry and raises its `repeat_count`."""
         backend = self.start(tmp_path)
         (first,) = backend.store([_fact()], unique=True)
         (again,) = backend.store([_fact()], unique=True)
@@ -73,13 +73,13 @@ class Duplicates(BackendCase):
         assert (known.repeat_count, known.access_count) == (2, 2)
         assert known == dataclasses.replace(
             first, repeat_count=2, access_count=2, last_accessed=known.last_accessed
-        )  # neither version nor `updated_at` moved
+        )  # the version and `updated_at` did not change
         assert list(backend.history(first.id)) == []
         assert list(self.start(tmp_path).get([first.id])) == [known]
         assert by_words(backend, "heron") == [first.id] == self.by_vectors(backend, "heron")
 
     def test_an_entry_with_any_difference_is_stored(self, tmp_path: Path) -> None:
-        """Another text, place or detail makes another entry."""
+        """If the text, the place or a detail differs, the entry is stored as a new entry."""
         backend = self.start(tmp_path)
         (first,) = backend.store([_fact()], unique=True)
         for changes in _OTHERWISE:
@@ -90,7 +90,7 @@ class Duplicates(BackendCase):
         assert backend.count(EVERYTHING) + backend.count(Scope("other")) == 1 + len(_OTHERWISE)
 
     def test_duplicates_within_a_call_are_stored_once(self, tmp_path: Path) -> None:
-        """`unique` holds within one call."""
+        """If a call with `unique` has two equal entries, one of them is stored."""
         backend = self.start(tmp_path)
         one, twin, other = _fact(), _fact(), _fact(content="The stork does not.")
         stored = backend.store([one, twin, other], unique=True)
@@ -99,7 +99,7 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron stork") == [one.id, other.id] == self.by_vectors(backend, "heron stork")
 
     def test_the_same_entry_can_be_stored_again(self, tmp_path: Path) -> None:
-        """With `unique`, an existing id with the same content is a duplicate."""
+        """With `unique`, an entry with an existing id and the same content counts as a duplicate."""
         backend = self.start(tmp_path)
         entry = _fact()
         assert [stored.id for stored in backend.store([entry, entry], unique=True)] == [entry.id] * 2
@@ -108,7 +108,7 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron") == [entry.id] == self.by_vectors(backend, "heron")
 
     def test_concurrent_duplicates_are_stored_once(self, tmp_path: Path) -> None:
-        """Concurrent calls with the same fact store it once."""
+        """If concurrent calls store the same fact, the fact is stored once."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         ids: list[str] = []
 
@@ -121,7 +121,7 @@ class Duplicates(BackendCase):
         assert [(e.id, e.repeat_count, e.version) for e in backends[0].list(EVERYTHING)] == [(ids[0], 23, 1)]
 
     def test_archived_entries_are_no_duplicates(self, tmp_path: Path) -> None:
-        """Archived, superseded and summarized entries are no duplicates."""
+        """Archived, superseded and summarized entries do not count as duplicates."""
         backend = self.start(tmp_path)
         archived, superseded = _fact(archived_at=_NOON), _fact(superseded_by="x")
         backend.store([archived, superseded])
@@ -135,7 +135,7 @@ class Duplicates(BackendCase):
         assert [entry.id for entry in backend.store([newer], unique=True)] == [newer.id]
 
     def test_replaced_entries_are_no_duplicates(self, tmp_path: Path) -> None:
-        """Entries that the same call replaces are no duplicates."""
+        """Entries that the same call replaces do not count as duplicates."""
         backend = self.start(tmp_path)
         (old,) = backend.store([_fact()])
         new = _fact()
@@ -145,7 +145,7 @@ class Duplicates(BackendCase):
         assert list(backend.get([old.id])) == [] and by_words(backend, "heron") == [new.id]
 
     def test_messages_are_never_duplicates(self, tmp_path: Path) -> None:
-        """Equal messages are stored each time."""
+        """Messages with the same text are all stored."""
         backend = self.start(tmp_path)
         for _ in range(2):
             backend.store([make_entry("Yes.", kind="message", tier="episodic")], unique=True)
@@ -159,7 +159,7 @@ class Duplicates(BackendCase):
         assert [entry.repeat_count for entry in backend.list(Scope())] == [0, 0, 0]
 
     def test_an_existing_id_with_other_content_is_a_conflict(self, tmp_path: Path) -> None:
-        """A conflict stores and counts nothing."""
+        """If an id exists with another content, the call raises `Conflict`, stores nothing and counts nothing."""
         backend = self.start(tmp_path)
         (known,) = backend.store([_fact()])
         before = state(backend, [known.id])
@@ -169,10 +169,10 @@ class Duplicates(BackendCase):
 
 
 class Uses(BackendCase):
-    """`touch` and `latest`."""
+    """Tests of `touch` and `latest`."""
 
     def test_touch_counts_uses_without_a_new_version(self, tmp_path: Path) -> None:
-        """`touch` changes counts, not version, history or `updated_at`."""
+        """`touch` changes the counts of an entry, but not its version, history or `updated_at`."""
         backend = self.start(tmp_path)
         entry, other = backend.store([make_entry("a"), make_entry("b")])
         backend.touch([Use(entry.id, _NOON, matches=2, reads=1)])
@@ -183,7 +183,7 @@ class Uses(BackendCase):
         assert list(self.start(tmp_path).get([entry.id])) == [expected]
 
     def test_last_accessed_never_moves_back(self, tmp_path: Path) -> None:
-        """An earlier use does not move `last_accessed`."""
+        """If a use is older than `last_accessed`, `touch` does not change `last_accessed`."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a")])
         for at, last in ((_NOON, _NOON), (_NOON - _HOUR, _NOON), (_NOON + _HOUR, _NOON + _HOUR)):
@@ -192,7 +192,7 @@ class Uses(BackendCase):
         assert [e.read_count for e in backend.get([entry.id])] == [3]
 
     def test_several_uses_of_one_entry_are_added(self, tmp_path: Path) -> None:
-        """Uses of one entry in one call are added."""
+        """If a call lists several uses of an entry, all of them are counted."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a")])
         backend.touch([Use(entry.id, _NOON + _HOUR, reads=1), Use(entry.id, _NOON, matches=1)])
@@ -202,7 +202,7 @@ class Uses(BackendCase):
         assert used.last_accessed == _NOON + _HOUR
 
     def test_an_update_keeps_the_counts(self, tmp_path: Path) -> None:
-        """`touch` does not make an expected version stale."""
+        """An update keeps the counts. After `touch`, an update with the former `expected_version` succeeds."""
         backend = self.start(tmp_path)
         (entry,) = backend.store([make_entry("a")])
         backend.touch([Use(entry.id, _NOON, reads=2)])
@@ -212,7 +212,7 @@ class Uses(BackendCase):
         assert backend.update(entry.id, {"content": "c"}, expected_version=2).read_count == 3
 
     def test_concurrent_uses_are_all_counted(self, tmp_path: Path) -> None:
-        """No use is lost between threads."""
+        """If several threads count uses at the same time, every use is counted."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         (entry,) = backends[0].store([make_entry("a")])
 
@@ -224,7 +224,7 @@ class Uses(BackendCase):
         assert [(e.read_count, e.version) for e in backends[0].get([entry.id])] == [(20, 1)]
 
     def test_latest_returns_the_newest_first(self, tmp_path: Path) -> None:
-        """`latest` sorts by `occurred_at`, or `created_at`, newest first."""
+        """`latest` returns the newest entry first, by `occurred_at` or, if that is missing, by `created_at`."""
         backend = self.start(tmp_path)
         times: tuple[tuple[datetime | None, datetime], ...] = (
             (_NOON, _NOON + 9 * _HOUR),  # happened, stored
@@ -243,7 +243,7 @@ class Uses(BackendCase):
         assert list(backend.latest(Scope("other"))) == []
 
     def test_latest_respects_the_scope(self, tmp_path: Path) -> None:
-        """`latest` returns live entries of the scope."""
+        """`latest` returns only current entries of the scope."""
         backend = self.start(tmp_path)
         entries = backend.store(
             [make_entry(f"{n}", session_id="ab"[n % 2], occurred_at=_NOON + n * _HOUR) for n in range(300)]
