@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,3 +114,43 @@ def test_a_written_answer_comes_from_the_configured_model(tmp_path: Path) -> Non
         answer = af.rag.query("Where do the keys hang?")
     assert answer.mode == "llm"
     assert "The keys hang in the blue cupboard." in answer.text
+
+
+def test_a_wrong_language_model_is_reported_by_ready_and_not_by_calls_without_one(tmp_path: Path) -> None:
+    folders = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u"}
+    with agentformer.connect(**folders, embedder="hashing", llm_model="openai:") as af:
+        assert af.rag.documents() == []
+        with pytest.raises(InvalidInput, match="llm_model"):
+            af.ready()
+    with agentformer.connect(**folders, embedder="hashing", llm_model="echo") as af:
+        assert af.ready() is af
+
+
+def test_several_threads_get_the_same_part_and_a_failed_part_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[object] = []
+
+    def build(*arguments: object, **options: object) -> object:
+        built.append(object())
+        if len(built) == 1:
+            raise InvalidInput("part", "is missing")
+        time.sleep(0.05)
+        return built[-1]
+
+    monkeypatch.setattr("agentformer.factory.build_rag", build)
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        with pytest.raises(InvalidInput, match="is missing"):
+            _ = af.rag
+        with ThreadPoolExecutor(4) as threads:
+            parts = list(threads.map(lambda _: af.rag, range(4)))
+        assert len(built) == 2 and all(part is built[1] for part in parts)
+
+
+@pytest.mark.process
+def test_modules_are_reachable_after_a_plain_import() -> None:
+    code = "import agentformer\nassert agentformer.errors.NotFound and agentformer.memory and agentformer.tools"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with pytest.raises(AttributeError, match="conect"):
+        _ = agentformer.conect  # type: ignore[attr-defined]
