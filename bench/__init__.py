@@ -1,1 +1,1 @@
-"""Measurements: each module prints ratios against a bound or a peer taken in the same run."""
+"""Benchmarks. Each module prints ratios to a bound or a peer measured in the same run."""

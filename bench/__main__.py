@@ -1,5 +1,7 @@
-"""`make bench`: the tables of docs/BENCHMARKS.md in a shorter form, one after another, on the development sets beside
-the repository. `make bench-full` is `python -m bench.speed` in its long form, with other libraries beside ours."""
+"""`make bench`: the tables of docs/BENCHMARKS.md in a shorter form, on the development sets beside the repository.
+
+`make bench-full` is `python -m bench.speed` in its long form, with other libraries.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,16 @@
-"""Who is answered, and who is told that nothing was found. `python -m bench.abstaining [SET ...] [--curve] [--fit]`.
+"""Declined questions: `python -m bench.abstaining [SET ...] [--curve] [--fit]`.
 
-Each passage of a set is stored as a chunk, with the packaged MiniLM, and the questions are searched for. A question is
-answerable when the right passage is among its three hits; it is lost when it is declined all the same. Four kinds of
-question have no answer there: *adversarial* ones (written to have none, though a passage is on their topic), those
-whose passage is *taken out* of the hits, those whose whole article is (*elsewhere*; a conversation's are asked of
-another one), and *strays*: questions of other sets, mostly in another language. A set written as PASSAGES<QUESTIONS
-takes its questions from another one (xquad/en<xquad/de: German questions over English passages).
+Each passage of a set is stored as a chunk, with the packaged MiniLM, and the questions are searched. A question is
+answerable if the right passage is among its three hits; it is lost if it is declined. Four kinds of question have no
+answer: *adversarial* ones (written without an answer, about the topic of a passage), those with their passage *taken
+out* of the hits, those with their whole article taken out (*elsewhere*; for a conversation, another conversation is
+searched), and *strays*: questions of other sets, mostly in another language. PASSAGES<QUESTIONS takes the questions
+from another set (xquad/en<xquad/de: German questions over English passages).
 
-"Declined" is what quotation declines at `abstain` (the setting's default, unless given), "no model asked" what a
-language model is not even asked. AUROC is the chance that an answerable question has more confidence than the other
-kind. The coefficients of `rag/answer/confidence.py` and the default were chosen on questions of even number (`--half
-even`);
-the odd ones are reported. `--curve` tells what other bounds would give, `--fit` what the coefficients come out as.
+"Declined" counts questions below `abstain`; "no model asked" counts those that no language model would get. AUROC is
+the chance that an answerable question has more confidence than one of that kind. The coefficients of
+`rag/answer/confidence.py` and the default were chosen on questions with even numbers (`--half even`); the odd ones are
+reported. `--curve` shows other thresholds, and `--fit` the fitted coefficients.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _STRAYS = 80  # questions of one other set
 
 @dataclass(frozen=True)
 class Asked:
-    """A question over the hits that it was given, and what became of it."""
+    """A question over given hits, and its result."""
 
     kind: str  # "answerable", or one of `KINDS`
     half: str  # even or odd: its number in its set
@@ -100,7 +99,7 @@ def half_of(asked: Sequence[Asked], half: str) -> list[Asked]:
 
 
 def rows(name: str, asked: Sequence[Asked], bound: float) -> Iterator[str]:
-    """The set's rows of the table; of answerable questions, "declined" are those lost."""
+    """Return the rows of the set; for answerable questions, "declined" are those lost."""
     answerable = [one.confidence for one in asked if one.kind == "answerable"]
     for kind in ("answerable", *KINDS):
         of_kind = [one for one in asked if one.kind == kind]
@@ -113,8 +112,8 @@ def rows(name: str, asked: Sequence[Asked], bound: float) -> Iterator[str]:
 
 
 def curve(found: dict[str, list[Asked]]) -> Iterator[str]:
-    """Per bound the share of answerable questions lost, in the mean and in the worst set, and of each kind the share
-    declined, in the mean of the sets. Sets of foreign questions are left out."""
+    """Return for each threshold the share of lost answerable questions (mean and worst set) and of declined ones per
+    kind (mean of the sets). Sets with foreign questions are left out."""
     sets = {name: asked for name, asked in found.items() if "<" not in name}
     yield "| abstain | lost | lost at worst | " + " | ".join(f"{kind} declined" for kind in KINDS) + " |"
     yield "|---" * (len(KINDS) + 3) + "|"
@@ -135,14 +134,14 @@ def _below(sure: Sequence[float], bound: float) -> float:
 
 
 def auroc(higher: Sequence[float], lower: Sequence[float]) -> float:
-    """The chance that one of `higher` is above one of `lower`; equals count a half."""
+    """Return the chance that one of `higher` is above one of `lower`; equals count a half."""
     more = np.array(higher)[:, None] - np.array(lower)[None, :]
     return float(np.mean((more > 0) + 0.5 * (more == 0)))
 
 
 def fitted(found: dict[str, list[Asked]]) -> Iterator[str]:
-    """The coefficients of 1, share and cosine: of words alone over all sets; of both, and of cosines alone, over those
-    whose language the embedder knows."""
+    """Return the coefficients of 1, share and cosine: of words alone over all sets; of both and of cosines alone
+    over sets in a language that the embedder knows."""
     own = {name: asked for name, asked in found.items() if "<" not in name}
     judged = {name: [one for one in asked if one.grounds.cosine is not None] for name, asked in own.items()}
     known = {name: asked for name, asked in judged.items() if len(asked) > len(own[name]) / 2}
@@ -152,8 +151,8 @@ def fitted(found: dict[str, list[Asked]]) -> Iterator[str]:
 
 
 def logistic_fit(found: dict[str, list[Asked]], used: tuple[int, int]) -> list[float]:
-    """Logistic regression by Newton's method. Each set weighs the same, half of it what is answerable, and each kind of
-    the other half the same."""
+    """Return a logistic regression by Newton's method. Each set has the same weight; half of it are answerable
+    questions, and the kinds of the other half weigh the same."""
     inputs, right, weights = [], [], []
     for asked in found.values():
         asked = [one for one in asked if one.kind in ("answerable", *FITTED)]
@@ -173,7 +172,7 @@ def logistic_fit(found: dict[str, list[Asked]], used: tuple[int, int]) -> list[f
 
 
 def measure(name: str, settings: Settings, sample: int) -> list[Asked]:
-    """The questions of one set, of all kinds: of each at most `sample`, evenly spread; 0: all."""
+    """Return the questions of one set and of all kinds, at most `sample` of each, evenly spread; 0: all."""
     passages, _, other = name.partition("<")
     data = load(passages)
     questions = load(other) if other else data
@@ -193,7 +192,7 @@ def measure(name: str, settings: Settings, sample: int) -> list[Asked]:
 
 
 def _spread(rows: Sequence[Row], sample: int) -> list[tuple[int, Row]]:
-    """At most so many rows with their numbers, in pairs, so that there are as many odd ones as even ones."""
+    """Return at most so many rows with their numbers, in pairs, so that even and odd ones are equally many."""
     step = -(-len(rows) // sample) if sample else 1
     return [(n, row) for n, row in enumerate(rows) if n % (2 * step) < 2]
 
@@ -205,7 +204,7 @@ def _unanswerable(name: str) -> list[Row]:
 
 
 class _Asking:
-    """A stored set, of which questions are asked."""
+    """A stored set that is asked questions."""
 
     def __init__(self, af: agentformer.AgentFormer, data: DataSet) -> None:
         self._af = af
@@ -218,7 +217,7 @@ class _Asking:
         af.backend.store([_entry(row, language) for row in data.corpus])
 
     def ask(self, number: int, row: Row) -> Iterator[Asked]:
-        """The question as it is, without its passage, and without its article."""
+        """Return the results with the passage, without it, and without its article."""
         hits = self._search(row.text, _namespace(row))
         if row.meta.get("category_name") == "adversarial":
             yield self._judged("adversarial", number, row, hits)
@@ -266,12 +265,12 @@ def _row(hit: Hit) -> str:
 
 
 def _article(row: Row) -> str:
-    """What the passage is a part of; of a set of single passages, itself."""
+    """Return the article or conversation of a passage, or the passage itself."""
     return str(row.meta.get("doc", row.meta.get("title", row.meta.get("category_id", row.id))))
 
 
 def _namespace(row: Row) -> str:
-    """Conversations are searched one by one."""
+    """Return a namespace per conversation, since each is searched separately."""
     return f"conversation-{row.meta['conv']}" if "conv" in row.meta else DEFAULT_NAMESPACE
 
 

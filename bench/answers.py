@@ -1,9 +1,9 @@
 """Extractive answers: how often the quoted sentences hold the answer. `python -m bench.answers [SET]`.
 
-Each passage is uploaded as a document and each question asked as a user would, with the packaged MiniLM and
-no language model. The weights of `rag/answer/sentences.py` were chosen on passages of even number; both halves are
-reported. Bounds of the same run: how often the right passage is among the hits, and how often any of their
-sentences holds the answer.
+Each passage is uploaded as a document and each question is asked as a user would, with the packaged MiniLM and without
+a language model. The weights of `rag/answer/sentences.py` were chosen on passages with even numbers; both halves are
+reported. Bounds of the same run: how often the right passage is among the hits, and how often any of their sentences
+holds the answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.data import DataSet, Row, load
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one question got; `half` is 0 for the passages that chose the weights."""
+    """The result of one question; `half` is 0 for the passages that chose the weights."""
 
     half: int
     retrieved: bool

@@ -1,7 +1,7 @@
-"""Our cutter against semchunk, with the packaged MiniLM's tokens: `python -m bench.chunking`.
+"""Our chunks compared with semchunk, counted in the packaged MiniLM's tokens: `python -m bench.chunking`.
 
-Passages are joined into documents of ten. A good chunk keeps the limit, ends where a sentence ends and begins
-where one begins. Needs `pip install semchunk`, which the package itself does not use.
+Ten passages form a document. A good chunk keeps the limit and begins and ends at a sentence. Needs `pip install
+semchunk`, which the package itself does not use.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Cleaning long conversations without a model: `python -m bench.cleaning`.
+"""Summaries of long conversations without a model: `python -m bench.cleaning`.
 
-Every turn of the development conversations is stored as a message of its session and cleaned with the extractive
-summariser. The first table counts originals that their summary leads back to; dates and numbers of a summary that its
-originals do not have, by the product's own verification and by a plain rule here; the share of tokens kept; and
-whether `restore` gives every original back byte for byte.
+Every turn of the development conversations is stored as a message of its session and summarised by the extractive
+summariser. The first table counts the originals of each summary, its numbers and dates without a source (by our
+verification and by a plain rule here), the share of kept tokens, and originals that `restore` returns byte for byte.
 
-The second table asks what is kept: of the originals' weightiest terms (TF-IDF over the conversation), and of the
-words of answers to questions whose evidence was summarised. Peers get the same tokens: the first sentences, evenly
-spread ones, and the longest. Most groups are short enough to keep more than half, which leaves little to choose. The
-weights of `summaries/extractive.py` were chosen with a view of all three conversations, so the table tells how it
-does where it was chosen.
+The second table measures what is kept: the most informative terms of the originals (TF-IDF over the conversation), and
+the words of answers to questions with summarised evidence. Other selections get the same tokens: the first sentences,
+evenly spread ones, and the longest. Most groups are short enough to keep more than half. The weights of
+`summaries/extractive.py` were chosen on these three conversations, so the table shows how it performs where it was
+chosen.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What cleaning made of one conversation."""
+    """The result of cleaning one conversation."""
 
     turns: int
     groups: list[Group]
@@ -88,7 +87,7 @@ def _names(data: DataSet) -> list[str]:
 
 
 def clean(turns: Sequence[Row]) -> Cleaned:
-    """Store, clean, look, restore, look again."""
+    """Store, clean, compare, restore and compare again."""
     with tempfile.TemporaryDirectory() as folder:
         backend = FaissMemoryBackend(Path(folder), HashingEmbedder(), Indexes)
         stored = backend.store([_message(row) for row in turns])
@@ -127,7 +126,7 @@ def _bytes(entry: MemoryEntry) -> bytes:
 
 
 def integrity(name: str, cleaned: Cleaned) -> str:
-    """The conversation's row of the first table."""
+    """Return the row of the conversation in the first table."""
     originals = sum(len(group.originals) for group in cleaned.groups)
     wrong = sum(len(unsupported_claims(group.text, group.originals)) for group in cleaned.groups)
     foreign = sum(len(_claims(group.text) - _claims(_said(group))) for group in cleaned.groups)
@@ -150,12 +149,12 @@ def _said(group: Group) -> str:
 
 
 def _claims(text: str) -> set[str]:
-    """Numbers as they stand, and the words of dates."""
+    """Return numbers as written, and the words of dates."""
     return {*_DIGITS.findall(text), *(word.casefold() for word in _DATE_WORD.findall(text))}
 
 
 def content(name: str, cleaned: Cleaned, data: DataSet) -> list[str]:
-    """The conversation's rows of the second table."""
+    """Return the rows of the conversation in the second table."""
     texts = {
         "summary": [group.text for group in cleaned.groups],
         "first": [_within(group, lambda sentences: sentences) for group in cleaned.groups],
@@ -173,7 +172,7 @@ def content(name: str, cleaned: Cleaned, data: DataSet) -> list[str]:
 
 
 def kept_terms(groups: Sequence[Group], texts: Sequence[str], data: DataSet) -> list[float]:
-    """For each group, the share of its originals' weightiest terms that its text holds."""
+    """Return for each group the share of its originals' most informative terms that its text holds."""
     said = [set(_terms(row.text)) for row in data.corpus]
     spread = Counter(term for terms in said for term in terms)
     shares = []
@@ -185,8 +184,8 @@ def kept_terms(groups: Sequence[Group], texts: Sequence[str], data: DataSet) -> 
 
 
 def kept_answers(groups: Sequence[Group], texts: Sequence[str], data: DataSet) -> list[float]:
-    """For each question whose evidence lies in groups, the share of its answer's words in the evidence that their
-    texts hold."""
+    """Return for each question with its evidence in groups the share of its answer's words, as the evidence has
+    them, that the texts hold."""
     place = {row: n for n, group in enumerate(groups) for row in group.rows}
     turns = {row.id: row.text for row in data.corpus}
     shares = []
@@ -213,7 +212,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _within(group: Group, order: Callable[[Sequence[str]], Iterable[str]]) -> str:
-    """The group's sentences in that order, as many as fit the tokens of its summary."""
+    """Return as many sentences, in this order, as fit the tokens of the summary."""
     sentences = [e.content[span.start : span.end] for e in group.originals for span in sentence_spans(e.content)]
     chosen: list[str] = []
     left = tokens(group.text)
@@ -225,7 +224,7 @@ def _within(group: Group, order: Callable[[Sequence[str]], Iterable[str]]) -> st
 
 
 def _spread(sentences: Sequence[str]) -> list[str]:
-    """Every third sentence, then the others."""
+    """Return every third sentence, then the others."""
     return [sentence for start in range(3) for sentence in sentences[start::3]]
 
 

@@ -1,4 +1,4 @@
-"""The development sets: a folder with `corpus.jsonl` and `queries.jsonl`, found beside the repository."""
+"""Development sets: folders with `corpus.jsonl` and `queries.jsonl`, searched beside the repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATA = Path(os.environ.get("AGENTFORMER_DATA", Path(__file__).resolve().parents[
 
 @dataclass(frozen=True)
 class Row:
-    """A passage or a question; `relevant` are the ids of the passages that answer it."""
+    """A passage or a question; `relevant` has the ids of the passages that answer it."""
 
     id: str
     text: str
@@ -30,7 +30,7 @@ class DataSet:
 
 
 def load(name: str) -> DataSet:
-    """A set by its folder's name, such as `squad_fi` or `xquad/en`. Raises `FileNotFoundError`."""
+    """Return a set by its folder's name, such as `squad_fi` or `xquad/en`. Raises `FileNotFoundError`."""
     folder = DATA / name
     return DataSet(name, list(_rows(folder / "corpus.jsonl")), list(_rows(folder / "queries.jsonl")))
 

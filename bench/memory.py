@@ -1,8 +1,8 @@
-"""What keeping house costs: `python -m bench.memory`. Ratios of two ways that take turns in one run, hashing embedder.
+"""Cost of bookkeeping: `python -m bench.memory`. Ratios of two variants that alternate in one run, hashing embedder.
 
-Counting uses: a search that counts what it found against the backend's own, and against one that writes its counts at
-once. Equal facts: storing facts one by one with the look for equal ones, against without. Contexts: milliseconds for a
-budget of 2,000 tokens out of the same memory.
+Counting uses: a search that counts its hits, compared with the backend alone and with one that writes its counts at
+once. Equal facts: storing facts one by one with and without the check for equal ones. Contexts: milliseconds for a
+budget of 2,000 tokens.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _contexts(af: agentformer.AgentFormer, questions: list[str]) -> list[str]:
 
 
 def _timed(items: list[str], *ways: Callable[[str], object]) -> list[float]:
-    """Median milliseconds of each way; the ways take turns at each item."""
+    """Return the median milliseconds of each variant; the variants alternate at each item."""
     taken: list[list[float]] = [[] for _ in ways]
     for item in items:
         for times, way in zip(taken, ways, strict=True):

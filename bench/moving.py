@@ -1,7 +1,7 @@
-"""What a move to another embedder costs: `python -m bench.moving [--to SPEC] [--passages N]`.
+"""Cost of a move to another embedder: `python -m bench.moving [--to SPEC] [--passages N]`.
 
-The bound is the new model itself, asked for the same texts in the same batches with nothing around it. Beside the move
-a client asks without pause; its times are held against those of a client of the same store while nothing moves.
+The bound is the new model alone, with the same texts in the same batches. During the move a client searches without
+pause; its times are compared with those of a client while nothing moves.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _bare(target: Embedder, entries: Sequence[MemoryEntry]) -> float:
-    """Seconds that the model takes for all windows."""
+    """Return the seconds that the model needs for all windows."""
     cutter = WindowCutter(target)
     cuts = cutter.cut(entries)
     first, _ = cuts.texts()
@@ -71,7 +71,7 @@ def _bare(target: Embedder, entries: Sequence[MemoryEntry]) -> float:
 
 
 def _asking(af: agentformer.AgentFormer, questions: Sequence[str], work: object) -> list[float]:
-    """Seconds of each query that was asked while `work` ran."""
+    """Return the seconds of each query while `work` runs."""
     times: list[float] = []
     done = threading.Event()
 

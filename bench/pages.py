@@ -1,7 +1,7 @@
 """Questions over real Nordic PDFs: is the gold page among the first three? `python -m bench.pages`.
 
-All readable files of the collection are uploaded, so the gold page stands among some hundred others. Two ranks
-are given: of the page among distinct pages, and of its best chunk among chunks (a page may have several).
+All readable files of the collection are uploaded, so the gold page competes with about a hundred others. Two ranks are
+reported: of the page among distinct pages, and of its best chunk among chunks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def measure(settings: Settings, sample: int = 0) -> Iterator[tuple[Row, int, int]]:
-    """Each question, or the first `sample` of them, with its page's rank and its best chunk's."""
+    """Return each question, or the first `sample` of them, with the ranks of its page and of its best chunk."""
     data = load("nordic_pdf_qa")
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -47,7 +47,7 @@ def measure(settings: Settings, sample: int = 0) -> Iterator[tuple[Row, int, int
 
 
 def _rank(found: list[str], query: Row) -> int:
-    """The first relevant one's rank, from 1; one more than were found where there is none."""
+    """Return the rank of the first relevant item, from 1; one more than the number of items if there is none."""
     return next((rank for rank, page in enumerate(found, 1) if page in query.relevant), len(found) + 1)
 
 

@@ -1,20 +1,20 @@
-"""precisionMemBench through the public API: `python -m bench.precision`. What must and what must not come back.
+"""precisionMemBench through the public API: what must and what must not be found. `python -m bench.precision`.
 
-The benchmark's rules (tenurehq/precisionMemBench): each belief is one memory, its text being canonical name, aliases,
+The benchmark's rules (tenurehq/precisionMemBench): each belief is one memory; its text is the canonical name, aliases,
 content and why it matters. Pinned facts and pinned open questions of a case's scopes are listed, not searched. Each
-scope is searched with the case's query; what comes back, less the pinned, is cut to the case's budget
-(`maxBeliefs`, 20 by default) less the number of pinned, and a blank query brings nothing. Open questions never come
-from a search. Precision of a case is undefined when nothing is expected and nothing came, and 0 when something came
-though nothing was expected, or nothing came though something was; recall is undefined when nothing is expected. Means
-go over the defined ones. A case passes when exactly the expected comes back and its other assertions hold.
+scope is searched with the case's query. The hits without the pinned ones are cut to the case's budget (`maxBeliefs`, 20
+by default) less the number of pinned ones; a blank query has no hits. Open questions never come from a search.
+Precision of a case is undefined if nothing is expected and nothing is found, and 0 if something is found although
+nothing is expected, or the reverse. Recall is undefined if nothing is expected. Means are over the defined values. A
+case passes if exactly the expected beliefs are found and its other assertions hold.
 
-What a belief is, our features say: its user is `user_id`, its type `kind`, its scopes, pin and resolution `metadata`,
-its names title and `metadata["aliases"]`, and a superseded one is superseded with `supersede`. No id is treated apart.
+A belief maps to our features: its user is `user_id`, its type `kind`, its scopes, pin and resolution `metadata`, its
+names title and `metadata["aliases"]`; a superseded one is superseded with `supersede`. No id has a special treatment.
 
-The thresholds of `relevant` come from `--development`, which measures what it keeps of the right and of the wrong
-passages of other sets. That names decide, and how typing errors are told from other words, was decided with all
-cases of this set in sight; so neither half is unseen, and both are reported only to show that they agree. The way
-"no names" stores the same texts without title and aliases, and shows what names are worth.
+The thresholds of `relevant` come from `--development`, which measures the right and wrong passages of other sets that
+it keeps. The use of names and the rule for typing errors were decided with all cases of this set in sight. Neither half
+is unseen; both are reported to show that they agree. The variant "no names" stores the same texts without title and
+aliases.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LIMIT = 20  # of each search, and the default budget
 
 @dataclass(frozen=True)
 class Way:
-    """How a case is searched."""
+    """A variant of searching a case."""
 
     name: str
     embedder: str
@@ -79,7 +79,7 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """One case; `precision` and `recall` are None where they are undefined."""
+    """The result of one case; `precision` and `recall` are None if they are undefined."""
 
     name: str
     category: str
@@ -117,7 +117,7 @@ class Beliefs:
         )
 
     def search(self, query: str, scopes: Sequence[str], user: str, way: Way) -> list[str]:
-        """The benchmark's ids, best first."""
+        """Return the benchmark's ids, best first."""
         if not query.strip():
             return []
         hits = Hits()
@@ -135,14 +135,14 @@ class Beliefs:
         return list(dict.fromkeys(hit.entry.metadata["belief"] for hit in ranked))
 
     def listed(self, scopes: Sequence[str], user: str, *, questions: bool) -> list[str]:
-        """Pinned beliefs of the scopes that are neither resolved nor superseded."""
+        """Return pinned beliefs of the scopes that are neither resolved nor superseded."""
         kinds = (QUESTION,) if questions else _KINDS
         wanted = ({scope: True, "pinned": True, "resolved": False} for scope in scopes)
         found = [e for metadata in wanted for e in self._memory.list(user_id=user, kinds=kinds, metadata=metadata)]
         return list(dict.fromkeys(entry.metadata["belief"] for entry in found))
 
     def prelude(self, user: str) -> str:
-        """What holds for the user everywhere, as text."""
+        """Return the facts that hold everywhere for the user, as text."""
         entries = self._memory.list(user_id=user, metadata={UNIVERSAL: True, "resolved": False})
         return "\n".join(entry.content for entry in entries)
 
@@ -180,7 +180,7 @@ def main() -> None:
 
 
 def cases(*, failed: bool) -> None:
-    """The table of ways, and the one of categories."""
+    """Print the table of variants and the table of categories."""
     data = load(SET)
     outcomes = {way.name: measure(data, way) for way in WAYS}
     print("| way | precision | even, odd cases | recall | even, odd | passed | turns: precision, recall, passed |")
@@ -204,7 +204,7 @@ def cases(*, failed: bool) -> None:
 
 
 def measure(data: DataSet, way: Way, settings: Settings | None = None) -> list[Outcome]:
-    """`settings` (those of the environment, if not given) say all but what the way says."""
+    """Measure all cases with `settings` (by default those of the environment) and the changes of the variant."""
     with _beliefs(data, way, settings) as beliefs:
         return [
             judged(beliefs, query.id, query.text, query.meta, str(query.meta["category"]), way)
@@ -213,7 +213,7 @@ def measure(data: DataSet, way: Way, settings: Settings | None = None) -> list[O
 
 
 def measure_sessions(data: DataSet, way: Way) -> list[Outcome]:
-    """The turns of the session cases: each message is a query for itself, on one memory that grows as they say."""
+    """Measure the turns of the session cases: each message is a query, on one memory that grows."""
     cases = json.loads((DATA / SET / "session_cases.json").read_text("utf-8"))
     outcomes = []
     with _beliefs(data, way) as beliefs:
@@ -226,7 +226,7 @@ def measure_sessions(data: DataSet, way: Way) -> list[Outcome]:
 
 
 def _change(beliefs: Beliefs, turn: Mapping[str, Any]) -> None:
-    """What a turn teaches: a new belief, or more names of one."""
+    """Apply the change of a turn: a new belief, or more names of one."""
     if made := turn.get("createBeliefAtTurn"):
         beliefs.add(made["_id"], made["content"], made)
     if changed := turn.get("updateBeliefAtTurn"):
@@ -245,7 +245,7 @@ def _beliefs(data: DataSet, way: Way, settings: Settings | None = None) -> Itera
 
 
 def judged(beliefs: Beliefs, name: str, query: str, meta: Mapping[str, Any], category: str, way: Way) -> Outcome:
-    """One case or turn under the benchmark's rules."""
+    """Return one case or turn judged by the benchmark's rules."""
     user, scopes, expect = meta.get("userId", USER), meta["scope"], meta["expect"]
     pinned = beliefs.listed(scopes, user, questions=False)
     questions = beliefs.listed(scopes, user, questions=True)
@@ -268,7 +268,7 @@ def judged(beliefs: Beliefs, name: str, query: str, meta: Mapping[str, Any], cat
 
 
 def score(came: set[str], expected: set[str]) -> tuple[float | None, float | None]:
-    """Precision and recall of a case; None where they are undefined."""
+    """Return precision and recall of a case; None if undefined."""
     right = len(came & expected)
     recall = right / len(expected) if expected else None
     if not came:
@@ -311,7 +311,7 @@ def _passed(outcomes: Sequence[Outcome]) -> str:
 
 
 def development(sample: int) -> None:
-    """Of the first ten hits: the share of the right passages that `relevant` keeps, and that of the others."""
+    """Return the share of right and of wrong passages among the first ten hits that `relevant` keeps."""
     ways = [way for way in WAYS if way.relevant_only and way.names]
     print("| set | questions | " + " | ".join(f"{way.name}: right kept, others kept" for way in ways) + " |")
     print("|---" * (len(ways) + 2) + "|")
@@ -344,7 +344,7 @@ def _kept(data: DataSet, queries: Sequence[Row], way: Way) -> str:
 
 
 def _said(row: Row) -> str:
-    """A conversation's turn with its speaker and date, another passage as it is."""
+    """Return a turn of a conversation with its speaker and date, or another passage unchanged."""
     who, when = row.meta.get("speaker"), row.meta.get("date_time")
     return f"{who} ({when}): {row.text}" if who and when else row.text
 

@@ -1,6 +1,6 @@
-"""Every file of the PDF collection against its manifest: `python bench/readers.py [folder]`.
+"""Every file of the PDF collection compared with its manifest: `python bench/readers.py [folder]`.
 
-Prints one row a file and exits with 1 if an outcome or a fragment is missed without a known explanation.
+Prints one row per file. Exits with 1 if an outcome or a fragment differs without a known explanation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EXPLAINED = {
 
 
 def outcome(data: bytes, name: str, password: str | None = None) -> tuple[str, str, int]:
-    """(status, folded text, pages)."""
+    """Return (status, folded text, pages)."""
     try:
         document = read(data, name, password=password, ocr=False)
     except AgentFormerError as error:

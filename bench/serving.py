@@ -1,7 +1,7 @@
-"""What each way in costs: `python -m bench.serving [--passages N] [--embedder SPEC]`.
+"""Cost of each interface: `python -m bench.serving [--passages N] [--embedder SPEC]`.
 
-One search through each door, against the same search in this process, one after another; and many clients of the HTTP
-server at once, against one, as requests a second.
+One search through each interface, compared with the same search in this process; and requests per second of many HTTP
+clients, compared with one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _p50(ask: Ask, questions: list[str]) -> float:
-    """Median seconds of one question; the first ones warm what is loaded when it is needed."""
+    """Return the median seconds of one question; the first ones are a warm-up."""
     for text in questions[:10]:
         ask(text)
     return statistics.median(_timed(ask, text) for text in questions)
@@ -83,7 +83,7 @@ def _timed(ask: Ask, text: str) -> float:
 
 
 def _over_http(url: str) -> Ask:
-    """Over one connection, as clients keep it."""
+    """Ask over one connection, as clients do."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
 
@@ -100,7 +100,7 @@ def _over_http(url: str) -> Ask:
 
 
 def _crowd(url: str, questions: list[str]) -> str:
-    """Requests a second of 1, 8 and 32 clients."""
+    """Return the requests per second of 1, 8 and 32 clients."""
     rates = {}
     for clients in (1, 8, 32):
         done = [0] * clients
@@ -141,7 +141,7 @@ def _stdio(where: dict[str, str]) -> Client:
 
 @contextmanager
 def _serving(where: dict[str, str], *command: str) -> Iterator[str]:
-    """A server process; gives the address that it tells."""
+    """Start a server process and yield its address."""
     arguments = [sys.executable, "-m", "agentformer.cli", *command, "--port", "0", *_options(where)]
     both = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

@@ -1,9 +1,9 @@
-"""Known vulnerabilities of everything that is locked, and of torch, which is installed by itself.
+"""Report known vulnerabilities of all locked packages, and of torch, which is installed separately.
 
     python scripts/audit.py PIP_AUDIT LOCK torch==VERSION
 
-Exit code 0: none is known of any package; 1: some are; 2: of some packages nothing is known, since the advisory service
-was not reached or does not know them. `pip-audit` itself takes those for sound.
+Exit code 0: no package has a known one; 1: some have; 2: some packages could not be looked up, because the advisory
+service was not reached or does not know them. `pip-audit` itself reports success for those.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPTIONS = ("--progress-spinner", "off", "--format", "json", "--disable-pip")
 
 
 def verdict(packages: list[dict[str, Any]]) -> tuple[int, list[str]]:
-    """The exit code, and what to tell, of the packages as `pip-audit` reports them."""
+    """Return the exit code and the message for the packages as `pip-audit` reports them."""
     told = [
         f"{package['name']} {package['version']}: {fault['id']}, mended in {', '.join(fault['fix_versions']) or 'none'}"
         for package in packages
@@ -37,7 +37,7 @@ def verdict(packages: list[dict[str, Any]]) -> tuple[int, list[str]]:
 
 
 def reported(auditor: str, *asked: str) -> list[dict[str, Any]]:
-    """What `pip-audit` says of each package. Ends the program where it says nothing."""
+    """Return the report of `pip-audit` for each package. Exits if there is none."""
     done = subprocess.run([auditor, *OPTIONS, *asked], capture_output=True, text=True, check=False)  # noqa: S603
     try:
         packages: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]

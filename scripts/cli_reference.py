@@ -1,6 +1,6 @@
-"""docs/CLI.md, made from the commands themselves: `python scripts/cli_reference.py` writes it, `--check` compares it.
+"""Generate docs/CLI.md from the commands: `python scripts/cli_reference.py` writes it, `--check` compares it.
 
-What is written depends on the commands alone, not on the width of a terminal, the environment or what is installed.
+The text depends only on the commands, not on the terminal, the environment or installed packages.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _common(command: click.Command) -> str:
 
 
 def _command(command: click.Command, name: str) -> Iterator[str]:
-    """The section of a command, and those of the commands below it."""
+    """Return the section of a command, and those of its subcommands."""
     pieces = " ".join(command.collect_usage_pieces(click.Context(command, info_name=name)))
     yield f"## {name}\n\n{_text(command)}\n\n```\n{name} {pieces}\n```\n"
     own = [each for each in _options(command) if each.opts[0] not in COMMON]
@@ -85,7 +85,7 @@ def _table(options: list[click.Option]) -> str:
 
 
 def _spelled(option: click.Option) -> str:
-    """An option with what it takes, such as `--limit N`."""
+    """Return an option with its value, such as `--limit N`."""
     names = ", ".join([*option.opts, *option.secondary_opts])
     if option.is_flag or option.count:
         return names
@@ -96,7 +96,7 @@ def _spelled(option: click.Option) -> str:
 
 
 def _text(command: click.Command) -> str:
-    """The help text as paragraphs; one that is marked as written line by line is code."""
+    """Return the help text as paragraphs; a paragraph with fixed lines becomes code."""
     said = inspect.cleandoc(command.help or "").partition("\f")[0]
     blocks = re.split(r"\n{2,}", said)
     told = [f"```\n{block[1:].strip()}\n```" if block.startswith("\b") else " ".join(block.split()) for block in blocks]

@@ -1,4 +1,4 @@
-"""Take what only torch needs on a GPU out of a lock file: `make setup` installs torch by itself."""
+"""Remove packages that only torch needs on a GPU from a lock file; `make setup` installs torch separately."""
 
 import re
 import sys

@@ -1,1 +1,1 @@
-"""How well the development sets are found, in one table: `python -m bench.quality`."""
+"""Retrieval on the development sets, in one table: `python -m bench.quality`."""

@@ -1,8 +1,8 @@
 """All development sets through the same code as `agentformer eval`: `python -m bench.quality`.
 
-Recall@k is the share of a question's relevant passages among the first k, the mean over the questions, with a 95%
-interval by bootstrap; any@k counts a question with at least one. Conversations are searched one by one, turns are
-stored as messages of their sessions. Choose on the questions with even places, report on those with odd ones.
+Recall@k is the mean share of a question's relevant passages among the first k, with a 95% interval by bootstrap; any@k
+counts a question with at least one. Conversations are searched separately, and turns are stored as messages of their
+sessions. Choose on questions with even places, and report those with odd ones.
 
     python -m bench.quality --json before.json
     python -m bench.quality --set neighbours=0 --json without.json --compare before.json
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def settings_of(embedder: str, changes: list[str]) -> Settings:
-    """The settings of the environment with these changes, each `NAME=VALUE`."""
+    """Return the settings of the environment with changes, each `NAME=VALUE`."""
     given = dict(change.partition("=")[::2] for change in changes)
     return load_settings({"embedder": embedder, **given})
 

@@ -1,6 +1,6 @@
-"""The sets that are not told by recall: what must not come back, the pages of real PDFs, and who is not answered.
+"""Sets with other figures than recall: what must not be found, pages of real PDFs, and declined questions.
 
-Each is measured with the settings that are given, over at most `sample` questions of a set (0: all).
+Each is measured with the given settings, over at most `sample` questions of a set (0: all).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ABSTAINING = ("xquad/en", "squad_fi", "swefaq")
 
 
 def precise(settings: Settings, sample: int) -> dict[str, Any]:
-    """precisionMemBench: mean precision and recall of the cases, with what bears on the query alone."""
+    """Return mean precision and recall of precisionMemBench, with relevant hits only."""
     way = next(way for way in precision.WAYS if way.relevant_only and way.names)
     data = load(precision.SET)
     data = dataclasses.replace(data, queries=data.queries[:: -(-len(data.queries) // sample) if sample else 1])
@@ -31,14 +31,14 @@ def precise(settings: Settings, sample: int) -> dict[str, Any]:
 
 
 def found_pages(settings: Settings, sample: int) -> dict[str, Any]:
-    """Gold pages among the first three, and the ranks of all of them."""
+    """Return the number of gold pages among the first three, and the ranks of all."""
     ranks = [rank for _, rank, _ in pages.measure(settings, sample)]
     return {"in the top 3": sum(rank <= 3 for rank in ranks), "questions": len(ranks), "ranks": ranks}
 
 
 def declined(settings: Settings, sample: int) -> dict[str, Any]:
-    """The share of each set's questions of odd number that is declined, by kind: of the answerable ones, these are
-    lost. The even ones chose the coefficients."""
+    """Return the share of declined questions with odd numbers by kind, for each set; answerable ones are lost. The
+    even ones chose the coefficients."""
     told: dict[str, Any] = {}
     for name in _ABSTAINING:
         asked = abstaining.half_of(abstaining.measure(name, settings, sample), "odd")

@@ -1,6 +1,6 @@
-"""The development sets, each measured in a memory of its own by the same code that `agentformer eval` uses.
+"""The development sets, each measured in a memory of its own by the code of `agentformer eval`.
 
-Memories are made anew each time, so that no index of former code is measured; vectors are kept between runs, by text
+Memories are built anew each time, so that no index of former code is measured. Vectors are cached between runs, by text
 and model, in `BENCH_CACHE` (the system's temporary folder).
 """
 
@@ -36,18 +36,18 @@ SETS = (
 
 
 def cache() -> Path:
-    """Where vectors are kept between runs."""
+    """Return the folder of cached vectors."""
     return Path(os.environ.get("BENCH_CACHE") or Path(tempfile.gettempdir()) / "agentformer-bench") / "quality"
 
 
 def load(name: str, sample: int = 0) -> Dataset:
-    """A set by its folder's name, with at most `sample` of its questions that have an answer, evenly spread."""
+    """Return a set by its folder's name, with at most `sample` of its answerable questions, evenly spread."""
     dataset = read_dataset(DATA / name)
     return Dataset(name, dataset.passages, sampled(dataset.answerable, sample), dataset.notes)
 
 
 def measure(name: str, settings: Settings, modes: Sequence[Mode], sample: int = 0) -> Evaluation:
-    """Each question in each mode."""
+    """Evaluate each question in each mode."""
     started = time.perf_counter()
     dataset = load(name, sample)
     embedder = CachingEmbedder(build_embedder(settings), cache())

@@ -1,4 +1,4 @@
-"""Rows and tables in Markdown, from the JSON of evaluations, of this run or of one before."""
+"""Rows and Markdown tables from the JSON of evaluations, of this run or an earlier one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
 
 def rows(told: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
-    """Every set; of one with questions of several hops, these and the others apart as well."""
+    """Return every set; a set with multi-hop questions also by parts."""
     for name, found in told.items():
         results = found["results"]
         yield Row(name, found["passages"], results)
@@ -40,7 +40,8 @@ def values(questions: Sequence[Question], mode: str, name: str) -> list[float]:
 
 
 def recall_table(told: Mapping[str, Mapping[str, Any]], modes: Sequence[str]) -> Iterator[str]:
-    """Recall as the share of the relevant passages, with the half of the interval's width, and by any of them."""
+    """Return recall as the share of relevant passages, with half the width of its interval, and recall by any of
+    them."""
     shown = [mode for mode in SIDES if mode in modes]
     heads = [f"R@{k} {SIDES[mode]}" for k in _CUTS for mode in shown]
     anyway = [f"any@{k} {SIDES[mode]}" for k in _CUTS for mode in shown]
@@ -62,7 +63,7 @@ def recall_table(told: Mapping[str, Mapping[str, Any]], modes: Sequence[str]) ->
 
 
 def halves_table(told: Mapping[str, Mapping[str, Any]], modes: Sequence[str]) -> Iterator[str]:
-    """The same recall of the questions with even and with odd places in their set."""
+    """Return the same recall for questions with even and with odd places in their set."""
     shown = [mode for mode in SIDES if mode in modes]
     yield from _head(["set", *(f"R@{k} {SIDES[mode]}: even, odd" for k in _CUTS for mode in shown)])
     for row in rows(told):
@@ -75,8 +76,8 @@ def halves_table(told: Mapping[str, Mapping[str, Any]], modes: Sequence[str]) ->
 
 
 def comparison(told: Mapping[str, Mapping[str, Any]], former: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """What changed since the former run, on the questions of both: the mean of the paired differences, and a star where
-    its 95% interval leaves out 0."""
+    """Return the changes since the former run, on the questions of both: the mean of the paired differences, with a
+    star if its 95% interval excludes 0."""
     shown = [mode for mode in SIDES if all(mode in each["modes"] for run in (told, former) for each in run.values())]
     before = {row.name: row for row in rows(former)}
     yield from _head(["set", "n", *(f"R@{k} {SIDES[mode]}" for k in _CUTS for mode in shown), "hybrid R@5: even, odd"])
@@ -92,7 +93,7 @@ def comparison(told: Mapping[str, Mapping[str, Any]], former: Mapping[str, Mappi
 
 
 def others_compared(told: Mapping[str, Mapping[str, Any]], former: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """What changed of each figure of the other sets that both runs have."""
+    """Return the change of each figure of the other sets that both runs have."""
     for name, found in told.items():
         before = former.get(name, {})
         changes = [

@@ -1,7 +1,8 @@
-"""What quality costs: `python -m bench.quality.timing [SET ...]`. Milliseconds of a search as it is by default beside
-one by plain reciprocal rank fusion (`fusion=rrf`), on one store, with the same embedder. The two take turns at each
-question, and take turns at who begins; each embeds it anew, and finds nothing that the other has left of its words in
-the caches of the analysis. The ratio is the median of the questions' ratios.
+"""Cost of adaptive fusion: `python -m bench.quality.timing [SET ...]`.
+
+Milliseconds of a default search compared with plain reciprocal rank fusion (`fusion=rrf`), on one store with the same
+embedder. The two alternate at each question, and alternate in going first. Each embeds the question anew, with empty
+caches of the analysis. The ratio is the median of the questions' ratios.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main() -> None:
 
 
 def measure(name: str) -> str:
-    """The set's row of the table."""
+    """Return the row of the set."""
     settings = settings_of("minilm", [])
     embedder = build_embedder(settings)
     dataset = load(name, _QUESTIONS)
@@ -55,7 +56,7 @@ def measure(name: str) -> str:
 
 
 def taken(ways: Sequence[Callable[[Query], Any]], queries: Sequence[Query], warm: int = _WARM) -> list[list[float]]:
-    """Of each way its milliseconds for each query but the first `warm`."""
+    """Return the milliseconds of each variant for each query but the first `warm`."""
     times: list[list[float]] = [[] for _ in ways]
     for number, query in enumerate(queries):
         first = number % len(ways)
@@ -70,7 +71,7 @@ def taken(ways: Sequence[Callable[[Query], Any]], queries: Sequence[Query], warm
 
 
 def forget() -> None:
-    """Empties what text and index keep of texts, also each dictionary's own; not what they load once."""
+    """Empty the caches of texts in analysis, index and dictionaries; libraries stay loaded."""
     for kept in gc.get_objects():
         if type(kept) is _lru_cache_wrapper and kept.cache_parameters()["maxsize"] != 1:
             module = getattr(kept, "__module__", None) or ""

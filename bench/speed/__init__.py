@@ -1,1 +1,1 @@
-"""How fast it is, beside others that do the same work: `python -m bench.speed`."""
+"""Speed, compared with other libraries that do the same work: `python -m bench.speed`."""

@@ -1,7 +1,7 @@
-"""Speed, beside the peers: `python -m bench.speed [--short] [--parts PART ...] [--write]`.
+"""Speed compared with the peers: `python -m bench.speed [--short] [--parts PART ...] [--write]`.
 
 Parts: embedding, compare (ingest and queries by us, LangChain, LlamaIndex, txtai, Chroma), starting, quality, growth.
-Every run is kept as JSON; `--of FILE` makes the tables of one again. `--write` puts tables and plots into `docs/`.
+Every run is stored as JSON; `--of FILE` prints the tables of one again. `--write` puts tables and plots into `docs/`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = ("embedding", "compare", "starting", "quality", "growth")
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything."""
+    """Sizes of all measurements."""
 
     parts: tuple[str, ...]
     rounds: int
@@ -74,7 +74,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _size(short: bool, most: int) -> Size:
-    """`most`: entries of the greatest store."""
+    """Return the sizes; `most` is the number of entries of the largest store."""
     if short:
         sizes = tuple(size for size in growing.SIZES[:-1] if size <= most)
         return Size(("embedding", "starting", "growth"), 2, 40, 200, 40, 100, sizes, 1)
@@ -83,7 +83,7 @@ def _size(short: bool, most: int) -> Size:
 
 
 def _measured(size: Size, parts: tuple[str, ...], interpreter: Path) -> Values:
-    """The results of every part, also kept as a file after each of them."""
+    """Return the results of every part, also written to a file after each of them."""
     results: Values = {"machine": machine(), "load": load()}
     kept = cache() / f"results-{time.strftime('%Y%m%d-%H%M%S')}.json"
     with tempfile.TemporaryDirectory(prefix="agentformer-bench-") as folder:

@@ -1,4 +1,4 @@
-"""Starting measured processes: one at a time, offline, without anybody's telemetry."""
+"""Measured processes: one at a time, offline, without telemetry."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OURS = ("BENCH_CACHE", "AGENTFORMER_DATA")
 
 
 def run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> Values:
-    """The JSON of the process's last line, or `{"error": reason}`. The command runs in the repository's root."""
+    """Run a command in the root of the repository. Return the JSON of its last line, or `{"error": reason}`."""
     try:
         done = subprocess.run(
             list(command), cwd=ROOT, env=_environment(environ), capture_output=True, text=True, timeout=_SECONDS
@@ -47,7 +47,7 @@ def run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> Val
 
 
 def wall(command: Sequence[str], environ: Mapping[str, str] | None = None) -> float:
-    """Seconds from starting a process to its end. Raises `RuntimeError` when it fails."""
+    """Return the seconds from the start of a process to its end. Raises `RuntimeError` if it fails."""
     env = _environment(environ)
     started = time.perf_counter()
     done = subprocess.run(list(command), cwd=ROOT, env=env, capture_output=True, text=True, timeout=_SECONDS)
@@ -58,7 +58,7 @@ def wall(command: Sequence[str], environ: Mapping[str, str] | None = None) -> fl
 
 
 class Worker:
-    """A process that stays, and answers one line of JSON with another; so several can take turns."""
+    """A process that answers lines of JSON, so that several can alternate."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -72,7 +72,7 @@ class Worker:
         )
 
     def ask(self, **question: Any) -> Values:
-        """Its answer; `{"error": reason}` from then on when it has died."""
+        """Return the reply; `{"error": reason}` once the process has died."""
         assert self._process.stdin and self._process.stdout
         try:
             self._process.stdin.write(json.dumps(question) + "\n")
@@ -96,19 +96,19 @@ class Worker:
 
 
 def python(module: str, *arguments: str, interpreter: str | Path = sys.executable) -> list[str]:
-    """The command that runs a module of this repository."""
+    """Return the command that runs a module of this repository."""
     return [str(interpreter), "-m", module, *arguments]
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    """This process's, without settings that would make it another measurement. Python keeps what it compiles, as it
-    does of an installed package."""
+    """Return the environment of this process without settings that would change the measurement. Python caches
+    compiled modules, as for an installed package."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("AGENTFORMER_") or name in _OURS}
     own.pop("PYTHONDONTWRITEBYTECODE", None)
     return {**own, **_QUIET, **(extra or {}), STARTED: repr(time.time())}
 
 
 def _why(stderr: str, code: int) -> str:
-    """The last line that says something, in one line."""
+    """Return the last line with content."""
     lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
     return " ".join((lines[-1] if lines else f"exit code {code}").split())[:300]

@@ -1,4 +1,4 @@
-"""The same passages and questions by AgentFormer and by the peers, taking turns."""
+"""The same passages and questions by AgentFormer and by the peers, alternating."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Say = Callable[[str], None]
 
 
 def compare(work: Path, count: int, asked: int, interpreter: Path, say: Say) -> dict[str, list[Values]]:
-    """What each system measured in each of its turns, with `asked` questions of each kind: ours between any two
-    peers. A system that fails has `error`."""
+    """Return the measurements of each system in each of its turns, with `asked` questions of each kind. A system
+    that fails has `error`."""
     passages.write(work, count, WARMING + PARTS * asked)
     failed = {variant.name: reason for variant in _OURS if (reason := missing(variant))}
     measured: dict[str, list[Values]] = {name: [{"error": reason}] for name, reason in failed.items()}
@@ -43,7 +43,8 @@ def compare(work: Path, count: int, asked: int, interpreter: Path, say: Say) -> 
 
 
 def turns(ours: Sequence[str], peers: Sequence[str]) -> Iterator[str]:
-    """Each of ours at the beginning, and after each peer one of ours; torch, which is slow, only where it is alone."""
+    """Return the order: each of ours at the beginning, and one of ours after each peer; torch, which is slow, only
+    at the beginning."""
     yield from ours
     again = [name for name in ours if name != TORCH.name] or ours
     for number, peer in enumerate(peers):
@@ -52,7 +53,7 @@ def turns(ours: Sequence[str], peers: Sequence[str]) -> Iterator[str]:
 
 
 def _measure(name: str, work: Path, interpreter: Path) -> Values:
-    """Ingest in one process, questions in others."""
+    """Measure the ingest in one process and the questions in others."""
     folder = work / name.replace(" ", "-")
     shutil.rmtree(folder, ignore_errors=True)
     if name in PEERS:

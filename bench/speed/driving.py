@@ -1,8 +1,8 @@
-"""The work that ours and every peer do alike: ingest passages into a folder, and answer from it in a new process.
+"""The work of ours and of every peer: ingest passages into a folder, and answer from it in a new process.
 
 `python -m MODULE ingest|query|crowd WORK FOLDER MODEL`; WORK holds `passages.json`, `questions.json` and `first.json`.
-Ingest is counted from a loaded and warmed model until everything is searchable and on disk; the first answer from the
-start of the process.
+Ingest is timed from a loaded and warm model until everything is searchable and on disk; the first answer is timed from
+the start of the process.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PARTS = 3  # of the questions: asked one by one, embedded alone, and asked by ma
 
 
 class System(Protocol):
-    """A library. What it loads, it loads when it is made or in `warm` and `open`."""
+    """A library. It loads its parts when it is built, or in `warm` and `open`."""
 
     def warm(self, text: str) -> None:
-        """Encode something, so that what is made at the first use is there."""
+        """Encode something, so that lazily built parts exist."""
         ...
 
     def ingest(self, folder: Path, passages: Sequence[str]) -> None:
@@ -30,13 +30,13 @@ class System(Protocol):
         ...
 
     def open(self, folder: Path) -> Ask:
-        """What answers a question from what `ingest` wrote."""
+        """Return a function that answers a question from the files that `ingest` wrote."""
         ...
 
 
 @runtime_checkable
 class Apart(Protocol):
-    """A system whose model can be asked alone."""
+    """A system that can also encode with its model alone."""
 
     def encode(self, passages: Sequence[str]) -> object: ...
 
@@ -44,7 +44,7 @@ class Apart(Protocol):
 
 
 def drive(make: Callable[[], System], phase: str, work: Path, folder: Path) -> None:
-    """One phase of one system; prints what it measured."""
+    """Run one phase of one system and print the measurements."""
     system = make()
     report({"ingest": _ingest, "query": _query, "crowd": _crowd}[phase](system, work, folder))
 
@@ -73,7 +73,7 @@ def _ingest(system: System, work: Path, folder: Path) -> Values:
 
 
 def _encoding(system: System, passages: Sequence[str]) -> float:
-    """Seconds of the model alone for these passages; 0 where it cannot be asked alone."""
+    """Return the seconds of the model alone for these passages; 0 if it cannot be called alone."""
     started = time.perf_counter()
     if isinstance(system, Apart):
         system.encode(passages)
@@ -94,13 +94,13 @@ def _query(system: System, work: Path, folder: Path) -> Values:
 
 
 def _crowd(system: System, work: Path, folder: Path) -> Values:
-    """In a process of its own: not every library survives several threads."""
+    """Run threads in a process of their own, since some libraries crash with several threads."""
     ask, _ = _opened(system, work, folder)
     return crowd(ask, _questions(work)[2])
 
 
 def _opened(system: System, work: Path, folder: Path) -> tuple[Ask, float]:
-    """What answers, warmed, and the seconds from the start of the process to its first answer."""
+    """Return the warm system, and the seconds from the start of the process to its first answer."""
     ask = system.open(folder)
     ask(_texts(work, "first")[0])
     first = since_start()
@@ -110,6 +110,6 @@ def _opened(system: System, work: Path, folder: Path) -> tuple[Ask, float]:
 
 
 def _questions(work: Path) -> list[list[str]]:
-    """To be asked one by one, to be embedded alone, and to be asked by many threads."""
+    """Return the questions to ask one by one, to embed alone, and to ask by many threads."""
     questions = _texts(work, "questions")[WARMING:]
     return [questions[part::PARTS] for part in range(PARTS)]

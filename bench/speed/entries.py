@@ -1,9 +1,9 @@
-"""Any number of short entries, made of real ones: always the same, and made again whenever they are needed.
+"""Any number of short entries, made of real sentences and always the same.
 
-An entry is the first half of one sentence and the second half of one of its nearest, so that words come as often as
-they do in real text. Its vector lies between the two sentences' embeddings, with a little noise: to embed a million
-texts would take hours. Between near sentences, since a search by lists needs as many of them for these vectors as for
-the sentences themselves (60 of 517 for a recall of .99); between any two it would need six times as many.
+An entry is the first half of one sentence and the second half of one of its nearest, so that words are as frequent as
+in real text. Its vector lies between the two sentences' embeddings, with a little noise, since embedding a million
+texts would take hours. Near sentences are used because a search by lists then needs as many lists as for the sentences
+themselves (60 of 517 for a recall of .99); with random pairs it would need six times as many.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Source:
     asked: Rows
 
     def text(self, number: int) -> str:
-        """The entry's words. No two of the first `near.size` entries are made of the same two halves."""
+        """Return the text of an entry. No two of the first `near.size` entries consist of the same two halves."""
         first, second = self._pair(np.array([number]))
         head, tail = self.sentences[first[0]].split(), self.sentences[second[0]].split()
         return " ".join([*head[: (len(head) + 1) // 2], *tail[len(tail) // 2 :]])
 
     def block(self, number: int) -> Rows:
-        """Vectors of the entries from `number * BLOCK` on."""
+        """Return the vectors of the entries from `number * BLOCK` on."""
         first, second = self._pair(np.arange(number * BLOCK, (number + 1) * BLOCK))
         chance = np.random.default_rng([_SEED, number])
         share = chance.uniform(0.3, 0.7, (BLOCK, 1)).astype(np.float32)
@@ -63,7 +63,7 @@ class Source:
 
 
 def source() -> Source:
-    """The sentences and questions of the development sets, embedded once by the packaged model and kept."""
+    """Return the sentences and questions of the development sets, embedded once by the packaged model and cached."""
     texts, asked = passages.sentences(), passages.questions(QUESTIONS)
     kept = cache() / f"sentences-{len(texts)}-{len(asked)}.npz"
     if not kept.exists():
@@ -79,7 +79,7 @@ def source() -> Source:
 
 
 def neighbours(rows: Rows) -> NDArray[np.int32]:
-    """The nearest others of each row, in no order."""
+    """Return the nearest other rows of each row, unordered."""
     width = min(_NEAR, len(rows) - 1)
     found = np.empty((len(rows), width), np.int32)
     for at in range(0, len(rows), _ROWS):
@@ -95,13 +95,13 @@ def _shuffled(count: int) -> NDArray[np.int64]:
 
 
 def user(number: int) -> str:
-    """Whose entry this is."""
+    """Return the user of an entry."""
     return f"user-{number % SCOPES}"
 
 
 def nearest(known: Source, asked: Rows, count: int, limit: int, scope: int | None = None) -> NDArray[np.int64]:
-    """The numbers of the `limit` entries nearest to each row of `asked`, by exact cosines, in no order: (asked, limit).
-    Of all the first `count` entries, or of one user's."""
+    """Return the numbers of the `limit` entries nearest to each row of `asked` by exact cosines, unordered: (asked,
+    limit). The entries are the first `count`, or one user's."""
     shared = _shared(known, count)
     scores = np.zeros((len(asked), 0), np.float32)
     which = np.zeros((len(asked), 0), np.int64)
@@ -121,7 +121,7 @@ def nearest(known: Source, asked: Rows, count: int, limit: int, scope: int | Non
 
 
 def _shared(known: Source, count: int) -> dict[int, Rows]:
-    """The vectors of entries that say what an earlier one says: a store has one vector for one text."""
+    """Return the vectors of entries with the text of an earlier one; a store has one vector per text."""
     first: dict[int, int] = {}
     earlier = {}
     for number in range(count):

@@ -1,4 +1,4 @@
-"""What the tables and the targets read from a run's results: one figure for each thing, None where it is not there."""
+"""Figures of a run's results for tables and targets; None if one is missing."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ Figure = float | None
 
 
 def middle(values: Iterable[Figure]) -> Figure:
-    """The median of those that are there."""
+    """Return the median of the existing values."""
     there = [value for value in values if value is not None]
     return statistics.median(there) if there else None
 
 
 def over(part: Figure, whole: Figure) -> Figure:
-    """Their ratio."""
+    """Return the ratio."""
     return part / whole if part is not None and whole else None
 
 
 def turns(results: Values, system: str) -> list[Values]:
-    """A system's turns that did not fail."""
+    """Return a system's turns that did not fail."""
     return [turn for turn in results.get("compare", {}).get(system, []) if "error" not in turn]
 
 
 def compared(results: Values, system: str, phase: str, name: str) -> Figure:
-    """The median over a system's turns of one figure of `ingest` or `query`."""
+    """Return the median over a system's turns of one figure of `ingest` or `query`."""
     return middle(turn[phase].get(name) for turn in turns(results, system))
 
 
 def of_peers(results: Values, phase: str, name: str) -> list[float]:
-    """One figure of every peer that has it."""
+    """Return one figure of every peer that has it."""
     told = (compared(results, peer, phase, name) for peer in PEERS)
     return [value for value in told if value is not None]
 
 
 def best_of_peers(results: Values, phase: str, name: str, *, most: bool = False) -> Figure:
-    """The fastest, leanest or, with `most`, greatest figure of all peers."""
+    """Return the least figure of all peers or, with `most`, the greatest."""
     return (max if most else min)(of_peers(results, phase, name), default=None)
 
 
 def grown(results: Values, size: int, *path: str) -> Figure:
-    """The median over the turns of one figure of a store of this size."""
+    """Return the median over the turns of one figure of a store of this size."""
     return middle(_inside(turn, path) for turn in results.get("growth", {}).get(str(size), {}).get("turns", []))
 
 
 def started(results: Values, command: str) -> Figure:
-    """Median seconds of a command."""
+    """Return the median seconds of a command."""
     return results.get("starting", {}).get(command, {}).get("p50")
 
 
 def cosine(results: Values, variant: str) -> Figure:
-    """The lower mean cosine of short and long passages."""
+    """Return the lower mean cosine of short and long passages."""
     return min(results.get("embedding", {}).get(variant, {}).get("cosine", ()), default=None)
 
 
 def worst_loss(results: Values, former: str, other: str, mode: str) -> Figure:
-    """How much R@5 the second runtime loses at most, over all sets."""
+    """Return the greatest loss of R@5 by the second runtime, over all sets."""
     sets = [values for values in results.get("quality", {}).values() if former in values and other in values]
     losses = [
         values[former][mode] - values[other][mode]

@@ -1,4 +1,4 @@
-"""Stores of growing size: made once for each version of the code, kept, and measured in new processes."""
+"""Stores of growing size: built once for each version of the code, cached, and measured in new processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 
 
 def compare(sizes: Sequence[int], repeats: int, say: Say) -> dict[str, Values]:
-    """By number of entries: how the store was made, and each turn's measurements. The sizes take turns."""
+    """Return by number of entries how the store was built, and the measurements of each turn. The sizes alternate."""
     version = fingerprint(_OF)
     folders = {size: cache() / f"store-{size}-{version}" for size in sizes}
     told: dict[str, Values] = {}
@@ -40,7 +40,7 @@ def compare(sizes: Sequence[int], repeats: int, say: Say) -> dict[str, Values]:
 
 
 def _read(folder: Path) -> None:
-    """All files once, so that they are in the system's cache: a store's pace is asked for, not a disk's."""
+    """Read all files once, so that they are in the system's cache: the disk is not measured."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb", buffering=0) as file:
@@ -49,7 +49,7 @@ def _read(folder: Path) -> None:
 
 
 def _made(size: int, folder: Path, say: Say) -> Values:
-    """How the store of this size was made, now or in an earlier run."""
+    """Return how the store of this size was built, now or in an earlier run."""
     told = folder / _MADE
     if told.exists():
         say(f"  {size:,} entries: made by an earlier run")

@@ -1,8 +1,8 @@
-"""What grows with the store: `python -m bench.speed.growth build|follow|measure FOLDER ENTRIES`.
+"""Measurements that depend on the store's size: `python -m bench.speed.growth build|follow|measure FOLDER ENTRIES`.
 
-`build` stores entries through the public API, while `follow` brings the words up in another process. `measure` opens
-the store in a new process and tells what a search adds to embedding the query, how near to exact it is, what a scope of
-one entry in a hundred costs, when a change is seen, and what it takes. The embedder is `prepared`: it costs a look-up.
+`build` stores entries through the public API, while `follow` updates the word index in another process. `measure` opens
+the store in a new process and reports: the time that a search adds to embedding the query, recall, the cost of a scope
+of one entry in a hundred, the delay of a change, and memory. The embedder is `prepared`: it looks vectors up.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def main() -> None:
 
 
 def build(folder: Path, count: int) -> Values:
-    """Store entries up to `count`, beside those that are there, and wait until the index has settled. Also what is
-    needed to judge searches: the nearest entries of every question, of all and of one user's."""
+    """Store entries up to `count` in addition to existing ones, and wait until the index is idle. Also compute the
+    nearest entries of every question, of all entries and of one user's."""
     known = source()
     truth = folder / "truth.npz"
     if not truth.exists():
@@ -67,7 +67,7 @@ def build(folder: Path, count: int) -> Values:
 
 
 def follow(folder: Path, count: int) -> Values:
-    """Search by words until the input ends, so that their index grows beside another process that stores."""
+    """Search by words until the input ends, so that the word index grows in a second process."""
     with _opened(folder) as af:
         while not select.select([sys.stdin], [], [], _PAUSE)[0]:
             af.memory.search("anything", mode="lexical", limit=1)
@@ -75,7 +75,7 @@ def follow(folder: Path, count: int) -> Values:
 
 
 def measure(folder: Path, count: int) -> Values:
-    """Everything that is told of a store of this size."""
+    """Return all measurements of a store of this size."""
     known = source()
     prepared.SHELF.update(zip(known.questions, known.asked, strict=True))
     prepared.SHELF["what is loaded beside"] = known.asked[0]
@@ -112,7 +112,7 @@ def _opened(folder: Path) -> agentformer.AgentFormer:
 
 @contextlib.contextmanager
 def _following(folder: Path, count: int) -> Iterator[None]:
-    """Another process follows with the words meanwhile: on two cores a store is made in half of the time."""
+    """Run a process that updates the word index; on two cores this halves the time to build a store."""
     command = python("bench.speed.growth", "follow", str(folder), str(count))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         try:
@@ -124,7 +124,7 @@ def _following(folder: Path, count: int) -> Iterator[None]:
 
 
 def _store(af: agentformer.AgentFormer, known: Source, block: range) -> None:
-    """The entries of one block, in batches. Their rows alone are at hand from then on."""
+    """Store the entries of one block in batches. Afterwards only their rows stay in memory."""
     rows = known.block(block[0] // BLOCK)
     texts = [known.text(number) for number in block]
     prepared.SHELF.clear()
@@ -137,13 +137,13 @@ def _store(af: agentformer.AgentFormer, known: Source, block: range) -> None:
 
 
 def _index(af: agentformer.AgentFormer) -> Values:
-    """What the vector index tells of itself."""
+    """Return the status of the vector index."""
     told: Values = af.backend.status().get("index") or {}
     return told
 
 
 def _settle(af: agentformer.AgentFormer) -> bool:
-    """Wait until nothing works in the background any more, such as an index in training; did it end in time?"""
+    """Wait until no background work runs, such as a training; return False at the time limit."""
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until:
         spent = time.process_time()
@@ -154,13 +154,13 @@ def _settle(af: agentformer.AgentFormer) -> bool:
 
 
 def _asked(af: agentformer.AgentFormer, questions: Sequence[str], **scope: str) -> Values:
-    """Milliseconds of the first question, and percentiles of those after the warming ones."""
+    """Return the milliseconds of the first question, and percentiles of those after the warm-up."""
     times = [timed(lambda text: af.memory.search(text, limit=LIMIT, **scope), text) for text in questions]
     return {"first": times[0], **percentiles(times[WARMING:])}
 
 
 def _recall(af: agentformer.AgentFormer, known: Source, truth: NDArray[np.int64], scope: dict[str, str]) -> float:
-    """The share of the ten nearest that the dense side finds."""
+    """Return the share of the ten nearest that the vector index finds."""
     found = 0
     for text, right in zip(known.questions[:ASKED], truth, strict=False):
         hits = af.memory.search(text, mode="dense", limit=LIMIT, **scope)
@@ -169,7 +169,7 @@ def _recall(af: agentformer.AgentFormer, known: Source, truth: NDArray[np.int64]
 
 
 def _changes(af: agentformer.AgentFormer, known: Source, count: int) -> Values:
-    """Milliseconds until an entry just stored is found, and one just removed is not. All are removed in the end."""
+    """Return the milliseconds until a stored entry is found, and a removed one is not. All are removed at the end."""
     numbers = range(-(-count // BLOCK) * BLOCK, -(-count // BLOCK) * BLOCK + CHANGES)
     rows = known.block(numbers[0] // BLOCK)
     added, stored, gone = [], [], []

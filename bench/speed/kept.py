@@ -1,4 +1,4 @@
-"""What is kept between runs, and by what it is known."""
+"""The cache between runs and its keys."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from bench.speed.children import ROOT
 
 
 def cache() -> Path:
-    """Where stores and embeddings are kept between runs: `BENCH_CACHE`, or in the system's folder."""
+    """Return the folder for stores and embeddings between runs: `BENCH_CACHE`, or one in the system's temporary
+    folder."""
     folder = Path(os.environ.get("BENCH_CACHE") or Path(tempfile.gettempdir()) / "agentformer-bench")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def fingerprint(rooms: Iterable[str]) -> str:
-    """Of the code in these rooms of the package, of the entries that are made here, and of the data."""
+    """Return a hash of the code in these folders of the package, of the generated entries, and of the data."""
     digest = hashlib.blake2b(str(DATA).encode(), digest_size=6)
     folders = [ROOT / "agentformer" / room for room in sorted(rooms)]
     own = [ROOT / "bench" / "speed" / name for name in ("entries.py", "growth.py", "passages.py")]

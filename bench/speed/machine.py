@@ -1,4 +1,4 @@
-"""What this was measured on."""
+"""The machine of the measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIBRARIES = ("torch", "sentence-transformers", "openvino", "onnxruntime", "fais
 
 
 def machine() -> Values:
-    """Processor, cores that this process may use, memory, and versions."""
+    """Return processor, usable cores, memory, and versions."""
     about = Path("/proc/cpuinfo")
     lines = about.read_text(encoding="utf-8").splitlines() if about.exists() else []
     told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -33,7 +33,7 @@ def machine() -> Values:
 
 
 def load() -> float:
-    """How many processes want a core, on the average of the last minute: more than the cores make figures doubtful."""
+    """Return the load average of the last minute. Above the number of cores, figures are doubtful."""
     return os.getloadavg()[0]
 
 

@@ -1,4 +1,4 @@
-"""AgentFormer doing the same work as the peers: `python -m bench.speed.ours PHASE WORK FOLDER VARIANT`."""
+"""AgentFormer doing the work of the peers: `python -m bench.speed.ours PHASE WORK FOLDER VARIANT`."""
 
 from __future__ import annotations
 

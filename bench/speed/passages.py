@@ -1,4 +1,4 @@
-"""Real English text of the development sets: passages and questions, the same for everybody."""
+"""Real English text of the development sets: passages and questions, the same for every system."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 @functools.cache
 def tokenizer() -> Tokenizer:
-    """The model's own, which cuts nothing off."""
+    """Return the model's own tokenizer, without truncation."""
     loaded = Tokenizer.from_file(str(Path(get_model_path()) / "tokenizer.json"))
     loaded.no_truncation()
     loaded.no_padding()
@@ -32,12 +32,12 @@ def tokenizer() -> Tokenizer:
 
 
 def lengths(texts: Sequence[str]) -> list[int]:
-    """Tokens of each text, without the special ones."""
+    """Return the tokens of each text, without special ones."""
     return [len(found.ids) for found in tokenizer().encode_batch(list(texts), add_special_tokens=False)]
 
 
 def passages(count: int) -> list[str]:
-    """Distinct runs of whole sentences, none longer than the model reads, taken from the sets in turn."""
+    """Return distinct sequences of whole sentences that fit the model, taken from the sets in turn."""
     found: dict[str, None] = {}
     for name in SETS:
         found |= dict.fromkeys(_runs(name))
@@ -48,8 +48,8 @@ def passages(count: int) -> list[str]:
 
 
 def long_passages(count: int) -> list[str]:
-    """Runs of text that fill the model's window; a run that begins inside a word may count a token more, and is left
-    out then."""
+    """Return texts that fill the model's window. A text that begins inside a word may exceed it by a token and is
+    then left out."""
     whole = " ".join(row.text for row in load(SETS[0]).corpus)
     spans = tokenizer().encode(whole[: count * 4000], add_special_tokens=False).offsets
     runs = [spans[at : at + WINDOW] for at in range(0, len(spans) - WINDOW, WINDOW)]
@@ -58,21 +58,21 @@ def long_passages(count: int) -> list[str]:
 
 
 def questions(count: int) -> list[str]:
-    """Distinct questions of the sets, in turn."""
+    """Return distinct questions of the sets, in turn."""
     asked = itertools.zip_longest(*([row.text for row in load(name).queries] for name in SETS))
     distinct = dict.fromkeys(text for group in asked for text in group if text)
     return list(itertools.islice(distinct, count))
 
 
 def sentences() -> list[str]:
-    """Every distinct sentence of 40 to 400 characters, conversations' turns among them."""
+    """Return every distinct sentence of 40 to 400 characters, turns of conversations included."""
     texts = (row.text for name in (*SETS, TURNS) for row in load(name).corpus)
     parts = (part.strip() for text in texts for part in _SENTENCE.split(text))
     return list(dict.fromkeys(part for part in parts if 40 <= len(part) <= 400))
 
 
 def write(work: Path, count: int, asked: int) -> None:
-    """What `driving` reads."""
+    """Write the files that `driving` reads."""
     work.mkdir(parents=True, exist_ok=True)
     texts = questions(asked + 1)
     for name, values in (("passages", passages(count)), ("questions", texts[1:]), ("first", texts[:1])):

@@ -1,4 +1,4 @@
-"""Growth curves as SVG, both axes logarithmic, without a library."""
+"""Growth curves as SVG with logarithmic axes, without a library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def draw(results: Values, folder: Path) -> list[Path]:
-    """One file for latency, one for memory and disk. Nothing is drawn of what was measured at one size only."""
+    """Write one file for latency and one for memory and disk. A figure measured at one size only is left out."""
     sizes = [int(size) for size in results.get("growth", {})]
     drawings = {
         "growth-latency.svg": ("Milliseconds (median) by entries", _curves(results, sizes, _LINES)),
@@ -44,7 +44,7 @@ def draw(results: Values, folder: Path) -> list[Path]:
 
 
 def chart(title: str, curves: Mapping[str, Points]) -> str:
-    """An SVG of curves over powers of ten. Every number must be above 0."""
+    """Return an SVG of curves over powers of ten. Every number must be above 0."""
     xs, ys = ([point[axis] for points in curves.values() for point in points] for axis in (0, 1))
     x_range, y_range = _decades(xs), _decades(ys)
 
@@ -77,19 +77,19 @@ def _curves(results: Values, sizes: Sequence[int], lines: Mapping[str, tuple[str
 
 
 def _decades(values: Iterable[float]) -> tuple[int, int]:
-    """Exponents of the powers of ten around all values."""
+    """Return the exponents of the powers of ten around all values."""
     there = list(values)
     least = math.floor(math.log10(min(there)) + 1e-9)
     return least, max(least + 1, math.ceil(math.log10(max(there)) - 1e-9))
 
 
 def _share(value: float, decades: tuple[int, int]) -> float:
-    """Where a value lies between the ends of an axis, 0..1."""
+    """Return the place of a value between the ends of an axis, 0..1."""
     return (math.log10(value) - decades[0]) / (decades[1] - decades[0])
 
 
 def _apart(heights: Sequence[float], least: float = 16.0) -> list[float]:
-    """The same heights, moved down where two labels would meet."""
+    """Return the same heights, moved down where two labels would overlap."""
     moved = list(heights)
     last = -math.inf
     for number in sorted(range(len(heights)), key=lambda n: heights[n]):

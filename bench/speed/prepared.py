@@ -1,4 +1,4 @@
-"""An embedder whose rows are made beforehand, so that what a store does can be measured without a model."""
+"""An embedder with precomputed rows, to measure a store without a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHELF: dict[str, Vector] = {}  # of all texts that will be asked for: embedding 
 
 
 class Prepared:
-    """Tokens are the packaged model's own, so that texts are cut, and languages judged, as they are with it."""
+    """An embedder with the packaged model's tokens, so that texts are cut and languages judged as with that model."""
 
     def __init__(self, model: str, settings: Settings) -> None:
         self.space = EmbeddingSpace(SPEC, "rows", 384, WINDOW)
@@ -34,5 +34,5 @@ class Prepared:
 
 
 def register() -> None:
-    """Let `connect(embedder="prepared")` find it, as a plugin would be."""
+    """Make `connect(embedder="prepared")` find it like a plugin."""
     PARTS["embedders"][SPEC] = "bench.speed.prepared:Prepared"

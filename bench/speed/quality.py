@@ -1,6 +1,6 @@
-"""Whether int8 finds what fp32 finds: R@5 on every development set. `python -m bench.speed.quality VARIANT SET SAMPLE`.
+"""R@5 of int8 and fp32 on every development set. `python -m bench.speed.quality VARIANT SET SAMPLE`.
 
-The figures follow from code and data alone, so they are kept between runs.
+The figures depend on code and data alone, so they are cached between runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 
 def compare(sample: int, say: Say, sets: Iterable[str] = SETS) -> dict[str, Values]:
-    """R@5 of each runtime and mode by set, at most `sample` questions of each."""
+    """Return R@5 of each runtime and mode by set, over at most `sample` questions of each."""
     for variant in (FAST, INT8):
         if reason := missing(variant):
             return {variant.name: {"error": reason}}
@@ -53,7 +53,7 @@ def _known(variant: Variant, name: str, sample: int) -> Values:
 
 
 def measure(variant: Variant, name: str, sample: int) -> Values:
-    """R@5 of each mode."""
+    """Return R@5 of each mode."""
     dataset = load(name, sample)
     with trial(load_settings(variant.settings())) as apart:
         apart.load(dataset)

@@ -1,4 +1,4 @@
-"""How long a command takes from the start of its process to its end, the commands taking turns."""
+"""Seconds from the start of a command to its end; the commands alternate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 def compare(work: Path, repeats: int, count: int, say: Say) -> dict[str, Values]:
-    """Seconds of each command, sorted, over a store of `count` passages for each runtime."""
+    """Return the sorted seconds of each command, over a store of `count` passages for each runtime."""
     passages.write(work, count, WARMING + PARTS)
     times: dict[str, list[float]] = {}
     told: dict[str, Values] = {}
@@ -47,7 +47,7 @@ def compare(work: Path, repeats: int, count: int, say: Say) -> dict[str, Values]
 
 
 def _commands(stores: dict[Variant, Path]) -> dict[str, Callable[[], float]]:
-    """What is measured, by name."""
+    """Return the measured commands by name."""
     plain = next(iter(stores.items()))
     commands: dict[str, Callable[[], float]] = {
         "python, nothing else": lambda: wall([sys.executable, "-c", "pass"]),
@@ -70,6 +70,6 @@ def _command(name: str, folder: Path, *arguments: str) -> list[str]:
 
 
 def _program() -> list[str]:
-    """The installed command, which is what a user starts."""
+    """Return the installed command."""
     beside = Path(sys.executable).with_name("agentformer")
     return [str(beside)] if beside.exists() else [sys.executable, "-m", "agentformer.cli"]

@@ -1,4 +1,4 @@
-"""The tables of a run, ratios first, as Markdown."""
+"""The tables of a run as Markdown, ratios first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SYSTEMS = (*VARIANTS, *PEERS)
 
 
 def report(results: Values) -> str:
-    """All of it: the machine, then the targets, then a table for each topic that was measured."""
+    """Return the machine, the targets, and a table for each measured topic."""
     topics: dict[str, Callable[[Values], list[str]]] = {
         "embedding": _embedding,
         "compare": lambda told: [*_ingest(told), "", *_queries(told)],
@@ -30,12 +30,12 @@ def report(results: Values) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     return [_row(head), "|" + "---|" * len(head), *(_row(row) for row in rows)]
 
 
 def shown(value: Figure, digits: int = 2) -> str:
-    """A number as tables have it; "-" for none."""
+    """Return a number as text; "-" for none."""
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
@@ -94,7 +94,7 @@ def _embedding(results: Values) -> list[str]:
 
 
 def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> Figure:
-    """The median of the rounds' ratios: both took turns in each."""
+    """Return the median of the rounds' ratios; both alternated within each round."""
     return middle(over(mine, other) for mine, other in zip(ours, theirs, strict=True))
 
 
@@ -232,6 +232,6 @@ def _growth(results: Values) -> list[str]:
 
 
 def _stage(told: Sequence[Values]) -> str:
-    """What the index says that it was in the last turn that did not fail."""
+    """Return the stage of the index in the last turn that did not fail."""
     known = [turn["index"] for turn in told if turn.get("index")]
     return str(known[-1].get("stage", "-")) if known else "-"

@@ -1,4 +1,4 @@
-"""What was promised, and what a run measured of it."""
+"""Targets, and what a run measured for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALIKE, _NEAR = 0.9999, 0.995  # mean cosines to fp32: of one space, and of int8
 
 @dataclass(frozen=True)
 class Target:
-    """`value` is to be at least or at most `bound`; None was not measured."""
+    """A `value` that must be at least or at most `bound`; None was not measured."""
 
     what: str
     bound: float
@@ -40,14 +40,14 @@ class Target:
 
     @property
     def share(self) -> Figure:
-        """How far the target is reached: 1 and more is met."""
+        """Return the degree to which the target is reached: 1 or more is met."""
         if not self.value or self.value < 0:  # nothing is lost, or something gained
             return None
         return self.value / self.bound if self.at_least else self.bound / self.value
 
 
 def targets(results: Values) -> list[Target]:
-    """Every target in order."""
+    """Return every target in order."""
     return [
         *_ingest(results),
         *_quality(results),
@@ -59,7 +59,7 @@ def targets(results: Values) -> list[Target]:
 
 
 def lossless(results: Values) -> str:
-    """The faster runtime of those in the fp32 model's space."""
+    """Return the faster of the runtimes in the fp32 model's space."""
     names = [name for name in (FAST.name, TORCH.name) if (cosine(results, name) or 0.0) >= _ALIKE]
     speeds = {name: compared(results, name, "ingest", "per_second") or 0.0 for name in names}
     return max(speeds, key=lambda name: speeds[name], default=FAST.name)

@@ -1,5 +1,5 @@
-"""What every measured process does alike, ours and the peers': times, percentiles, memory. Standard library only, since
-the peers' environment has none of ours."""
+"""Times, percentiles and memory of every measured process, ours and the peers'. Uses the standard library only,
+because the peers' environment has no packages of ours."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Values = dict[str, Any]
 
 
 def since_start() -> float:
-    """Seconds since the parent started this process, the interpreter's own start included."""
+    """Return the seconds since the parent started this process, with the interpreter's start."""
     return time.time() - float(os.environ[STARTED])
 
 
 def memory() -> Values:
-    """Resident megabytes of this process: now, and at most so far. 0 where the system does not tell (`/proc`)."""
+    """Return resident megabytes of this process: now, and the peak. 0 if the system does not report them (`/proc`)."""
     told = {"VmRSS": 0.0, "VmHWM": 0.0}
     status = Path("/proc/self/status")
     for line in status.read_text(encoding="utf-8").splitlines() if status.exists() else ():
@@ -40,30 +40,31 @@ def memory() -> Values:
 
 
 def disk_mb(folder: Path) -> float:
-    """Megabytes of all files below a folder."""
+    """Return the megabytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
 
 
 def timed(ask: Ask, text: str) -> float:
-    """Milliseconds of one call."""
+    """Return the milliseconds of one call."""
     started = time.perf_counter()
     ask(text)
     return (time.perf_counter() - started) * 1000
 
 
 def percentiles(times: Sequence[float]) -> Values:
-    """p50, p95 and p99 by nearest rank, in the unit of `times`."""
+    """Return p50, p95 and p99 by nearest rank, in the unit of `times`."""
     ranked = sorted(times)
     return {f"p{share}": ranked[max(0, math.ceil(len(ranked) * share / 100) - 1)] for share in (50, 95, 99)}
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median with the least and the greatest."""
+    """Return the median, the least and the greatest."""
     return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 def crowd(ask: Ask, questions: Sequence[str], threads: int = THREADS) -> Values:
-    """Percentiles and questions a second of `threads` that share the questions. An error of the library's is told."""
+    """Return percentiles and questions per second of `threads` that share the questions, or the error of the
+    library."""
     times: list[float] = []
     errors: list[str] = []
 
@@ -86,6 +87,6 @@ def crowd(ask: Ask, questions: Sequence[str], threads: int = THREADS) -> Values:
 
 
 def report(values: Values) -> None:
-    """The process's result: its last line."""
+    """Print the result of the process as its last line."""
     sys.stdout.flush()
     print(json.dumps(values), flush=True)

@@ -1,5 +1,8 @@
-"""AgentFormer's own runtimes: which there are here, and how each is asked for. `python -m bench.speed.variants NAME`
-tells in a process of its own whether this one can be used, so that no model stays in the one that measures."""
+"""AgentFormer's runtimes: which are available here, and their settings.
+
+`python -m bench.speed.variants NAME` checks one in a process of its own, so that no model stays in the measuring
+process.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,19 @@ MODEL = "minilm"
 
 @dataclass(frozen=True)
 class Variant:
-    """A name for tables, and the settings that stand for it."""
+    """A name for tables, and its settings."""
 
     name: str
     embedder: str
     runtime: str
 
     def settings(self) -> dict[str, str]:
-        """For `agentformer.connect`. A version that knows no runtimes is asked without one."""
+        """Return the arguments of `agentformer.connect`. A version without runtimes gets none."""
         known = {field.name for field in dataclasses.fields(agentformer.Settings)}
         return {"embedder": self.embedder} | ({"runtime": self.runtime} if "runtime" in known else {})
 
     def environ(self) -> dict[str, str]:
-        """The same for the command line."""
+        """Return the same for the command line."""
         return {f"AGENTFORMER_{name.upper()}": value for name, value in self.settings().items()}
 
 
@@ -42,7 +45,7 @@ VARIANTS = {variant.name: variant for variant in (TORCH, FAST, INT8)}
 
 @functools.cache
 def missing(variant: Variant) -> str:
-    """Why this one cannot be measured here, or "" if it can. Makes what is made once for each model, too."""
+    """Return why this variant cannot be measured here, or "". Also creates what is created once per model."""
     reason: str = run(python("bench.speed.variants", variant.name))["error"]
     return reason
 

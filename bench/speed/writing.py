@@ -1,4 +1,4 @@
-"""Putting what was measured into a document, between two markers."""
+"""Write measurements into a document, between two markers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
 
 
 def between(document: str, text: str) -> str:
-    """The document with what stands between the markers replaced. Raises `ValueError` where they are not, once and in
-    order."""
+    """Return the document with the text between the markers replaced. Raises `ValueError` unless both occur once and
+    in order."""
     if document.count(BEGIN) != 1 or document.count(END) != 1 or document.index(BEGIN) > document.index(END):
         raise ValueError(f"the document must hold {BEGIN} and, after it, {END}, once each")
     before, _, rest = document.partition(BEGIN)

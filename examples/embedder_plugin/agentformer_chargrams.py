@@ -1,8 +1,8 @@
-"""Character n-grams, hashed: near are texts that are spelt alike, whatever the language and without any weights.
+"""An embedder of hashed character n-grams: similarly spelled texts are near, in any language and without weights.
 
-An example of an embedder in a package of its own. "majakka" and "majakan" share most of their trigrams, so an
-inflected language is found without a dictionary; meaning is not. Cavnar and Trenkle 1994, "N-Gram-Based Text
-Categorization"; damped counts as in Salton and Buckley 1988.
+An example of a plugin in a package of its own. "majakka" and "majakan" share most of their trigrams, so inflected words
+are found without a dictionary, but synonyms are not. Cavnar and Trenkle 1994, "N-Gram-Based Text Categorization";
+damped counts as in Salton and Buckley 1988.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIZES = (3, 4, 5)
 
 
 class ChargramEmbedder:
-    """`chargrams` or `chargrams:DIMENSION` (default 512)."""
+    """The embedder `chargrams` or `chargrams:DIMENSION` (default 512)."""
 
     def __init__(self, dimension: int = 512) -> None:
         # What makes two vectors comparable: a store refuses another model or dimension. "*": knows any language.
@@ -32,7 +32,7 @@ class ChargramEmbedder:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> ChargramEmbedder:
-        """What the entry point names. `model` is what stands after the colon, "" where there is none."""
+        """Return an embedder; the entry point names this function. `model` is the part after the colon, or ""."""
         if model and not (model.isdecimal() and 16 <= int(model) <= 65_536):
             raise InvalidInput("embedder", f"chargrams takes a dimension in 16..65536, not {model!r}")
         return cls(int(model)) if model else cls()
@@ -42,11 +42,11 @@ class ChargramEmbedder:
         return self._space
 
     def token_spans(self, text: str) -> list[Span]:
-        """Long texts are cut into windows by these."""
+        """Return the offsets of tokens, by which long texts are cut into windows."""
         return [Span(found.start(), found.end()) for found in _TOKEN.finditer(text)]
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """(len(texts), dimension). A text over the limit is refused and never cut: the caller windows it."""
+        """Return unit rows, (len(texts), dimension). Raises `TextTooLong` instead of cutting a text."""
         for text in texts:
             if (tokens := len(self.token_spans(text))) > _MAX_TOKENS:
                 raise TextTooLong(f"{tokens} tokens, and chargrams reads {_MAX_TOKENS}")
@@ -56,7 +56,7 @@ class ChargramEmbedder:
         return rows
 
     def embed_query(self, text: str) -> Vector:
-        """(dimension,), of length 1 for any text, also an empty one."""
+        """Return a vector, (dimension,), of length 1 for any text, also an empty one."""
         vector = np.zeros(self._space.dimension, dtype=np.float32)
         for gram, count in _grams(text).items():
             place = zlib.crc32(gram.encode("utf-8", "surrogatepass"))  # `hash` differs from process to process

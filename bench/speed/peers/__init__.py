@@ -1,1 +1,1 @@
-"""The same work by other libraries: one script each, run in the peers' own virtual environment."""
+"""The same work by other libraries: one script each, run in the peers' virtual environment."""

@@ -1,4 +1,4 @@
-"""txtai, hybrid: its own BM25 beside FAISS, and the texts in SQLite."""
+"""txtai, hybrid: its own BM25 with FAISS, and the texts in SQLite."""
 
 from __future__ import annotations
 

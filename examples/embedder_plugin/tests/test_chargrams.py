@@ -9,7 +9,7 @@ from agentformer.testing import EmbedderConformance
 
 
 class TestChargrams(EmbedderConformance):
-    """Everything that AgentFormer asks of an embedder."""
+    """The conformance suite of embedders."""
 
     def make(self) -> ChargramEmbedder:
         return ChargramEmbedder()
