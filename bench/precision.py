@@ -311,7 +311,7 @@ def _passed(outcomes: Sequence[Outcome]) -> str:
 
 
 def development(sample: int) -> None:
-    """Return the share of right and of wrong passages among the first ten hits that `relevant` keeps."""
+    """Print the share of right and of wrong passages among the first ten hits that `relevant` keeps."""
     ways = [way for way in WAYS if way.relevant_only and way.names]
     print("| set | questions | " + " | ".join(f"{way.name}: right kept, others kept" for way in ways) + " |")
     print("|---" * (len(ways) + 2) + "|")
