@@ -1,29 +1,29 @@
 """The error tree. All errors that this package raises on purpose have one root.
 
     AgentFormerError
-    ├── InvalidInput            an argument is wrong; `field` names it                    (also ValueError)
+    ├── InvalidInput            an argument is wrong; `field` is its name                 (also ValueError)
     ├── NotFound                no such entry, document or backend                        (also LookupError)
     ├── Conflict                another call changed the entry; read it again and repeat
     ├── AccessError             the caller lacks a right
     │   ├── Unauthenticated     the key is missing or not valid
     │   └── Forbidden           the key lacks the right or the namespace, or the tool is switched off
-    ├── LimitExceeded           a limit of this installation; `limit` names it
-    │   ├── TooLarge            send less
-    │   └── Busy                send it again after `retry_after` seconds
+    ├── LimitExceeded           a limit of this installation is exceeded; `limit` is its name
+    │   ├── TooLarge            the request is too large; send less
+    │   └── Busy                too many requests; send the request again after `retry_after` seconds
     ├── MissingExtra            an optional package is missing or broken; `extra` names it (also ImportError)
-    ├── DocumentError           a file could not become text; nothing of it was stored
-    │   ├── EmptyDocument       no bytes, or no pages
+    ├── DocumentError           a file could not be converted to text; nothing was stored
+    │   ├── EmptyDocument       the file has no bytes or no pages
     │   ├── UnsupportedFormat   no reader supports this type
     │   ├── CorruptDocument     the file is damaged
     │   ├── EncryptedDocument   a password is missing or wrong
-    │   └── DocumentTooLarge    over a limit of size, pages, time or memory
+    │   └── DocumentTooLarge    a limit of size, pages, time or memory is exceeded
     ├── EmbedderError
     │   ├── EmbedderUnavailable the model or its server cannot be reached now; texts stay pending
-    │   ├── TextTooLong         a text does not fit the model; nothing is cut silently
+    │   ├── TextTooLong         a text is too long for the model; texts are not cut silently
     │   └── SpaceMismatch       the store holds vectors of another embedding space
     ├── LanguageModelError
     │   ├── LanguageModelUnavailable  no server answers now
-    │   ├── PromptTooLong       the conversation does not fit the model
+    │   ├── PromptTooLong       the conversation is too long for the model
     │   └── InvalidReply        the reply cannot be used, for example because it is not valid JSON
     ├── RerankerUnavailable     the reranker cannot be used now; results keep their order
     └── StoreError              the records could not be read or written
@@ -37,8 +37,8 @@ from __future__ import annotations
 
 
 class AgentFormerError(Exception):
-    """Root of every error that this package raises on purpose. Each can be copied and pickled, whatever arguments its
-    constructor takes: an error that cannot would break a process pool."""
+    """Root of every error that this package raises on purpose. Each error can be copied and pickled, so that it can
+    pass between the processes of a pool."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.args), {**vars(self)})
@@ -64,7 +64,7 @@ class NotFound(AgentFormerError, LookupError):
 
 
 class Conflict(AgentFormerError):
-    """Another call has changed the entry since it was read."""
+    """Another call has changed the entry since the caller read it."""
 
 
 class AccessError(AgentFormerError):
@@ -80,7 +80,7 @@ class Forbidden(AccessError):
 
 
 class LimitExceeded(AgentFormerError):
-    """A limit of this installation is exceeded. `limit` is the name of its setting."""
+    """A limit of this installation is exceeded. `limit` is the name of the setting."""
 
     def __init__(self, limit: str, message: str) -> None:
         super().__init__(f"{limit}: {message}")
@@ -100,7 +100,8 @@ class Busy(LimitExceeded):
 
 
 class MissingExtra(AgentFormerError, ImportError):
-    """An optional dependency is not installed, or its import fails with `error`. `extra` is the extra to install."""
+    """An optional package is not installed, or its import fails with `error`. `extra` is the name of the extra to
+    install."""
 
     def __init__(self, extra: str, what: str, error: ImportError | None = None) -> None:
         if error is None or isinstance(error, ModuleNotFoundError):
@@ -116,7 +117,8 @@ class MissingExtra(AgentFormerError, ImportError):
 
 
 def failed_package(error: ImportError) -> str:
-    """Return the package that our code imported when `error` was raised, or the name of the missing module."""
+    """Return the name of the package that agentformer tried to import when `error` was raised, or the name of the
+    missing module."""
     importing = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
     package = ""
     trace = error.__traceback__
@@ -143,7 +145,7 @@ class UnsupportedFormat(DocumentError):
 
 
 class CorruptDocument(DocumentError):
-    """The file is too damaged for the readers."""
+    """The file is damaged and no reader can read it."""
 
 
 class EncryptedDocument(DocumentError):
@@ -159,11 +161,11 @@ class EmbedderError(AgentFormerError):
 
 
 class EmbedderUnavailable(EmbedderError):
-    """The model or its server cannot be used now. Texts stay pending."""
+    """The model or its server cannot be used now. Texts stay in the queue and are embedded later."""
 
 
 class TextTooLong(EmbedderError):
-    """A text has more tokens than the model reads."""
+    """A text has more tokens than the model can read."""
 
 
 class SpaceMismatch(EmbedderError):
@@ -179,7 +181,7 @@ class LanguageModelUnavailable(LanguageModelError):
 
 
 class PromptTooLong(LanguageModelError):
-    """The conversation has more tokens than the model reads."""
+    """The conversation has more tokens than the model can read."""
 
 
 class InvalidReply(LanguageModelError):
@@ -187,7 +189,7 @@ class InvalidReply(LanguageModelError):
 
 
 class RerankerUnavailable(AgentFormerError):
-    """The reranker cannot be used now. A search goes on without it."""
+    """The reranker cannot be used now. The search returns its results without reranking."""
 
 
 class StoreError(AgentFormerError):

@@ -1,7 +1,8 @@
-"""Frozen records and protocols that every other package uses. Imports no other package.
+"""Frozen records and protocols that every other package uses. This package imports no other package.
 
-Offsets are in Unicode code points, half-open `[start, end)`. Pages count from 1. Times are aware
-`datetime`s in UTC. Scores lie in 0..1, higher is better. Vectors are rows of unit length, float32.
+Offsets are in Unicode code points, half-open `[start, end)`. Page numbers start at 1. Times are aware `datetime`s in
+UTC. Scores lie in 0..1, and a higher score is better. A matrix of vectors has one vector per row; vectors are float32
+and of unit length.
 """
 
 from agentformer.types.backend import Check, MemoryBackend, MemorySnapshot, StoredVector

@@ -14,19 +14,20 @@ from agentformer.types.models import Embedder, EmbeddingSpace, Reembedding, Spac
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check of a store. The store is sound if nothing was found, or everything found was repaired."""
+    """The result of one check of a store. The store is sound if no check found a problem, or if every problem was
+    repaired."""
 
     name: str  # "records", "vectors", "windows", "words", ...
     asked: str  # in plain words: the condition that holds if nothing is found
-    looked_at: int  # number of things that were checked
-    found: int = 0  # how many of them are wrong
-    mended: int = 0  # how many of those were repaired
-    findings: tuple[str, ...] = ()  # the first ones, in words, each with advice or with the repair
-    lost: int = 0  # how many of the repaired ones were moved to the quarantine file, out of the memory
+    looked_at: int  # number of checked items
+    found: int = 0  # number of wrong items
+    mended: int = 0  # number of wrong items that were repaired
+    findings: tuple[str, ...] = ()  # the first findings as text, each with advice or with the repair
+    lost: int = 0  # number of repaired items that were moved to the quarantine file
 
 
 class StoredVector(NamedTuple):
-    """A stored vector of the text with this SHA-256, in this space."""
+    """The stored vector of one text in one space. The text is identified by its SHA-256."""
 
     space: EmbeddingSpace
     hash: bytes
@@ -41,31 +42,31 @@ class MemorySnapshot(Protocol):
         ...
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return entries of the scope with an id above `after`, in order of id."""
+        """Return entries of the scope that have an id above `after`, in order of id."""
         ...
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return former versions, oldest first."""
+        """Return the former versions of an entry, oldest first."""
         ...
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Yield the vectors of the active space that entries of these namespaces use, each once, in order of hash; none
-        for a backend without vectors."""
+        """Yield the vectors of the active space that entries of these namespaces use. Each vector is yielded once, in
+        order of its hash. A backend without vectors yields none."""
         ...
 
 
 class MemoryBackend(Protocol):
-    """Keeps records and finds them.
+    """Stores records and searches them.
 
-    Atomicity: each writing call is one transaction; it happens completely or not at all, and has reached the
-    disk when the call returns. Visibility: an acknowledged write is seen by every later call of every
-    thread and process that has the same store open. Order: `list` goes by id, which is time-sorted.
-    A missing id is left out of `get`, is not counted by `remove`, and raises `NotFound` in `update`.
-    A store that cannot embed now still stores: such entries are found by words at once, and by vectors
-    after `embed_pending`.
+    Atomicity: each writing call is one transaction. The transaction happens completely or not at all, and its changes
+    have reached the disk when the call returns. Visibility: every later call sees an acknowledged write, in every
+    thread and process that has the same store open. Order: `list` returns entries in order of id, and ids are sorted by
+    time. Missing ids: `get` leaves them out, `remove` does not count them, and `update` raises `NotFound`. If the store
+    cannot embed now, it still stores entries. A search by words finds such entries at once, and a search by vectors
+    finds them after `embed_pending`.
 
-    A live summary (`consolidate`) has archived originals, with its id as their `archived_by`. The originals of a
-    removed or archived summary are live. No call leaves any other state.
+    A live summary (made by `consolidate`) has archived originals: their `archived_by` is the id of the summary. When a
+    summary is removed or archived, its originals are live. No call leaves any other state.
     """
 
     def store(
@@ -77,53 +78,61 @@ class MemoryBackend(Protocol):
         former: Mapping[str, Sequence[MemoryEntry]] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Sequence[MemoryEntry]:
-        """Store all entries, and in the same transaction remove everything else in the scopes of `replacing`, with its
-        parts. An existing id raises `Conflict`. `progress` receives the number of embedded windows and of all windows.
+        """Store all entries. In the same transaction, remove everything else in the scopes of `replacing`, with its
+        parts. Raises `Conflict` for an id that exists. `progress` receives the number of embedded windows and the
+        number of all windows.
 
-        `former` gives entries their `history`, by id, oldest first. Versions that do not rise up to the entry's own,
-        and versions of an entry that is not stored here, raise `InvalidInput`. It cannot be combined with `unique`.
+        `former` gives entries their `history`: a list of former versions for each id, oldest first. The version numbers
+        must rise up to the version of the entry, and this call must store the entry. Otherwise `InvalidInput` is
+        raised. `former` cannot be combined with `unique`.
 
-        With `unique`, a duplicate of a live entry (`records.entries.is_duplicate`) is not stored: the live entry is
-        returned in its place, with its `repeat_count` one higher. That holds among the entries of one call and against
-        every other writer, but not for entries that `replacing` removes."""
+        With `unique`, a duplicate of a live entry (`records.entries.is_duplicate`) is not stored. The live entry is
+        returned in its place, and the `repeat_count` of the live entry rises by one. This also holds for two entries of
+        one call, and for entries of concurrent writers. It does not hold for entries that `replacing` removes.
+        """
         ...
 
     def get(self, ids: Sequence[str]) -> Sequence[MemoryEntry]:
-        """Return the entries of these ids in the given order, archived ones too."""
+        """Return the entries with these ids in the given order, including archived entries."""
         ...
 
     def search(self, query: Query) -> Hits:
-        """Return entries inside `query.scope`, best first; equal scores in order of id. Without a usable embedder only
-        words decide, and a warning says so. A backend without vectors warns in the mode `dense`."""
+        """Return entries inside `query.scope`, best first. Entries with equal scores are in order of id. Without a
+        usable embedder the search uses only words, and a warning reports this. A backend without vectors warns in the
+        mode `dense`."""
         ...
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        """Change fields; the former state goes to `history`. A stale `expected_version` raises `Conflict`.
-        The store's own fields (id, times of storing, version, counts, `archived_by`) cannot be changed, nor the
-        `archived_at` of a live summary or its originals: use `restore`."""
+        """Change fields of an entry. The former state is added to `history`. Raises `Conflict` if the entry is not at
+        `expected_version`.
+
+        The fields that the store sets (id, times of storing, version, counts, `archived_by`) cannot be changed. The
+        `archived_at` of a live summary or of its originals cannot be changed either: use `restore`.
+        """
         ...
 
     def touch(self, uses: Sequence[Use]) -> None:
-        """Add to the counts of entries and move their `last_accessed` forward, never back. Version, history and
-        `updated_at` stay. Missing ids are ignored."""
+        """Add to the use counts of entries and move their `last_accessed` forward, never back. Version, history and
+        `updated_at` do not change. Missing ids are ignored."""
         ...
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Delete entries with their parts (entries of the same namespace with their id as `parent_id`), vectors, terms
-        and history. Return the number of deleted entries, parts and summaries included. Raises `Conflict`, and deletes
-        nothing, if an entry of the ids given is not at `expected_version`.
+        """Delete entries with their parts, vectors, terms and history. The parts of an entry are the entries of the
+        same namespace that have its id as `parent_id`. Return the number of deleted entries, including parts and
+        summaries. If one of the given entries is not at `expected_version`, raise `Conflict` and delete nothing.
 
-        A summary of a deleted original is deleted too, since it repeats the original's content, and its other originals
-        become live. The originals of a deleted summary become live."""
+        A summary repeats the content of its originals. So if an original is deleted, the summary is deleted too, and
+        the other originals become live. If a summary is deleted, its originals become live.
+        """
         ...
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return entries of the scope with an id above `after`, in order of id."""
+        """Return entries of the scope that have an id above `after`, in order of id."""
         ...
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return the newest entries of the scope, newest first, by `occurred_at` (or `created_at` if unknown), then by
-        id."""
+        """Return the newest entries of the scope, newest first. The order is by `occurred_at` (`created_at` if that is
+        unknown), and then by id."""
         ...
 
     def count(self, scope: Scope) -> int:
@@ -135,37 +144,45 @@ class MemoryBackend(Protocol):
         ...
 
     def pending(self, scope: Scope) -> int:
-        """Return how many entries of the scope still wait for their vectors."""
+        """Return the number of entries of the scope that still wait for their vectors."""
         ...
 
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Store `summary` and archive the originals. Raises `Conflict`, and does neither, if an original is missing,
-        archived, superseded, a summary itself, or not at the version that `versions` gives for its id."""
+        """Store `summary` and archive the originals, in one transaction.
+
+        Raises `Conflict` and changes nothing if an original is missing, archived, superseded or a summary, or if its
+        version differs from the version that `versions` gives for its id.
+        """
         ...
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
-        """Undo a `consolidate`: the originals become live, exactly as they were, and the summary is archived.
-        Return the originals in order of id. Raises `NotFound`, `InvalidInput` for a live entry without archived
-        originals, and `Conflict` for a summary that was restored already."""
+        """Undo a `consolidate`: make the originals live, exactly as they were, and archive the summary. Return the
+        originals in order of id.
+
+        Raises `NotFound`. Raises `InvalidInput` for a live entry without archived originals, and `Conflict` for a
+        summary that was already restored.
+        """
         ...
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return former versions, oldest first; empty for a missing entry or one that never changed."""
+        """Return the former versions of an entry, oldest first. The list is empty for a missing entry and for an entry
+        that never changed."""
         ...
 
     def embed_pending(self, *, refused: bool = True) -> int:
-        """Embed all entries without vectors now. Return how many entries are still pending. Without `refused`, entries
-        that the embedder refused are neither tried again nor counted."""
+        """Embed all entries without vectors now. Return the number of entries that still have no vectors. Without
+        `refused`, the entries that the embedder refused are not tried again and not counted."""
         ...
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
-        """Return entries of a scope, or of these ids, that wait for their vectors, in order of id, with the error."""
+        """Return the entries that wait for their vectors, each with its last error, in order of id. The entries are
+        given by a scope or by ids."""
         ...
 
     def spaces(self) -> Sequence[SpaceState]:
-        """Return every embedding space of the store; none for a backend without vectors."""
+        """Return every embedding space of the store. A backend without vectors has none."""
         ...
 
     def reembed(
@@ -175,15 +192,19 @@ class MemoryBackend(Protocol):
         queries: Sequence[str] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Reembedding:
-        """Move the store to the space of `target` while searches use the present one. Entries that any process stores
-        or changes meanwhile are embedded in the new space before the switch, which is one transaction. The next call
-        continues an interrupted move. The former space is kept until `prune_spaces`. `queries` are used to compare the
-        two spaces. Raises `Conflict` while another move is under way, `EmbedderUnavailable`, and `InvalidInput` for a
-        backend without vectors."""
+        """Move the store to the space of `target`. Searches use the present space until the move is complete.
+
+        If a process stores or changes entries during the move, these entries are also embedded in the new space. The
+        switch to the new space is one transaction. If a move is interrupted, the next call continues it. The former
+        space is kept until `prune_spaces`. `queries` are used to compare the two spaces.
+
+        Raises `Conflict` while another move is under way, `EmbedderUnavailable`, and `InvalidInput` for a backend
+        without vectors.
+        """
         ...
 
     def abandon_reembedding(self) -> bool:
-        """Give up an unfinished move. Return False if there is none."""
+        """Abandon an unfinished move. Return False if there is none."""
         ...
 
     def prune_spaces(self) -> int:
@@ -191,42 +212,48 @@ class MemoryBackend(Protocol):
         ...
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
-        """Take the lease `name` for `seconds`, or extend it if `holder` has it. Return False if another holder has it.
-        A lease of a dead holder is free again after its time."""
+        """Take the lease `name` for `seconds`. If `holder` already has the lease, extend it. Return False if another
+        holder has the lease. When a holder dies, its lease ends after `seconds`."""
         ...
 
     def release(self, name: str, holder: str) -> None:
-        """End a lease of `holder`. Does nothing if `holder` does not have it."""
+        """End a lease of `holder`. If `holder` does not have the lease, nothing happens."""
         ...
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Compare the records with their checksums, with each other, and with the indexes made from them. Reads
-        everything, changes nothing, and reports damage instead of raising. Concurrent writes are not reported.
+        """Compare the records with their checksums, with each other, and with the indexes made from the records.
+        Verification reads everything and changes nothing. Damage is reported and not raised. Concurrent writes are not
+        reported as damage.
 
         With `repair`, everything that can be derived from the records is rebuilt. Unreadable rows are moved to a
-        quarantine file beside the records, reported, and counted as repaired; `lost` counts those that nothing can
-        restore."""
+        quarantine file in the same folder, reported, and counted as repaired. `lost` counts the rows that cannot be
+        restored.
+        """
         ...
 
     def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
-        """Return a view of this moment, which lasts as long as the context. No writer waits for it."""
+        """Return a view of the store at this moment. The view is valid until the context ends. Writers do not wait for
+        it."""
         ...
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        """Store vectors that another store of the same space made, so that the next `store` does not embed these texts.
-        Return the number of stored vectors: 0 for another space or a backend without vectors. Raises `EmbedderError`
-        for a vector that is not finite or not of unit length."""
+        """Store vectors that another store of the same space made, so that the next `store` does not embed their texts
+        again. Return the number of stored vectors.
+
+        The number is 0 for another space and for a backend without vectors. Raises `EmbedderError` for a vector that is
+        not finite or not of unit length.
+        """
         ...
 
     def backup(self, folder: Path) -> None:
-        """Write a copy of this moment into the empty `folder`. The copy is a store of its own. No writer waits. Raises
-        `StoreFull`, and `StoreDamaged` if this store cannot be read."""
+        """Write a copy of the store at this moment into the empty `folder`. The copy is an independent store. Writers
+        do not wait. Raises `StoreFull`, and `StoreDamaged` if this store cannot be read."""
         ...
 
     def status(self) -> Mapping[str, Any]:
-        """Return counts and state of the parts as JSON values."""
+        """Return counts and the state of each part as JSON values."""
         ...
 
     def close(self) -> None:
-        """Write snapshots and release files. Idempotent."""
+        """Write snapshots and release files. Calling it twice does no harm."""
         ...

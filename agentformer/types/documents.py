@@ -14,7 +14,7 @@ PageStatus = Literal["text", "no_text", "garbled", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading. It applies from `start` to the next heading of its level or above."""
+    """A heading. It applies until the next heading of the same level or of a higher level."""
 
     text: str
     level: int  # 1 is the outermost
@@ -23,15 +23,15 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page (or section) of a document as stored. The spans of citations refer to `text`."""
+    """One page (or section) of a document as stored. The spans of citations are offsets in `text`."""
 
-    number: int  # from 1
+    number: int  # starts at 1
     text: str
-    label: str = ""  # as printed on the page ("iv", "12"), or the section's name
+    label: str = ""  # the number as printed on the page ("iv", "12"), or the name of the section
     status: PageStatus = "text"
-    reason: str = ""  # for people: why there is no usable text
+    reason: str = ""  # a text for users: why the page has no usable text
     method: str = ""  # the extractor that produced the text
-    body: Span | None = None  # `text` without running header and footer; None: all of it
+    body: Span | None = None  # the part of `text` without running header and footer; None: the whole text
     headings: tuple[Heading, ...] = ()
 
 
@@ -48,7 +48,7 @@ class DocumentText:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """Evidence for an answer: `quote == stored page text[start:end]`."""
+    """Evidence for an answer. `quote` is equal to `text[start:end]` of the stored page."""
 
     number: int  # the [n] in the answer
     document: str
@@ -66,7 +66,7 @@ class Citation:
 class Answer:
     """An answer with its evidence. `mode` is `llm`, `extractive` or `none` (no passage was good enough).
 
-    `confidence` judges the hits and not the text.
+    `confidence` is a judgment about the hits, not about the answer text.
     """
 
     text: str
@@ -75,22 +75,23 @@ class Answer:
     hits: tuple[Hit, ...] = ()
     warnings: tuple[str, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds
-    complete: bool = True  # False: the model stopped early or was cut, and `text` is the part before
-    confidence: float | None = None  # probability that the hits hold the answer, 0..1; None without hits to judge
+    complete: bool = True  # False: the model stopped too early, and `text` is not complete
+    confidence: float | None = None  # probability that the hits contain the answer, 0..1; None without hits
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """A part of a streamed answer, to show at once. The final `Answer` has the text with checked citations."""
+    """A part of a streamed answer that can be shown at once. The final `Answer` has the text with checked citations."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFault:
-    """An error of the model in the middle of a streamed answer. The `Answer` that follows holds the text before it."""
+    """An error of the model in the middle of a streamed answer. The `Answer` that follows has the text that came before
+    the error."""
 
     message: str
 
 
-AnswerEvent = AnswerPiece | AnswerFault | Answer  # of a streamed answer; the last one is its only `Answer`
+AnswerEvent = AnswerPiece | AnswerFault | Answer  # of a streamed answer; only the last event is an `Answer`

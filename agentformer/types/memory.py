@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 Tier = Literal["core", "semantic", "episodic", "working"]
 TIERS: tuple[Tier, ...] = ("core", "semantic", "episodic", "working")
 
-# Kinds are open ("fact", "message", "chunk", or a kind of the host application). Documents and pages are containers: a
-# search returns their chunks and never them.
+# A host application may add kinds of its own to "fact", "message" and so on. Documents and pages are containers: a
+# search returns their chunks, and never the document or the page.
 UNSEARCHED_KINDS = frozenset({"document", "page"})
-DOCUMENT_KINDS = UNSEARCHED_KINDS | {"chunk"}  # only uploads store these, so that every citation has a document
+DOCUMENT_KINDS = UNSEARCHED_KINDS | {"chunk"}  # only uploads store these kinds, so that every citation has a document
 
 DEFAULT_NAMESPACE = "default"
 
@@ -26,7 +26,7 @@ _last_stamp = 0  # 48 bits of milliseconds and 12 bits of counter, as one number
 
 
 def new_id() -> str:
-    """Return a UUID version 7 (RFC 9562), greater than every id that this process has made before."""
+    """Return a UUID version 7 (RFC 9562). It is greater than every id that this process has made before."""
     global _last_stamp
     with _id_lock:
         _last_stamp = max(_last_stamp + 1, (time.time_ns() // 1_000_000) << 12)
@@ -45,7 +45,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The place of an entry's text in a document: `content == page.text[start:end]`."""
+    """The position of an entry's text in a document: `content` is equal to `page.text[start:end]`."""
 
     document_id: str
     name: str
@@ -65,10 +65,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEntry:
-    """A stored entry: a chunk, a message, a fact, a summary, a document.
+    """A stored entry: a chunk, a message, a fact, a summary or a document.
 
-    `context` is text that helps to find the entry, such as document title and heading path, or speaker and date. It is
-    indexed with the content and never shown as content.
+    `context` is text that helps a search to find the entry, such as document title and heading path, or speaker and
+    date. `context` is indexed together with the content, but it is never shown as content.
     """
 
     id: str
@@ -84,24 +84,24 @@ class MemoryEntry:
     context: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     source: Source | None = None
-    source_type: str | None = None  # type of a record of the host application,
-    source_id: str | None = None  # and its id there; an entry has both or neither
+    source_type: str | None = None  # type of a record of the host application
+    source_id: str | None = None  # id of that record; an entry has a type and an id, or neither
     parent_id: str | None = None
     pair_id: str | None = None
     derived_from: tuple[Link, ...] = ()
-    role: str = ""  # of a message: user, assistant, system, tool
-    speaker: str = ""  # of a message
+    role: str = ""  # role of a message: user, assistant, system, tool
+    speaker: str = ""  # speaker of a message
     raw: str | None = None  # the original text of a message, if `content` differs from it
-    category: str = ""  # decides how salience decays; "" does not decay
+    category: str = ""  # decides how salience decays; without a category it does not decay
     occurred_at: datetime | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
     last_accessed: datetime | None = None
-    access_count: int = 0  # every use: matched, read, requested by id, stored again
-    match_count: int = 0  # times among the results of a search
-    read_count: int = 0  # times given to a model, or marked as read
-    repeat_count: int = 0  # times that a duplicate was stored
-    salience: float = 1.0  # as stored; see `Decay` for the effective value
+    access_count: int = 0  # number of all uses: matched, read, requested by id, stored again
+    match_count: int = 0  # number of searches that returned the entry
+    read_count: int = 0  # number of times the entry was given to a model, or marked as read
+    repeat_count: int = 0  # number of times a duplicate was stored
+    salience: float = 1.0  # the stored value; `Decay` gives the effective value
     archived_at: datetime | None = None
     archived_by: str | None = None  # the summary that replaced this entry
     superseded_by: str | None = None
@@ -110,22 +110,23 @@ class MemoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """The decay of salience: `stored * rate ** days`, with the category's daily rate and the days since last use.
+    """The decay of salience: `stored * rate ** days`. `rate` is the daily rate of the category, and `days` is the
+    number of days since the last use.
 
-    It is computed when an entry is read and never written back. A category without a rate keeps its salience. `at` is
-    the moment of the computation; None is now.
+    Decay is computed when an entry is read and never written back. The salience of a category without a rate does not
+    decay. `at` is the moment for which the decay is computed; None means now.
     """
 
-    rates: Mapping[str, float] = field(default_factory=dict)  # category -> share that remains after a day, 0..1
+    rates: Mapping[str, float] = field(default_factory=dict)  # category -> share that remains after one day, 0..1
     at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The entries that a call may see. Applied inside every search, never after a top-k.
+    """The entries that a call may see. The scope is applied inside every search, before the best hits are chosen.
 
-    Empty tuples and None mean "any". `metadata` is equality of top-level keys. Archived and superseded
-    entries are excluded unless `include_archived`. `min_salience` is compared with the salience after `decay`.
+    Empty tuples and None mean "any". `metadata` compares top-level keys for equality. Archived and superseded entries
+    are excluded unless `include_archived` is set. `min_salience` is compared with the salience after `decay`.
     """
 
     namespace: str = DEFAULT_NAMESPACE
@@ -139,7 +140,7 @@ class Scope:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     min_salience: float = 0.0
     include_archived: bool = False
-    or_nobody: bool = False  # with a user or a project: also entries without a user or a project
+    or_nobody: bool = False  # if a user or project is given: also entries without a user or project
     agent_id: str | None = None
     user_id: str | None = None
     project: str | None = None
@@ -151,10 +152,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The uses of an entry since they were last counted."""
+    """The uses of an entry since the uses were last counted."""
 
     id: str
-    at: datetime  # the last time
+    at: datetime  # time of the last use
     matches: int = 0
     reads: int = 0
     others: int = 0  # requests by id
@@ -162,8 +163,11 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search: `text` within `scope`, the best `limit` hits with a score of at least `min_score`. Dates in the text
-    such as "yesterday" are relative to `at`, which has a time zone; None is now."""
+    """A search for `text` within `scope`. It returns at most `limit` hits with a score of at least `min_score`.
+
+    Dates in the text such as "yesterday" are relative to `at`, which has a time zone. If `at` is None, they are
+    relative to now.
+    """
 
     text: str
     scope: Scope = field(default_factory=Scope)
@@ -174,17 +178,17 @@ class Query:
 
 
 class Vote(NamedTuple):
-    """The part of one ranked list in the rank of a hit."""
+    """The contribution of one ranked list to the rank of a hit."""
 
-    name: str  # of the list: "vectors", "words", "document", "mentions", "period", "reranker"
-    rank: int  # of the hit in the list, from 1
-    weight: float  # of the list in this search, at least 0; higher decides more
+    name: str  # name of the list: "vectors", "words", "document", "mentions", "period", "reranker"
+    rank: int  # rank of the hit in the list; starts at 1
+    weight: float  # weight of the list in this search, at least 0
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One search result. `score` is in 0..1, higher is better, and comparable within its own list only. Ranks count
-    from 1. `votes` explain the rank."""
+    """One search result. `score` is in 0..1, and a higher score is better. Scores of different searches cannot be
+    compared. Ranks count from 1. `votes` explain the rank."""
 
     entry: MemoryEntry
     score: float
@@ -197,7 +201,7 @@ class Hit:
 
 
 class Hits(list[Hit]):
-    """Search results, best first. `warnings` report in plain words what the search could not do."""
+    """Search results, best first. `warnings` say in plain words what the search could not do."""
 
     def __init__(self, hits: Iterable[Hit] = (), warnings: tuple[str, ...] = ()) -> None:
         super().__init__(hits)
@@ -206,7 +210,7 @@ class Hits(list[Hit]):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A result as a record of the host application, without its text."""
+    """A search result that names a record of the host application. It does not contain the text."""
 
     source_type: str
     source_id: str

@@ -18,36 +18,38 @@ if TYPE_CHECKING:
 else:
     Vector = Matrix = Any
 
-# Cosines of fingerprints. Two loads of one model on different hardware agree far better than the first; two models do
-# not come near it. Under another name a model must agree to the last bits that hardware leaves alone.
+# Limits for the cosine of two fingerprints. One model on different hardware is far above the first limit, and two
+# different models are far below. Models with different names are the same model only above the second limit.
 _SAME_MODEL = 0.99
 _MOVED_MODEL = 0.9999
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpace:
-    """The properties that make two vectors comparable. Vectors of different spaces are never in one index."""
+    """The properties that make two vectors comparable. An index never contains vectors of different spaces."""
 
     provider: str
     model: str
     dimension: int
-    max_tokens: int  # tokens of text that the model reads, without special tokens and prefix
+    max_tokens: int  # number of tokens that the model can read, without special tokens and prefix
     revision: str = ""
     query_prefix: str = ""
     document_prefix: str = ""
     normalised: bool = True
-    languages: str = ""  # "*": many; else codes such as "en de"; "": unknown, so its tokenizer is measured
+    languages: str = ""  # "*": many; or codes such as "en de"; "": unknown, so the tokenizer decides
     fingerprint: str = ""  # embedding of a fixed probe text: detects another model under the same name
 
     @property
     def spec(self) -> str:
-        """The name in settings, such as `minilm:all-MiniLM-L6-v2`."""
+        """The name of the space in settings, such as `minilm:all-MiniLM-L6-v2`."""
         return f"{self.provider}:{self.model}"
 
     def difference(self, other: EmbeddingSpace) -> Literal["", "swapped", "other"]:
-        """Return why vectors of the two cannot be compared: `swapped` if a model of the same name embeds the probe text
-        differently, `other` for another model, "" if they can. A model that only moved to another folder or provider
-        is the same model."""
+        """Return why vectors of the two spaces cannot be compared, or "" if they can be compared.
+
+        `swapped` means that a model of the same name embeds the probe text differently. `other` means another model. A
+        model that only moved to another folder or provider is the same model.
+        """
         if self == other:
             return ""
         both_known = bool(self.fingerprint and other.fingerprint)
@@ -60,15 +62,17 @@ class EmbeddingSpace:
         return self.provider, self.model, self.revision, *self._shape()
 
     def _shape(self) -> tuple[object, ...]:
-        """Return the properties of a vector without the model's name. `max_tokens` only decides on the windows."""
+        """Return the properties that make vectors comparable, without the model's name. `max_tokens` is left out: it
+        only decides how texts are cut into windows."""
         return self.dimension, self.query_prefix, self.document_prefix, self.normalised, self._precision()
 
     def _precision(self) -> str:
-        """Return `int8` for `NAME@int8`, which is close to the model itself, but never comparable."""
+        """Return `int8` for the name `NAME@int8`. Its vectors are close to those of the model `NAME`, but cannot be
+        compared with them."""
         return "int8" if self.model.endswith("@int8") else ""
 
     def _agreement(self, other: EmbeddingSpace) -> float:
-        """Return the cosine of the two fingerprints; -1.0 if they cannot be compared."""
+        """Return the cosine of the two fingerprints. Return -1.0 if they cannot be compared."""
         import numpy as np
 
         a, b = (np.frombuffer(base64.b64decode(s.fingerprint), "<f2").astype(np.float32) for s in (self, other))
@@ -87,31 +91,32 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class SpaceState:
-    """A space of a store. Searches use the `active` one; `reembed` fills the `building` one; `kept` spaces were active
-    before."""
+    """A space of a store. Searches use the `active` space. `reembed` fills the `building` space. `kept` spaces were
+    active before."""
 
     space: EmbeddingSpace
     state: Literal["active", "building", "kept"]
     vectors: int
-    bytes: int  # of the vectors alone
-    waiting: int = 0  # entries that the building space still lacks
+    bytes: int  # size of the vectors only
+    waiting: int = 0  # number of entries that the building space still lacks
 
 
 @dataclass(frozen=True, slots=True)
 class Reembedding:
     """The result of a move to another space.
 
-    `overlap` is the mean share of the nearest ten entries that both spaces agree on, 0..1, over `sample` entries of
-    the store or over the queries given; None if there was nothing to compare.
+    `overlap` compares the ten nearest entries of each query in the old and in the new space. It is the mean share of
+    entries that are in both lists, 0..1. The queries are the given ones, or `sample` entries of the store. `overlap` is
+    None if there was nothing to compare.
     """
 
     former: EmbeddingSpace | None
     space: EmbeddingSpace
-    switched: bool  # False: the store was in this space already
-    entries: int = 0  # completed by this run
-    embedded: int = 0  # texts that the model embedded
-    reused: int = 0  # texts with a vector from an earlier run
-    failed: int = 0  # entries that the model refuses; they wait, with the error
+    switched: bool  # False: the store already used this space
+    entries: int = 0  # number of entries that this run completed
+    embedded: int = 0  # number of texts that the model embedded
+    reused: int = 0  # number of texts that had a vector from an earlier run
+    failed: int = 0  # number of entries that the model refused; they stay in the queue
     seconds: float = 0.0
     overlap: float | None = None
     sample: int = 0
@@ -119,48 +124,52 @@ class Reembedding:
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns text into unit vectors. Raises `EmbedderUnavailable` if it cannot work now."""
+    """Turns text into unit vectors. Raises `EmbedderUnavailable` if the model cannot be used now."""
 
     @property
     def space(self) -> EmbeddingSpace:
-        """The space of its vectors."""
+        """The space of the vectors that this embedder returns."""
         ...
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Return (len(texts), dimension) unit rows. Raises `TextTooLong` instead of cutting a text."""
+        """Return (len(texts), dimension) unit rows. If a text is too long, raise `TextTooLong` instead of cutting the
+        text."""
         ...
 
     def embed_query(self, text: str) -> Vector:
-        """Return a (dimension,) unit vector. A query longer than the model reads is embedded in parts and averaged."""
+        """Return a (dimension,) unit vector. If the query is longer than the model's limit, its parts are embedded and
+        the vectors averaged."""
         ...
 
     def token_spans(self, text: str) -> list[Span]:
-        """Return the offsets of the text's tokens in order, without special tokens and without overlap."""
+        """Return the offsets of the text's tokens in order. Special tokens are left out, and the spans do not
+        overlap."""
         ...
 
 
 @runtime_checkable
 class Reranker(Protocol):
-    """Scores passages by reading each together with the query, which is slower and more accurate than comparing
-    vectors. Raises `RerankerUnavailable` if it cannot work now."""
+    """Scores passages by reading each passage together with the query. This is slower and more accurate than comparing
+    vectors. Raises `RerankerUnavailable` if the model cannot be used now."""
 
     @property
     def name(self) -> str:
-        """The name in settings, such as `sbert:cross-encoder/ms-marco-MiniLM-L6-v2`."""
+        """The name of the reranker in settings, such as `sbert:cross-encoder/ms-marco-MiniLM-L6-v2`."""
         ...
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
-        """Return (len(texts),) scores: unbounded, higher is better, comparable within one call. A score depends on the
-        query and the text alone. Of a long text the beginning and the end are read."""
+        """Return (len(texts),) scores without bounds. A higher score is better. Scores of different calls cannot be
+        compared. A score depends only on the query and the text. Of a long text, only the beginning and the end are
+        read."""
         ...
 
 
 @runtime_checkable
 class BoundedReranker(Reranker, Protocol):
-    """A reranker that skips parts of very long texts and reports it."""
+    """A reranker that skips parts of very long texts and reports the skipped parts."""
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
-        """Return the result of `scores`, and warnings about the parts that were skipped."""
+        """Return the result of `scores`, and warnings about the skipped parts."""
         ...
 
 
@@ -175,7 +184,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's request to call a tool. The message with the result refers to `id`."""
+    """A model's request to call a tool. The message with the result of the call refers to `id`."""
 
     id: str
     name: str
@@ -184,8 +193,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message. A message of the assistant may carry `tool_calls`. The result of a call is a message of the role
-    `tool` with its `tool_call_id`."""
+    """One message. A message of the assistant may contain `tool_calls`. The result of each call is a message of the
+    role `tool` with the same `tool_call_id`."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
@@ -195,7 +204,8 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's reply. `finish` is the reason for its end: `length` if `max_tokens` cut it, "" if unknown."""
+    """A model's reply. `finish` is the reason why the model stopped: `length` if `max_tokens` cut the reply, "" if the
+    reason is unknown."""
 
     text: str
     model: str = ""
@@ -209,7 +219,7 @@ class Reply:
 @runtime_checkable
 class LanguageModel(Protocol):
     """Completes a conversation. Raises `LanguageModelUnavailable` if no server answers, `PromptTooLong` if the
-    conversation does not fit the model, `InvalidReply` if the reply cannot be used."""
+    conversation is too long for the model, and `InvalidReply` if the reply cannot be used."""
 
     def complete(
         self,
@@ -220,12 +230,13 @@ class LanguageModel(Protocol):
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """Return the model's next message: text, or calls of `tools`. With `schema`, a JSON Schema, the text is one
-        JSON value that was validated against it, and `data` is that value."""
+        """Return the model's next message: a text, or calls of `tools`. If a JSON Schema is given as `schema`, the text
+        is one JSON value that is valid under the schema, and `data` is the decoded value."""
         ...
 
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        """Yield the text in non-empty pieces and return the whole `Reply`. Pieces before an error stay valid."""
+        """Yield the text in non-empty pieces and return the complete `Reply`. If an error follows, the pieces that were
+        already yielded stay valid."""
         ...
