@@ -8,7 +8,7 @@ These keys of a passage's `meta` have a meaning; of several keys in a line, the 
   only passages of this conversation, and a question without finds only passages without
 - `session`, `session_id`: the session of a message, in the order of the file
 - `speaker`, `role`: the speaker; a passage with either and a conversation or a session is a message
-- `date_time`, `date`, `occurred_at`, `timestamp`: when it happened; see `moments`
+- `date_time`, `date`, `occurred_at`, `timestamp`: when it happened; see `dataset`
 - `language`, `lang`: the ISO 639-1 code of its language; also of a question
 
 Messages are stored as by `add_message`. Other texts of more than `chunk_tokens` tokens are split like an upload, with
@@ -25,15 +25,14 @@ from itertools import islice
 from typing import Any
 
 from agentformer.errors import DocumentError, EmbedderUnavailable, InvalidInput
-from agentformer.evaluation.dataset import Dataset, Passage, Question
-from agentformer.evaluation.moments import date_value, parse_moment
+from agentformer.evaluation.dataset import Dataset, Passage, Question, date_value, parse_moment
 from agentformer.memory import validation
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.documents import Document
 from agentformer.rag.ingest import document_entries
+from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.plain import parse
-from agentformer.readers.sandbox.limits import ReadOptions
-from agentformer.text.tokens import estimated_spans
+from agentformer.text.chunking import estimated_spans
 from agentformer.types import DEFAULT_NAMESPACE, Embedder, Hit, MemoryBackend, MemoryEntry, Scope, Span
 
 Progress = Callable[[int, int], None]  # passages stored, passages in all

@@ -17,9 +17,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentformer.access.hosts import authenticate, host_of, is_local, origin_host
+from agentformer.access.hosts import authenticate, host_of, is_local, listen, origin_host, url_of
 from agentformer.access.keys import KeyStore
-from agentformer.access.listening import listen, url_of
 from agentformer.errors import AgentFormerError, Busy, StoreError, TooLarge
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.mcp_server.server import GRANT, LazyMemory, MemoryServer, exit_timer, message_error

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentformer.text.dates.dates import Day, Mention, find_dates, is_given
-from agentformer.text.negations import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
+from agentformer.text.languages import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
 
 MAX_NUMBER_LENGTH = 40  # code points; a longer run is data, not a number
 _NUMBER = re.compile(

@@ -10,9 +10,8 @@ from collections import deque
 from pathlib import PurePath
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, UnsupportedFormat
-from agentformer.readers.dispatch import ADAPTERS, SUPPORTED, adapter_for
+from agentformer.readers.adapters import ADAPTERS, SUPPORTED, ReadLimits, ReadOptions, adapter_for
 from agentformer.readers.media_type import BINARY, PDF, PLAIN, sniff
-from agentformer.readers.sandbox.limits import ReadLimits, ReadOptions
 from agentformer.readers.sandbox.process import read_isolated
 from agentformer.types import DocumentText
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from lxml import etree
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
+from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.pages import OutlineBuilder, document_of
-from agentformer.readers.sandbox.limits import ReadOptions
 from agentformer.types import DocumentText
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"

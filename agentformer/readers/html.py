@@ -9,9 +9,9 @@ from lxml import etree
 from lxml import html as lxml_html
 
 from agentformer.errors import CorruptDocument
-from agentformer.readers.encoding import decode
+from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.pages import OutlineBuilder, document_of
-from agentformer.readers.sandbox.limits import ReadOptions
+from agentformer.readers.plain import decode
 from agentformer.types import DocumentText
 
 _META_CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)

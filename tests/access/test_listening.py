@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from agentformer.access.hosts import listen, url_of
 from agentformer.access.keys import KeyStore
-from agentformer.access.listening import listen, url_of
 from agentformer.errors import InvalidInput
 
 pytestmark = pytest.mark.process

@@ -19,9 +19,8 @@ if os.name != "posix":
     pytest.skip("gunicorn runs on POSIX only", allow_module_level=True)
 
 import agentformer
-from agentformer.access.hosts import is_local
+from agentformer.access.hosts import is_local, url_of
 from agentformer.access.keys import KeyStore
-from agentformer.access.listening import url_of
 from agentformer.api.serving import open_listener
 from agentformer.errors import InvalidInput
 from agentformer.settings import Settings

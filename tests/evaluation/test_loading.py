@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from agentformer.errors import InvalidInput
-from agentformer.evaluation.dataset import Dataset, Passage, Question
+from agentformer.evaluation.dataset import Dataset, Passage, Question, parse_moment
 from agentformer.evaluation.loading import PASSAGE, scope_of
-from agentformer.evaluation.moments import parse_moment
 from agentformer.factory import connect
 from agentformer.types import MemoryEntry, Query, Scope
 from tests.evaluation.conftest import Opens

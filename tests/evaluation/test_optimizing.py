@@ -180,7 +180,7 @@ def test_an_analyser_that_was_installed_meanwhile_begins_anew(
 ) -> None:
     options: dict[str, Any] = {"level": "eval"}
     for found in (None, object(), None):
-        monkeypatch.setattr("agentformer.text.optional_analyzers.find_spec", lambda name, found=found: found)
+        monkeypatch.setattr("agentformer.text.analyzers.find_spec", lambda name, found=found: found)
         assert optimized(plain(), **options).reused == 0
         assert optimized(plain(), **options).reused == 2
 

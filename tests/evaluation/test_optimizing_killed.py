@@ -16,6 +16,8 @@ from agentformer.cli.output import INTERRUPTED
 from agentformer.evaluation.optimizing.cache import work_folder
 from tests.evaluation.far_apart import far_apart, written
 
+pytestmark = pytest.mark.process
+
 ONLY = ("--only", "window_tokens", "--only", "rrf_k")
 
 

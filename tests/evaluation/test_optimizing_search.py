@@ -11,14 +11,17 @@ import pytest
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.dataset import Question
 from agentformer.evaluation.optimizing.corpus import halves
-from agentformer.evaluation.optimizing.search import Clock, OutOfTime, descend, is_improvement
 from agentformer.evaluation.optimizing.space import (
     PARAMETERS,
+    Clock,
     Configuration,
     Facts,
     Level,
+    OutOfTime,
     Space,
     Value,
+    descend,
+    is_improvement,
     present,
     settings_of,
     stored_key,

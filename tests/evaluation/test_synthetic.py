@@ -11,9 +11,8 @@ import pytest
 
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable
 from agentformer.evaluation import synthetic
-from agentformer.evaluation.cloze import Rarity, cloze
 from agentformer.evaluation.dataset import Dataset, Passage
-from agentformer.evaluation.synthetic import PAGE, SENTENCE, Source, build
+from agentformer.evaluation.synthetic import PAGE, SENTENCE, Rarity, Source, build, cloze
 from agentformer.types import ChatMessage, Hit, MemoryEntry, Reply, Tool
 from agentformer.types import Source as Place
 from tests.evaluation.conftest import Opens

@@ -18,8 +18,7 @@ from agentformer.index.words.fields import AnalyzedEntry, schema
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
-from agentformer.text.analyzers import PLAIN, Analyzers, Detector, Splitter
-from agentformer.text.optional_analyzers import Sudachi
+from agentformer.text.analyzers import PLAIN, Analyzers, Detector, Splitter, Sudachi
 from agentformer.types import Query
 
 # Written one way and asked for in another, which only a dictionary knows to be the same word: "apples".
@@ -33,7 +32,7 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissO
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.text.analyzers import Analyzers
-from agentformer.text.optional_analyzers import Sudachi
+from agentformer.text.analyzers import Sudachi
 from agentformer.types import Query
 
 analyzers = Analyzers(japanese=Sudachi(required=True)) if sys.argv[2] == "more" else Analyzers()

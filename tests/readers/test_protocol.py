@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge
-from agentformer.readers.sandbox.limits import ReadLimits
+from agentformer.readers.adapters import ReadLimits
 from agentformer.readers.sandbox.protocol import (
     DONE,
     Frames,

@@ -13,8 +13,8 @@ import pytest
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
 from agentformer.readers import ReadLimits, read
+from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.sandbox import process as sandbox
-from agentformer.readers.sandbox.limits import ReadOptions
 from agentformer.readers.sandbox.protocol import READY, options_from_json, options_to_json
 
 from .takeover import PDF, POSIX, taken_over, told, with_tesseract

@@ -7,9 +7,8 @@ import os
 import socket
 from collections.abc import Callable
 
-from agentformer.access.hosts import hosts_in, origins_in
+from agentformer.access.hosts import hosts_in, listen, origins_in
 from agentformer.access.keys import KeyStore
-from agentformer.access.listening import listen
 from agentformer.registry import lookup
 from agentformer.settings import Settings
 

@@ -36,7 +36,7 @@ from gunicorn.workers.gthread import ThreadWorker
 from werkzeug.exceptions import BadRequest
 
 from agentformer import errors
-from agentformer.access.listening import url_of
+from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.request_log import log_requests_to
 from agentformer.api.serving import FINISH_SECONDS, open_listener

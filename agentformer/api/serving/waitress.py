@@ -13,7 +13,7 @@ from typing import Any
 
 import waitress
 
-from agentformer.access.listening import url_of
+from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import max_body_bytes
 from agentformer.api.request_log import log_requests_to

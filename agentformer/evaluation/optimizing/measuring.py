@@ -11,11 +11,19 @@ from typing import Any, Literal
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.evaluation.dataset import Question
 from agentformer.evaluation.metrics import DEPTH, Interval, Ranks, difference, intervals, metric
-from agentformer.evaluation.optimizing.corpus import Corpus
+from agentformer.evaluation.optimizing.corpus import Corpus, Stores
 from agentformer.evaluation.optimizing.journal import Half, Journal, Measured
-from agentformer.evaluation.optimizing.search import Clock, descend
-from agentformer.evaluation.optimizing.space import Configuration, Level, Space, Value, differing, key, present
-from agentformer.evaluation.optimizing.stores import Stores
+from agentformer.evaluation.optimizing.space import (
+    Clock,
+    Configuration,
+    Level,
+    Space,
+    Value,
+    descend,
+    differing,
+    key,
+    present,
+)
 from agentformer.evaluation.synthetic import passage_of
 from agentformer.search.rerank import NOT_RERANKED
 

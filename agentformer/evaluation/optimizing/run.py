@@ -19,17 +19,15 @@ from agentformer.evaluation.dataset import Question
 from agentformer.evaluation.metrics import DEPTH
 from agentformer.evaluation.metrics import metric as measure_of
 from agentformer.evaluation.optimizing.cache import short_name, work_folder
-from agentformer.evaluation.optimizing.corpus import Corpus, halves
+from agentformer.evaluation.optimizing.corpus import Corpus, Stores, halves
 from agentformer.evaluation.optimizing.journal import Half, Journal
 from agentformer.evaluation.optimizing.measuring import Optimization, Optimizer, Progress
-from agentformer.evaluation.optimizing.search import Clock
-from agentformer.evaluation.optimizing.space import Configuration, Facts, Level, Space, present
-from agentformer.evaluation.optimizing.stores import Stores
+from agentformer.evaluation.optimizing.space import Clock, Configuration, Facts, Level, Space, present
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.settings import Settings
+from agentformer.text.analyzers import choose_analyzers
+from agentformer.text.chunking import estimated_spans
 from agentformer.text.languages import detect_language
-from agentformer.text.optional_analyzers import choose_analyzers
-from agentformer.text.tokens import estimated_spans
 from agentformer.types import Embedder, EmbeddingSpace
 
 METRIC = "recall@5"

@@ -13,8 +13,7 @@ from itertools import islice
 
 from agentformer.memory.facts import Facts, conflict, facts_of
 from agentformer.text.analysis import query_terms
-from agentformer.text.languages import detect_language
-from agentformer.text.negations import NEGATIONS
+from agentformer.text.languages import NEGATIONS, detect_language
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
 

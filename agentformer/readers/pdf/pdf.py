@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument
+from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.pdf import ocr
 from agentformer.readers.pdf.layout import bodies, page_headings
 from agentformer.readers.pdf.pdfium import PasswordNeeded, PdfiumDocument, Unreadable
 from agentformer.readers.pdf.pypdf_text import PypdfDocument
-from agentformer.readers.sandbox.limits import ReadOptions
 from agentformer.text.normalize import from_symbol_area, normalize_pages
 from agentformer.text.quality import Quality, assess
 from agentformer.types import DocumentStatus, DocumentText, Page, PageStatus, Span

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
+from agentformer.readers.adapters import MIB, ReadLimits, ReadOptions
 from agentformer.readers.media_type import PDF
-from agentformer.readers.sandbox.limits import MIB, ReadLimits, ReadOptions
 from agentformer.readers.sandbox.protocol import (
     NOT_STARTED,
     Frames,

@@ -21,7 +21,7 @@ from agentformer.errors import (
     EncryptedDocument,
     UnsupportedFormat,
 )
-from agentformer.readers.sandbox.limits import ReadLimits, ReadOptions
+from agentformer.readers.adapters import ReadLimits, ReadOptions
 from agentformer.types import DocumentStatus, DocumentText, Heading, Page, PageStatus, Span
 
 _ERRORS = {

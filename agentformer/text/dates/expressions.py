@@ -31,9 +31,9 @@ from agentformer.text.dates.phrases import (
     number_value,
     phrase_tables,
     resolve,
+    unspaced_ranges,
     year_value,
 )
-from agentformer.text.dates.unspaced import unspaced_ranges
 from agentformer.text.languages import FUNCTION_WORDS
 
 MAX_TEXT = 20_000  # code points that are read

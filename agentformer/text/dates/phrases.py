@@ -1,4 +1,7 @@
-"""The time phrases of `time_words.txt`, and the days that a phrase means. Weeks begin on Monday (ISO 8601)."""
+"""The time phrases of `time_words.txt`, and the days that a phrase means. Weeks begin on Monday (ISO 8601).
+
+`unspaced_ranges` finds the phrases in text without spaces (Japanese); `expressions` finds all others.
+"""
 
 from __future__ import annotations
 
@@ -219,3 +222,49 @@ def number_value(word: str, words: Words) -> int:
 def year_value(word: str) -> int:
     """Return the year that four digits name, 0 if it is not a plausible one."""
     return int(word) if len(word) == 4 and word.isdecimal() and int(word) in _PLAIN_YEARS else 0
+
+
+_WEEKDAYS = "月火水木金土日"
+_SLOTS = {
+    "{n}": r"(?<!\d)(?P<n{i}>\d{{1,3}}|[一二三四五六七八九十]{{1,2}})",
+    "{unit}": "(?P<unit{i}>{units})",
+    "{weekday}": f"(?P<weekday{{i}}>[{_WEEKDAYS}])曜日?",
+    "{year}": r"(?<!\d)(?P<year{i}>\d{{4}})",
+}
+
+
+def unspaced_ranges(text: str, on: date | None) -> Iterator[DateRange]:
+    """Yield the date ranges of time expressions in a script without spaces."""
+    pattern, phrases = _pattern()
+    words = phrase_tables()[UNSPACED]
+    for match in pattern.finditer(text):
+        values = {name.rstrip("0123456789"): value for name, value in match.groupdict().items() if value}
+        slots = Slots(
+            n=number_value(values.get("n", ""), words),
+            unit=words.units.get(values.get("unit", ""), 0),
+            weekday=_WEEKDAYS.find(values.get("weekday", " ")) + 1,
+            year=year_value(values.get("year", "")),
+        )
+        phrase = phrases[int((match.lastgroup or "")[1:])]
+        complete = all(getattr(slots, element[1:-1]) for element in phrase.words if element in SLOTS)
+        if complete and (days := resolve(phrase.kind, phrase.number, slots, on, past=True)):
+            yield DateRange(match.start(), match.end(), *days, relative=phrase.kind != "in-year")
+
+
+@lru_cache(maxsize=1)
+def _pattern() -> tuple[re.Pattern[str], list[Phrase]]:
+    """Return one pattern of all phrases, longest first, each in a group "p" plus its index, and the phrases."""
+    words = phrase_tables()[UNSPACED]
+    phrases = sorted(words.phrases, key=lambda phrase: -len("".join(phrase.words)))
+    units = "|".join(sorted(words.units, key=len, reverse=True))
+    first = {phrase.words[0][0] for phrase in phrases if phrase.words[0] not in SLOTS} | {
+        "\\d",
+        *"一二三四五六七八九十",
+    }
+    written = []
+    for i, phrase in enumerate(phrases):
+        elements = [_SLOTS.get(element, element).format(i=i, units=units) for element in phrase.words]
+        start = "" if phrase.words[0] in SLOTS else "(?<![\u4e00-\u9fff])"
+        end = "(?![度間代前後月半])" if phrase.kind == "in-year" else "(?![半度])"
+        written.append(f"(?P<p{i}>{start}{''.join(elements)}{end})")
+    return re.compile(f"(?=[{''.join(sorted(first))}])(?:{'|'.join(written)})"), phrases

@@ -32,7 +32,7 @@ from agentformer.rerankers import named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.rerank import Reranking
 from agentformer.settings import Settings
-from agentformer.text.optional_analyzers import choose_analyzers
+from agentformer.text.analyzers import choose_analyzers
 from agentformer.types import (
     Check,
     Embedder,

@@ -1,0 +1,82 @@
+"""Adapters, their options and their limits. A file above a limit is refused; other files of the upload go on.
+
+An adapter is imported when it is needed, with its parser.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from agentformer.errors import DocumentError, UnsupportedFormat
+from agentformer.readers.media_type import DOCX, HTML, MARKDOWN, PDF, PLAIN
+from agentformer.types import DocumentText
+
+MIB = 1 << 20
+
+MAX_BYTES = 256 * MIB  # scanned books reach 200 MB
+MAX_PAGES = 10_000  # the longest legal and medical works have about 5,000
+MAX_CHARS = 50_000_000  # twenty times the Bible; longer files are data dumps
+WALL_SECONDS = 120.0  # 3,000 pages take about 10 s
+MEMORY_BYTES = 2048 * MIB  # address space of the child; the largest real PDFs take a quarter
+OUTPUT_BYTES = 384 * MIB  # all drafts together: twice `MAX_CHARS` of three bytes, and some room
+FILE_BYTES = 128 * MIB  # the image of a page for tesseract: `ocr.MAX_PIXELS` of three bytes
+OPEN_FILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """Limits of one `read`. `wall_seconds` covers text and OCR together. `memory_bytes` applies to the reader and to
+    tesseract, each."""
+
+    max_bytes: int = MAX_BYTES
+    max_pages: int = MAX_PAGES
+    max_chars: int = MAX_CHARS
+    wall_seconds: float = WALL_SECONDS
+    memory_bytes: int = MEMORY_BYTES
+    output_bytes: int = OUTPUT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of an adapter. `deadline` is a `time.monotonic()` value of the adapter's process."""
+
+    name: str
+    media_type: str
+    password: str | None = None
+    ocr: bool = True
+    limits: ReadLimits = ReadLimits()
+    deadline: float = float("inf")
+    engines: tuple[str, ...] = ("pdfium", "pypdf")  # a second attempt omits the one that crashed
+    folder: str = ""  # the folder in which the reader may write and run tesseract; "" for none
+
+
+ADAPTERS = {
+    PDF: "agentformer.readers.pdf.pdf",
+    DOCX: "agentformer.readers.docx",
+    HTML: "agentformer.readers.html",
+    MARKDOWN: "agentformer.readers.markdown",
+    PLAIN: "agentformer.readers.plain",
+}
+SUPPORTED = "PDF, Word (.docx), HTML, Markdown and plain text are read"
+
+
+class Adapter(Protocol):
+    """An adapter module. `parse` yields drafts of the document, each complete and better than the one before; the last
+    one counts. It raises only `DocumentError`s, each about this file."""
+
+    def parse(self, data: bytes, options: ReadOptions) -> Iterator[DocumentText]: ...
+
+
+def adapter_for(media_type: str) -> Adapter:
+    """Import and return the adapter. Raises `UnsupportedFormat`, or `DocumentError` if its parser is not installed."""
+    if media_type not in ADAPTERS:
+        raise UnsupportedFormat(f"files of type {media_type} are not read; {SUPPORTED}")
+    try:
+        return cast(Adapter, importlib.import_module(ADAPTERS[media_type]))
+    except ImportError as error:
+        missing = error.name or "a library"
+        message = f"{missing} is not installed, so this file cannot be read; install agentformer again"
+        raise DocumentError(message) from error
