@@ -205,7 +205,7 @@ class AgentFormer:
         `questions` are `Question`s or mappings with `text` and `relevant`, which names entries of this memory by id,
         records of the host application by theirs, or documents by name, with `#` and a page number if it matters. Or
         they are a folder with `corpus.jsonl` and `queries.jsonl`: that corpus is measured in a memory of its own with
-        the same settings, and this one is not changed. `options` are those of `evaluation.run.evaluate`, and
+        the same settings, and this one is not changed. `options` are those of `EvaluationOptions`, and
         `namespace` ("default") of this memory. Nothing counts as used. Raises `InvalidInput`.
         """
         from agentformer.evaluation.dataset import read_dataset

@@ -138,12 +138,12 @@ class Dataset:
 
     def digest(self, *, questions: bool = True) -> str:
         """Return a hash of the content in hexadecimal; without `questions`, of the passages only."""
-        told = hashlib.blake2b(digest_size=16)
+        digest = hashlib.blake2b(digest_size=16)
         for passage in self.passages:
-            told.update(_canonical(passage.id, passage.text, dict(passage.meta)))
+            digest.update(_canonical(passage.id, passage.text, dict(passage.meta)))
         for question in self.questions if questions else ():
-            told.update(_canonical(question.id, question.text, list(question.relevant), dict(question.meta)))
-        return told.hexdigest()
+            digest.update(_canonical(question.id, question.text, list(question.relevant), dict(question.meta)))
+        return digest.hexdigest()
 
 
 def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
@@ -167,14 +167,14 @@ def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
     name = folder.resolve().name
     if not questions:
         return Dataset(name, tuple(passages), (), tuple(notes))
-    asked = _read(folder / QUERIES, _question)
-    if not asked:
+    questions_read = _read(folder / QUERIES, _question)
+    if not questions_read:
         raise InvalidInput(
             "DIR",
             f'{folder / QUERIES} holds no questions; write lines like {{"id": ..., "text": ..., "relevant": [...]}}',
         )
-    known, lost = _known(asked, {passage.id for passage in passages})
-    if lost and not any(question.relevant for question in known):
+    answered, lost = _known(questions_read, {passage.id for passage in passages})
+    if lost and not any(question.relevant for question in answered):
         raise InvalidInput(
             "DIR",
             f"no id that {QUERIES} names under relevant is in {CORPUS}, such as {lost[0]!r:.80}; ids must be equal",
@@ -183,7 +183,7 @@ def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
         notes.append(
             f"{len(lost)} relevant ids of {QUERIES} are not in {CORPUS} and were left out, such as {lost[0]!r:.80}"
         )
-    return Dataset(name, tuple(passages), tuple(known), tuple(notes))
+    return Dataset(name, tuple(passages), tuple(answered), tuple(notes))
 
 
 def sampled(questions: Sequence[Question], most: int) -> tuple[Question, ...]:
@@ -195,17 +195,21 @@ def sampled(questions: Sequence[Question], most: int) -> tuple[Question, ...]:
 
 def _unreadable(passages: Sequence[Passage]) -> Iterator[str]:
     """Yield a note on dates without a certain day, if there are any."""
-    told = [value for each in passages if (value := date_value(each.meta)) is not None and parse_moment(value) is None]
-    if told:
-        yield f"{len(told)} dates of {CORPUS} cannot be read and were passed over, such as {told[0]!r:.80}"
+    unreadable = [
+        value for passage in passages if (value := date_value(passage.meta)) is not None and parse_moment(value) is None
+    ]
+    if unreadable:
+        yield f"{len(unreadable)} dates of {CORPUS} cannot be read and were passed over, such as {unreadable[0]!r:.80}"
 
 
 def _known(questions: Sequence[Question], ids: set[str]) -> tuple[list[Question], list[str]]:
     """Return the questions with their existing relevant ids, and the missing ids."""
-    lost = [each for question in questions for each in question.relevant if each not in ids]
+    lost = [passage_id for question in questions for passage_id in question.relevant if passage_id not in ids]
     if not lost:
         return list(questions), []
-    return [replace(q, relevant=tuple(each for each in q.relevant if each in ids)) for q in questions], lost
+    return [
+        replace(q, relevant=tuple(passage_id for passage_id in q.relevant if passage_id in ids)) for q in questions
+    ], lost
 
 
 Row = TypeVar("Row", Passage, Question)
@@ -276,7 +280,7 @@ def _question(given: Mapping[str, Any]) -> Question:
     relevant = [] if relevant is None else relevant
     if not isinstance(relevant, list):
         raise ValueError("'relevant' must be a list of ids of passages")
-    ids = dict.fromkeys(_id(each, "relevant") for each in relevant)
+    ids = dict.fromkeys(_id(passage_id, "relevant") for passage_id in relevant)
     return Question(_id(given.get("id"), "id"), text, tuple(ids), _meta(given))
 
 

@@ -32,7 +32,7 @@ from agentformer.rag.documents import Document
 from agentformer.rag.ingest import document_entries
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.plain import parse
-from agentformer.text.chunking import estimated_spans
+from agentformer.text.tokens import estimated_spans
 from agentformer.types import DEFAULT_NAMESPACE, Embedder, Hit, MemoryBackend, MemoryEntry, Scope, Span
 
 Progress = Callable[[int, int], None]  # passages stored, passages in all
@@ -87,13 +87,13 @@ class Loader:
 
     def _store(self, passages: Sequence[Passage]) -> None:
         messages = [passage for passage in passages if is_message(passage)]
-        others = [entry for each in passages if not is_message(each) for entry in _named(each, self._entries)]
+        others = [entry for passage in passages if not is_message(passage) for entry in _named(passage, self._entries)]
         if messages:
             try:
-                self._memory.add_messages([self._moment.assign(_message(each)) for each in messages])
+                self._memory.add_messages([self._moment.assign(_message(passage)) for passage in messages])
             except InvalidInput:
-                for each in messages:  # one of them is to be named
-                    _named(each, lambda passage: [validation.new_message(_message(passage))])
+                for passage in messages:  # one of them is to be named
+                    _named(passage, lambda passage: [validation.new_message(_message(passage))])
                 raise
         if others:
             self._backend.store(others)
@@ -178,10 +178,10 @@ def value(meta: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 def text_value(meta: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return the same as text, also for a number; "" otherwise."""
-    found = value(meta, names)
-    if isinstance(found, (int, float)) and not isinstance(found, bool):
-        return str(found)
-    return found.strip() if isinstance(found, str) else ""
+    item = value(meta, names)
+    if isinstance(item, (int, float)) and not isinstance(item, bool):
+        return str(item)
+    return item.strip() if isinstance(item, str) else ""
 
 
 class _Moments:
@@ -203,12 +203,12 @@ def _message(passage: Passage) -> dict[str, Any]:
     """Return the arguments of `add_message`."""
     meta = passage.meta
     role = text_value(meta, ROLE)
-    known = role.lower() in validation.ROLES
+    is_role = role.lower() in validation.ROLES
     language = text_value(meta, LANGUAGE)
     return {
         "session_id": text_value(meta, SESSION) or text_value(meta, CONVERSATION),
-        "role": role.lower() if known else "user",
-        "speaker": text_value(meta, SPEAKER) or ("" if known else role),
+        "role": role.lower() if is_role else "user",
+        "speaker": text_value(meta, SPEAKER) or ("" if is_role else role),
         "content": passage.text,
         "occurred_at": parse_moment(date_value(meta)),
         "metadata": {PASSAGE: passage.id, **({"language": language} if language else {})},

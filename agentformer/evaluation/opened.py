@@ -10,7 +10,7 @@ from typing import Any, Literal
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.loading import Loader, Progress
-from agentformer.evaluation.run import Evaluation, evaluate
+from agentformer.evaluation.run import Evaluation, EvaluationOptions, evaluate
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.records import fields
 from agentformer.settings import Settings
@@ -32,8 +32,8 @@ class Trial:
         Loader(self.memory, self.backend, self.embedder, **chunks).load(dataset, progress)
 
     def evaluate(self, dataset: Dataset, **options: Any) -> Evaluation:
-        """Ask the questions of a loaded corpus; `options` are those of `run.evaluate`."""
-        return evaluate(self.backend.search, dataset, **options)
+        """Ask the questions of a loaded corpus; `options` are those of `EvaluationOptions`."""
+        return evaluate(self.backend.search, dataset, EvaluationOptions(**options))
 
 
 OpensTrial = Callable[[Settings], AbstractContextManager[Trial]]
@@ -56,24 +56,23 @@ def evaluate_opened(
     """Measure the memory as it is. A hit counts for the name under `relevant`: the entry's id, its source id, its page
     (`name#3`) or its document; of several kinds of names, the first that matches. `scope_of` narrows the search of a
     question, by default to the namespace. Raises `InvalidInput` for an unknown name, and what `evaluate` raises."""
-    asked = [question_of(each, number) for number, each in enumerate(_listed(questions), 1)]
+    parsed = [question_of(given, number) for number, given in enumerate(_listed(questions), 1)]
     within = Scope(fields.name("namespace", namespace))
-    sorts = _sorts(backend, within, asked)
+    kinds_of = _kinds(backend, within, parsed)
 
     def passage_of(hit: Hit, question: Question) -> str:
         """Return the name that a hit counts for."""
         names = names_of(hit)
-        known = [sorts[each] for each in question.relevant]
-        for sort in _ORDER:
-            if names.get(sort) in question.relevant and sort in known:
-                return names[sort]
-        coarsest = max(known, key=_ORDER.index)
+        kinds = [kinds_of[name] for name in question.relevant]
+        for kind in _ORDER:
+            if names.get(kind) in question.relevant and kind in kinds:
+                return names[kind]
+        coarsest = max(kinds, key=_ORDER.index)
         return names.get(coarsest, hit.entry.id)
 
-    dataset = Dataset(within.namespace, (), tuple(asked))
-    return evaluate(
-        backend.search, dataset, scope_of=scope_of or (lambda question: within), passage_of=passage_of, **options
-    )
+    dataset = Dataset(within.namespace, (), tuple(parsed))
+    scopes = scope_of or (lambda question: within)
+    return evaluate(backend.search, dataset, EvaluationOptions(scope_of=scopes, passage_of=passage_of, **options))
 
 
 def question_of(given: Question | Mapping[str, Any], number: int) -> Question:
@@ -113,14 +112,14 @@ def page_name(document: str, page: int) -> str:
     return f"{document}#{page}"
 
 
-def _sorts(backend: MemoryBackend, within: Scope, questions: Sequence[Question]) -> dict[str, Named]:
+def _kinds(backend: MemoryBackend, within: Scope, questions: Sequence[Question]) -> dict[str, Named]:
     """Return the kind of each name under `relevant`."""
     wanted = list(dict.fromkeys(name for question in questions for name in question.relevant))
-    sorts: dict[str, Named] = {}
+    kinds: dict[str, Named] = {}
     lost: list[str] = []
     for name in wanted:
-        if sort := _sort(backend, within, name):
-            sorts[name] = sort
+        if kind := _kind(backend, within, name):
+            kinds[name] = kind
         else:
             lost.append(name)
     if lost:
@@ -130,12 +129,12 @@ def _sorts(backend: MemoryBackend, within: Scope, questions: Sequence[Question])
             f"nothing in the namespace {within.namespace} goes by {', '.join(repr(name[:80]) for name in lost[:_TOLD])}"
             f"{more}; name entries by id, records by source id, documents by name or by name#page",
         )
-    return sorts
+    return kinds
 
 
-def _sort(backend: MemoryBackend, within: Scope, name: str) -> Named | None:
-    found = backend.get([name])
-    if found and found[0].namespace == within.namespace and found[0].kind not in UNSEARCHED_KINDS:
+def _kind(backend: MemoryBackend, within: Scope, name: str) -> Named | None:
+    entries = backend.get([name])
+    if entries and entries[0].namespace == within.namespace and entries[0].kind not in UNSEARCHED_KINDS:
         return "entry"
     if backend.count(Scope(within.namespace, source_id=name)):
         return "record"
@@ -145,7 +144,7 @@ def _sort(backend: MemoryBackend, within: Scope, name: str) -> Named | None:
     if not mark or not page.isdecimal():
         return None
     documents = backend.list(Scope(within.namespace, kinds=("document",), metadata={"name": document}), limit=100)
-    return "page" if any(1 <= int(page) <= each.metadata["pages"] for each in documents) else None
+    return "page" if any(1 <= int(page) <= entry.metadata["pages"] for entry in documents) else None
 
 
 def _relevant(value: Any) -> tuple[str, ...]:
@@ -153,7 +152,7 @@ def _relevant(value: Any) -> tuple[str, ...]:
         return ()
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidInput("relevant", f"must be a list, such as [{str(value)[:80]!r}]")
-    return tuple(dict.fromkeys(fields.text("relevant", each) for each in value))
+    return tuple(dict.fromkeys(fields.text("relevant", name) for name in value))
 
 
 def _listed(questions: Iterable[Question | Mapping[str, Any]]) -> list[Question | Mapping[str, Any]]:

@@ -109,147 +109,15 @@ class Evaluation:
         }
 
 
-def languages_of(questions: Sequence[Question]) -> list[str]:
-    """Return the language of each question by its `meta`, else by its text; `UNKNOWN` if that is too short."""
-    return [text_value(question.meta, LANGUAGE) or detect_language(question.text) or UNKNOWN for question in questions]
-
-
-def summarize(
-    name: str,
-    passages: int,
-    outcomes: Sequence[Outcome],
-    *,
-    modes: Sequence[str],
-    metrics: Sequence[str],
-    notes: tuple[str, ...],
-    warnings: tuple[str, ...],
-    seed: int,
-) -> Evaluation:
-    """Return the metrics of all questions, of each language and of each category."""
-
-    def part(label: str, some: Sequence[Outcome]) -> Part:
-        return measure_part(label, some, modes=modes, metrics=metrics, seed=seed)
-
-    languages: defaultdict[str, list[Outcome]] = defaultdict(list)
-    categories: defaultdict[str, list[Outcome]] = defaultdict(list)
-    for outcome in outcomes:
-        languages[outcome.language].append(outcome)
-        categories[outcome.category or "none"].append(outcome)
-    return Evaluation(
-        name,
-        passages,
-        tuple(modes),
-        tuple(metrics),
-        part("all", outcomes),
-        tuple(part(*each) for each in sorted(languages.items())) if len(languages) > 1 else (),
-        tuple(part(*each) for each in sorted(categories.items())) if len(categories) > 1 else (),
-        tuple(outcomes),
-        notes,
-        warnings,
-    )
-
-
-def measure_part(
-    name: str, outcomes: Sequence[Outcome], *, modes: Sequence[str], metrics: Sequence[str], seed: int = 0
-) -> Part:
-    """Return the metrics of some questions, at least one."""
-    columns: dict[tuple[str, str], list[float]] = {}
-    for mode in modes:
-        for each in metrics:
-            measure = metric(each)
-            columns[mode, each] = [measure(outcome.ranks[mode]) for outcome in outcomes]
-    others = [mode for mode in modes if mode != "hybrid"] if "hybrid" in modes else []
-    apart = {
-        (mode, each): [a - b for a, b in zip(columns["hybrid", each], columns[mode, each], strict=True)]
-        for mode in others
-        for each in metrics
-    }
-    found = intervals([*columns.values(), *apart.values()], seed=seed)
-    told = dict(zip(columns, found, strict=False))
-    gaps = dict(zip(apart, found[len(columns) :], strict=True))
-    return Part(
-        name,
-        len(outcomes),
-        {mode: {each: told[mode, each] for each in metrics} for mode in modes},
-        {mode: {each: gaps[mode, each] for each in metrics} for mode in others},
-    )
-
-
-def _rounded(figures: Mapping[str, Mapping[str, Interval]]) -> dict[str, dict[str, list[float]]]:
-    return {
-        mode: {name: [round(value, 4) for value in interval] for name, interval in named.items()}
-        for mode, named in figures.items()
-    }
-
-
 Mode = Literal["hybrid", "lexical", "dense"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 LIMIT = 10
 MAX_LIMIT = 100  # passages of a question
-_MOST_HITS = 1_000  # looked at for as many passages, where several hits are of one
-_SPREAD = 4  # times more hits are asked for, when those that came were of too few passages
+_MOST_HITS = 1_000  # hits requested for a question, where several hits are of one passage
+_SPREAD = 4  # factor of the next request, if the hits were of too few passages
 
 Search = Callable[[Query], Hits]
 Progress = Callable[[int, int], None]  # questions asked, questions in all
-
-
-def evaluate(
-    search: Search,
-    dataset: Dataset,
-    *,
-    modes: Sequence[Mode] = MODES,
-    limit: int = LIMIT,
-    metrics: Sequence[str] = METRICS,
-    scope_of: Callable[[Question], Scope] = loading.scope_of,
-    passage_of: Callable[[Hit, Question], str] = lambda hit, question: loading.passage_of(hit),
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Evaluation:
-    """Ask each question that has an answer in each mode, and rank the first `limit` passages.
-
-    `search` is a backend's search, without usage counts and salience. For a corpus that no `Loader` stored, `scope_of`
-    returns the scope of a question, and `passage_of` the passage of a hit as `relevant` names it. Of several hits of
-    one passage the best counts. Metrics of more than `limit` passages are skipped. `seed` is for the confidence
-    intervals. Raises `InvalidInput`.
-    """
-    check_modes(modes)
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_LIMIT:
-        raise InvalidInput("limit", f"must be a whole number in 1..{MAX_LIMIT}, got {limit!r:.80}")
-    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
-        raise InvalidInput("metrics", f"must be a list of names such as recall@5, got {metrics!r:.80}")
-    for name in metrics:
-        metric(name)
-    questions = dataset.answerable
-    if not questions:
-        raise InvalidInput("questions", "name no passage that answers them; put ids under relevant")
-    outcomes: list[Outcome] = []
-    languages = languages_of(questions)
-    warnings: dict[str, None] = {}
-    for number, question in enumerate(questions, 1):
-        ranks: dict[str, tuple[int | None, ...]] = {}
-        for mode in modes:
-            found, told = _ranked(search, question, scope_of(question), mode, limit, passage_of)
-            ranks[mode] = tuple(found.get(passage) for passage in question.relevant)
-            warnings.update(dict.fromkeys(told))
-        outcomes.append(Outcome(question, ranks, languages[number - 1]))
-        if progress:
-            progress(number, len(questions))
-    within = [name for name in metrics if int(name.partition("@")[2]) <= limit]
-    unanswerable = len(dataset.questions) - len(questions)
-    notes = (
-        *dataset.notes,
-        *((f"{unanswerable} questions have no answer and were not asked",) if unanswerable else ()),
-    )
-    return summarize(
-        dataset.name,
-        len(dataset.passages),
-        outcomes,
-        modes=modes,
-        metrics=within,
-        notes=notes,
-        warnings=tuple(warnings),
-        seed=seed,
-    )
 
 
 def check_modes(modes: Sequence[str]) -> None:
@@ -259,20 +127,127 @@ def check_modes(modes: Sequence[str]) -> None:
         raise InvalidInput("modes", f"must be some of {', '.join(MODES)}, got {modes!r:.80}")
 
 
-def _ranked(
-    search: Search,
-    question: Question,
-    scope: Scope,
-    mode: Mode,
-    limit: int,
-    passage_of: Callable[[Hit, Question], str],
+@dataclass(frozen=True, slots=True)
+class EvaluationOptions:
+    """The options of `evaluate`. Raises `InvalidInput`.
+
+    The first `limit` passages are ranked, and metrics of more passages are skipped. For a corpus that no `Loader`
+    stored, `scope_of` returns the scope of a question, and `passage_of` the passage of a hit as `relevant` names it.
+    `seed` is for the confidence intervals.
+    """
+
+    modes: Sequence[Mode] = MODES
+    limit: int = LIMIT
+    metrics: Sequence[str] = METRICS
+    scope_of: Callable[[Question], Scope] = loading.scope_of
+    passage_of: Callable[[Hit, Question], str] = lambda hit, question: loading.passage_of(hit)
+    seed: int = 0
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_modes(self.modes)
+        if not isinstance(self.limit, int) or isinstance(self.limit, bool) or not 1 <= self.limit <= MAX_LIMIT:
+            raise InvalidInput("limit", f"must be a whole number in 1..{MAX_LIMIT}, got {self.limit!r:.80}")
+        if isinstance(self.metrics, str) or not isinstance(self.metrics, Iterable):
+            raise InvalidInput("metrics", f"must be a list of names such as recall@5, got {self.metrics!r:.80}")
+        for name in self.metrics:
+            metric(name)
+
+
+def evaluate(search: Search, dataset: Dataset, options: EvaluationOptions) -> Evaluation:
+    """Ask each question that has an answer in each mode, and rank the passages found.
+
+    `search` is a backend's search, without usage counts and salience. Of several hits of one passage the best counts.
+    Raises `InvalidInput` if no question has an answer.
+    """
+    questions = dataset.answerable
+    if not questions:
+        raise InvalidInput("questions", "name no passage that answers them; put ids under relevant")
+    outcomes: list[Outcome] = []
+    warnings: dict[str, None] = {}
+    for number, question in enumerate(questions, 1):
+        ranks: dict[str, tuple[int | None, ...]] = {}
+        for mode in options.modes:
+            passages, notices = _search_passages(search, question, mode, options)
+            ranks[mode] = tuple(passages.get(passage) for passage in question.relevant)
+            warnings.update(dict.fromkeys(notices))
+        language = text_value(question.meta, LANGUAGE) or detect_language(question.text) or UNKNOWN
+        outcomes.append(Outcome(question, ranks, language))
+        if options.progress:
+            options.progress(number, len(questions))
+    return _summarize(dataset, outcomes, options, tuple(warnings))
+
+
+def _search_passages(
+    search: Search, question: Question, mode: Mode, options: EvaluationOptions
 ) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return the ranks of the passages found, from 1, at most `limit` of them, and the warnings of the search."""
-    asked = limit
+    """Return the ranks of the passages found, from 1, and the warnings of the search."""
+    limit, scope = options.limit, options.scope_of(question)
     while True:
-        hits = search(Query(question.text, scope, asked, mode=mode))
-        passages = list(dict.fromkeys(passage_of(hit, question) for hit in hits))
-        if len(passages) >= limit or len(hits) < asked or asked >= _MOST_HITS:
-            ranks = {passage: rank for rank, passage in enumerate(passages[:limit], 1)}
-            return ranks, hits.warnings
-        asked = min(asked * _SPREAD, _MOST_HITS)
+        hits = search(Query(question.text, scope, limit, mode=mode))
+        passages = list(dict.fromkeys(options.passage_of(hit, question) for hit in hits))
+        if len(passages) >= options.limit or len(hits) < limit or limit >= _MOST_HITS:
+            return {passage: rank for rank, passage in enumerate(passages[: options.limit], 1)}, hits.warnings
+        limit = min(limit * _SPREAD, _MOST_HITS)
+
+
+def _summarize(
+    dataset: Dataset, outcomes: Sequence[Outcome], options: EvaluationOptions, warnings: tuple[str, ...]
+) -> Evaluation:
+    """Return the metrics of all questions, of each language and of each category."""
+    metrics = tuple(name for name in options.metrics if int(name.partition("@")[2]) <= options.limit)
+
+    def parts(name_of: Callable[[Outcome], str]) -> tuple[Part, ...]:
+        groups: defaultdict[str, list[Outcome]] = defaultdict(list)
+        for outcome in outcomes:
+            groups[name_of(outcome)].append(outcome)
+        if len(groups) < 2:
+            return ()
+        return tuple(_measure_part(name, groups[name], metrics, options) for name in sorted(groups))
+
+    unanswerable = len(dataset.questions) - len(outcomes)
+    note = f"{unanswerable} questions have no answer and were not asked"
+    return Evaluation(
+        dataset.name,
+        len(dataset.passages),
+        tuple(options.modes),
+        metrics,
+        _measure_part("all", outcomes, metrics, options),
+        parts(lambda outcome: outcome.language),
+        parts(lambda outcome: outcome.category or "none"),
+        tuple(outcomes),
+        (*dataset.notes, *((note,) if unanswerable else ())),
+        warnings,
+    )
+
+
+def _measure_part(name: str, outcomes: Sequence[Outcome], metrics: Sequence[str], options: EvaluationOptions) -> Part:
+    """Return the metrics of some questions, at least one."""
+    modes = options.modes
+    columns = {
+        (mode, measure): [metric(measure)(outcome.ranks[mode]) for outcome in outcomes]
+        for mode in modes
+        for measure in metrics
+    }
+    others = [mode for mode in modes if mode != "hybrid"] if "hybrid" in modes else []
+    gains = {
+        (mode, measure): [a - b for a, b in zip(columns["hybrid", measure], columns[mode, measure], strict=True)]
+        for mode in others
+        for measure in metrics
+    }
+    computed = intervals([*columns.values(), *gains.values()], seed=options.seed)
+    figures = dict(zip(columns, computed, strict=False))
+    differences = dict(zip(gains, computed[len(columns) :], strict=True))
+    return Part(
+        name,
+        len(outcomes),
+        {mode: {measure: figures[mode, measure] for measure in metrics} for mode in modes},
+        {mode: {measure: differences[mode, measure] for measure in metrics} for mode in others},
+    )
+
+
+def _rounded(figures: Mapping[str, Mapping[str, Interval]]) -> dict[str, dict[str, list[float]]]:
+    return {
+        mode: {name: [round(value, 4) for value in interval] for name, interval in named.items()}
+        for mode, named in figures.items()
+    }

@@ -95,9 +95,9 @@ def without_words(text: str) -> bool:
 
 def _cloze_without(sentence: str, words: Mapping[str, str], rarity: Rarity) -> Cloze:
     """Return the words of the sentence in order without the most informative term; among equals the longest."""
-    gone = max(words, key=lambda term: (rarity.of(term), len(words[term])))
-    kept = [word for term, word in words.items() if term != gone]
-    return Cloze(" ".join(_some(kept)), sentence, words[gone])
+    left_out = max(words, key=lambda term: (rarity.of(term), len(words[term])))
+    others = [word for term, word in words.items() if term != left_out]
+    return Cloze(" ".join(_some(others)), sentence, words[left_out])
 
 
 def _some(words: Sequence[str]) -> Sequence[str]:
@@ -204,13 +204,16 @@ def build(sources: Iterable[Source], count: int = COUNT, *, seed: int = 0, model
 
 def corpus_sources(dataset: Dataset) -> Iterator[Source]:
     """Yield the passages of a corpus."""
-    return (Source(each.id, each.text, text_value(each.meta, LANGUAGE)) for each in dataset.passages)
+    return (Source(passage.id, passage.text, text_value(passage.meta, LANGUAGE)) for passage in dataset.passages)
 
 
 def with_questions(dataset: Dataset, built: Built) -> Dataset:
     """Return the corpus with these questions, each in the scope of its passage."""
     meta = {passage.id: passage.meta for passage in dataset.passages}
-    questions = [replace(each, meta={**each.meta, **_place_of(meta[each.relevant[0]])}) for each in built.questions]
+    questions = [
+        replace(question, meta={**question.meta, **_place_of(meta[question.relevant[0]])})
+        for question in built.questions
+    ]
     return replace(dataset, questions=tuple(questions), notes=(*dataset.notes, *built.notes))
 
 
@@ -249,7 +252,9 @@ def page_of(hit: Hit, question: Question) -> str:
 
 def by_page(questions: Sequence[Question]) -> list[Question]:
     """Return the questions with their pages as answers."""
-    return [replace(each, relevant=(str(each.meta[PAGE]),)) for each in questions if each.meta.get(PAGE)]
+    return [
+        replace(question, relevant=(str(question.meta[PAGE]),)) for question in questions if question.meta.get(PAGE)
+    ]
 
 
 def _made(sources: Sequence[Source], count: int, model: LanguageModel | None) -> tuple[list[Question], list[Source]]:
@@ -273,11 +278,11 @@ def _cloze_of(sources: Sequence[Source]) -> Callable[[Source], Question | None]:
     used: set[str] = set()  # sentences, some of which many pages have
 
     def make(source: Source) -> Question | None:
-        found = cloze(source.text, source.language, rarity, used)
-        if found is None:
+        built = cloze(source.text, source.language, rarity, used)
+        if built is None:
             return None
-        used.add(found.sentence)
-        return _question(source, found.text, found.sentence)
+        used.add(built.sentence)
+        return _question(source, built.text, built.sentence)
 
     return make
 
@@ -302,10 +307,10 @@ def usable(text: str, passage: str, language: str) -> bool:
         return False
     if not (text[-1] in _ASKS or _STATED.search(text) or language in _UNMARKED):
         return False
-    words, told = _plain(text), f" {' '.join(_plain(passage))} "
+    words, original = _plain(text), f" {' '.join(_plain(passage))} "
     most = _COPIED_CHARACTERS if _UNDIVIDED.search(text) else _COPIED
     runs = (" ".join(words[n : n + most]) for n in range(len(words) - most + 1))
-    return len(words) > 0 and not any(f" {run} " in told for run in runs)
+    return len(words) > 0 and not any(f" {run} " in original for run in runs)
 
 
 def _plain(text: str) -> list[str]:

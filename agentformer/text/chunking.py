@@ -3,8 +3,6 @@
 One algorithm serves both. Token offsets are computed once for the whole text. Every border between two tokens has a
 strength (paragraph, sentence, clause, word). Pieces are taken greedily at the strongest border that leaves the piece
 large enough; among equals the latest. Offsets are exact, no piece exceeds its limit, and time is linear in the text.
-
-Without a model, `estimated_spans` estimates the token offsets; the estimate counts high.
 """
 
 from __future__ import annotations
@@ -16,30 +14,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-from agentformer.errors import EmbedderUnavailable
 from agentformer.text.sentences import sentence_spans
-from agentformer.types import Embedder, Span
-
-# A subword vocabulary of another language needs about one token per three letters.
-_PIECE = re.compile(r"\w{1,3}|[^\w\s]")
-
-
-def estimated_spans(text: str) -> list[Span]:
-    """Return pieces that a subword tokenizer would hardly split further, so a limit that they keep holds for it too."""
-    return [Span(match.start(), match.end()) for match in _PIECE.finditer(text)]
-
-
-def token_counter(embedder: Embedder) -> Callable[[str], int]:
-    """Return a function that counts a text's tokens by the embedder's model, or estimates them if it is not loaded."""
-
-    def count(text: str) -> int:
-        try:
-            return len(embedder.token_spans(text))
-        except EmbedderUnavailable:
-            return len(estimated_spans(text))
-
-    return count
-
+from agentformer.types import Span
 
 # Strength of the border between two tokens.
 _JOINED = 0  # inside a character cluster or a word: used only if a single word exceeds the limit

@@ -260,10 +260,10 @@ def likelier_of_alike(text: str) -> str:
         return ""
     votes = _votes(sample, _LATIN)
     most = max(votes.values())
-    if most < _SOME or any(vote * _LEAD > most for each, vote in votes.items() if each not in _ALIKE):
+    if most < _SOME or any(vote * _LEAD > most for language, vote in votes.items() if language not in _ALIKE):
         return ""
     words = sample.lower()
-    return max(_ALIKE, key=lambda each: votes[each] + _SPELLING_VOTE * bool(_ALIKE[each].search(words)))
+    return max(_ALIKE, key=lambda language: votes[language] + _SPELLING_VOTE * bool(_ALIKE[language].search(words)))
 
 
 @lru_cache(maxsize=131072)

@@ -139,11 +139,11 @@ def _whole(quoted: re.Match[str]) -> str:
     return quoted[0] if _SQUARE_KNOWN.fullmatch(whole) else whole
 
 
-def _coded(found: re.Match[str]) -> str:
+def _coded(match: re.Match[str]) -> str:
     """Return JSON escape codes for a match; for a token, of its brackets only."""
-    if found.re is not _SQUARE or found["token"] is None:
-        return _codes(found[0])
-    return f"{_codes('[')}{found['token']}{_codes(']')}"
+    if match.re is not _SQUARE or match["token"] is None:
+        return _codes(match[0])
+    return f"{_codes('[')}{match['token']}{_codes(']')}"
 
 
 def _coded_tag(tag: re.Match[str]) -> str:

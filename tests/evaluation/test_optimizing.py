@@ -21,7 +21,7 @@ from agentformer.evaluation.opened import Trial
 from agentformer.evaluation.optimizing.cache import CachingEmbedder, work_folder
 from agentformer.evaluation.optimizing.corpus import Corpus, synthetic
 from agentformer.evaluation.optimizing.measuring import Optimization, Progress
-from agentformer.evaluation.optimizing.run import optimize
+from agentformer.evaluation.optimizing.run import OptimizeOptions, optimize
 from agentformer.evaluation.optimizing.space import present
 from agentformer.factory import trial
 from agentformer.llms.echo import EchoModel
@@ -43,7 +43,9 @@ class Opened:
         self.settings: list[Settings] = []
         self.dies_at = 0  # of them, from 1
 
-    def __call__(self, dataset: Dataset, settings: Settings = SETTINGS, **options: Any) -> Optimization:
+    def __call__(
+        self, dataset: Dataset, settings: Settings = SETTINGS, *, progress: Any = None, **options: Any
+    ) -> Optimization:
         embedder = CachingEmbedder(self.inner, self.work)
 
         @contextmanager
@@ -55,7 +57,7 @@ class Opened:
                 yield opened
 
         try:
-            return optimize(Corpus(dataset, settings, embedder, opens), self.work, **options)
+            return optimize(Corpus(dataset, settings, embedder, opens), self.work, OptimizeOptions(**options), progress)
         finally:
             embedder.close()
 
@@ -258,13 +260,13 @@ def test_settings_that_cannot_be_had_here_are_passed_over_and_told(tmp_path: Pat
         with trial(settings, embedder, folder) as opened:
             yield opened
 
-    found = optimize(Corpus(plain(), SETTINGS, embedder, opens), work, level="full", only=["rrf_k"])
+    found = optimize(Corpus(plain(), SETTINGS, embedder, opens), work, OptimizeOptions(level="full", only=["rrf_k"]))
     skipped = {each.changed["rrf_k"]: each.skipped for each in found.tried if each.skipped}
     assert list(skipped) == [10] and "agentformer[more]" in skipped[10]
     assert len(found.tried) == 5 and asked.count(10) == 1
 
     installed = True  # then it is tried, and everything else is known
-    again = optimize(Corpus(plain(), SETTINGS, embedder, opens), work, level="full", only=["rrf_k"])
+    again = optimize(Corpus(plain(), SETTINGS, embedder, opens), work, OptimizeOptions(level="full", only=["rrf_k"]))
     embedder.close()
     assert not [each for each in again.tried if each.skipped] and len(again.tried) == 5
     assert again.reused == found.as_json()["reused"] + 5 and asked.count(10) == 2
@@ -283,7 +285,7 @@ def test_what_cannot_be_had_is_tried_once_however_often_the_search_comes_to_it(t
             yield opened
 
     corpus = Corpus(far_apart(), SETTINGS, embedder, opens)
-    found = optimize(corpus, tmp_path, level="full", only=["window_tokens", "rrf_k"])
+    found = optimize(corpus, tmp_path, OptimizeOptions(level="full", only=["window_tokens", "rrf_k"]))
     embedder.close()
     assert found.changed and len(tried) == len(set(tried)) == 1
 

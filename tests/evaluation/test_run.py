@@ -12,7 +12,7 @@ import pytest
 
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.dataset import Dataset, Passage, Question
-from agentformer.evaluation.run import evaluate
+from agentformer.evaluation.run import EvaluationOptions, evaluate
 from agentformer.factory import AgentFormer, connect
 from agentformer.types import Hit, Hits, MemoryEntry, Query, Scope
 from tests.evaluation.conftest import Opens
@@ -48,7 +48,7 @@ def test_ranks_and_means_are_as_by_hand() -> None:
     )
     told = evaluate(
         search, dataset(Question("1", "one", ("a", "b")), Question("2", "two", ("c",)), Question("3", "none")),
-        modes=("hybrid", "lexical"), metrics=("recall@1", "recall_any@1", "recall@3", "mrr@10"),
+        EvaluationOptions(("hybrid", "lexical"), metrics=("recall@1", "recall_any@1", "recall@3", "mrr@10")),
     )  # fmt: skip
     assert [each.ranks for each in told.outcomes] == [
         {"hybrid": (2, 3), "lexical": (2, 1)},
@@ -69,14 +69,14 @@ def test_ranks_and_means_are_as_by_hand() -> None:
 
 def test_hits_of_one_passage_count_once_and_more_are_asked_for_where_they_crowd_out_others() -> None:
     search = Scripted({("hybrid", "one"): "x x x x x x x x x x y x a b c d e f g h i j k"})
-    told = evaluate(search, dataset(Question("1", "one", ("a", "h", "i"))), modes=("hybrid",))
+    told = evaluate(search, dataset(Question("1", "one", ("a", "h", "i"))), EvaluationOptions(modes=("hybrid",)))
     assert told.outcomes[0].ranks == {"hybrid": (3, 10, None)}
     assert [query.limit for query in search.asked] == [10, 40]
 
 
 def test_figures_of_more_passages_than_were_looked_at_are_not_told() -> None:
     search = Scripted({("hybrid", "one"): "x a b c"})
-    told = evaluate(search, dataset(Question("1", "one", ("c",))), modes=("hybrid",), limit=3)
+    told = evaluate(search, dataset(Question("1", "one", ("c",))), EvaluationOptions(modes=("hybrid",), limit=3))
     assert told.outcomes[0].ranks == {"hybrid": (None,)}
     assert "recall@3" in told.metrics and not {"recall@5", "mrr@10"} & set(told.metrics)
 
@@ -90,12 +90,12 @@ def test_parts_are_by_language_and_by_category() -> None:
         Question("5", "Bonjour", ("a",), {"lang": "fr"}),
     ]
     search = Scripted({("dense", each.text): "a" if each.id in "14" else "b" for each in questions})
-    told = evaluate(search, dataset(*questions), modes=("dense",), metrics=("recall@1",))
+    told = evaluate(search, dataset(*questions), EvaluationOptions(modes=("dense",), metrics=("recall@1",)))
     parts = {part.name: (part.questions, part.figures["dense"]["recall@1"].value) for part in told.languages}
     assert parts == {"en": (2, 0.5), "fi": (1, 1.0), "fr": (1, 0.0), "unknown": (1, 0.0)}  # of Turku alone
     assert {part.name: part.questions for part in told.categories} == {"7": 1, "hop": 1, "none": 3}
     assert not told.overall.differences
-    alone = evaluate(search, dataset(questions[0]), modes=("dense",))
+    alone = evaluate(search, dataset(questions[0]), EvaluationOptions(modes=("dense",)))
     assert alone.languages == alone.categories == ()
 
 
@@ -120,13 +120,13 @@ def test_parts_are_by_language_and_by_category() -> None:
 )
 def test_a_wrong_argument_is_named(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput) as error:
-        evaluate(Scripted({}), dataset(Question("1", "one", ("a",))), **options)
+        evaluate(Scripted({}), dataset(Question("1", "one", ("a",))), EvaluationOptions(**options))
     assert error.value.field == said
 
 
 def test_questions_that_nothing_answers_cannot_be_measured() -> None:
     with pytest.raises(InvalidInput, match="put ids under relevant"):
-        evaluate(Scripted({}), dataset(Question("1", "one")))
+        evaluate(Scripted({}), dataset(Question("1", "one")), EvaluationOptions())
 
 
 def test_a_corpus_is_loaded_and_found_by_its_own_ids(opens: Opens) -> None:

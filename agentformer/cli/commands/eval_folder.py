@@ -15,7 +15,7 @@ from agentformer.evaluation import synthetic
 from agentformer.evaluation.dataset import Dataset, read_dataset, sampled
 from agentformer.evaluation.metrics import Interval
 from agentformer.evaluation.optimizing.corpus import halves
-from agentformer.evaluation.run import MODES, Evaluation, Mode, Part, check_modes, evaluate
+from agentformer.evaluation.run import MODES, Evaluation, EvaluationOptions, Mode, Part, check_modes, evaluate
 from agentformer.factory import build_model, connect, trial
 from agentformer.settings import load_settings
 from agentformer.types import Scope
@@ -112,27 +112,20 @@ def _measure_stored(
         )
         dataset = _select(Dataset(options.namespace, (), generated.questions, generated.notes), options)
         with bar("questions") as progress:
-            evaluation = evaluate(
-                af.backend.search,
-                dataset,
-                modes=modes,
+            measure = EvaluationOptions(
+                modes,
                 scope_of=lambda question: scope,
                 passage_of=synthetic.entry_of,
                 seed=options.seed,
                 progress=progress,
             )
+            evaluation = evaluate(af.backend.search, dataset, measure)
         evaluation = replace(evaluation, passages=af.backend.count(scope))
         paged = synthetic.by_page(dataset.questions)
         if not paged:
             return evaluation, None
-        pages = evaluate(
-            af.backend.search,
-            dataset.asking(paged),
-            modes=modes,
-            scope_of=lambda question: scope,
-            passage_of=synthetic.page_of,
-            seed=options.seed,
-        )
+        measure = replace(measure, passage_of=synthetic.page_of, progress=None)
+        pages = evaluate(af.backend.search, dataset.asking(paged), measure)
         return evaluation, replace(pages.overall, name="pages")
 
 

@@ -36,7 +36,14 @@ from agentformer.evaluation.optimizing.corpus import Corpus
 from agentformer.evaluation.optimizing.corpus import synthetic as built
 from agentformer.evaluation.optimizing.journal import Half
 from agentformer.evaluation.optimizing.measuring import Optimization, Progress, Tried, Verdict
-from agentformer.evaluation.optimizing.run import METRIC, check_metric, check_only, optimize, question_halves
+from agentformer.evaluation.optimizing.run import (
+    METRIC,
+    OptimizeOptions,
+    check_metric,
+    check_only,
+    optimize,
+    question_halves,
+)
 from agentformer.evaluation.optimizing.space import BALANCE, PARAMETERS, Level, present
 from agentformer.evaluation.optimizing.writing import Written, check_writable, write_settings
 from agentformer.evaluation.synthetic import COUNT
@@ -164,17 +171,8 @@ def _optimize(
     corpus = Corpus(dataset, settings, embedder, lambda other, place: trial(other, embedder, place))
     try:
         with _progress(quiet) as progress:
-            result = optimize(
-                corpus,
-                work,
-                level=options.level,
-                metric=options.metric,
-                only=options.only,
-                without=without,
-                seed=options.seed,
-                budget=options.budget,
-                progress=progress,
-            )
+            search = OptimizeOptions(options.level, options.metric, options.only, without, options.seed, options.budget)
+            result = optimize(corpus, work, search, progress)
     except KeyboardInterrupt:
         say("\ninterrupted; measurements are kept, and the same command continues", err=True)
         sys.exit(INTERRUPTED)

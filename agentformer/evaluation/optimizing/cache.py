@@ -25,7 +25,7 @@ def work_folder(work: Path) -> Path:
     return work / OWN
 
 
-_ASKED = 500  # hashes of one statement; well below every SQLite's limit of bound variables
+_BATCH = 500  # hashes of one statement; well below every SQLite's limit of bound variables
 _WHOLE = 64  # texts at a time of an embedder that does not say
 _DOCUMENT, _QUERY = b"d", b"q"  # a model may embed the two otherwise
 _TABLE = "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
@@ -41,8 +41,8 @@ class CachingEmbedder:
         self._folder = work_folder(work)
         self._lock = threading.Lock()
         self._opened: tuple[EmbeddingSpace, sqlite3.Connection] | None = None
-        self.embedded = 0  # texts that the other one was asked for
-        self.told: Callable[[int], None] | None = None  # called with that number when it has grown
+        self.embedded = 0  # texts that `inner` has embedded
+        self.on_embedded: Callable[[int], None] | None = None  # called with that number when it has grown
 
     @property
     def space(self) -> EmbeddingSpace:
@@ -60,21 +60,21 @@ class CachingEmbedder:
         """Return the rows of `texts`; see `Embedder`."""
         keys = [_DOCUMENT + text_hash(text) for text in texts]
         with self._lock:
-            rows = self._known(keys)
+            rows = self._cached(keys)
             missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in rows}
             if missing:
-                made = self._inner.embed_documents(list(missing.values()))
-                self._keep(missing, made)
-                rows.update(zip(missing, made, strict=True))
+                vectors = self._inner.embed_documents(list(missing.values()))
+                self._store(missing, vectors)
+                rows.update(zip(missing, vectors, strict=True))
         return np.stack([rows[key] for key in keys]) if keys else np.zeros((0, self.space.dimension), dtype=np.float32)
 
     def embed_query(self, text: str) -> Vector:
         """Return the row of a query; see `Embedder`."""
         key = _QUERY + text_hash(text)
         with self._lock:
-            if (row := self._known([key]).get(key)) is None:
+            if (row := self._cached([key]).get(key)) is None:
                 row = self._inner.embed_query(text)
-                self._keep([key], row[np.newaxis])
+                self._store([key], row[np.newaxis])
         return row
 
     def close(self) -> None:
@@ -84,24 +84,24 @@ class CachingEmbedder:
                 self._opened[1].close()
                 self._opened = None
 
-    def _known(self, keys: Sequence[bytes]) -> dict[bytes, Vector]:
+    def _cached(self, keys: Sequence[bytes]) -> dict[bytes, Vector]:
         """Return the cached rows."""
-        found: dict[bytes, Vector] = {}
+        cached: dict[bytes, Vector] = {}
         size = self.space.dimension * 4
         with self._file() as rows:
-            for start in range(0, len(keys), _ASKED):
-                group = keys[start : start + _ASKED]
+            for start in range(0, len(keys), _BATCH):
+                group = keys[start : start + _BATCH]
                 marks = ",".join("?" * len(group))
                 for key, data in rows.execute(f"SELECT text, data FROM rows WHERE text IN ({marks})", group):
                     if len(data) == size:
-                        found[key] = np.frombuffer(data, "<f4").astype(np.float32, copy=False)
-        return found
+                        cached[key] = np.frombuffer(data, "<f4").astype(np.float32, copy=False)
+        return cached
 
-    def _keep(self, keys: Iterable[bytes], made: Matrix) -> None:
-        data = np.ascontiguousarray(made, dtype="<f4")
+    def _store(self, keys: Iterable[bytes], vectors: Matrix) -> None:
+        data = np.ascontiguousarray(vectors, dtype="<f4")
         self.embedded += len(data)
-        if self.told:
-            self.told(self.embedded)
+        if self.on_embedded:
+            self.on_embedded(self.embedded)
         with self._file() as rows, rows:
             rows.executemany(
                 "INSERT OR REPLACE INTO rows VALUES (?, ?)",
@@ -133,5 +133,5 @@ class CachingEmbedder:
 
 def short_name(space: EmbeddingSpace) -> str:
     """Return a short unique name of a space."""
-    told = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
-    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    fields = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
+    return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()

@@ -52,13 +52,13 @@ class Halves(NamedTuple):
 
 def halves(questions: Sequence[Question], seed: int = 0) -> Halves:
     """Divide the questions that have an answer; each half keeps their order. Linear in questions and relevant ids."""
-    asked = [question for question in questions if question.relevant]
-    leader = _leaders(asked)
+    answerable = [question for question in questions if question.relevant]
+    leader = _leaders(answerable)
     in_test = {name: _in_test(name, seed) for name in set(leader.values())}
-    test = [in_test[leader[question.id]] for question in asked]
+    test = [in_test[leader[question.id]] for question in answerable]
     return Halves(
-        tuple(question for question, there in zip(asked, test, strict=True) if not there),
-        tuple(question for question, there in zip(asked, test, strict=True) if there),
+        tuple(question for question, is_test in zip(answerable, test, strict=True) if not is_test),
+        tuple(question for question, is_test in zip(answerable, test, strict=True) if is_test),
     )
 
 
@@ -97,11 +97,13 @@ def synthetic(
     built = _kept(path, about)
     if built is None:
         built = build(corpus_sources(dataset), count, seed=seed, model=model)
-        told = [{"id": q.id, "text": q.text, "relevant": q.relevant, "meta": dict(q.meta)} for q in built.questions]
-        whole = {"about": about, "questions": told, "notes": built.notes}
+        questions = [
+            {"id": q.id, "text": q.text, "relevant": q.relevant, "meta": dict(q.meta)} for q in built.questions
+        ]
+        content = {"about": about, "questions": questions, "notes": built.notes}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(whole, ensure_ascii=False).encode())
+            write_atomically(path, json.dumps(content, ensure_ascii=False).encode())
         except OSError as error:
             raise StoreFull(f"{path} cannot be written ({error.strerror or error})") from error
     return with_questions(dataset, built)
@@ -110,13 +112,14 @@ def synthetic(
 def _kept(path: Path, about: Mapping[str, Any]) -> Built | None:
     """Return the questions of an earlier run with the same inputs, else None."""
     try:
-        found = json.loads(read_file(path))
-        if found["about"] != about:
+        content = json.loads(read_file(path))
+        if content["about"] != about:
             return None
         questions = [
-            Question(each["id"], each["text"], tuple(each["relevant"]), each["meta"]) for each in found["questions"]
+            Question(question["id"], question["text"], tuple(question["relevant"]), question["meta"])
+            for question in content["questions"]
         ]
-        return Built(tuple(questions), tuple(found["notes"]))
+        return Built(tuple(questions), tuple(content["notes"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -128,12 +131,12 @@ _KEPT = 3  # stores on disk beside that of the present settings: that of the bes
 
 
 class Stores:
-    """The stores of one corpus; `vectors` says whether entries get vectors."""
+    """The stores of `corpus`; `vectors` says whether entries get vectors."""
 
     def __init__(self, folder: Path, corpus: Corpus, *, vectors: bool) -> None:
         self.vectors = vectors
         self._folder = folder
-        self._corpus = corpus
+        self.corpus = corpus
         self._present = self._place(present(corpus.settings))
         self._used: list[Path] = []  # but for the present one; the latest last
 
@@ -145,14 +148,14 @@ class Stores:
     def opened(self, configuration: Configuration, progress: Progress | None = None) -> Iterator[Trial]:
         """Open the store of a configuration, filling it first if needed. Raises `EmbedderUnavailable` if the embedder
         failed, `StoreFull`, and what opening a memory raises."""
-        settings, place = settings_of(self._corpus.settings, configuration), self._place(configuration)
-        there = self.has(configuration)
-        if not there:
+        settings, place = settings_of(self.corpus.settings, configuration), self._place(configuration)
+        complete = self.has(configuration)
+        if not complete:
             self._make_room(place)
         if place != self._present:
             self._used = [*(path for path in self._used if path != place), place]
-        with self._corpus.opens(settings, place) as trial:
-            if not there:
+        with self.corpus.opens(settings, place) as trial:
+            if not complete:
                 self._fill(trial, place, progress)
             yield trial
 
@@ -169,7 +172,7 @@ class Stores:
         self._used.clear()
 
     def _fill(self, trial: Trial, place: Path, progress: Progress | None) -> None:
-        trial.load(self._corpus.dataset, progress)
+        trial.load(self.corpus.dataset, progress)
         if self.vectors and trial.backend.embed_pending(refused=False):
             raise EmbedderUnavailable("the embedder went away while passages were embedded")
         try:
@@ -184,11 +187,11 @@ class Stores:
             others = [path for path in self._made() if path not in (place, self._present)]
             old = [*(path for path in others if path not in self._used), *self._used]
             old = [path for path in old if path != place]
-            doomed = old[: max(0, len(old) + 1 - _KEPT)] if place != self._present else []
-            for path in (*doomed, place):
+            unused = old[: max(0, len(old) + 1 - _KEPT)] if place != self._present else []
+            for path in (*unused, place):
                 delete(_whole(path))
                 delete(path)
-            self._used = [path for path in old if path not in doomed]
+            self._used = [path for path in old if path not in unused]
             place.mkdir()
         except OSError as error:
             raise StoreFull(f"{self._folder} cannot be written ({error.strerror or error})") from error
@@ -202,7 +205,7 @@ class Stores:
     def _place(self, configuration: Configuration) -> Path:
         return (
             self._folder
-            / hashlib.blake2b(stored_key(self._corpus.settings, configuration).encode(), digest_size=8).hexdigest()
+            / hashlib.blake2b(stored_key(self.corpus.settings, configuration).encode(), digest_size=8).hexdigest()
         )
 
 

@@ -36,21 +36,21 @@ class Measured:
 
 
 class Journal:
-    """The measurements in a file. `fresh` is the reason for beginning anew, "" if the file continues. Raises
+    """The measurements in a file. `reset_reason` is the reason for beginning anew, "" if the file continues. Raises
     `StoreFull` if it cannot be written."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self._path = path
-        self._known: dict[tuple[str, Half], Measured] = {}
+        self._measurements: dict[tuple[str, Half], Measured] = {}
         about = json.loads(json.dumps(about))
-        self.fresh = ""
+        self.reset_reason = ""
         try:
             header, measured, whole = _read(path)
             if header != about:
-                self.fresh = _changed(header, about) if header else "nothing was measured before"
+                self.reset_reason = _changed(header, about) if header else "nothing was measured before"
                 write_atomically(path, _line(about))
             else:
-                self._known = {(key(each.configuration), each.half): each for each in measured}
+                self._measurements = {(key(one.configuration), one.half): one for one in measured}
                 os.truncate(path, whole)  # what was being written when the process ended
             self._file = path.open("ab")
         except OSError as error:
@@ -60,13 +60,13 @@ class Journal:
 
     def find(self, configuration: Configuration, half: Half) -> Measured | None:
         """Return the measurement of a configuration on a half, or None."""
-        return self._known.get((key(configuration), half))
+        return self._measurements.get((key(configuration), half))
 
     def add(self, measured: Measured) -> None:
         """Append a measurement; it is on disk when this returns."""
-        self._known[key(measured.configuration), measured.half] = measured
+        self._measurements[key(measured.configuration), measured.half] = measured
         try:
-            self._file.write(_line(_told(measured)))
+            self._file.write(_line(_as_json(measured)))
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -74,10 +74,10 @@ class Journal:
 
     def __iter__(self) -> Iterator[Measured]:
         """Iterate in the order of measurement."""
-        return iter(self._known.values())
+        return iter(self._measurements.values())
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._measurements)
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +112,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Sequence[Measured], int]:
     return header, measured, whole
 
 
-def _told(measured: Measured) -> dict[str, Any]:
+def _as_json(measured: Measured) -> dict[str, Any]:
     return {
         "configuration": dict(measured.configuration),
         "half": measured.half,
@@ -122,7 +122,9 @@ def _told(measured: Measured) -> dict[str, Any]:
 
 
 def _measured(given: Mapping[str, Any]) -> Measured:
-    ranks = tuple(tuple(None if rank is None else int(rank) for rank in each) for each in given["ranks"])
+    ranks = tuple(
+        tuple(None if rank is None else int(rank) for rank in question_ranks) for question_ranks in given["ranks"]
+    )
     return Measured(given["configuration"], given["half"], ranks, float(given["seconds"]))
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.evaluation.dataset import Question
 from agentformer.evaluation.metrics import DEPTH, Interval, Ranks, difference, intervals, metric
-from agentformer.evaluation.optimizing.corpus import Corpus, Stores
+from agentformer.evaluation.optimizing.corpus import Stores
 from agentformer.evaluation.optimizing.journal import Half, Journal, Measured
 from agentformer.evaluation.optimizing.space import (
     Clock,
@@ -115,7 +115,7 @@ def _rounded(figures: Mapping[Half, Interval]) -> dict[str, list[float]]:
     return {half: [round(value, 4) for value in interval] for half, interval in figures.items()}
 
 
-_FEW = 100  # questions below which a person is told how little is known
+_FEW = 100  # questions below which a note says how little is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,29 +129,28 @@ class Progress:
 
 
 class Optimizer:
-    """One optimisation. `asked` has the questions of each half."""
+    """One optimisation. `questions` has those of each half."""
 
     def __init__(
         self,
-        corpus: Corpus,
         stores: Stores,
         journal: Journal,
-        asked: Mapping[Half, tuple[Question, ...]],
-        name: str,
+        questions: Mapping[Half, tuple[Question, ...]],
+        metric_name: str,
         clock: Clock,
         progress: Callable[[Progress], None] | None,
-        notes: Sequence[str] = (),
+        notes: Sequence[str],
     ) -> None:
-        self._corpus = corpus
+        self._corpus = stores.corpus
         self._stores = stores
         self._journal = journal
-        self._asked = asked
-        self._chooses: Half = "development" if "development" in asked else "test"
-        self._name = name
-        self._metric: Callable[[Ranks], float] = metric(name)
+        self._questions = questions
+        self._chooses: Half = "development" if "development" in questions else "test"
+        self._metric_name = metric_name
+        self._metric: Callable[[Ranks], float] = metric(metric_name)
         self._clock = clock
         self._progress = progress
-        self._now = present(corpus.settings)
+        self._current = present(stores.corpus.settings)
         self._planned: Sequence[Configuration] = ()
         self._used: dict[tuple[str, Half], Measured] = {}  # in their order
         self._made: set[tuple[str, Half]] = set()  # by this run
@@ -160,21 +159,21 @@ class Optimizer:
 
     def optimum(self, space: Space) -> Optimization:
         """Search and return the result. Raises `InvalidInput` if the current settings cannot be used."""
-        chosen, finished = descend(self._now, space, self._chosen_by, self._plan)
+        chosen, finished = descend(self._current, space, self._choice_scores, self._plan)
         self._planned = ()
-        now = {half: self._scores(self._now, half) for half in self._asked}
-        best = {half: self._scores(chosen, half) for half in self._asked}
+        current = {half: self._scores(self._current, half) for half in self._questions}
+        best = {half: self._scores(chosen, half) for half in self._questions}
         return Optimization(
             self._corpus.dataset.name,
             space.level,
-            self._name,
+            self._metric_name,
             len(self._corpus.dataset.passages),
-            {half: len(questions) for half, questions in self._asked.items()},
-            self._now,
+            {half: len(questions) for half, questions in self._questions.items()},
+            self._current,
             chosen,
-            {half: intervals([values])[0] for half, values in now.items()},
+            {half: intervals([values])[0] for half, values in current.items()},
             {half: intervals([values])[0] for half, values in best.items()},
-            {half: difference(best[half], now[half]) for half in self._asked},
+            {half: difference(best[half], current[half]) for half in self._questions},
             self._tried(),
             finished,
             len(self._used.keys() - self._made),
@@ -185,12 +184,12 @@ class Optimizer:
     def _plan(self, left: Sequence[Configuration]) -> None:
         self._planned = left
 
-    def _chosen_by(self, configuration: Configuration) -> Sequence[float] | None:
+    def _choice_scores(self, configuration: Configuration) -> Sequence[float] | None:
         """Return the scores on the half used for the choice. Raises `OutOfTime`."""
-        if configuration != self._now and self._found(configuration, self._chooses) is None:
+        if configuration != self._current and self._find(configuration, self._chooses) is None:
             self._clock.check(fills=not self._stores.has(configuration))
         measured = self._measured(configuration, self._chooses)
-        if measured.skipped and configuration == self._now:
+        if measured.skipped and configuration == self._current:
             raise InvalidInput("settings", f"the present ones cannot be used: {measured.skipped}")
         return None if measured.skipped else [self._metric(ranks) for ranks in measured.ranks]
 
@@ -200,7 +199,7 @@ class Optimizer:
     def _measured(self, configuration: Configuration, half: Half) -> Measured:
         """Return a measurement from the journal, or make it and append it, unless the configuration cannot run or its
         reranker failed."""
-        measured = self._found(configuration, half)
+        measured = self._find(configuration, half)
         if measured is None:
             measured = self._measure(configuration, half)
             if not measured.skipped and not self._unranked:
@@ -209,7 +208,7 @@ class Optimizer:
         self._used[key(configuration), half] = measured
         return measured
 
-    def _found(self, configuration: Configuration, half: Half) -> Measured | None:
+    def _find(self, configuration: Configuration, half: Half) -> Measured | None:
         """Return an existing measurement of this or an earlier run."""
         return self._used.get((key(configuration), half)) or self._journal.find(configuration, half)
 
@@ -226,62 +225,61 @@ class Optimizer:
         return Measured(configuration, half, tuple(map(tuple, ranks)), time.monotonic() - started, skipped)
 
     def _ranks(self, configuration: Configuration, half: Half) -> tuple[Ranks, ...]:
-        dataset = self._corpus.dataset.asking(self._asked[half])
-        tell = self._telling(configuration)
+        dataset = self._corpus.dataset.asking(self._questions[half])
+        report = self._reporter(configuration)
         before = self._corpus.embedder.embedded
         started, filled = time.monotonic(), not self._stores.has(configuration)
-        self._corpus.embedder.told = lambda texts: tell(f"{texts - before} texts embedded")
-        with self._stores.opened(configuration, lambda n, all_: tell(f"{n} of {all_} passages stored")) as trial:
-            there = time.monotonic()
+        self._corpus.embedder.on_embedded = lambda texts: report(f"{texts - before} texts embedded")
+        with self._stores.opened(configuration, lambda n, all_: report(f"{n} of {all_} passages stored")) as trial:
+            opened = time.monotonic()
             if self._stores.vectors:
                 for question in dataset.questions:  # first: one that cannot be embedded would be asked by words alone
                     trial.embedder.embed_query(question.text)
-            found = trial.evaluate(
+            evaluation = trial.evaluate(
                 dataset,
                 modes=("hybrid",),
                 limit=DEPTH,
-                metrics=(self._name,),
+                metrics=(self._metric_name,),
                 passage_of=passage_of,
-                progress=lambda n, all_: tell(f"{n} of {all_} questions asked"),
+                progress=lambda n, all_: report(f"{n} of {all_} questions asked"),
             )
-        self._clock.took(there - started, time.monotonic() - there, filled=filled)
-        self._warnings.update(dict.fromkeys(found.warnings))
-        self._unranked = any(warning.startswith(NOT_RERANKED) for warning in found.warnings)
-        return tuple(outcome.ranks["hybrid"] for outcome in found.outcomes)
+        self._clock.took(opened - started, time.monotonic() - opened, filled=filled)
+        self._warnings.update(dict.fromkeys(evaluation.warnings))
+        self._unranked = any(warning.startswith(NOT_RERANKED) for warning in evaluation.warnings)
+        return tuple(outcome.ranks["hybrid"] for outcome in evaluation.outcomes)
 
-    def _telling(self, configuration: Configuration) -> Callable[[str], None]:
+    def _reporter(self, configuration: Configuration) -> Callable[[str], None]:
         """Return a function that reports the progress of a measurement."""
-        progress, changed = self._progress, differing(self._now, configuration)
+        progress, changed = self._progress, differing(self._current, configuration)
         name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the present settings"
-        left = [each for each in self._planned if self._found(each, self._chooses) is None]
+        left = [each for each in self._planned if self._find(each, self._chooses) is None]
         seconds = self._seconds(left)
 
-        def tell(doing: str) -> None:
+        def report(doing: str) -> None:
             if progress:
                 progress(Progress(len(self._journal), len(left), seconds, f"{name}: {doing}"))
 
-        return tell
+        return report
 
     def _seconds(self, left: Sequence[Configuration]) -> float | None:
         """Return the estimated time of these measurements."""
-        told = [self._clock.estimate(fills=not self._stores.has(each)) for each in left]
-        known = [each for each in told if each is not None]
-        return sum(known) if len(known) == len(told) else None
+        estimates = [self._clock.estimate(fills=not self._stores.has(configuration)) for configuration in left]
+        known = [seconds for seconds in estimates if seconds is not None]
+        return sum(known) if len(known) == len(estimates) else None
 
     def _tried(self) -> tuple[Tried, ...]:
         """Return the configurations that `descend` measured."""
-        looked = [each for each in self._used.values() if each.half == self._chooses]
-        first = statistics.fmean(self._scores(self._now, self._chooses))
-        return tuple(self._told(each, first) for each in looked)
+        first = statistics.fmean(self._scores(self._current, self._chooses))
+        return tuple(self._attempt(one, first) for one in self._used.values() if one.half == self._chooses)
 
-    def _told(self, measured: Measured, first: float) -> Tried:
-        changed = {name: value for name, (_, value) in differing(self._now, measured.configuration).items()}
+    def _attempt(self, measured: Measured, first: float) -> Tried:
+        changed = {name: value for name, (_, value) in differing(self._current, measured.configuration).items()}
         if measured.skipped:
             return Tried(changed, None, None, measured.seconds, measured.skipped)
         value = statistics.fmean(self._metric(ranks) for ranks in measured.ranks)
         return Tried(changed, value, value - first, measured.seconds)
 
     def _notes(self) -> tuple[str, ...]:
-        count = sum(map(len, self._asked.values()))
+        count = sum(map(len, self._questions.values()))
         few = f"{count} questions tell little: each figure may lie anywhere in its interval"
         return (*self._corpus.dataset.notes, *((few,) if count < _FEW else ()), *self._warnings)

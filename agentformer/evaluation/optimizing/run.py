@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,8 @@ from agentformer.evaluation.optimizing.space import Clock, Configuration, Facts,
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.settings import Settings
 from agentformer.text.analyzers import choose_analyzers
-from agentformer.text.chunking import estimated_spans
 from agentformer.text.languages import detect_language
+from agentformer.text.tokens import estimated_spans
 from agentformer.types import Embedder, EmbeddingSpace
 
 METRIC = "recall@5"
@@ -43,52 +45,62 @@ _FIXED = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class OptimizeOptions:
+    """The options of `optimize`. Settings in `without` are not searched; with `only`, just these are. `seed` divides
+    the questions. No configuration is begun that would end more than `budget` seconds after the start; the final
+    measurements on the test half are always made."""
+
+    level: Level = "quick"
+    metric: str = METRIC
+    only: Collection[str] = ()
+    without: Collection[str] = ()
+    seed: int = 0
+    budget: float | None = None
+
+
 def optimize(
-    corpus: Corpus,
-    work: Path,
-    *,
-    level: Level = "quick",
-    metric: str = METRIC,
-    only: Collection[str] = (),
-    without: Collection[str] = (),
-    seed: int = 0,
-    budget: float | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    corpus: Corpus, work: Path, options: OptimizeOptions, progress: Callable[[Progress], None] | None = None
 ) -> Optimization:
-    """Search the settings with the best mean of `metric`, except those in `without`; with `only`, just these.
+    """Search the settings with the best mean of a metric.
 
     Measurements are kept in the work folder (`cache.work_folder`), so the same call continues after an interruption. If
     passages, questions, model, version, installed analyzers or other retrieval settings have changed, it begins anew.
-    No configuration is begun that would end more than `budget` seconds after the start; the final measurements on the
-    test half are always made.
 
     Raises `InvalidInput` for too few questions and for a setting that cannot be searched, `Conflict` while another
     process uses the same folder, `StoreFull`, and `EmbedderUnavailable` if the model fails; finished measurements are
     kept.
     """
-    check_metric(metric)
-    check_only(only, present(corpus.settings))
-    clock = Clock(budget)
-    asked = question_halves(corpus.dataset.answerable, level, seed)
-    space, why = _space(corpus.embedder)
+    check_metric(options.metric)
+    check_only(options.only, present(corpus.settings))
+    clock = Clock(options.budget)
+    questions = question_halves(corpus.dataset.answerable, options.level, options.seed)
+    space, notes = _space(corpus.embedder)
     own = work_folder(work)
+    with _lock(own), Journal(own / "measured.jsonl", _about(corpus, space, options.seed)) as journal:
+        stores = Stores(own / "stores", corpus, vectors=space is not None)
+        if journal.reset_reason:
+            stores.clear()
+        optimizer = Optimizer(stores, journal, questions, options.metric, clock, progress, notes)
+        only, without = frozenset(options.only), frozenset(options.without)
+        result = optimizer.optimum(Space(options.level, _facts(corpus, space), only, without))
+        stores.clear()
+    return result
+
+
+def _lock(folder: Path) -> AbstractContextManager[Any]:
+    """Create and lock the folder. Raises `Conflict` and `StoreFull`."""
     try:
-        own.mkdir(parents=True, exist_ok=True)
-        held = FileLock(own / "lock", timeout=0).acquire()
+        folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(folder / "lock", timeout=0).acquire()
     except Timeout:
-        raise Conflict(f"another process optimises in {work}; wait for it, or name another folder (--work)") from None
+        raise Conflict(
+            f"another process optimises in {folder.parent}; wait for it, or name another folder (--work)"
+        ) from None
     except OSError as error:
         raise StoreFull(
-            f"{work} cannot be written ({error.strerror or error}); name another folder (--work)"
+            f"{folder.parent} cannot be written ({error.strerror or error}); name another folder (--work)"
         ) from error
-    with held, Journal(own / "measured.jsonl", _about(corpus, space, seed)) as journal:
-        stores = Stores(own / "stores", corpus, vectors=space is not None)
-        if journal.fresh:
-            stores.clear()
-        measuring = Optimizer(corpus, stores, journal, asked, metric, clock, progress, notes=why)
-        outcome = measuring.optimum(Space(level, _facts(corpus, space), frozenset(only), frozenset(without)))
-        stores.clear()
-    return outcome
 
 
 def check_metric(name: str) -> None:
@@ -122,8 +134,8 @@ def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) 
                 f"are {len(development)} to choose by and {len(test)} to judge by, since those that share a passage "
                 "stay together; ask about more passages, or try another --seed",
             )
-    found: dict[Half, tuple[Question, ...]] = {"development": development, "test": test}
-    return {half: some for half, some in found.items() if some}
+    divided: dict[Half, tuple[Question, ...]] = {"development": development, "test": test}
+    return {half: group for half, group in divided.items() if group}
 
 
 def _space(embedder: Embedder) -> tuple[EmbeddingSpace | None, tuple[str, ...]]:
@@ -153,8 +165,8 @@ def _installed(settings: Settings) -> list[str]:
     chosen = choose_analyzers(
         dataclasses.replace(settings, language_detector="auto", compounds="auto", japanese="auto")
     )
-    found = [getattr(chosen, each.name) for each in dataclasses.fields(chosen)]
-    return [each.name for each in found if each]
+    analyzers = [getattr(chosen, field.name) for field in dataclasses.fields(chosen)]
+    return [analyzer.name for analyzer in analyzers if analyzer]
 
 
 def _facts(corpus: Corpus, space: EmbeddingSpace | None) -> Facts:

@@ -72,7 +72,11 @@ class Facts:
 
 def present(settings: Settings) -> Configuration:
     """Return the current values of the settings."""
-    return {each.name: getattr(settings, each.name) for each in PARAMETERS if hasattr(settings, each.name)}
+    return {
+        parameter.name: getattr(settings, parameter.name)
+        for parameter in PARAMETERS
+        if hasattr(settings, parameter.name)
+    }
 
 
 def settings_of(settings: Settings, configuration: Configuration) -> Settings:
@@ -111,7 +115,7 @@ class Space:
         setting is asked for by name."""
         if self.level == "eval":
             return []
-        return [each for each in _of(configuration) if self._wanted(each) and self._matters(each)]
+        return [parameter for parameter in _of(configuration) if self._wanted(parameter) and self._matters(parameter)]
 
     def candidates(self, parameter: Parameter, configuration: Configuration) -> Iterator[Configuration]:
         """Return configurations that differ in this setting; an overlap keeps its share of the chunk."""
@@ -155,7 +159,7 @@ def differing(one: Configuration, other: Configuration) -> dict[str, tuple[Value
 
 
 def _of(configuration: Configuration) -> list[Parameter]:
-    return [each for each in PARAMETERS if each.name in configuration]
+    return [parameter for parameter in PARAMETERS if parameter.name in configuration]
 
 
 class Clock:
@@ -229,9 +233,9 @@ def _step(
 ) -> tuple[Configuration, Sequence[float]]:
     """Return the best value of one setting. `OutOfTime` leaves the setting unchanged, because an untried value might be
     better."""
-    found = best, scores
+    best_so_far = best, scores
     for candidate in tried:
-        got = measure(candidate)
-        if got is not None and statistics.fmean(got) > statistics.fmean(found[1]):
-            found = candidate, got
-    return found if is_improvement(found[1], scores) else (best, scores)
+        values = measure(candidate)
+        if values is not None and statistics.fmean(values) > statistics.fmean(best_so_far[1]):
+            best_so_far = candidate, values
+    return best_so_far if is_improvement(best_so_far[1], scores) else (best, scores)

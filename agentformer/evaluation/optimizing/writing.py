@@ -38,11 +38,11 @@ def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -
     try:
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666
         lines = {ENV_PREFIX + name.upper(): f"{ENV_PREFIX}{name.upper()}={value}" for name, value in values.items()}
-        kept, replaced = _replaced(text, lines)
+        unchanged, replaced = _replaced(text, lines)
         comment = " ".join(comment.split())  # one line, whatever a name in it holds
         added = [line for name, line in lines.items() if name not in replaced]
         new = _appended(
-            kept, [f"# {comment}", *added] if comment and added else added, "\r\n" if "\r\n" in text else "\n"
+            unchanged, [f"# {comment}", *added] if comment and added else added, "\r\n" if "\r\n" in text else "\n"
         )
         bom = _BOM if former.startswith(_BOM) else b""
         write_atomically(target, bom + new.encode(), mode=mode)

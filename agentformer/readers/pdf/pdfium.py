@@ -162,9 +162,9 @@ class PdfiumDocument:
 
 def _unmapped(text_page: Any) -> float:
     count = text_page.count_chars()
-    asked = range(0, count, max(1, count // SAMPLE))
-    errors = sum(1 for i in asked if raw.FPDFText_HasUnicodeMapError(text_page, i) == 1)
-    return errors / max(1, len(asked))
+    sampled = range(0, count, max(1, count // SAMPLE))
+    errors = sum(1 for i in sampled if raw.FPDFText_HasUnicodeMapError(text_page, i) == 1)
+    return errors / max(1, len(sampled))
 
 
 def _lines(text_page: Any, text: str) -> list[Line] | None:

@@ -52,9 +52,9 @@ def exchange(
         timed_out = _talk(process, given, frames, start, seconds)
         if not frames.done and not timed_out:  # it is about to end; its exit status gives the reason
             last = time.monotonic() + _LAST_SECONDS
-            while not (gone := _gone(process)) and time.monotonic() < last:
+            while not (exited := _has_exited(process)) and time.monotonic() < last:
                 time.sleep(0.005)
-            timed_out = not gone
+            timed_out = not exited
         return timed_out
     finally:
         _end(process)
@@ -76,8 +76,8 @@ def _talk(
             left = deadline - time.monotonic()
             if left <= 0:
                 return True
-            gone = _gone(process)
-            ready = [key.fileobj for key, _ in selector.select(0 if gone else min(left, _POLL_SECONDS))]
+            exited = _has_exited(process)
+            ready = [key.fileobj for key, _ in selector.select(0 if exited else min(left, _POLL_SECONDS))]
             if process.stdin in ready and not _give(process.stdin.fileno(), todo):
                 selector.unregister(process.stdin)
                 process.stdin.close()
@@ -86,7 +86,7 @@ def _talk(
                 if not data:
                     return False
                 frames.feed(data)
-            elif gone:  # a process that it left behind may hold the pipe open
+            elif exited:  # a process that it left behind may hold the pipe open
                 return False
     return False
 
@@ -105,7 +105,7 @@ def _give(pipe: int, todo: list[memoryview]) -> bool:
     return False
 
 
-def _gone(process: subprocess.Popen[bytes]) -> bool:
+def _has_exited(process: subprocess.Popen[bytes]) -> bool:
     """Return whether the process has ended. It stays a zombie, so that its group id is not reused before `_end`."""
     if sys.platform != "win32" and hasattr(os, "waitid"):
         try:

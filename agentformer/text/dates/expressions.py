@@ -174,23 +174,23 @@ def _with_phrases(
 
 def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
     """Sort the ranges and keep the longest of overlapping ones, with its other readings."""
-    kept: list[DateRange] = []
-    for each in sorted(dict.fromkeys(ranges), key=lambda each: (each.start, -each.end)):
-        while kept and each.start < kept[-1].end and each.end - each.start > kept[-1].end - kept[-1].start:
-            kept.pop()
-        if not kept or each.start >= kept[-1].end or (each.start, each.end) == (kept[-1].start, kept[-1].end):
-            kept.append(each)
-    return kept
+    result: list[DateRange] = []
+    for days in sorted(dict.fromkeys(ranges), key=lambda days: (days.start, -days.end)):
+        while result and days.start < result[-1].end and days.end - days.start > result[-1].end - result[-1].start:
+            result.pop()
+        if not result or days.start >= result[-1].end or (days.start, days.end) == (result[-1].start, result[-1].end):
+            result.append(days)
+    return result
 
 
 def _candidate_languages(language: str, text_words: set[str]) -> Iterator[list[str]]:
     """Yield the languages to look for: first `language`, then all, if no function word confirms `language`."""
-    known = [name for name in phrase_tables() if name != UNSPACED]
-    own = [name for name in known if name == language or (language in _ALIKE and name in _ALIKE)]
+    languages = [name for name in phrase_tables() if name != UNSPACED]
+    own = [name for name in languages if name == language or (language in _ALIKE and name in _ALIKE)]
     if own:
         yield own
     if not own or all(_function_words(name).isdisjoint(text_words) for name in own):
-        yield known
+        yield languages
 
 
 @lru_cache(maxsize=64)
@@ -307,13 +307,13 @@ def _extended(line: _Line, matches: Sequence[_PhraseMatch], dates: Sequence[Date
     if not dates:
         return []
     before_date: dict[int, tuple[_PhraseMatch, int]] = {}
-    for each in matches:
-        behind = each.behind
-        if each.phrase.kind in ("before", "after"):
+    for match in matches:
+        behind = match.behind
+        if match.phrase.kind in ("before", "after"):
             while behind < len(line.tokens) and line.tokens[behind].word in line.articles:
                 behind += 1
             if behind < len(line.tokens):
-                before_date.setdefault(line.tokens[behind].start, (each, line.tokens[each.at].start))
+                before_date.setdefault(line.tokens[behind].start, (match, line.tokens[match.at].start))
     starts = {token.start: n for n, token in enumerate(line.tokens)}
     result = []
     for days in dates:

@@ -38,9 +38,9 @@ def _terms(days: DateRange) -> Iterator[str]:
     if length == 7 and first.isoweekday() == 1:
         yield _week(first)
     elif length <= _DAYS:
-        each = [first + timedelta(days=n) for n in range(length)]
-        yield from (day.isoformat() for day in each)
-        yield from _months(each) if length == 1 else ()
+        named_days = [first + timedelta(days=n) for n in range(length)]
+        yield from (day.isoformat() for day in named_days)
+        yield from _months(named_days) if length == 1 else ()
     elif (touched := list(_touched(first, last))) and len(touched) <= _MONTHS:
         yield from (_month(day) for day in touched)
     elif days.relative and (first.month, first.day, last.month, last.day) == (1, 1, 12, 31):
