@@ -1,1 +1,1 @@
-"""Exports for any memory (docs/ARCHIVE.md), and backups of one memory."""
+"""Exports, which any memory can import (docs/ARCHIVE.md), and backups of one memory."""

@@ -1,10 +1,11 @@
-"""A backup: a copy of one memory, taken while it is in use, that opens like the memory itself.
+"""Copy a memory while it is in use. The copy is a backup: it can be opened like the memory.
 
-    manifest.json   format, time and version, counts, and for each file its bytes and SHA-256
-    indexes/        the records of every backend as of one moment each, and the hashes of keys
-    uploads/        the originals of the documents in these records
+    manifest.json   format, time and version, counts, and for each file its length and SHA-256
+    indexes/        the records of every backend, each as of one moment, and the hashes of keys
+    uploads/        the original files of the documents in these records
 
-Vector and word indexes are left out: they are rebuilt from the records. Uploads that wait as jobs are left out, too.
+A backup has no vector index and no word index, because these are rebuilt from the records. It has no uploads that still
+wait as jobs.
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ class Origin:
 
 
 def back_up(folder: Path, origin: Origin) -> BackedUp:
-    """Copy a memory into a new folder while others use it.
+    """Copy a memory into a new folder while other processes use the memory.
 
-    The backup has every entry that was acknowledged before the call, and none from after it. Raises `InvalidInput` for
-    a folder that is not new, `StoreFull`, and `StoreDamaged` for records that cannot be read; then there is no folder.
+    The backup has every entry that was acknowledged before the call, and no entry that was stored after the call.
+    Raises `InvalidInput` if the folder exists already, `StoreFull`, and `StoreDamaged` if records cannot be read. After
+    an error there is no folder.
     """
     with new_folder(folder, "backups/monday") as partial:
         done = _copy(partial, origin)
@@ -79,16 +81,17 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
 
 
 def check_backup(folder: Path) -> list[str]:
-    """Return the files of a backup that have changed, as messages. Raises `InvalidInput` if the folder is no backup."""
+    """Return a message for each file of a backup that has changed. Raises `InvalidInput` if the folder is not a
+    backup."""
     manifest = _checked_manifest(folder)
     findings = []
     for path, expected in manifest["files"].items():
         if not _FILE.fullmatch(path) or not isinstance(expected, dict):
-            findings.append(f"{path[:200]!r} is no file of a backup")
+            findings.append(f"{path[:200]!r} is not a file of a backup")
             continue
         try:
             if digest_of(folder, path) != expected:
-                findings.append(f"{path} is not as it was taken (its checksum differs)")
+                findings.append(f"{path} has changed since the backup (its checksum differs)")
         except (OSError, InvalidInput) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not a plain file"
             findings.append(f"{path} cannot be read: {reason or error}")
@@ -98,9 +101,9 @@ def check_backup(folder: Path) -> list[str]:
 def _copy(partial: Path, origin: Origin) -> BackedUp:
     """Copy originals and records.
 
-    An original is deleted with its document. So the present originals are copied first, then the records, then the
-    originals that the records name and that are still missing. If one was deleted in between, the records are copied
-    again: the new copy does not name it.
+    The removal of a document deletes its original. So the present originals are copied first, then the records, then
+    the originals that the records name and that were not copied before. If a document is removed in between, the
+    records are copied again, and the new records do not name the document.
     """
     uploads = partial / UPLOADS
     uploads.mkdir()
@@ -125,9 +128,10 @@ def _copy(partial: Path, origin: Origin) -> BackedUp:
 
 
 def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedUp, dict[str, str]]:
-    """Count the copied records and copy the originals of their documents.
+    """Count the copied records, and copy the originals of their documents.
 
-    Returns the counts, with the ids of documents without an original, and the digest of each document by id.
+    Return the counts, which include the ids of documents without an original, and the SHA-256 of each document by its
+    id.
     """
     files = {*indexes.iterdir()}
     done, named = BackedUp(), {}
@@ -147,7 +151,7 @@ def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedU
 
 
 def _documents(backend: MemoryBackend) -> Iterator[tuple[str, str]]:
-    """Return the ids and digests of documents that have an original."""
+    """Return id -> SHA-256 for the documents that have an original."""
     for namespace in backend.namespaces():
         scope, after = Scope(namespace, kinds=("document",), include_archived=True), ""
         while page := backend.list(scope, after=after, limit=_PAGE):
@@ -156,7 +160,7 @@ def _documents(backend: MemoryBackend) -> Iterator[tuple[str, str]]:
 
 
 def _copy_original(originals: Originals, digest: str, uploads: Path) -> bool:
-    """Copy an original if it is not copied yet. Return False if it is missing or damaged."""
+    """Copy an original unless it is copied already. Return False if the original is missing or damaged."""
     target = uploads / digest[:2] / f"{digest}.bin"
     return target.exists() or copy_original(originals, digest, target) is not None
 
@@ -179,9 +183,9 @@ def _checked_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = read_manifest(folder, _LONGEST_MANIFEST)
     except FileNotFoundError:
-        raise InvalidInput("folder", f"{folder} holds no {MANIFEST}; give a folder that `backup` has written") from None
+        raise InvalidInput("folder", f"{folder} has no {MANIFEST}; give a folder that `backup` has written") from None
     except InvalidInput:
-        raise InvalidInput("folder", f"{MANIFEST} is not a plain file, or too long") from None
+        raise InvalidInput("folder", f"{MANIFEST} is not a plain file, or is too long") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput("folder", f"{MANIFEST} cannot be read ({type(error).__name__})") from None
     if (
@@ -189,5 +193,5 @@ def _checked_manifest(folder: Path) -> dict[str, Any]:
         or manifest.get("format") != FORMAT
         or not isinstance(manifest.get("files"), dict)
     ):
-        raise InvalidInput("folder", f"{folder} is no backup of the format {FORMAT}")
+        raise InvalidInput("folder", f"{folder} is not a backup of the format {FORMAT}")
     return manifest

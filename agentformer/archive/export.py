@@ -1,4 +1,4 @@
-"""Writes an export: namespaces as they were at one moment, one entry at a time."""
+"""Write an export: namespaces as they were at one moment. Memory holds one entry at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from agentformer.rag.documents import Originals
 from agentformer.records.files import HashedFile, hashed_file, new_folder
 from agentformer.types import EmbeddingSpace, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
-_PAGE = 50  # entries listed at a time; each may have a million characters
+_PAGE = 50  # number of entries that are listed at a time; each may have a million characters
 
 
 @dataclass(slots=True)
@@ -49,10 +49,10 @@ def export_to(
     *,
     vectors: bool = False,
 ) -> Exported:
-    """Write namespaces, or all of them, into a new folder.
+    """Write some namespaces, or all of them, into a new folder.
 
-    Raises `InvalidInput` for a folder that is not new, `StoreFull`, and `StoreDamaged` for entries that cannot be read;
-    then there is no folder.
+    Raises `InvalidInput` if the folder exists already, `StoreFull`, and `StoreDamaged` if entries cannot be read. After
+    an error there is no folder.
     """
     with new_folder(folder, "backup/monday") as partial, backend.snapshot() as snapshot:
         writer = _Writer(partial, snapshot, originals)
@@ -69,7 +69,7 @@ def export_to(
 def copy_original(originals: Originals, digest: str, target: Path) -> dict[str, Any] | None:
     """Copy an original into a new file. Return its length and SHA-256, or None if it is missing or damaged.
 
-    Raises `OSError` if the target cannot be written.
+    Raises `OSError` if the new file cannot be written.
     """
     try:
         source = originals.path(digest).open("rb")
@@ -94,7 +94,8 @@ class _Writer:
         self.done = Exported()
 
     def write_originals(self, namespaces: Sequence[str]) -> None:
-        """Copy originals first: a removed document loses its original although the snapshot still shows it."""
+        """Write the originals before the entries: a removed document loses its original, although the snapshot still
+        shows the document."""
         for entry in self._entries(namespaces, kinds=("document",)):
             path = original_path(entry.metadata["sha256"]) if has_original(entry) else ""
             if not path or path in self._files:
@@ -119,7 +120,7 @@ class _Writer:
         self.done.namespaces[namespace] = count
 
     def write_vectors(self, namespaces: Sequence[str]) -> None:
-        """Write the vectors of these namespaces, one file for each space."""
+        """Write the vectors of these namespaces into one file for each embedding space."""
         files: dict[EmbeddingSpace, HashedFile] = {}
         counts: dict[EmbeddingSpace, int] = {}
         with ExitStack() as stack:
@@ -135,7 +136,7 @@ class _Writer:
         self.done.vectors = sum(counts.values())
 
     def write_manifest(self) -> None:
-        """Write the manifest of the files that were written."""
+        """Write the manifest, which lists the written files."""
         manifest = {
             "format": FORMAT,
             "namespaces": self.done.namespaces,
@@ -154,7 +155,7 @@ class _Writer:
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest of an export or a backup. Raises `OSError`."""
+    """Write the manifest, which lists the written files."""
     text = json.dumps(manifest, ensure_ascii=False, indent=1, sort_keys=True)
     with hashed_file(folder / MANIFEST) as file:
         file.write(f"{text}\n".encode())
@@ -163,5 +164,7 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
 def _write_line(file: HashedFile, entry: MemoryEntry, line: str) -> None:
     data = line.encode()
     if len(data) > LONGEST_LINE:
-        raise StoreError(f"entry {entry.id} takes {len(data)} bytes, over the {LONGEST_LINE} of an export's line")
+        raise StoreError(
+            f"entry {entry.id} takes {len(data)} bytes, but a line of an export has at most {LONGEST_LINE} bytes"
+        )
     file.write(data)

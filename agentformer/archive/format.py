@@ -1,12 +1,13 @@
-"""The format of an export: paths, lines of entries and of vectors, and how its files are opened.
+"""The format of an export: paths, lines of entries, and lines of vectors. This module also opens the files of an
+export.
 
-    manifest.json              format, namespaces, and for each other file its bytes and SHA-256
-    entries/NAMESPACE.jsonl    one line for each entry, in order of id, each followed by lines of its former versions
+    manifest.json              format, namespaces, and for each other file its length and SHA-256
+    entries/NAMESPACE.jsonl    one line for each entry, in order of id; lines of its former versions follow each entry
     originals/ab/abcd….bin     uploaded files, named by the SHA-256 of their bytes
     vectors/SPACE.jsonl        one line for each vector, in order of the SHA-256 of its text; optional
 
-No file depends on the time of the export: the same memory gives the same bytes. docs/ARCHIVE.md describes every field.
-Lines may come from people and other programs, so every value is checked when it is read.
+No file contains the time of the export, so two exports of the same memory have the same bytes. docs/ARCHIVE.md
+describes every field. Other people and programs may have written the lines, so every value is checked when it is read.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ _space = TypeAdapter(EmbeddingSpace)
 
 
 class EntryLine(NamedTuple):
-    """A line of entries: an entry with its history if the line is of the first format, or, with `is_former`, a former
-    version of the entry before it."""
+    """A line of an entries file. If `is_former` is true, the line is a former version of the entry before it. A line of
+    the first format holds an entry with its history."""
 
     entry: MemoryEntry
     history: tuple[MemoryEntry, ...] = ()
@@ -62,7 +63,7 @@ class EntryLine(NamedTuple):
 
 
 class VectorFile(NamedTuple):
-    """A file of vectors of one space."""
+    """The description of a file with the vectors of one space."""
 
     path: str
     space: EmbeddingSpace
@@ -70,35 +71,36 @@ class VectorFile(NamedTuple):
 
 
 def entries_path(namespace: str) -> str:
-    """Return the path of a namespace's entries in an export."""
+    """Return the path of a namespace's entries inside an export."""
     return f"entries/{safe_file_name(namespace)}.jsonl"
 
 
 def original_path(digest: str) -> str:
-    """Return the path of an original in an export."""
+    """Return the path of an original inside an export."""
     return f"originals/{digest[:2]}/{digest}.bin"
 
 
 def vectors_path(space: EmbeddingSpace) -> str:
-    """Return the path of the vectors of a space in an export."""
+    """Return the path of a space's vectors inside an export."""
     text = json.dumps(dataclasses.asdict(space), sort_keys=True)
     return f"vectors/{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
 
 
 def has_original(entry: MemoryEntry) -> bool:
-    """Return True for a document with a stored file."""
+    """Return whether the entry is a document with a stored original."""
     return entry.kind == "document" and entry.metadata.get("status") == "ready"
 
 
 def damaged(what: str) -> InvalidInput:
-    """Return the error for a damaged export."""
+    """Return the error that reports a damaged export."""
     return InvalidInput("folder", f"the export is damaged, and nothing was imported: {what}")
 
 
 def open_plain(folder: Path, path: str) -> BinaryIO:
-    """Open a plain file in plain folders for reading. Raises `InvalidInput` and `OSError`.
+    """Open a plain file for reading. Raises `InvalidInput` and `OSError`.
 
-    A link may lead elsewhere, and a device or pipe may never end, so both are refused.
+    Links are refused, because a link may refer to a file outside the export. Devices and pipes are refused, because
+    reading them may never end.
     """
     place = folder
     for part in path.split("/"):
@@ -108,23 +110,24 @@ def open_plain(folder: Path, path: str) -> BinaryIO:
     if not stat.S_ISREG(place.lstat().st_mode):
         raise damaged(f"{path} is not a plain file")
     file = open(place, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK))  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it was replaced in between
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # the file was replaced after the first check
         file.close()
         raise damaged(f"{path} is not a plain file")
     return file
 
 
 def read_manifest(folder: Path, most: int) -> Any:
-    """Return the JSON of the manifest. Raises `InvalidInput` over `most` bytes, `OSError`, `ValueError`."""
+    """Return the JSON of the manifest. Raises `InvalidInput` if it is longer than `most` bytes, `OSError` and
+    `ValueError`."""
     with open_plain(folder, MANIFEST) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise damaged(f"{MANIFEST} has over {most} bytes")
+            raise damaged(f"{MANIFEST} has more than {most} bytes")
         return json.loads(file.read(size).decode("utf-8"))
 
 
 def digest_of(folder: Path, path: str) -> dict[str, Any]:
-    """Return the length and the SHA-256 of a file, as a manifest holds them. Raises `InvalidInput` and `OSError`."""
+    """Return the length and the SHA-256 of a file in the form of a manifest. Raises `InvalidInput` and `OSError`."""
     digest, count = hashlib.sha256(), 0
     with open_plain(folder, path) as file:
         while block := file.read(BLOCK):
@@ -134,18 +137,18 @@ def digest_of(folder: Path, path: str) -> dict[str, Any]:
 
 
 def read_lines(folder: Path, path: str) -> Iterator[bytes]:
-    """Return the lines of a file, each of bounded length. Raises `InvalidInput` and `OSError`."""
+    """Yield the lines of a file. Raises `OSError`, and `InvalidInput` if a line is too long."""
     with open_plain(folder, path) as file:
         number = 0
         while line := file.readline(LONGEST_LINE + 1):
             number += 1
             if len(line) > LONGEST_LINE:
-                raise damaged(f"{path}, line {number}: has over {LONGEST_LINE} bytes")
+                raise damaged(f"{path}, line {number} has more than {LONGEST_LINE} bytes")
             yield line
 
 
 def entry_lines(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> Iterator[str]:
-    """Return a line with all fields of an entry, and one for each former version."""
+    """Return one line with all fields of an entry, and one line for each former version."""
     yield _to_line(entry_to_json(entry))
     for state in history:
         yield _to_line({"former": entry_to_json(state)})
@@ -156,24 +159,25 @@ def _to_line(values: Mapping[str, Any]) -> str:
 
 
 def read_entry_line(line: bytes) -> EntryLine:
-    """Return the content of a line of entries. Raises `ValueError` or `KeyError`."""
+    """Parse a line of an entries file. Raises `ValueError` or `KeyError`."""
     values = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
     if not isinstance(values, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     if values.keys() == {"former"}:
         return EntryLine(_checked_entry(values["former"]), is_former=True)
     states = values.pop("history", [])
     if not isinstance(states, list):
-        raise ValueError("history is no list")
+        raise ValueError("history is not a list")
     return EntryLine(_checked_entry(values), tuple(_checked_entry(state) for state in states))
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _checked_entry(values: Any) -> MemoryEntry:
-    """Return the entry of a line's values, within the limits of callers. Raises `ValueError` or `KeyError`."""
+    """Return the entry with these values. Its fields must be within the limits that callers have. Raises `ValueError`
+    or `KeyError`."""
     if isinstance(values, dict) and "namespace" not in values:
         raise ValueError("namespace: is missing")
     entry = parse_entry(values)
@@ -194,7 +198,7 @@ def _checked_entry(values: Any) -> MemoryEntry:
 def _check_numbers(entry: MemoryEntry) -> None:
     """Raise `ValueError` for a number that is out of range."""
     if not 1 <= entry.version <= _MAX_INTEGER:
-        raise ValueError("the version is below 1, or too large to be stored")
+        raise ValueError("the version is below 1 or too large to be stored")
     if wrong := [name for name in COUNTS if getattr(entry, name) > _MAX_INTEGER]:
         raise ValueError(f"{wrong[0]} is too large to be stored")
     if (source := entry.source) is None:
@@ -202,21 +206,21 @@ def _check_numbers(entry: MemoryEntry) -> None:
     fields.name("source.document_id", source.document_id)
     page = 1 if source.page is None else source.page
     if not 0 <= source.start <= source.end <= _MAX_INTEGER or not 1 <= page <= _MAX_INTEGER:
-        raise ValueError("the page or the span of the source is out of range")
+        raise ValueError("the page number or the span of the source is out of range")
 
 
 def _check_kind(entry: MemoryEntry) -> None:
-    """Check that an entry has the fields that its kind and its tier need. Raises `ValueError` or `KeyError`."""
+    """Check that an entry has the fields that its kind and its tier require. Raises `ValueError` or `KeyError`."""
     if entry.kind != "page":  # a page may be empty, and longer than other entries
         fields.content(entry.content)
     if entry.kind in ("page", "chunk") and (entry.source is None or entry.source.page is None):
-        raise ValueError(f"a {entry.kind} needs its source, with the page")
+        raise ValueError(f"a {entry.kind} needs a source with a page number")
     if entry.kind == "document":
         _check_document(entry)
     if entry.tier == "working" and entry.session_id is None:
-        raise ValueError("session_id is missing; working memory belongs to a session")
+        raise ValueError("session_id is missing; an entry of working memory belongs to a session")
     if (entry.source_type is None) != (entry.source_id is None):
-        raise ValueError("source_type and source_id go together")
+        raise ValueError("source_type and source_id must be given together")
 
 
 def _check_document(entry: MemoryEntry) -> None:
@@ -224,65 +228,65 @@ def _check_document(entry: MemoryEntry) -> None:
     try:
         document = _document.validate_json(json.dumps(dataclasses.asdict(document_of(entry))), strict=True)
     except ValidationError:
-        raise ValueError("the metadata of a document is not as it must be") from None
+        raise ValueError("the metadata of a document has missing or invalid fields") from None
     if not _SHA256.fullmatch(document.sha256):
-        raise ValueError("the SHA-256 of a document is no SHA-256")  # it becomes a path
+        raise ValueError("the SHA-256 of a document is not 64 hexadecimal digits")  # it becomes a path
     if document.name != entry.content:
-        raise ValueError("the name of a document is not its content")
+        raise ValueError("the name of a document differs from its content")
     for name in ("pages", "chunks", "bytes"):
         if not 0 <= getattr(document, name) <= _MAX_INTEGER:
-            raise ValueError(f"{name} of a document is below 0, or too large to be stored")
+            raise ValueError(f"{name} of a document is below 0 or too large to be stored")
 
 
 def vector_line(stored: StoredVector) -> str:
-    """Return a line with the hash of a text and its vector: float32, little-endian, in base64."""
+    """Return a line with a vector and the hash of its text. The vector is float32, little-endian, in base64."""
     data = base64.b64encode(np.ascontiguousarray(stored.vector, "<f4").tobytes()).decode("ascii")
     return json.dumps({"hash": stored.hash.hex(), "vector": data}, sort_keys=True) + "\n"
 
 
 def read_vectors(folder: Path, file: VectorFile) -> Iterator[StoredVector]:
-    """Return the vectors of a file. Raises `InvalidInput` that names the line."""
+    """Yield the vectors of a file. Raises `InvalidInput`, which names the line."""
     before, number = b"", 0
     for number, line in enumerate(read_lines(folder, file.path), 1):
         try:
             key, vector = _read_vector_line(line, file.space.dimension)
             if key <= before:
-                raise ValueError("is not in the order of hashes, or there twice")
+                raise ValueError("repeats a hash, or is not in the order of hashes")
         except (ValueError, KeyError, RecursionError) as error:
             raise damaged(f"{file.path}, line {number}: {str(error)[:200]}") from None
         before = key
         yield StoredVector(file.space, key, vector)
     if number != file.total:
-        raise damaged(f"{file.path} has {number} vectors, and the manifest says {file.total}")
+        raise damaged(f"{file.path} has {number} vectors, but the manifest says {file.total}")
 
 
 def read_vector_file(path: str, values: Any) -> VectorFile:
-    """Return the file of vectors that a manifest describes. Raises `ValueError`, `KeyError` or `TypeError`."""
+    """Parse the description of a vector file in a manifest. Raises `ValueError`, `KeyError` or `TypeError`."""
     try:
         space = _space.validate_json(json.dumps(values["space"], ensure_ascii=False).encode(), strict=True)
     except ValidationError:
-        raise ValueError("a space is not described as it must be") from None
+        raise ValueError("the description of a space has missing or invalid fields") from None
     for name in ("provider", "model"):
         fields.name(name, getattr(space, name))
     if not 1 <= space.dimension <= _MAX_DIMENSIONS or space.max_tokens < 1:
-        raise ValueError("the dimension or the tokens of a space are out of range")
+        raise ValueError("dimension or max_tokens of a space is out of range")
     base64.b64decode(space.fingerprint, validate=True)
     if not isinstance(values["count"], int):
-        raise ValueError("the count of vectors is no number")
+        raise ValueError("the count of vectors is not a whole number")
     return VectorFile(path, space, values["count"])
 
 
 def _read_vector_line(line: bytes, dimension: int) -> tuple[bytes, Vector]:
     values = json.loads(line.decode("utf-8"))
     if not isinstance(values, dict) or values.keys() != {"hash", "vector"}:
-        raise ValueError("is no vector")
+        raise ValueError("is not a vector")
     if not all(isinstance(value, str) for value in values.values()):
-        raise ValueError("is no vector")
+        raise ValueError("is not a vector")
     key = bytes.fromhex(values["hash"])
     data = base64.b64decode(values["vector"], validate=True)
     if len(key) != HASH_BYTES or len(data) != 4 * dimension:
-        raise ValueError("the hash or the vector is not of its length")
+        raise ValueError("the hash or the vector has the wrong length")
     vector = np.frombuffer(data, "<f4").astype(np.float32, copy=False)
     if not np.isfinite(vector).all() or abs(float(np.linalg.norm(vector)) - 1) > _UNIT_TOLERANCE:
-        raise ValueError("the vector is not finite, or not of unit length")
+        raise ValueError("the vector is not finite or not of unit length")
     return key, vector

@@ -1,4 +1,4 @@
-"""Imports an export: nothing is written if any part is damaged or conflicts with the memory."""
+"""Import an export. If any part of the export is damaged or conflicts with the memory, nothing is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentformer.rag.documents import Originals
 from agentformer.records.entry_json import COUNTS, entry_to_json
 from agentformer.types import MemoryBackend, MemoryEntry, Scope
 
-# Limits of one transaction. A document or a summary with all that belongs to it is never split.
+# Limits of one transaction. A document or a summary is never separated from its parts.
 _BATCH = 500  # entries
 _BATCH_BYTES = 16 << 20  # of their lines, so that long entries do not fill the memory
 _BLOCKS = 10_000  # core blocks of a namespace
@@ -27,12 +27,12 @@ class Imported:
     entries: int = 0
     there_already: int = 0
     former: int = 0  # former versions
-    vectors: int = 0  # kept vectors, whose texts are not embedded again
+    vectors: int = 0  # vectors that were kept, so that their texts are not embedded again
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The memory that an export goes to."""
+    """The memory that receives the entries of an export."""
 
     backend: MemoryBackend
     originals: Originals
@@ -43,10 +43,11 @@ class Destination:
 def import_into(
     destination: Destination, archive: Archive, progress: Callable[[int, int], None] | None = None
 ) -> Imported:
-    """Store the entries that are missing, in their order. Each batch is one transaction.
+    """Store the entries that the memory does not have, in the order of the export. Each batch is one transaction.
 
-    After an interruption another call continues. Raises `Conflict` if an entry, a document or a core block exists and
-    differs, and `InvalidInput` for entries that do not fit this memory; then nothing was stored.
+    After an interruption, another call continues. Raises `Conflict` if the memory has a different entry of the same id,
+    or another document or core block of the same name. Raises `InvalidInput` if an entry exceeds a limit of this
+    memory. After an error, nothing was stored.
     """
     backend = destination.backend
     missing = _missing_entries(backend, archive)
@@ -67,7 +68,8 @@ def import_into(
 
 
 def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
-    """Return the numbers of entries that the memory does not have. Raises `Conflict` if it has a different one."""
+    """Return the numbers of entries that the memory does not have. Raises `Conflict` if an id exists with other
+    content."""
     if not backend.namespaces():
         return list(range(len(archive)))
     missing: list[int] = []
@@ -82,14 +84,14 @@ def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
     if different:
         more = f" and {len(different) - _LISTED} more" if len(different) > _LISTED else ""
         raise Conflict(
-            f"nothing was imported: {len(different)} entries are there already, and differ: "
-            f"{', '.join(different[:_LISTED])}{more}; import into another --index-dir, or forget those first"
+            f"nothing was imported: {len(different)} entries exist already with other content: "
+            f"{', '.join(different[:_LISTED])}{more}; import into another --index-dir, or forget these entries first"
         )
     return missing
 
 
 def _without_counts(entry: MemoryEntry) -> Mapping[str, Any]:
-    """Return the fields of an entry except the counts of its use."""
+    """Return the fields of an entry without the counts of its uses."""
     return {name: value for name, value in entry_to_json(entry).items() if name not in (*COUNTS, "last_accessed")}
 
 
@@ -106,20 +108,21 @@ def _check_references(backend: MemoryBackend, archive: Archive, missing: Sequenc
 
 
 def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `Conflict` if the memory has a document of the same name or bytes under another id."""
+    """Raise `Conflict` if the memory has a document with the same name or the same bytes but another id."""
     new = set(missing)
     for entry, _ in archive.read(number for number in archive.documents if number in new):
         for name in ("name", "sha256"):
             scope = Scope(entry.namespace, kinds=("document",), metadata={name: entry.metadata[name]})
             if documents := backend.list(scope, limit=1):
                 raise Conflict(
-                    f"nothing was imported: {entry.content[:200]!r} is in namespace {entry.namespace} already, as "
-                    f"document {documents[0].id}; remove that first: agentformer remove {documents[0].id}"
+                    f"nothing was imported: {entry.content[:200]!r} exists already in namespace {entry.namespace}, as "
+                    f"document {documents[0].id}; remove this document first: agentformer remove {documents[0].id}"
                 )
 
 
 def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `InvalidInput` for a core block over the limit, and `Conflict` if its name is taken."""
+    """Raise `InvalidInput` if a core block exceeds the limit, and `Conflict` if the memory has a core block of the same
+    name."""
     new = set(missing)
     taken: dict[str, dict[tuple[str, ...] | None, str]] = {}  # by namespace and block
     for entry, _ in archive.read(number for number in archive.blocks if number in new):
@@ -134,14 +137,14 @@ def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[
         if key and key in taken[entry.namespace]:
             stored = taken[entry.namespace][key]
             raise Conflict(
-                f"nothing was imported: there is a core block {entry.title[:80]!r} in namespace "
-                f"{entry.namespace[:80]} already, as {stored}; forget that first: agentformer forget {stored}"
+                f"nothing was imported: a core block {entry.title[:80]!r} exists already in namespace "
+                f"{entry.namespace[:80]}, as {stored}; forget this block first: agentformer forget {stored}"
             )
 
 
 def _batches(archive: Archive, missing: Sequence[int]) -> Iterator[list[int]]:
-    """Return entries in batches of one transaction each. Entries that belong together are in one batch, so that an
-    interruption leaves no half of a document or a summary."""
+    """Return entries in batches, one for each transaction. A document or a summary and its parts are in the same batch,
+    so an interruption never leaves half of them."""
     batch: list[int] = []
     size = 0
     for group in archive.groups(missing):

@@ -1,7 +1,7 @@
-"""Reads an export. Everything is checked before anything is imported, and memory holds only the place of each entry.
+"""Read an export. Everything is checked before any entry is imported.
 
-For each entry an id, some numbers and a hash of its lines are kept. An import reads the lines again and compares them
-with the hash.
+Memory holds only the id, the position and a hash of each entry. An import reads the lines of an entry again and
+compares them with the hash.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Reference(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """The message for a target in another namespace."""
-        return f"{self.field} of {self.entry_id} is {self.target}, which is of another namespace"
+        """The error message for a target in another namespace."""
+        return f"{self.field} of {self.entry_id} is {self.target}, which is in another namespace"
 
 
 class Archive:
-    """An export that was read and found whole."""
+    """An export after all of its files were read and checked."""
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -85,18 +85,18 @@ class Archive:
         return len(self.ids)
 
     def size(self, number: int) -> int:
-        """Return the bytes of an entry's lines."""
+        """Return the number of bytes that the lines of an entry take."""
         return self._lengths[number]
 
     def groups(self, numbers: Iterable[int]) -> list[list[int]]:
-        """Return these entries in groups: a document with its pages and chunks, a summary with its originals."""
+        """Group these entries. A document is in one group with its pages and chunks, a summary with its originals."""
         groups: dict[int, list[int]] = {}
         for number in numbers:
             groups.setdefault(self._groups[number], []).append(number)
         return list(groups.values())
 
     def read(self, numbers: Iterable[int]) -> Iterator[ArchivedEntry]:
-        """Return the entries of these numbers. Raises `InvalidInput` if a file was changed meanwhile."""
+        """Return the entries with these numbers. Raises `InvalidInput` if a file has changed since it was checked."""
         files: dict[int, BinaryIO] = {}
         with ExitStack() as stack:
             for number in numbers:
@@ -107,26 +107,28 @@ class Archive:
                 data = files[which].read(self._lengths[number])
                 if _hash(data) != self._hashes[number]:
                     raise InvalidInput(
-                        "folder", f"{self._paths[which]} was changed while it was imported; import again"
+                        "folder", f"{self._paths[which]} was changed while it was imported; run the import again"
                     )
                 first, *former = map(read_entry_line, filter(None, data.split(b"\n")))
                 yield ArchivedEntry(first.entry, (*first.history, *(line.entry for line in former)))
 
     def original(self, digest: str) -> bytes:
-        """Return an original file. Raises `InvalidInput` if it was changed meanwhile."""
+        """Return the bytes of an original. Raises `InvalidInput` if the file has changed since it was checked."""
         with open_plain(self.folder, original_path(digest)) as file:
             data = file.read()
         if hashlib.sha256(data).hexdigest() != digest:
-            raise InvalidInput("folder", f"the original {digest[:12]} was changed while it was imported; import again")
+            raise InvalidInput(
+                "folder", f"the original {digest[:12]} was changed while it was imported; run the import again"
+            )
         return data
 
     def all_vectors(self) -> Iterator[StoredVector]:
-        """Return the vectors of all files."""
+        """Yield the vectors of all files."""
         for file in self.vectors:
             yield from read_vectors(self.folder, file)
 
     def index_entries(self) -> None:
-        """Read and check all entries once, and keep where they are. Raises `InvalidInput`."""
+        """Read and check all entries once, and record their positions. Raises `InvalidInput`."""
         relations = _Relations()
         for which, path in enumerate(self._paths):
             for lines in _read_entries(self.folder, path):
@@ -158,7 +160,7 @@ class Archive:
 
 
 def read(folder: Path) -> Archive:
-    """Return an export with every checksum and every value checked. Raises `InvalidInput` with the damage."""
+    """Read an export, and check every checksum and every value. Raises `InvalidInput`, which describes the damage."""
     manifest = _checked_manifest(folder)
     for path, digest in manifest["files"].items():
         _check_file(folder, path, digest)
@@ -179,7 +181,7 @@ def read(folder: Path) -> Archive:
 
 
 class _EntryLines:
-    """The lines of one entry: the number and the offset of the first line, the entry and its history."""
+    """The lines of one entry: number and offset of its first line, the entry, and its former versions."""
 
     def __init__(self, number: int, offset: int, line: bytes, entry: MemoryEntry, history: Iterable[MemoryEntry]):
         self.number, self.offset, self.lines = number, offset, [line]
@@ -191,14 +193,14 @@ class _EntryLines:
 
 
 def _read_entries(folder: Path, path: str) -> Iterator[_EntryLines]:
-    """Return the entries of a file with their lines. Raises `InvalidInput`."""
+    """Yield the entries of a file with their lines. Raises `InvalidInput`."""
     offset = 0
     current: _EntryLines | None = None
     for number, line in enumerate(read_lines(folder, path), 1):
         try:
             parsed = read_entry_line(line)
             if parsed.is_former and current is None:
-                raise ValueError("a former version is of no entry")
+                raise ValueError("a former version has no entry before it")
         except (ValueError, KeyError, RecursionError) as error:
             raise damaged(f"{path}, line {number}: {str(error)[:200]}") from None
         if parsed.is_former and current is not None:
@@ -217,15 +219,15 @@ def _read_entries(folder: Path, path: str) -> Iterator[_EntryLines]:
 
 def _check_file(folder: Path, path: str, expected: Any) -> None:
     if not (ENTRIES.fullmatch(path) or ORIGINAL.fullmatch(path) or VECTORS.fullmatch(path)):
-        raise damaged(f"{path[:200]!r} is no file of an export")
+        raise damaged(f"{path[:200]!r} is not a file of an export")
     try:
         digest = digest_of(folder, path)["sha256"]
     except OSError as error:
         raise damaged(f"{path} cannot be read: {error.strerror or error}") from None
     if not isinstance(expected, dict) or digest != expected.get("sha256"):
-        raise damaged(f"{path} is not as it was exported (its checksum differs)")
+        raise damaged(f"{path} has changed since the export (its checksum differs)")
     if (original := ORIGINAL.fullmatch(path)) and original[2] != digest:
-        raise damaged(f"{path} does not hold what its name says")
+        raise damaged(f"{path} does not match the SHA-256 in its name")
 
 
 def _checked_manifest(folder: Path) -> Mapping[str, Any]:
@@ -235,20 +237,21 @@ def _checked_manifest(folder: Path) -> Mapping[str, Any]:
         raise
     except FileNotFoundError:
         raise InvalidInput(
-            "folder", f"{folder} holds no {MANIFEST}; give a folder that `export --to` has written"
+            "folder", f"{folder} has no {MANIFEST}; give a folder that `export --to` has written"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(f"{MANIFEST} cannot be read ({type(error).__name__})") from None
     if not isinstance(manifest, dict) or manifest.get("format") not in FORMATS:
         known = " or ".join(FORMATS)
         raise InvalidInput(
-            "folder", f"{MANIFEST} is not of the format {known}; import it with the version that wrote it"
+            "folder",
+            f"{MANIFEST} is not of the format {known}; import it with the version of AgentFormer that wrote it",
         )
     missing = manifest.get("missing_originals")
     if not isinstance(manifest.get("files"), dict) or not isinstance(missing, list):
         raise damaged(f"{MANIFEST} does not list the files")
     if not all(isinstance(entry_id, str) for entry_id in missing):
-        raise damaged(f"{MANIFEST} does not list the missing originals by id")
+        raise damaged(f"missing_originals in {MANIFEST} is not a list of ids")
     return manifest
 
 
@@ -257,7 +260,8 @@ def _hash(data: bytes) -> int:
 
 
 class _Relations:
-    """Checks entries against each other while they are read. Problems are messages; "" is none."""
+    """Checks entries against each other while they are read. A method returns a message, or "" if there is no
+    problem."""
 
     def __init__(self) -> None:
         self._namespaces: dict[str, str] = {}  # by id
@@ -267,9 +271,9 @@ class _Relations:
         self._parts: list[tuple[str, str, str]] = []  # id, kind and document of parts before their document
 
     def add(self, entry: MemoryEntry) -> str:
-        """Return the problem of this entry with those before it."""
+        """Add an entry. Return the problem that it has with earlier entries, or ""."""
         if entry.id in self._namespaces:
-            return f"has the id {entry.id} twice"
+            return f"the id {entry.id} occurs twice"
         self._namespaces[entry.id] = entry.namespace
         if entry.kind == "document":
             self._documents.add(entry.id)
@@ -283,11 +287,11 @@ class _Relations:
             return problem
         for key in _unique_keys(entry):
             if self._unique.setdefault(key, entry.id) != entry.id:
-                return f"{self._unique[key]} and {entry.id} have one {key[0]} in namespace {entry.namespace[:80]}"
+                return f"{self._unique[key]} and {entry.id} have the same {key[0]} in namespace {entry.namespace[:80]}"
         return ""
 
     def finish(self) -> str:
-        """Return the problem that shows only after the last entry."""
+        """Return a problem that can be seen only after the last entry, or ""."""
         for reference in self._open:
             if self._namespaces.get(reference.target, reference.namespace) != reference.namespace:
                 return reference.problem
@@ -297,7 +301,7 @@ class _Relations:
         return ""
 
     def outside_references(self) -> list[Reference]:
-        """Return references to entries that are not in the export."""
+        """Return the references to entries that are not in the export."""
         return [reference for reference in self._open if reference.target not in self._namespaces]
 
     def _part_problem(self, entry: MemoryEntry) -> str:
@@ -310,14 +314,15 @@ class _Relations:
 
 
 def block_key(entry: MemoryEntry) -> tuple[str, ...] | None:
-    """Return what is unique to a live core block: its owner and name; None for other entries."""
+    """Return the key of a current core block: its owner and its name. No two current blocks may share it. Return None
+    for other entries."""
     if entry.tier != "core" or not entry.title or entry.archived_at is not None or entry.superseded_by is not None:
         return None
     return "block", entry.namespace, repr(entry.agent_id), repr(entry.user_id), entry.title
 
 
 def _references(entry: MemoryEntry) -> Iterator[tuple[str, str]]:
-    """Return the references of an entry: field and id."""
+    """Yield field and target id of each reference that an entry has."""
     for link in entry.derived_from:
         yield "derived_from", link.id
     if entry.source:

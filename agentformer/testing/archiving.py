@@ -80,7 +80,7 @@ class Archiving(BackendCase):
         assert self.by_vectors(backend, "the third quokka", Scope(kinds=(entry.kind,)))[:1] != []
 
     def test_an_invalid_history_stores_nothing(self, tmp_path: Path) -> None:
-        """A history without rising versions, or that belongs to another entry, is refused."""
+        """A history is refused if its versions do not rise, or if it belongs to another entry."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         stranger = dataclasses.replace(states[0], id="another")

@@ -83,7 +83,7 @@ def test_the_command_reports_counts_and_checks_a_backup(run, shown, tmp_path: Pa
     data[len(data) // 2] ^= 1
     database.write_bytes(data)
     done = run("backup", str(tmp_path / "copy"), "--check")
-    assert (done.exit_code, "memory.sqlite3 is not as it was taken" in done.stdout) == (1, True)
+    assert (done.exit_code, "memory.sqlite3 has changed since the backup" in done.stdout) == (1, True)
     database.unlink()
     assert "memory.sqlite3 cannot be read" in run("backup", str(tmp_path / "copy"), "--check").stdout
     os.mkfifo(database)
@@ -99,7 +99,7 @@ def test_a_check_reads_nothing_outside_the_backup(tmp_path: Path, path: str) -> 
     manifest = {"format": backing.FORMAT, "files": {path: {"bytes": 1, "sha256": ""}}}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     (finding,) = check_backup(tmp_path)
-    assert "is no file of a backup" in finding
+    assert "is not a file of a backup" in finding
 
 
 def test_a_backup_needs_a_new_folder(run, shown, tmp_path: Path) -> None:  # noqa: F811

@@ -95,14 +95,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an endless vector": (first_vector(np.full(256, np.inf)), "not finite"),
     "a vector that is too long": (first_vector(UNIT * 2), "unit length"),
     "a vector of nothing": (first_vector(UNIT * 0), "unit length"),
-    "a vector of other dimensions": (first_vector(UNIT[:-1]), "not of its length"),
+    "a vector of other dimensions": (first_vector(UNIT[:-1]), "has the wrong length"),
     "a vector in no base64": (in_vectors(lambda lines: lines[0].update(vector="*")), "line 1"),
-    "a vector that is a list": (in_vectors(lambda lines: lines[0].update(vector=[1.0])), "is no vector"),
-    "a vector with more to it": (in_vectors(lambda lines: lines[0].update(more=1)), "is no vector"),
-    "a hash that is none": (in_vectors(lambda lines: lines[0].update(hash="ab")), "not of its length"),
+    "a vector that is a list": (in_vectors(lambda lines: lines[0].update(vector=[1.0])), "is not a vector"),
+    "a vector with more to it": (in_vectors(lambda lines: lines[0].update(more=1)), "is not a vector"),
+    "a hash that is none": (in_vectors(lambda lines: lines[0].update(hash="ab")), "has the wrong length"),
     "a hash twice": (in_vectors(lambda lines: lines.insert(0, lines[0])), "in the order of hashes"),
     "a vector too few": (in_vectors(lambda lines: lines.pop()), "the manifest says"),
-    "a space that is none": (in_space(dimension="many"), "space is not described"),
+    "a space that is none": (in_space(dimension="many"), "the description of a space"),
     "a space of no dimensions": (in_space(dimension=0), "dimension"),
     "a space beyond all bounds": (in_space(dimension=10**9), "dimension"),
     "a fingerprint that is none": (in_space(fingerprint="*"), "base64"),
@@ -111,7 +111,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a former version of another entry": (in_former(id="another"), "a former version of"),
     "a former version that is newer": (in_former(version=99), "do not rise"),
     "a former version of nought": (in_former(version=0), "version"),
-    "a former version twice": (in_entries(lambda lines: lines.insert(0, lines[former(lines)[0]])), "of no entry"),
+    "a former version twice": (
+        in_entries(lambda lines: lines.insert(0, lines[former(lines)[0]])),
+        "no entry before it",
+    ),
     "former versions out of order": (
         in_entries(lambda lines: lines.insert(former(lines)[0], lines[former(lines)[-1]])),
         "a former version of",
@@ -138,7 +141,7 @@ def test_an_endless_line_is_not_read_into_memory(
     with entries_in(out).open("a") as file:
         file.truncate(1 << 26)  # sparse: all of it one line of nothing
     resign_in_pieces(out, "entries/default.jsonl")
-    with pytest.raises(InvalidInput, match="has over 100000 bytes"):
+    with pytest.raises(InvalidInput, match="has more than 100000 bytes"):
         imported(copy, out)
 
 

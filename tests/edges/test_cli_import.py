@@ -97,14 +97,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a flipped bit in an original": (lambda out: flip(next(out.rglob("*.bin"))), "checksum differs"),
     "an original that is another's": (
         lambda out: (flip(next(out.rglob("*.bin"))), resign(out)),
-        "does not hold what its name says",
+        "does not match the SHA-256 in its name",
     ),
     "a file that is gone": (lambda out: next(out.rglob("*.bin")).unlink(), "cannot be read"),
     "no manifest": (lambda out: (out / "manifest.json").unlink(), "no manifest.json"),
     "a torn manifest": (lambda out: (out / "manifest.json").write_text('{"format"'), "manifest.json cannot be read"),
     "a list for a manifest": (lambda out: (out / "manifest.json").write_text("[]"), "is not of the format"),
     "another format": (lambda out: in_manifest(out, format="agentformer-export-9"), "is not of the format"),
-    "a file elsewhere": (lambda out: in_manifest(out, files={"../../etc/passwd": {}}), "no file of an export"),
+    "a file elsewhere": (lambda out: in_manifest(out, files={"../../etc/passwd": {}}), "not a file of an export"),
     "no list of files": (lambda out: in_manifest(out, files=[]), "does not list the files"),
     "a document without its file": (lambda out: in_manifest(out, files=without_originals(out)), "is missing"),
     "a line that is no JSON": (lambda out: rewritten(out, "{", "["), "line 1"),
@@ -114,7 +114,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda out: rewritten(out, '"pages": 1', '"pages": "one"'),
         "metadata of a document",
     ),
-    "a number that is none": (lambda out: rewritten(out, '"salience": 1.0', '"salience": NaN'), "NaN is no number"),
+    "a number that is none": (lambda out: rewritten(out, '"salience": 1.0', '"salience": NaN'), "NaN is not a number"),
     "a salience of two": (lambda out: rewritten(out, '"salience": 1.0', '"salience": 2'), "salience"),
     "a version of nought": (lambda out: rewritten(out, '"version": 1', '"version": 0'), "version"),
     "a time without a zone": (lambda out: rewritten(out, '+00:00"', '"'), "time zone"),
@@ -135,24 +135,24 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a page of nought": (lambda out: changed(out, {"kind": "chunk"}, source={**SOURCE, "page": 0}), "the page"),
     "a fact without text": (lambda out: changed(out, FACT, content=" "), "content: is empty"),
     "a fact that is too long": (lambda out: changed(out, FACT, content="x" * (MAX_CONTENT + 1)), "characters, over"),
-    "a chunk without its source": (lambda out: changed(out, FACT, kind="chunk"), "a chunk needs its source"),
+    "a chunk without its source": (lambda out: changed(out, FACT, kind="chunk"), "a chunk needs a source"),
     "a chunk of no document": (
         lambda out: changed(out, FACT, kind="chunk", source=SOURCE),
         "belongs to no document",
     ),
     "a session too long": (lambda out: changed(out, FACT, session_id="x" * 201), "session_id"),
     "working memory of no session": (lambda out: changed(out, FACT, tier="working"), "session_id is missing"),
-    "half a reference": (lambda out: changed(out, FACT, source_type="ticket"), "go together"),
-    "a document of another name": (lambda out: changed(out, DOCUMENT, content="other.txt"), "is not its content"),
+    "half a reference": (lambda out: changed(out, FACT, source_type="ticket"), "given together"),
+    "a document of another name": (lambda out: changed(out, DOCUMENT, content="other.txt"), "differs from its content"),
     "a document of fewer than no pages": (lambda out: in_document(out, pages=-1), "pages of a document"),
-    "a document twice": (lambda out: added(out, DOCUMENT, id="another"), "one document name"),
+    "a document twice": (lambda out: added(out, DOCUMENT, id="another"), "the same document name"),
     "the same bytes twice": (
         lambda out: (added(out, DOCUMENT, id="another", content="b.txt"), in_document(out, "another", name="b.txt")),
-        "one original",
+        "the same original",
     ),
     "a core block twice": (
         lambda out: [added(out, FACT, id=each, tier="core", kind="block", title="persona") for each in "ab"],
-        "one block",
+        "the same block",
     ),
     "a core block that is too long": (
         lambda out: changed(out, FACT, tier="core", kind="block", title="persona", content="word " * 5000),
@@ -176,7 +176,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a folder that is linked": (lambda out: linked(out / "entries"), "not in a plain folder"),
     "a manifest that is a pipe": (lambda out: piped(out / "manifest.json"), "not a plain file"),
     "entries that are a pipe": (lambda out: piped(out / "entries" / "default.jsonl"), "not a plain file"),
-    "an endless manifest": (lambda out: os.truncate(out / "manifest.json", (64 << 20) + 1), "has over"),
+    "an endless manifest": (lambda out: os.truncate(out / "manifest.json", (64 << 20) + 1), "has more than"),
     "a digest that leads away": (lambda out: rewritten(out, '"sha256": "', '"sha256": "../../'), "SHA-256"),
 }
 
@@ -217,4 +217,4 @@ def test_a_core_block_that_is_there_under_another_id_stops_everything(
     changed(tmp_path / "out", FACT, tier="core", kind="block", title="persona")
     assert copy("core", "append", "persona", "You help.").exit_code == 0
     done = copy("import", str(tmp_path / "out"))
-    assert (done.exit_code, "there is a core block 'persona'" in done.stderr) == (2, True)
+    assert (done.exit_code, "a core block 'persona' exists" in done.stderr) == (2, True)
