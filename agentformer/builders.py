@@ -22,7 +22,7 @@ from agentformer.text.tokens import token_counter
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
 
 if TYPE_CHECKING:
-    from agentformer.memory.audit.audit import AuditReport
+    from agentformer.memory.audit import AuditReport
     from agentformer.memory.backends.faiss.indexes import Indexes
     from agentformer.memory.context.builder import ContextBuilder
     from agentformer.memory.memory_cleaner import MemoryCleaner
@@ -197,7 +197,7 @@ def _part_builders(settings: Settings, backend: MemoryBackend, count_tokens: Cal
         return Recall(backend, noise_floor=settings.noise_floor)
 
     def audit_report(**scope: Any) -> AuditReport:
-        from agentformer.memory.audit.audit import audit
+        from agentformer.memory.audit import audit
 
         return audit(backend, count_tokens=count_tokens, block_tokens=settings.core_block_tokens, **scope)
 

@@ -12,8 +12,8 @@ import click
 from agentformer.cli.output import fail, say
 from agentformer.errors import InvalidInput
 from agentformer.factory import present
+from agentformer.memory.recall import above_noise
 from agentformer.records.fields import MAX_CONTENT
-from agentformer.search.salience import above_noise
 from agentformer.settings import Settings
 from agentformer.types import Hits, Query, Scope
 

@@ -1,21 +1,31 @@
-"""Files of the indexes in a memory folder, used without loading an index."""
+"""Files of the indexes in a memory folder, used without loading an index, and their secure deletion."""
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import shutil
+import sqlite3
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import StoreDamaged, StoreFull
+from agentformer.errors import AgentFormerError, StoreDamaged, StoreFull
+from agentformer.records import meta
+from agentformer.records.database import Database
 from agentformer.records.files import read_file
 
 INDEX_FILE = "rag_faiss_index.bin"
 META_FILE = "rag_faiss_meta.json"
 WORDS_FOLDER = "words"
+
+log = logging.getLogger("agentformer")
+
+_RETRY_SECONDS = 60.0
 
 
 def read_index_status(folder: Path) -> dict[str, Any]:
@@ -99,3 +109,51 @@ def _link(source: Path, target: Path) -> None:
         target.symlink_to(source.absolute())
     except (OSError, NotImplementedError):  # some systems let only administrators make links
         shutil.copyfile(source, target)
+
+
+class SecureDelete:
+    """Deletes index files after removals. Thread-safe; doing it twice does no harm."""
+
+    def __init__(self, database: Database, discard: Callable[[], None]) -> None:
+        """`discard` deletes the index files. It raises `OSError` or `AgentFormerError` if it cannot."""
+        self._database = database
+        self._discard = discard
+        self._retry_at = math.inf  # by the monotonic clock; infinite while no deletion has failed
+
+    def note(self, connection: sqlite3.Connection) -> None:
+        """Note in the transaction of a removal that index files are to be deleted."""
+        meta.request_secure_delete(connection)
+
+    def run(self) -> None:
+        """Delete the index files if a removal asks for it. Failures are logged and tried again later."""
+        try:
+            with self._database.reading() as connection:
+                token = meta.secure_delete_request(connection)
+            if token:
+                self._discard()
+                with self._database.writing() as connection:
+                    meta.finish_secure_delete(connection, token)
+            self._retry_at = math.inf
+        except (OSError, ValueError, AgentFormerError) as error:
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            log.warning(
+                "Removed entries are deleted from the records but not yet from all index files; trying again later: %s",
+                error,
+            )
+
+    def retry(self) -> None:
+        """Try a failed deletion again once some time has passed."""
+        if time.monotonic() >= self._retry_at:
+            self.run()
+
+    def close(self) -> None:
+        """Try a failed deletion one last time."""
+        if self._retry_at < math.inf:
+            self.run()
+
+    def truncate_wal(self) -> None:
+        """Empty the write-ahead log. If that fails, a later removal or the last process to close the store does it."""
+        try:
+            self._database.clear_log()
+        except AgentFormerError as error:
+            log.warning("Removed entries stay readable in the write-ahead log until it is emptied: %s", error)

@@ -13,8 +13,8 @@ from agentformer.memory import validation
 from agentformer.memory.core import CoreMemory
 from agentformer.memory.hierarchical import HierarchicalMemory
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
-from agentformer.memory.types import MessageFields, Place, ScopeFields, StoredFields
 from agentformer.memory.usage import UsageCounter
+from agentformer.memory.validation import MessageFields, Place, ScopeFields, StoredFields
 from agentformer.records import fields
 from agentformer.records.scopes import effective_salience
 from agentformer.types import (
@@ -31,7 +31,7 @@ from agentformer.types import (
 )
 
 if TYPE_CHECKING:
-    from agentformer.memory.audit.audit import AuditReport
+    from agentformer.memory.audit import AuditReport
     from agentformer.memory.context.builder import Context, ContextBuilder
     from agentformer.memory.recall import Recall
 

@@ -1,9 +1,11 @@
-"""Uploaded documents: what is known of each one, and the folder of their original files."""
+"""Uploaded documents: what is known of each one, the folder of their original files, and a lock per document."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,3 +124,31 @@ def _holds(path: Path, data: bytes) -> bool:
         return path.stat().st_size == len(data) and read_file(path) == data
     except OSError:
         return False
+
+
+class KeyedLock:
+    """Locks by key. A key's lock exists only while a thread holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Hashable, tuple[threading.Lock, int]] = {}  # with the number of its users
+        self._guard = threading.Lock()
+
+    @contextmanager
+    def hold(self, key: Hashable) -> Iterator[None]:
+        """Wait for the lock of `key` and hold it."""
+        lock = self._count(key, 1)
+        try:
+            with lock:
+                yield
+        finally:
+            self._count(key, -1)
+
+    def _count(self, key: Hashable, change: int) -> threading.Lock:
+        """Return the lock of `key` after a change of its number of users."""
+        with self._guard:
+            lock, users = self._locks.get(key, (threading.Lock(), 0))
+            if users + change:
+                self._locks[key] = lock, users + change
+            else:
+                del self._locks[key]
+            return lock

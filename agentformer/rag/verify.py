@@ -23,7 +23,7 @@ from agentformer.jobs.queue import FILE as JOBS_FILE
 from agentformer.rag.documents import Document, Originals
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity import MAX_REPORTED, Findings
-from agentformer.records.integrity.quarantine import Quarantine
+from agentformer.records.integrity.repair import Quarantine
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
 _PAGE = 500  # entries listed at a time

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.documents import Document, Originals, document_of
-from agentformer.rag.keyed_lock import KeyedLock
+from agentformer.rag.documents import Document, KeyedLock, Originals, document_of
 from agentformer.records import fields
 from agentformer.types import (
     DEFAULT_NAMESPACE,

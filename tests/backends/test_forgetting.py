@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreFull
-from agentformer.index import secure_delete
+from agentformer.index import files
 from agentformer.index.files import INDEX_FILE
 from agentformer.index.vectors import training as growth
 from agentformer.index.words.fields import schema
@@ -135,7 +135,7 @@ def test_a_failed_deletion_of_index_files_is_no_error_and_is_tried_again(
         raise StoreFull("no room at all")
 
     backend = with_a_secret(tmp_path)
-    monkeypatch.setattr(secure_delete, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(files, "_RETRY_SECONDS", 0.0)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "agentformer"):
         patch.setattr(Database, "clear_log", fail)
         patch.setattr(WordIndex, "discard", fail)

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.training import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import meta
 from agentformer.records.database import Database
 from agentformer.records.integrity import repair, verify
-from agentformer.records.integrity.quarantine import Quarantine
+from agentformer.records.integrity.repair import Quarantine
 from agentformer.testing import make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope, Source
 

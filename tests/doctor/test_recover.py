@@ -22,8 +22,8 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.records.integrity.quarantine import Quarantine
 from agentformer.records.integrity.recover import Recovered, recover_file
+from agentformer.records.integrity.repair import Quarantine
 from agentformer.testing import make_entry
 from agentformer.types import Scope
 
@@ -38,7 +38,7 @@ EVENTS, WRITTEN = ("os.rename", "os.remove", "os.chmod", "os.chown", "sqlite3.co
 # A recovery that waits just before the new file replaces the damaged one.
 PAUSED = """
 import sys; from pathlib import Path
-from agentformer.records.integrity.quarantine import Quarantine
+from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.integrity.recover import recover_file
 path = Path(sys.argv[1])
 def wait(event, arguments):

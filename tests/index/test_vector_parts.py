@@ -15,7 +15,7 @@ from agentformer.index.files import META_FILE
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import flat, follower
 from agentformer.index.vectors.flat import CodeCopy, Selection, SelectionCache
-from agentformer.index.vectors.lock import ReadWriteLock
+from agentformer.index.vectors.index import ReadWriteLock
 from agentformer.index.vectors.rows import Rows
 from agentformer.index.vectors.training import list_count, positions_of
 from agentformer.index.vectors.tuning import _ladder

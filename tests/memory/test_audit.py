@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.audit.audit import AuditReport, audit, merge_duplicates
-from agentformer.memory.audit.contradictions import find_contradictions
-from agentformer.memory.audit.near_duplicates import Text, find_near_duplicates
+from agentformer.memory.audit import AuditReport, audit, merge_duplicates
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.memory.facts import number_values
+from agentformer.memory.facts import find_contradictions, number_values
+from agentformer.memory.near_duplicates import Text, find_near_duplicates
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope, Source, Use
 

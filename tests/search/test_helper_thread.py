@@ -15,9 +15,8 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.search import helper_thread as module
 from agentformer.search import hybrid as search_module
-from agentformer.search.helper_thread import HelperThread
+from agentformer.search.vector_search import HelperThread
 from agentformer.testing import make_entry
 from agentformer.types import Query, Vector
 
@@ -78,7 +77,7 @@ def test_a_forked_process_has_a_helper_of_its_own() -> None:
     script = """
         import os, threading
         os.cpu_count = lambda: 2
-        from agentformer.search.helper_thread import HelperThread
+        from agentformer.search.vector_search import HelperThread
         helper = HelperThread()
         assert helper.start(lambda: 1)() == 1
         child = os.fork()
@@ -114,8 +113,8 @@ def test_a_search_finds_the_same_with_and_without_help(tmp_path: Path, monkeypat
     monkeypatch.setattr(search_module, "_THREAD_WINDOWS", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     asked: list[int] = []
-    start = module.HelperThread.start
-    monkeypatch.setattr(module.HelperThread, "start", lambda self, task: asked.append(1) or start(self, task))
+    start = HelperThread.start
+    monkeypatch.setattr(HelperThread, "start", lambda self, task: asked.append(1) or start(self, task))
     queries = [Query(f"numbat {n} under lantern {n + 2}", limit=8) for n in range(5)]
     with_help = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     with_help.store([make_entry(f"numbat {n % 7} under lantern {n % 11} in room {n}") for n in range(60)])

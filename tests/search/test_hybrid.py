@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import agentformer
 from agentformer import AgentFormer
-from agentformer.search.fusion import RankedList, fuse
-from agentformer.search.weights import vectors_weight
+from agentformer.search.fusion import RankedList, fuse, vectors_weight
 from agentformer.types import Hit, Query
 
 falling = st.lists(st.floats(0, 50), min_size=1, max_size=8).map(lambda scores: sorted(scores, reverse=True))
@@ -114,8 +113,8 @@ def test_an_embedder_that_does_not_know_the_language_has_no_vote(
     af: AgentFormer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     af.memory.store_many(["Sataman vartija lukitsee portin.", "Numbat sleeps in the shed.", "Portti on kiinni."])
-    monkeypatch.setattr("agentformer.search.weights.LanguageCoverage.varies", True)
-    monkeypatch.setattr("agentformer.search.weights.LanguageCoverage.of", lambda self, texts: 0.0)
+    monkeypatch.setattr("agentformer.search.fusion.LanguageCoverage.varies", True)
+    monkeypatch.setattr("agentformer.search.fusion.LanguageCoverage.of", lambda self, texts: 0.0)
     hits = af.backend.search(Query("kuka lukitsee sataman portin"))
     assert hits and all(set(votes(hit)) == {"words"} for hit in hits)
     assert all(hit.dense_rank is None and hit.dense_score is None for hit in hits)

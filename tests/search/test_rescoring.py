@@ -10,12 +10,12 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors.index import VectorHits
-from agentformer.index.vectors.options import IndexOptions
+from agentformer.index.vectors.training import IndexOptions
 from agentformer.index.words.query import View, WordHits
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.search import rescoring
-from agentformer.search.rescoring import exact_scores, rescore
+from agentformer.search import vector_search
+from agentformer.search.vector_search import exact_scores, rescore
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope, Vector
 
@@ -50,7 +50,7 @@ def nearby(backend: FaissMemoryBackend, query: Vector, scores: list[float], sure
 def test_each_hit_tells_its_exact_cosine_wherever_it_was_ranked(
     backend: FaissMemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rescoring, "_RESCORED", 1)
+    monkeypatch.setattr(vector_search, "_RESCORED", 1)
     hits = [hit for hit in backend.search(Query(ASKED, limit=60)) if hit.dense_score is not None]
     assert len(hits) > 40
     for hit in hits:
@@ -58,7 +58,7 @@ def test_each_hit_tells_its_exact_cosine_wherever_it_was_ranked(
 
 
 def test_ranks_that_decide_alone_are_all_exact(backend: FaissMemoryBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rescoring, "_RESCORED", 1)
+    monkeypatch.setattr(vector_search, "_RESCORED", 1)
     hits = backend.search(Query(ASKED, limit=60, mode="dense"))
     scores = [hit.dense_score or 0.0 for hit in hits]
     assert scores == sorted(scores, reverse=True)
@@ -69,7 +69,7 @@ def test_ranks_that_decide_alone_are_all_exact(backend: FaissMemoryBackend, monk
 def test_ranks_are_all_exact_where_words_find_nothing(
     backend: FaissMemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rescoring, "_RESCORED", 1)
+    monkeypatch.setattr(vector_search, "_RESCORED", 1)
     nothing = WordHits([], [])
     monkeypatch.setattr(View, "search", lambda *_: nothing)
     alone = backend.search(Query(ASKED, limit=60, mode="dense"))
@@ -81,7 +81,7 @@ def test_only_the_first_are_read_and_the_others_stay_behind_them(
 ) -> None:
     query = HashingEmbedder().embed_query(ASKED)
     wrong = [5.0 - n / 100 for n in range(len(TEXTS))]  # far too high, and in the order of storing
-    monkeypatch.setattr(rescoring, "_RESCORED", 10)
+    monkeypatch.setattr(vector_search, "_RESCORED", 10)
     with backend._database.reading() as connection:
         found = rescore(connection, nearby(backend, query, wrong), alone=False)
         assert found.exact == 10

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.search.weights import LanguageCoverage
+from agentformer.search.fusion import LanguageCoverage
 from agentformer.types import EmbeddingSpace
 
 FINNISH = "Sataman päällikkö säilyttää majakan avaimia työhuoneensa kaapissa, ja kalastajat hakevat ne aamulla."

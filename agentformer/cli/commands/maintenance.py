@@ -27,7 +27,7 @@ from agentformer.tools.result_json import move_json, report_json, space_json
 from agentformer.types import Reembedding, Scope, SpaceState
 
 if TYPE_CHECKING:
-    from agentformer.memory.audit.audit import AuditReport, Duplicates
+    from agentformer.memory.audit import AuditReport, Duplicates
 
 _SHOWN = 100  # waiting entries; the first ones show the problem
 _RESUME = "finished work is kept: agentformer reembed --to {to} continues"
@@ -88,7 +88,7 @@ def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
 
     It also shows core blocks near their limit. Nothing is changed without --merge, and no language model is needed.
     """
-    from agentformer.memory.audit.audit import merge_duplicates
+    from agentformer.memory.audit import merge_duplicates
 
     with connect(**options) as af:
         report = af.memory.audit(namespace=namespace)

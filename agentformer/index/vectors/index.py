@@ -7,6 +7,7 @@ searches, and the trained index replaces the former one in one step.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,10 +18,8 @@ from numpy.typing import NDArray
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import Flat, Selection, SelectionCache
 from agentformer.index.vectors.ivf import Ivf, OutlierCodes, Outliers, Tuning
-from agentformer.index.vectors.lock import ReadWriteLock
-from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.rows import IntArray, Rows
-from agentformer.index.vectors.training import Interrupted, ReadVectors, Stopped, positions_of, train_ivf
+from agentformer.index.vectors.training import IndexOptions, Interrupted, ReadVectors, Stopped, positions_of, train_ivf
 from agentformer.index.vectors.tuning import QueryLog, Tuner
 from agentformer.types import Matrix, Vector
 
@@ -308,3 +307,50 @@ def _put_vectors(ivf: Ivf, vectors: IntArray, start: int, read_vectors: ReadVect
     positions, which = positions_of(vectors, np.argsort(vectors, kind="stable"), numbers)
     ivf.reserve(start + len(vectors))
     ivf.put(ivf.encode(rows[which]), positions + start)
+
+
+class ReadWriteLock:
+    """A lock that many readers share and a writer holds alone.
+
+    A waiting writer goes before new readers, so that a stream of searches does not delay a change. Not reentrant.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._readers = 0
+        self._waiting_writers = 0
+        self._writing = False
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Hold the lock together with other readers."""
+        with self._condition:
+            while self._writing or self._waiting_writers:
+                self._condition.wait()
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._readers -= 1
+                if not self._readers:
+                    self._condition.notify_all()
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._condition:
+            self._waiting_writers += 1
+            try:
+                while self._writing or self._readers:
+                    self._condition.wait()
+                self._writing = True
+            finally:
+                self._waiting_writers -= 1
+                self._condition.notify_all()
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._writing = False
+                self._condition.notify_all()

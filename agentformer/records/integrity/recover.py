@@ -26,7 +26,7 @@ from agentformer.records.codec import from_state
 from agentformer.records.database import Database
 from agentformer.records.files import sync_folder
 from agentformer.records.integrity.file_guard import wal_path
-from agentformer.records.integrity.quarantine import Quarantine
+from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.integrity.stale_wal import check_wal, store_former_wal, wal_header, wal_left_by_repair
 from agentformer.records.integrity.verify import DamagedRow, is_intact, read_page, readable_rows
 from agentformer.records.schema import MIGRATIONS, migrate

@@ -7,24 +7,66 @@ time. Rows that cannot be repaired are moved to the quarantine file.
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import sqlite3
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from agentformer.errors import StoreDamaged
+from agentformer.errors import StoreDamaged, StoreFull
 from agentformer.records import change_feed, meta
 from agentformer.records import entries as records
 from agentformer.records.codec import CHECKED, from_row, from_state, now
 from agentformer.records.database import Database
+from agentformer.records.files import sync_folder
 from agentformer.records.integrity import Findings, checksums
-from agentformer.records.integrity.quarantine import Quarantine
 from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact, lenient_text
 from agentformer.types import DOCUMENT_KINDS
 
-Repair = Callable[[Database, Findings, Quarantine], None]
 _MAX_ROWS = 1_000  # deleted in one transaction
 _JSON_INDEXES = ("entries_by_sha256", "entries_by_name")  # SQLite cannot remove damaged metadata from these
 _DAMAGED = "its checksum differs, or it cannot be decoded"
+
+
+class Quarantine:
+    """`damaged-DATE.jsonl`, created with the first row: a row per line, with its table, the reason, and all columns
+    that could be read. Bytes that are not UTF-8 are written as {"hex": "..."}. Only its owner can read the file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"damaged-{datetime.now(UTC):%Y-%m-%d}.jsonl"
+        self.rows = 0
+
+    def add(self, table: str, row: Mapping[str, Any], reason: str) -> None:
+        """Append a row and sync the file. Raises `StoreFull`."""
+        line = {"table": table, "why": reason, "row": {name: _readable(value) for name, value in row.items()}}
+        new = not self.path.exists()
+        try:
+            with open(self.path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StoreFull(
+                f"{self.path} cannot be written ({error.strerror or error}), so nothing is removed from the records; "
+                "free space or check permissions"
+            ) from error
+        if new:
+            sync_folder(self.path.parent)
+        self.rows += 1
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return {"hex": value.hex()}
+    return value
+
+
+Repair = Callable[[Database, Findings, Quarantine], None]
 
 
 def rebuild_sqlite_indexes(database: Database) -> str:

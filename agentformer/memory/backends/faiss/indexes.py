@@ -26,8 +26,8 @@ from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity import repair as repairs
 from agentformer.records.integrity import verify as checks
-from agentformer.records.integrity.quarantine import Quarantine
 from agentformer.records.integrity.recover import LOST, Recovered, recover_file
+from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.spaces import active_space
 from agentformer.search.hybrid import HybridSearch
 from agentformer.types import Check, Embedder, Reembedding, StoredVector

@@ -15,7 +15,7 @@ from agentformer.errors import Conflict, InvalidInput, NotFound, StoreFull
 from agentformer.memory.backends.local_json import operations
 from agentformer.memory.backends.local_json.file_format import checked, file_name, file_text
 from agentformer.memory.backends.local_json.folder import Contents, Folder
-from agentformer.memory.backends.local_json.leases import Leases
+from agentformer.memory.backends.local_json.operations import Leases
 from agentformer.memory.backends.local_json.search import bm25_scores, is_searched, scope_filter
 from agentformer.records.codec import happened_at, now
 from agentformer.records.entry_json import check_settable

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
 from agentformer.errors import Conflict, NotFound
-from agentformer.memory.audit.contradictions import Contradiction, find_contradictions
-from agentformer.memory.audit.near_duplicates import Text, find_near_duplicates, normalize
+from agentformer.memory.facts import Contradiction, find_contradictions
+from agentformer.memory.near_duplicates import Text, find_near_duplicates, normalize
 from agentformer.records.entries import is_duplicate
 from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope
 

@@ -1,1 +1,0 @@
-"""Reports duplicates, contradictions and stale facts in a memory."""
