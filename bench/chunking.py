@@ -24,7 +24,7 @@ def main() -> int:
     try:
         import semchunk
     except ImportError:
-        print("the peer is not installed: pip install semchunk", file=sys.stderr)
+        print("semchunk is not installed: pip install semchunk", file=sys.stderr)
         return 0
     embedder = SbertEmbedder.packaged("", Settings())
     peer = semchunk.chunkerify(lambda text: len(embedder.token_spans(text)), _LIMIT)

@@ -48,7 +48,7 @@ def main() -> None:
     print(f"{len(entries)} passages of {SET} from hashing:256 to {target.space.spec}\n")
     print("| what | figure | ratio |\n|---|---|---|")
     print(f"| the model alone, entries/s | {len(entries) / bound:.1f} | 1 |")
-    print(f"| the move with a client beside it, entries/s | {len(entries) / took:.1f} | {bound / took:.2f} |")
+    print(f"| the move with a client, entries/s | {len(entries) / took:.1f} | {bound / took:.2f} |")
     for name, one, other in (
         ("query p50, ms", statistics.median(idle), statistics.median(busy)),
         ("query p95, ms", _p95(idle), _p95(busy)),

@@ -169,9 +169,9 @@ def _belief(name: str, content: str, meta: Mapping[str, Any], named: bool) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--development", action="store_true", help="what is kept and lost on other sets")
+    parser.add_argument("--development", action="store_true", help="measure what is kept and lost on other sets")
     parser.add_argument("--sample", type=int, default=100, help="questions per development set at most, evenly spread")
-    parser.add_argument("--failed", action="store_true", help="name the cases that did not pass")
+    parser.add_argument("--failed", action="store_true", help="list the cases that did not pass")
     chosen = parser.parse_args()
     if chosen.development:
         development(chosen.sample)

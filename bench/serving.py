@@ -64,7 +64,7 @@ def main() -> None:
             ):
                 rows.append(("MCP, HTTP", _p50(lambda text: portal.call(_tool, client, text), questions)))
     print(f"\n{count} passages of {SET}, {given.embedder}, {len(questions)} questions\n")
-    print("| door | p50, ms | ratio |\n|---|---|---|")
+    print("| interface | p50, ms | ratio |\n|---|---|---|")
     for name, seconds in rows:
         print(f"| {name} | {seconds * 1000:.1f} | {seconds / rows[0][1]:.2f} |")
 

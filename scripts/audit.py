@@ -20,30 +20,30 @@ OPTIONS = ("--progress-spinner", "off", "--format", "json", "--disable-pip")
 
 def verdict(packages: list[dict[str, Any]]) -> tuple[int, list[str]]:
     """Return the exit code and the message for the packages as `pip-audit` reports them."""
-    told = [
-        f"{package['name']} {package['version']}: {fault['id']}, mended in {', '.join(fault['fix_versions']) or 'none'}"
+    lines = [
+        f"{package['name']} {package['version']}: {fault['id']}, fixed in {', '.join(fault['fix_versions']) or 'none'}"
         for package in packages
         for fault in package.get("vulns", ())
     ]
     unknown = [package["name"] for package in packages if "vulns" not in package]
-    code = 1 if told else 2 if unknown or not packages else 0
+    code = 1 if lines else 2 if unknown or not packages else 0
     if unknown:
         few = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-        told.append(
-            f"of {len(unknown)} of {len(packages)} packages nothing is known: the service has no answer ({few})"
+        lines.append(
+            f"{len(unknown)} of {len(packages)} packages could not be looked up: the service does not know them ({few})"
         )
-    told.append(f"{len(packages) - len(unknown)} packages were looked up")
-    return code, told
+    lines.append(f"{len(packages) - len(unknown)} packages were looked up")
+    return code, lines
 
 
-def reported(auditor: str, *asked: str) -> list[dict[str, Any]]:
+def reported(auditor: str, *arguments: str) -> list[dict[str, Any]]:
     """Return the report of `pip-audit` for each package. Exits if there is none."""
-    done = subprocess.run([auditor, *OPTIONS, *asked], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run([auditor, *OPTIONS, *arguments], capture_output=True, text=True, check=False)  # noqa: S603
     try:
         packages: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        print(f"audit: nothing is known; the advisory service was not reached: {last}", file=sys.stderr)  # noqa: T201
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        print(f"audit: no result; the advisory service was not reached: {last}", file=sys.stderr)  # noqa: T201
         sys.exit(2)
     return packages
 
@@ -54,8 +54,8 @@ def main() -> None:
         alone = Path(folder) / "torch.txt"
         alone.write_text(torch + "\n")
         packages = reported(auditor, "--require-hashes", "-r", lock) + reported(auditor, "--no-deps", "-r", str(alone))
-    code, told = verdict(packages)
-    for line in told:
+    code, lines = verdict(packages)
+    for line in lines:
         print(f"audit: {line}")  # noqa: T201
     sys.exit(code)
 

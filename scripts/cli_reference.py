@@ -20,7 +20,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "CLI.md"
 COMMON = ("--namespace", "--json", "--embedder", "--index-dir", "--upload-dir")
 HEAD = """# The command line
 
-Made from the commands by `python scripts/cli_reference.py`; do not edit it by hand.
+Generated from the commands by `python scripts/cli_reference.py`; do not edit it.
 
 `agentformer COMMAND --help` shows the same. (`agentformer` is `.venv/bin/agentformer` unless the environment is
 active.) A value in brackets, such as `[10]`, is the default. Settings that are not given as options come from the

@@ -66,7 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, such as fusion=rrf"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found, also of each question")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results, with those of each question")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="print the differences to a former --json")
     return parser.parse_args()
 

@@ -66,10 +66,10 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="a few minutes, without the peers")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help="these only")
-    parser.add_argument("--peers", type=Path, default=ROOT / ".venv-peers", help="their virtual environment")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/BENCHMARKS.md")
-    parser.add_argument("--of", type=Path, help="the results of an earlier run, instead of measuring")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="only these")
+    parser.add_argument("--peers", type=Path, default=ROOT / ".venv-peers", help="virtual environment of the peers")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/BENCHMARKS.md")
+    parser.add_argument("--of", type=Path, help="results of an earlier run, instead of measuring")
     return parser.parse_args()
 
 

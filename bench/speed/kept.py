@@ -20,11 +20,11 @@ def cache() -> Path:
     return folder
 
 
-def fingerprint(rooms: Iterable[str]) -> str:
+def fingerprint(folders: Iterable[str]) -> str:
     """Return a hash of the code in these folders of the package, of the generated entries, and of the data."""
     digest = hashlib.blake2b(str(DATA).encode(), digest_size=6)
-    folders = [ROOT / "agentformer" / room for room in sorted(rooms)]
+    paths = [ROOT / "agentformer" / folder for folder in sorted(folders)]
     own = [ROOT / "bench" / "speed" / name for name in ("entries.py", "growth.py", "passages.py")]
-    for path in [*own, *(path for folder in folders for path in sorted(folder.rglob("*.py")))]:
+    for path in [*own, *(path for folder in paths for path in sorted(folder.rglob("*.py")))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()

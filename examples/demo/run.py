@@ -1,6 +1,6 @@
-"""The demonstration: real documents over the real HTTP server, questions in three languages, cited answers.
+"""The demo: upload documents to an HTTP server, ask questions in three languages, and show cited answers.
 
-Everything happens in a temporary folder and on loopback, with the packaged embedder and no language model.
+It uses a temporary folder, the loopback interface, the packaged embedder and no language model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 DOCUMENTS = sorted(p for p in (HERE / "documents").iterdir() if p.suffix in {".pdf", ".md", ".txt"})
-# No model hub is asked; everything else is as `agentformer serve` does it.
+# No model hub is used; all else is as in `agentformer serve`.
 ENVIRONMENT = {**os.environ, "AGENTFORMER_EMBEDDER": "minilm", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 START_SECONDS = 60
 
@@ -40,7 +40,7 @@ def main() -> int:
             started = server.stdout.readline()
             if not started:
                 log.seek(0)
-                print(f"{log.read()}the server did not start; its message is above", file=sys.stderr)
+                print(f"{log.read()}The server did not start; its message is above.", file=sys.stderr)
                 return 1
             url = started.split()[-1]
             print(f"A server is running on {url}, with its memory in a temporary folder.\n")
@@ -50,16 +50,16 @@ def main() -> int:
             server.terminate()
             server.wait(START_SECONDS)
     cited, quoted = (sum(outcome) for outcome in zip(*outcomes, strict=True))
-    print(f"{cited} of {len(questions)} answers cite the page on which the answer stands; {quoted} quote it.")
-    print("\nTo go on with documents of your own:")
+    print(f"{cited} of {len(questions)} answers cite the page with the answer; {quoted} quote it.")
+    print("\nTo continue with your own documents:")
     print("  make serve                                   the HTTP API, on http://127.0.0.1:8808")
     print("  .venv/bin/agentformer ingest PATH...         files and folders")
-    print('  .venv/bin/agentformer ask "a question"       an answer with its pages')
+    print('  .venv/bin/agentformer ask "a question"       an answer with page citations')
     return 0
 
 
 def upload(url: str) -> None:
-    """All documents in one request, and what became of each."""
+    """Upload all documents in one request, and print the status of each."""
     border = uuid.uuid4().hex
     body = b"".join(
         f'--{border}\r\nContent-Disposition: form-data; name="file"; filename="{path.name}"\r\n\r\n'.encode()
@@ -71,12 +71,14 @@ def upload(url: str) -> None:
     result = post(f"{url}/api/rag/upload", body, f"multipart/form-data; boundary={border}")
     print("POST /api/rag/upload")
     for document in result["documents"]:
-        print(f"  {document['status']:6} {document['name']}: {document['pages']} pages, {document['chunks']} chunks")
+        print(
+            f"  {document['status']:6} {document['name']}: {plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
+        )
     print()
 
 
 def ask(url: str, question: dict[str, Any]) -> tuple[bool, bool]:
-    """One question; whether a citation names the page where the answer stands, and whether one quotes it."""
+    """Ask one question. Return whether a citation names the page of the answer, and whether one quotes it."""
     body = json.dumps({"question": question["question"]}).encode()
     result = post(f"{url}/api/rag/query", body, "application/json")
     print(f"Q: {question['question']}")
@@ -88,6 +90,10 @@ def ask(url: str, question: dict[str, Any]) -> tuple[bool, bool]:
     wanted = (question["document"], question["page"])
     cited = [c for c in result["citations"] if (c["document"], c["page"] if wanted[1] else None) == wanted]
     return bool(cited), any(question["answer"] in " ".join(c["quote"].split()) for c in cited)
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def printed_as(label: str) -> str:
