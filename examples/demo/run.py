@@ -71,9 +71,8 @@ def upload(url: str) -> None:
     result = post(f"{url}/api/rag/upload", body, f"multipart/form-data; boundary={border}")
     print("POST /api/rag/upload")
     for document in result["documents"]:
-        print(
-            f"  {document['status']:6} {document['name']}: {plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
-        )
+        size = f"{plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
+        print(f"  {document['status']:6} {document['name']}: {size}")
     print()
 
 
