@@ -247,9 +247,9 @@ def test_the_rule_finds_what_is_planted(rule: Rule, text: str) -> None:
     assert [*rule(ast.parse(text), "planted.py")]
 
 
-@pytest.mark.parametrize("rule", [r for r in PLANTED if r is not imports_only_what_is_declared])
-def test_the_rule_leaves_alone_what_is_harmless(rule: Rule) -> None:
-    assert [*rule(ast.parse(ALLOWED), "harmless.py")] == []
+def test_the_rule_leaves_alone_what_is_harmless() -> None:
+    for rule in [r for r in PLANTED if r is not imports_only_what_is_declared]:
+        assert [*rule(ast.parse(ALLOWED), "harmless.py")] == []
 
 
 def test_who_may_start_programs_is_there() -> None:

@@ -41,13 +41,13 @@ def test_nothing_that_was_stored_reaches_the_role_of_the_system(agent: Make, af:
     assert others[-3].content.endswith("</recalled-memory>\n\nWhen does the harbour open?")
 
 
-@pytest.mark.parametrize("text", [json.dumps({"content": f"a < b {ESCAPE}"}), "{}"])
-def test_a_framed_result_is_the_same_json(text: str) -> None:
-    framed = quote_result("rag_query", text, failed=False)
-    opening, inside, closing = framed.split("\n")
-    assert (opening, closing) == ('<tool-result tool="rag_query">', "</tool-result>")
-    assert json.loads(inside) == json.loads(text)
-    assert "<" not in inside
+def test_a_framed_result_is_the_same_json() -> None:
+    for text in [json.dumps({"content": f"a < b {ESCAPE}"}), "{}"]:
+        framed = quote_result("rag_query", text, failed=False)
+        opening, inside, closing = framed.split("\n")
+        assert (opening, closing) == ('<tool-result tool="rag_query">', "</tool-result>")
+        assert json.loads(inside) == json.loads(text)
+        assert "<" not in inside
 
 
 def test_a_framed_failure_cannot_leave_its_frame() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from agentformer import AgentFormer
 from agentformer.agent.calls import CallResult
 from agentformer.agent.citations import find_citations
@@ -24,9 +22,8 @@ def shown(*pages: int, name: str = "rules.pdf", label: str = "") -> CallResult:
     return CallResult(ToolCall("c", "rag_query", {}), "", False, 0.0, {"citations": quoted})
 
 
-@pytest.mark.parametrize(
-    ("answer", "pages"),
-    [
+def test_a_place_is_cited_by_its_name_and_page() -> None:
+    for answer, pages in [
         ("In October [rules.pdf, 2].", [2]),
         ("In October [rules.pdf, page 2].", [2]),
         ("Lokakuussa [rules.pdf, sivu 2].", [2]),
@@ -41,12 +38,10 @@ def shown(*pages: int, name: str = "rules.pdf", label: str = "") -> CallResult:
         ("In October.", []),
         ("See myrules.pdf.", []),
         ("See rules.pdf2.", []),
-    ],
-)
-def test_a_place_is_cited_by_its_name_and_page(answer: str, pages: list[int]) -> None:
-    found = find_citations(answer, [shown(1, 2, 3)], [])
-    assert [cited.page for cited in found.known] == pages
-    assert found.unknown == ()
+    ]:
+        found = find_citations(answer, [shown(1, 2, 3)], [])
+        assert [cited.page for cited in found.known] == pages
+        assert found.unknown == ()
 
 
 def test_a_page_that_was_not_shown_is_told(agent: Make) -> None:

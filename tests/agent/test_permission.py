@@ -113,9 +113,8 @@ def test_an_answer_given_after_reading_counts_in_later_turns_and_another_does_no
     assert runs == [False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("shown", "counts"),
-    [
+def test_what_may_hold_retrieved_text() -> None:
+    for shown, counts in [
         (ChatMessage("user", "x"), False),
         (ChatMessage("assistant", "x"), True),
         (MemoryEntry("a", "x", kind="message", role="user"), False),
@@ -128,10 +127,8 @@ def test_an_answer_given_after_reading_counts_in_later_turns_and_another_does_no
         (MemoryEntry("a", "x", kind="fact"), True),
         (MemoryEntry("a", "x", kind="chunk"), True),
         (MemoryEntry("a", "x", kind="block", tier="core"), False),
-    ],
-)
-def test_what_may_hold_retrieved_text(shown: Any, counts: bool) -> None:
-    assert may_quote(shown) is counts
+    ]:
+        assert may_quote(shown) is counts
 
 
 def test_a_tool_that_is_permitted_runs_and_the_others_do_not(agent: Make, opened: Open) -> None:

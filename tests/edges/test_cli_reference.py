@@ -63,15 +63,15 @@ def parse(words: list[str], group: click.Group = main, parent: click.Context | N
         command.make_context(words[0], words[1:], parent)
 
 
-@pytest.mark.parametrize(("name", "command"), LEAVES, ids=[name for name, _ in LEAVES])
-def test_options_stand_in_one_order_and_say_what_they_do(name: str, command: click.Command) -> None:
-    options = [each for each in command.get_params(click.Context(command)) if isinstance(each, click.Option)]
-    spelled = [next(word for word in each.opts if word.startswith("--")) for each in options]
-    assert all(each.help for each in options), "an option without a help text"
-    if name not in WITHOUT_MEMORY:
-        assert [each for each in spelled if each in COMMON] == COMMON
-        place = [each for each in spelled if each in ("--namespace", "--session", "--agent", "--user", "--project")]
-        assert place == sorted(place, key=["--namespace", "--session", "--agent", "--user", "--project"].index)
+def test_options_stand_in_one_order_and_say_what_they_do() -> None:
+    for name, command in LEAVES:
+        options = [each for each in command.get_params(click.Context(command)) if isinstance(each, click.Option)]
+        spelled = [next(word for word in each.opts if word.startswith("--")) for each in options]
+        assert all(each.help for each in options), "an option without a help text"
+        if name not in WITHOUT_MEMORY:
+            assert [each for each in spelled if each in COMMON] == COMMON
+            place = [each for each in spelled if each in ("--namespace", "--session", "--agent", "--user", "--project")]
+            assert place == sorted(place, key=["--namespace", "--session", "--agent", "--user", "--project"].index)
 
 
 def test_the_list_of_commands_has_each_in_one_section_and_in_short() -> None:
@@ -82,17 +82,17 @@ def test_the_list_of_commands_has_each_in_one_section_and_in_short() -> None:
         assert len(first_sentence(command)) <= 120, name
 
 
-@pytest.mark.parametrize("columns", ["40", "200"])
-def test_the_reference_in_docs_is_up_to_date(columns: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "scripts/cli_reference.py", "--check"],
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": columns, "LC_ALL": "C", "PYTHONUTF8": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_reference_in_docs_is_up_to_date() -> None:
+    for columns in ["40", "200"]:
+        done = subprocess.run(
+            [sys.executable, "scripts/cli_reference.py", "--check"],
+            cwd=ROOT,
+            env={**os.environ, "COLUMNS": columns, "LC_ALL": "C", "PYTHONUTF8": "1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_reference_that_is_not_up_to_date_is_noticed(tmp_path: Path) -> None:

@@ -96,19 +96,16 @@ def test_one_model_at_two_addresses_is_one_line() -> None:
     assert value(text, "provider_seconds_total", **qwen) == 3
 
 
-@pytest.mark.parametrize(
-    ("key", "model"),
-    [
+def test_labels_tell_no_path_and_no_address() -> None:
+    for key, model in [
         ("embedder sbert:/home/someone/my models/tiny/", "tiny"),
         ("embedder sbert:C:\\Users\\someone\\tiny", "tiny"),
         ("embedder sbert:sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
         ('embedder sbert:odd"name\n', 'odd"name\n'),
-    ],
-)
-def test_labels_tell_no_path_and_no_address(key: str, model: str) -> None:
-    text = page(Memory({key: used(1)}, ENTRIES)).text
-    assert value(text, "provider_calls_total", role="embedder", provider="sbert", model=model) == 1
-    assert "someone" not in text
+    ]:
+        text = page(Memory({key: used(1)}, ENTRIES)).text
+        assert value(text, "provider_calls_total", role="embedder", provider="sbert", model=model) == 1
+        assert "someone" not in text
 
 
 def test_each_backend_is_told_once() -> None:

@@ -19,7 +19,7 @@ def test_the_dimension_is_part_of_the_name() -> None:
     assert embedder.embed_query("a").shape == (64,)
 
 
-@pytest.mark.parametrize("model", ["x", "-1", "4"])
-def test_an_unusable_dimension_is_refused(model: str) -> None:
-    with pytest.raises(InvalidInput, match="embedder"):
-        HashingEmbedder.from_settings(model, Settings())
+def test_an_unusable_dimension_is_refused() -> None:
+    for model in ["x", "-1", "4"]:
+        with pytest.raises(InvalidInput, match="embedder"):
+            HashingEmbedder.from_settings(model, Settings())

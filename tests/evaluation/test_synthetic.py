@@ -64,25 +64,21 @@ def test_a_cloze_is_the_sentences_words_without_the_one_that_tells_most() -> Non
     assert set(found.text.split()) < words - {found.left_out} and "the" not in found.text
 
 
-@pytest.mark.parametrize(
-    ("text", "language"),
-    [
+def test_a_question_is_never_the_sentence_and_holds_no_form_of_the_word_left_out() -> None:
+    for text, language in [
         ("Laivaston uusin jäänmurtaja rakennettiin Helsingin telakalla kovan pakkasen aikana.", "fi"),
         ("第二次世界大戦では中立を宣言するも、王族はイギリスに亡命した。", "ja"),
         ("Der neue Leuchtturm wurde von den Fischern des Dorfes neben dem alten Hafen gebaut.", "de"),
-    ],
-)
-def test_a_question_is_never_the_sentence_and_holds_no_form_of_the_word_left_out(text: str, language: str) -> None:
-    found = cloze(text, language, Rarity([(text, language)]))
-    assert found is not None
-    assert found.left_out not in found.text and found.left_out in text
-    assert found.text not in text and 3 < len(found.text.split()) < 9
-    assert all(word in text for word in found.text.split())
+    ]:
+        found = cloze(text, language, Rarity([(text, language)]))
+        assert found is not None
+        assert found.left_out not in found.text and found.left_out in text
+        assert found.text not in text and 3 < len(found.text.split()) < 9
+        assert all(word in text for word in found.text.split())
 
 
-@pytest.mark.parametrize(
-    ("text", "language", "word"),
-    [
+def test_words_with_marks_stay_whole() -> None:
+    for text, language, word in [
         ("गाँव के स्वयंसेवकों ने पुरानी चक्की के पास बंदरगाह की दीवार सफ़ेद रंग से रंगी।", "hi", "बंदरगाह"),
         (
             unicodedata.normalize(
@@ -91,14 +87,12 @@ def test_a_question_is_never_the_sentence_and_holds_no_form_of_the_word_left_out
             "fi",
             "vieressä",
         ),
-    ],
-)
-def test_words_with_marks_stay_whole(text: str, language: str, word: str) -> None:
-    found = cloze(text, language, Rarity([(text, language)]))
-    assert found is not None and found.sentence == text
-    composed = unicodedata.normalize("NFC", text).rstrip("।.").split()
-    assert word in found.text.split()
-    assert {*found.text.split(), found.left_out} <= set(composed)
+    ]:
+        found = cloze(text, language, Rarity([(text, language)]))
+        assert found is not None and found.sentence == text
+        composed = unicodedata.normalize("NFC", text).rstrip("।.").split()
+        assert word in found.text.split()
+        assert {*found.text.split(), found.left_out} <= set(composed)
 
 
 THAI = "ชาวบ้านช่วยกันทาสีโรงเก็บเรือข้างท่าเรือเก่าเป็นสีขาวเมื่อปีที่แล้วด้วยความร่วมมือของอาสาสมัคร"
@@ -113,9 +107,9 @@ def test_where_words_are_not_known_no_cloze_is_made_and_that_is_told() -> None:
     assert build([Source("th", THAI)], 5, model=Asking("ใครทาสี")).questions[0].text == "ใครทาสี"
 
 
-@pytest.mark.parametrize("text", ["", "Hello.", "The of and to a.", "1 2 3", "x " * 500, "x" * 100_000])
-def test_a_text_that_tells_too_little_gives_no_question(text: str) -> None:
-    assert cloze(text, "en", Rarity([(text, "en")])) is None
+def test_a_text_that_tells_too_little_gives_no_question() -> None:
+    for text in ["", "Hello.", "The of and to a.", "1 2 3", "x " * 500, "x" * 100_000]:
+        assert cloze(text, "en", Rarity([(text, "en")])) is None
 
 
 def test_questions_follow_from_seed_and_texts_whatever_the_order_and_ids() -> None:
@@ -152,9 +146,8 @@ def test_a_model_is_shown_the_passage_as_data_and_asked_once_a_passage() -> None
     assert SENTENCE not in told.questions[0].meta and "asked by the language model" in told.notes[0]
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
+def test_a_reply_that_is_no_usable_question_is_passed_over_and_counted() -> None:
+    for reply in [
         "",
         "<think>What now?</think>",
         "The harbour was painted.",
@@ -163,21 +156,18 @@ def test_a_model_is_shown_the_passage_as_data_and_asked_once_a_passage() -> None
         "?",
         "Was it beside the old mill that was painted white by volunteers of the village?",
         InvalidReply("nothing came"),
-    ],
-)
-def test_a_reply_that_is_no_usable_question_is_passed_over_and_counted(reply: str | Exception) -> None:
-    told = build(SOURCES, 3, model=Asking(reply, '<think>Hm.</think>"When was it painted?"'))
-    assert [each.text for each in told.questions] == ["When was it painted?"] * 3
-    assert told.notes[1] == "3 replies of the model were no usable question, and were passed over"
+    ]:
+        told = build(SOURCES, 3, model=Asking(reply, '<think>Hm.</think>"When was it painted?"'))
+        assert [each.text for each in told.questions] == ["When was it painted?"] * 3
+        assert told.notes[1] == "3 replies of the model were no usable question, and were passed over"
 
 
 JAPANESE = "第二次世界大戦では中立を宣言するも、王族はイギリスに亡命し、戦後になって国に戻った。"
 CHINESE = "第二次世界大战期间王室流亡英国并在战争结束以后才重新回到了自己的国家。"
 
 
-@pytest.mark.parametrize(
-    ("passage", "language", "reply", "right"),
-    [
+def test_a_question_without_spaces_is_compared_by_its_characters() -> None:
+    for passage, language, reply, right in [
         (JAPANESE, "ja", "王族はどこに逃れたのですか？", True),
         (JAPANESE, "ja", "王族はどこに逃れたのですか。", True),
         (JAPANESE, "ja", "王族はイギリスに亡命し、戦後になって国に戻ったのですか？", False),
@@ -189,12 +179,8 @@ CHINESE = "第二次世界大战期间王室流亡英国并在战争结束以后
         (THAI, "th", "ใครทาสีโรงเรือ", True),
         (THAI, "th", f"{THAI[:40]}เมื่อไร", False),
         ("The pier 桟橋 " + TEXTS[0], "en", "Which one beside the old mill was painted white by volunteers?", False),
-    ],
-)
-def test_a_question_without_spaces_is_compared_by_its_characters(
-    passage: str, language: str, reply: str, right: bool
-) -> None:
-    assert synthetic.usable(reply, passage, language) is right
+    ]:
+        assert synthetic.usable(reply, passage, language) is right
 
 
 def test_a_model_that_cannot_be_asked_ends_it() -> None:

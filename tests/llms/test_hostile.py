@@ -319,8 +319,8 @@ def test_a_password_in_the_address_is_sent_and_not_shown(serve: Serve) -> None:
     assert server.seen[0].headers["authorization"] == "Basic dXNlcjpwQHNz"
 
 
-@pytest.mark.parametrize("key", ["sk-canary\n1234", "sk-canary 1234", "sk-canäry"])
-def test_a_key_that_cannot_be_sent_is_refused_unquoted(key: str) -> None:
-    with pytest.raises(ValueError, match="api_key") as caught:
-        OpenAIModel.from_settings("tiny", Settings(llm_base_url="http://127.0.0.1:9", llm_api_key=key))
-    assert "sk-can" not in "".join(traceback.format_exception(caught.value)).replace(repr(key), "")
+def test_a_key_that_cannot_be_sent_is_refused_unquoted() -> None:
+    for key in ["sk-canary\n1234", "sk-canary 1234", "sk-canäry"]:
+        with pytest.raises(ValueError, match="api_key") as caught:
+            OpenAIModel.from_settings("tiny", Settings(llm_base_url="http://127.0.0.1:9", llm_api_key=key))
+        assert "sk-can" not in "".join(traceback.format_exception(caught.value)).replace(repr(key), "")

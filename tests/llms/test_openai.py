@@ -317,11 +317,11 @@ def test_a_prefix_names_the_server(serve: Serve, name: str) -> None:
     assert other.seen[0].headers["authorization"] == "Bearer sk-test"
 
 
-@pytest.mark.parametrize("make", [OpenAIModel.from_settings, OpenAIModel.ollama, OpenAIModel.lmstudio])
-def test_no_model_is_no_name(make: Any) -> None:
-    for empty in ("", " "):
-        with pytest.raises(InvalidInput, match=r"^llm_model: "):
-            make(empty, Settings())
+def test_no_model_is_no_name() -> None:
+    for make in [OpenAIModel.from_settings, OpenAIModel.ollama, OpenAIModel.lmstudio]:
+        for empty in ("", " "):
+            with pytest.raises(InvalidInput, match=r"^llm_model: "):
+                make(empty, Settings())
 
 
 def test_where_no_server_answers_all_that_were_tried_are_named() -> None:

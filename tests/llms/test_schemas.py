@@ -101,19 +101,15 @@ def test_json_that_is_not_valid_is_asked_for_once_more_with_what_is_wrong(serve:
     assert "$.x" in why["content"] and "'three' is not of type 'integer'" in why["content"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["1e999", "[-1e999]", '"\\ud800"', '{"\\udfff": 1}', '{"a": 1, "a": 1}', '[{"a": {"b": 1, "b": 2}}]'],
-    ids=str,
-)
-def test_what_only_some_readers_take_for_json_is_none(text: str) -> None:
-    with pytest.raises(Mismatch, match="not JSON"):
-        Schema({}).read(text)
+def test_what_only_some_readers_take_for_json_is_none() -> None:
+    for text in ["1e999", "[-1e999]", '"\\ud800"', '{"\\udfff": 1}', '{"a": 1, "a": 1}', '[{"a": {"b": 1, "b": 2}}]']:
+        with pytest.raises(Mismatch, match="not JSON"):
+            Schema({}).read(text)
 
 
-@pytest.mark.parametrize("text", ["1e308", '"\\ud83d\\ude00"', '{"a": 1, "b": {"a": 2}}'], ids=str)
-def test_what_every_reader_takes_for_json_is_read(text: str) -> None:
-    assert Schema({}).read(text) == (text, json.loads(text))
+def test_what_every_reader_takes_for_json_is_read() -> None:
+    for text in ["1e308", '"\\ud83d\\ude00"', '{"a": 1, "b": {"a": 2}}']:
+        assert Schema({}).read(text) == (text, json.loads(text))
 
 
 @pytest.mark.parametrize("text", ["no", '{"x": NaN}', "[" * 20_000, '{"x": ' + "9" * 10_000 + "}", '{"x": 3} {"x": 4}'])

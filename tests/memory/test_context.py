@@ -353,15 +353,14 @@ def test_shares_are_checked() -> None:
             ContextBuilder(Shelf([]), words, shares=shares)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("budget", [0, -1, 1.5, True, "100"])
-def test_a_budget_that_is_no_positive_number_is_refused(budget: Any) -> None:
-    with pytest.raises(InvalidInput, match="max_tokens"):
-        builder().build("x", max_tokens=budget)
+def test_a_budget_that_is_no_positive_number_is_refused() -> None:
+    for budget in [0, -1, 1.5, True, "100"]:
+        with pytest.raises(InvalidInput, match="max_tokens"):
+            builder().build("x", max_tokens=budget)
 
 
-@pytest.mark.parametrize(
-    ("conversation", "field"),
-    [
+def test_a_conversation_that_is_none_is_refused() -> None:
+    for conversation, field in [
         ("hello", "conversation"),
         ({"role": "user", "content": "x"}, "conversation"),
         (7, "conversation"),
@@ -378,14 +377,12 @@ def test_a_budget_that_is_no_positive_number_is_refused(budget: Any) -> None:
         ([{"role": "user", "content": [{"type": "text", "text": "\ud800"}]}], r"conversation\[0\].content"),
         ([{"role": "user", "content": {"type": "text"}}], r"conversation\[0\].content"),
         ([{"role": "user", "content": "\ud800"}], r"conversation\[0\].content"),
-    ],
-)
-def test_a_conversation_that_is_none_is_refused(conversation: Any, field: str) -> None:
-    with pytest.raises(InvalidInput, match=field):
-        builder().build("x", conversation)
-    for task in (None, 7, "\ud800"):
-        with pytest.raises(InvalidInput, match="task"):
-            builder().build(task)  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(InvalidInput, match=field):
+            builder().build("x", conversation)
+        for task in (None, 7, "\ud800"):
+            with pytest.raises(InvalidInput, match="task"):
+                builder().build(task)  # type: ignore[arg-type]
 
 
 _TEXT = st.sampled_from(
@@ -521,9 +518,8 @@ def test_recalled_text_is_cut_out_and_its_ids_are_told() -> None:
     assert without_recalled("Nothing <of> it") == ("Nothing <of> it", [])
 
 
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
+def test_nested_unclosed_and_empty_markers_lose_nobodys_words() -> None:
+    for text, left in [
         (
             'a <recalled-memory>b<recalled-memory><memory id="x">c</memory></recalled-memory>d</recalled-memory> e',
             "a  e",
@@ -539,28 +535,23 @@ def test_recalled_text_is_cut_out_and_its_ids_are_told() -> None:
         ('<recalled-memory>\n<memory id="x">one</memory>\n<memory id="y">two</memory>\nmy words', "my words"),
         ('<recalled-memory>a<core-memory>b</recalled-memory><memory id="x">c</memory></core-memory>d', "d"),
         ("<recalled-memory>a<core-memory>b</recalled-memory>c</core-memory>d", None),
-    ],
-)
-def test_nested_unclosed_and_empty_markers_lose_nobodys_words(text: str, left: str | None) -> None:
-    fresh, ids = without_recalled(text)
-    assert fresh == (text if left is None else left)
-    assert bool(ids) is (left is not None)
+    ]:
+        fresh, ids = without_recalled(text)
+        assert fresh == (text if left is None else left)
+        assert bool(ids) is (left is not None)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_hostile_markers_are_handled_in_linear_time() -> None:
+    for text in [
         "<recalled-memory>" * 100_000,
         "<recalled-memory><memory id=" * 100_000,
         "<recalled-memory>" + '<memory id="' * 100_000 + "</recalled-memory>",
         "<recalled-memory><core-memory>" * 50_000 + "</recalled-memory></core-memory>" * 50_000,
         "<recalled-memory><memory id=" * 50_000 + "</memory>" * 50_000,
-    ],
-)
-def test_hostile_markers_are_handled_in_linear_time(text: str) -> None:
-    left, ids = without_recalled(text)
-    assert len(left) <= len(text)
-    assert all("<" not in each for each in ids)
+    ]:
+        left, ids = without_recalled(text)
+        assert len(left) <= len(text)
+        assert all("<" not in each for each in ids)
 
 
 @settings(max_examples=100, deadline=None)

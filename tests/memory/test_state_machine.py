@@ -24,6 +24,7 @@ from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records.entries import is_duplicate
 from agentformer.testing import admits, by_words, make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope, Use
+from tests.faults.long_form import LONG
 
 MOMENT = datetime(2026, 11, 20, tzinfo=UTC)
 WORDS = ("numbat", "kakapo", "axolotl", "dugong")
@@ -403,8 +404,8 @@ def run(opened: Callable[[Path], MemoryBackend], examples: int, *, around: bool 
 
 
 def test_faiss_does_what_the_model_does() -> None:
-    run(lambda folder: FaissMemoryBackend(folder, HashingEmbedder(), Indexes), 20, around=True)
+    run(lambda folder: FaissMemoryBackend(folder, HashingEmbedder(), Indexes), 20 if LONG else 8, around=True)
 
 
 def test_local_json_does_what_the_model_does() -> None:
-    run(LocalJsonMemoryBackend, 25)
+    run(LocalJsonMemoryBackend, 25 if LONG else 10)

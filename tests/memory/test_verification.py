@@ -219,9 +219,8 @@ def test_speakers_and_roles_are_known() -> None:
     assert wrong("Dr. Åsa-Britt said so.", "yes", speaker="Åsa-Britt") == []
 
 
-@pytest.mark.parametrize(
-    "summary",
-    [
+def test_any_text_can_be_checked() -> None:
+    for summary in [
         "",
         "\x00",
         "😀",
@@ -233,11 +232,8 @@ def test_speakers_and_roles_are_known() -> None:
         "May 8 - " * 5000,
         "1 " * 20_000,
         "年月日5月" * 5000,
-    ],
-    ids=lambda text: repr(text[:8]),
-)
-def test_any_text_can_be_checked(summary: str) -> None:
-    assert isinstance(wrong(summary, "\udfff Anna 5", "", "\x00"), list)
+    ]:
+        assert isinstance(wrong(summary, "\udfff Anna 5", "", "\x00"), list)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the development sets are not beside the repository")

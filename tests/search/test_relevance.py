@@ -90,24 +90,20 @@ def test_the_title_of_a_document_is_no_name_of_its_parts() -> None:
     assert kept("When are holidays booked in the handbook?", hits) == ["0"]
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
+def test_a_typing_error_finds_the_name_that_was_meant() -> None:
+    for query, expected in [
         ("how do I set up Kubernets?", ["kubernetes"]),
         ("eror handling", ["errors"]),
         ("Reedis eviction", ["redis"]),
         ("mango connections", []),
         ("mongobd", ["mongo"]),
         ("Xedis", []),
-    ],
-)
-def test_a_typing_error_finds_the_name_that_was_meant(query: str, expected: list[str]) -> None:
-    assert kept(query, hits_of(FACTS)) == expected
+    ]:
+        assert kept(query, hits_of(FACTS)) == expected
 
 
-@pytest.mark.parametrize(
-    ("written", "meant", "typo"),
-    [
+def test_what_is_a_slip_and_what_another_word() -> None:
+    for written, meant, typo in [
         ("typscript", "typescript", True),
         ("typsecript", "typescript", True),
         ("tpyecsript", "typescript", True),
@@ -122,10 +118,8 @@ def test_a_typing_error_finds_the_name_that_was_meant(query: str, expected: list
         ("tyokalupakki", "työkalupakki", True),
         ("kahvinkeitin", "kahvinkeittin", True),
         ("internal", "international", False),
-    ],
-)
-def test_what_is_a_slip_and_what_another_word(written: str, meant: str, typo: bool) -> None:
-    assert is_typo(written, meant) is typo
+    ]:
+        assert is_typo(written, meant) is typo
 
 
 @pytest.mark.parametrize(
@@ -241,10 +235,10 @@ def test_order_and_warnings_stay_and_the_given_hits_are_not_changed() -> None:
     assert list(hits) == before
 
 
-@pytest.mark.parametrize("query", ["", "   ", "\n\t", "\u200b"])
-def test_a_blank_query_asks_for_nothing(query: str) -> None:
-    assert relevant_hits(query, hits_of(FACTS)) == []
-    assert relevant_hits("Redis", Hits()) == []
+def test_a_blank_query_asks_for_nothing() -> None:
+    for query in ["", "   ", "\n\t", "\u200b"]:
+        assert relevant_hits(query, hits_of(FACTS)) == []
+        assert relevant_hits("Redis", Hits()) == []
 
 
 _TEXT = st.text(max_size=60) | st.sampled_from(

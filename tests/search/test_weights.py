@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.search.fusion import LanguageCoverage
 from agentformer.types import EmbeddingSpace
@@ -25,9 +23,8 @@ class Declares(HashingEmbedder):
         return replace(super().space, languages=self._languages)
 
 
-@pytest.mark.parametrize(
-    ("languages", "text", "weight"),
-    [
+def test_a_model_that_declares_its_languages_judges_those() -> None:
+    for languages, text, weight in [
         ("*", FINNISH, 1.0),
         ("en", ENGLISH, 1.0),
         ("en", FINNISH, 0.0),
@@ -35,10 +32,8 @@ class Declares(HashingEmbedder):
         ("en fi", GERMAN, 0.0),
         ("en", "4711 SKU-12", 1.0),
         ("en", "日本語の文書の中に答えがあります。", 0.0),
-    ],
-)
-def test_a_model_that_declares_its_languages_judges_those(languages: str, text: str, weight: float) -> None:
-    assert LanguageCoverage(Declares(languages)).of([text]) == weight
+    ]:
+        assert LanguageCoverage(Declares(languages)).of([text]) == weight
 
 
 def test_a_model_that_declares_none_is_judged_by_its_tokens() -> None:
