@@ -103,7 +103,7 @@ class Interval(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether the interval of a difference excludes 0."""
+        """True if the interval of a difference excludes 0."""
         return self.low > 0 or self.high < 0
 
 

@@ -48,15 +48,12 @@ def _unpack(data: bytes) -> dict[str, bytes]:
             entries = {entry.filename: entry for entry in archive.infolist() if entry.filename in _PARTS}
             if any(entry.flag_bits & 1 for entry in entries.values()):
                 raise EncryptedDocument("the Word document is encrypted; save a copy without a password")
-            return {name: _part(archive, entry) for name, entry in entries.items()} | (
-                {} if _BODY in entries else _missing_body()
-            )
+            parts = {name: _part(archive, entry) for name, entry in entries.items()}
+            if _BODY not in parts:
+                raise CorruptDocument("the Word document has no text part; open it in Word and save it again")
+            return parts
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError) as error:
         raise CorruptDocument("the Word document is damaged or cut off; open it in Word and save it again") from error
-
-
-def _missing_body() -> dict[str, bytes]:
-    raise CorruptDocument("the Word document has no text part; open it in Word and save it again")
 
 
 def _part(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:

@@ -71,7 +71,7 @@ def sniff(data: bytes, name: str = "") -> str:
     if not looks_like_text(data):
         return BINARY
     suffix = PurePath(name).suffix.lower()
-    start = _as_ascii(data[:4096])
+    start = data[:4096].replace(b"\x00", b"").removeprefix(_BOMS[0]).lstrip(b"\xff\xfe")
     if _begins_html(start) or (suffix in _HTML_NAMES and b"<" in start):
         return HTML
     return MARKDOWN if suffix in _MARKDOWN_NAMES else PLAIN
@@ -112,10 +112,6 @@ def utf16_without_bom(data: bytes) -> str:
     if even > 0.3 * half and odd <= 0.02 * half:
         return "utf-16-be"
     return ""
-
-
-def _as_ascii(data: bytes) -> bytes:
-    return data.replace(b"\x00", b"").removeprefix(_BOMS[0]).lstrip(b"\xff\xfe")
 
 
 def _is_prose_before_pdf(data: bytes) -> bool:

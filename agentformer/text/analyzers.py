@@ -57,7 +57,7 @@ class Analyzer(ABC):
 
     @property
     def broken(self) -> bool:
-        """Whether loading was tried and failed."""
+        """True after loading has failed."""
         return self._loaded is False
 
     def _try_load(self) -> bool:

@@ -61,7 +61,7 @@ MIN_EVIDENCE = 2  # attached accents needed in a document before stray and space
 
 
 def accent_style(texts: Sequence[str]) -> Style:
-    """Return the side on which accents stand in this document, "" if too few are attached."""
+    """Return the side of the letter on which this document has its accents, "" if too few are attached."""
     before = after = 0
     for text in texts:
         for match in _ATTACHED.finditer(text):

@@ -94,7 +94,9 @@ def lexemes(text: str) -> Iterator[Lexeme]:
     """Yield the lexemes of `text`. A text without words yields its symbols, so that it can be found too."""
     text = text.translate(_INVISIBLE)
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", _VULGAR.sub(_decimal, text)).replace("\u2019", "'")
+        text = unicodedata.normalize("NFKC", _VULGAR.sub(lambda match: _QUARTERS[match[0]], text)).replace(
+            "\u2019", "'"
+        )
     empty = True
     for match in _TOKEN.finditer(text):
         empty = False
@@ -113,10 +115,6 @@ def lexemes(text: str) -> Iterator[Lexeme]:
     if empty:
         for token in text.split():
             yield Lexeme(codes=tuple(_pieces(token)))
-
-
-def _decimal(match: re.Match[str]) -> str:
-    return _QUARTERS[match[0]]
 
 
 def _pieces(token: str) -> Iterator[str]:

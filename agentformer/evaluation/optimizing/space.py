@@ -195,7 +195,7 @@ Planned = Callable[[Sequence[Configuration]], None]  # told what is left of this
 
 
 class OutOfTime(Exception):
-    """There is no time for another measurement."""
+    """Too little time is left for another measurement."""
 
 
 def descend(

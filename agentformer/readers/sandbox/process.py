@@ -175,7 +175,7 @@ class _Outcome:
 
     @property
     def crashed(self) -> bool:
-        """Whether the parser died without output. A return code of 0 is unknown if this process ignores SIGCHLD; a
+        """True if the parser died without output. A return code of 0 is unknown if this process ignores SIGCHLD; a
         reader that ends properly has sent a frame."""
         output = self.draft or self.error or self.fault or self.timed_out
         return self.ready and not output and self.returncode <= 0

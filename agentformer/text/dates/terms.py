@@ -38,17 +38,13 @@ def _terms(days: DateRange) -> Iterator[str]:
     if length == 7 and first.isoweekday() == 1:
         yield _week(first)
     elif length <= _DAYS:
-        named_days = [first + timedelta(days=n) for n in range(length)]
-        yield from (day.isoformat() for day in named_days)
-        yield from _months(named_days) if length == 1 else ()
+        yield from ((first + timedelta(days=n)).isoformat() for n in range(length))
+        if length == 1:
+            yield _month(first)
     elif (touched := list(_touched(first, last))) and len(touched) <= _MONTHS:
         yield from (_month(day) for day in touched)
     elif days.relative and (first.month, first.day, last.month, last.day) == (1, 1, 12, 31):
         yield from (f"{year:04}" for year in range(first.year, last.year + 1)[:_MONTHS])
-
-
-def _months(days: Iterable[date]) -> Iterator[str]:
-    yield from dict.fromkeys(map(_month, days))
 
 
 def _touched(first: date, last: date) -> Iterator[date]:
