@@ -43,6 +43,11 @@ def _now(backend: MemoryBackend) -> Seen:
         return _seen(snapshot)
 
 
+def _vectors(backend: MemoryBackend) -> list[StoredVector]:
+    with backend.snapshot() as snapshot:
+        return list(snapshot.vectors(snapshot.namespaces()))
+
+
 _LOOKS = 3  # while another thread writes
 
 
@@ -171,9 +176,7 @@ class Archiving(BackendCase):
         assert counting.documents == []
         assert second.pending(EVERYTHING) == 0
         assert _now(second) == seen
-        with second.snapshot() as snapshot:
-            again = list(snapshot.vectors(snapshot.namespaces()))
-        assert [(stored.hash, stored.vector.tobytes()) for stored in again] == [
+        assert [(stored.hash, stored.vector.tobytes()) for stored in _vectors(second)] == [
             (stored.hash, stored.vector.tobytes()) for stored in vectors
         ]
         assert self.by_vectors(second, "quokka") == self.by_vectors(first, "quokka")
@@ -182,8 +185,7 @@ class Archiving(BackendCase):
         """Vectors of another space are ignored."""
         self.needs_vectors()
         first = self.filled(tmp_path / "first")
-        with first.snapshot() as snapshot:
-            vectors = list(snapshot.vectors(snapshot.namespaces()))
+        vectors = _vectors(first)
         counting = CountingEmbedder(HashingEmbedder(dimension=128))
         empty = self.start(tmp_path / "other", counting)
         assert empty.keep_vectors(vectors) == 0
@@ -210,8 +212,7 @@ class Archiving(BackendCase):
         """A kept vector is deleted at closing if no entry has its text."""
         self.needs_vectors()
         first = self.filled(tmp_path / "first")
-        with first.snapshot() as snapshot:
-            vectors = list(snapshot.vectors(snapshot.namespaces()))
+        vectors = _vectors(first)
         second = self.start(tmp_path / "second")
         assert second.keep_vectors(vectors) == 6
         second.store([make_entry("quokkas eat grass")])
@@ -225,8 +226,7 @@ class Archiving(BackendCase):
         backend = self.filled(tmp_path)
         unit = np.ones(8, np.float32)
         assert backend.keep_vectors([StoredVector(HashingEmbedder(dimension=8).space, bytes(32), unit)]) == 0
-        with backend.snapshot() as snapshot:
-            assert list(snapshot.vectors(snapshot.namespaces())) == []
+        assert _vectors(backend) == []
 
 
 class Verifying(BackendCase):

@@ -185,10 +185,7 @@ class Reembedding(BackendCase):
         assert reports[-1] == (len(entries), len(entries)) and reports == sorted(reports)
         assert Counter(target.documents) == Counter(_TEXTS)
         backend.close()
-        again = self.start(tmp_path, HashingEmbedder(64))
-        for text in (_TEXTS[17], "heron", "puffin 44"):
-            query = Query(text, limit=10, mode="dense")
-            Reference(entries, HashingEmbedder(64)).check_dense(query, again.search(query))
+        self._check_dense(tmp_path, entries, 64, _TEXTS[17], "heron", "puffin 44")
 
     def test_searches_and_writes_use_the_old_space_until_the_switch(self, tmp_path: Path) -> None:
         """Entries that are written while `reembed` runs are found in the new space afterwards."""
@@ -209,9 +206,7 @@ class Reembedding(BackendCase):
         again = self.start(tmp_path, HashingEmbedder(64))
         kept = [again.get([entry.id])[0] for entry in entries if entry.id != entries[1].id]
         live = [*kept, *(e for e in again.list(Scope(), limit=1000) if e.content == "a wolverine at dusk")]
-        for text in ("a wolverine at dusk", "a lynx in the snow"):
-            query = Query(text, limit=10, mode="dense")
-            Reference(live, HashingEmbedder(64)).check_dense(query, again.search(query))
+        self._check_dense(tmp_path, live, 64, "a wolverine at dusk", "a lynx in the snow")
 
     def test_an_interrupted_reembed_embeds_nothing_twice(self, tmp_path: Path) -> None:
         """After an interruption, `reembed` does not embed the finished texts again."""
@@ -266,9 +261,7 @@ class Reembedding(BackendCase):
         assert backend.reembed(Abandoned(HashingEmbedder(64))).switched and refusals
         assert [state.state for state in backend.spaces()] == ["kept", "active"]
         backend.close()
-        query = Query(_TEXTS[5], limit=10, mode="dense")
-        again = self.start(tmp_path, HashingEmbedder(64))
-        Reference(entries, HashingEmbedder(64)).check_dense(query, again.search(query))
+        self._check_dense(tmp_path, entries, 64, _TEXTS[5])
 
     def test_entries_that_fail_during_reembed_have_vectors_after_it(self, tmp_path: Path) -> None:
         """An entry that could not be embedded in the old space is still embedded in the new space."""
@@ -305,9 +298,7 @@ class Reembedding(BackendCase):
         backend = self.start(tmp_path)
         backend.reembed(HashingEmbedder(72))
         backend.close()
-        again = self.start(tmp_path, HashingEmbedder(72))
-        query = Query(_TEXTS[5], limit=10, mode="dense")
-        Reference(entries, HashingEmbedder(72)).check_dense(query, again.search(query))
+        self._check_dense(tmp_path, entries, 72, _TEXTS[5])
 
     def test_a_refused_text_blocks_no_other_text(self, tmp_path: Path) -> None:
         """If the embedder refuses a text, the other texts are embedded. Only `embed_pending` tries the refused text
@@ -388,3 +379,11 @@ class Reembedding(BackendCase):
         self.needs_vectors()
         backend = self.start(folder)
         return backend, list(backend.store([make_entry(text) for text in _TEXTS]))
+
+    def _check_dense(self, folder: Path, entries: Sequence[MemoryEntry], dimension: int, *texts: str) -> None:
+        """Open the store with an embedder of this dimension, and compare dense search with the reference."""
+        embedder = HashingEmbedder(dimension)
+        backend, reference = self.start(folder, embedder), Reference(entries, embedder)
+        for text in texts:
+            query = Query(text, limit=10, mode="dense")
+            reference.check_dense(query, backend.search(query))
