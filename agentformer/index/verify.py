@@ -45,26 +45,26 @@ _TRIES = 3  # to read the snapshot while another process replaces it
 
 def verify_words(folder: Path, database: Database, damaged: Collection[int]) -> Findings:
     """Compare the word index in a memory folder with the records, without the `damaged` entries."""
-    found = Findings("words", "the word index holds the terms of all entries", "the next search rebuilds it")
-    words = _open_words(folder / WORDS_FOLDER, database.store_id, found)
+    findings = Findings("words", "the word index holds the terms of all entries", "the next search rebuilds it")
+    words = _open_words(folder / WORDS_FOLDER, database.store_id, findings)
     if words is not None:
-        with database.reading() as connection, found.reading(sqlite3.DatabaseError):
-            _compare_words(connection, words, found, damaged)
-    return found
+        with database.reading() as connection, findings.reading(sqlite3.DatabaseError):
+            _compare_words(connection, words, findings, damaged)
+    return findings
 
 
 def verify_snapshot(
     folder: Path, database: Database, damaged: Collection[int], damaged_vectors: Collection[int]
 ) -> Findings:
     """Compare the saved vector index with the records, without damaged entries and vectors."""
-    found = Findings(
+    findings = Findings(
         "snapshot", "the saved vector index holds the vectors of all entries", "the next search rebuilds it"
     )
-    snapshot = _open_snapshot(folder, database.store_id, found)
+    snapshot = _open_snapshot(folder, database.store_id, findings)
     if snapshot is not None:
-        with database.reading() as connection, found.reading(sqlite3.DatabaseError):
-            _compare_snapshot(connection, snapshot, found, damaged, damaged_vectors)
-    return found
+        with database.reading() as connection, findings.reading(sqlite3.DatabaseError):
+            _compare_snapshot(connection, snapshot, findings, damaged, damaged_vectors)
+    return findings
 
 
 class _Words(NamedTuple):
@@ -86,7 +86,7 @@ class _Snapshot(NamedTuple):
     point: str
 
 
-def _open_words(folder: Path, store_id: str, found: Findings) -> _Words | None:
+def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | None:
     """Open the word index under its lock. Return None, mostly with a finding, if there is nothing to compare."""
     if not folder.exists():
         return None
@@ -96,23 +96,23 @@ def _open_words(folder: Path, store_id: str, found: Findings) -> _Words | None:
             if not state:
                 return None
             if state.get("store") != store_id:
-                found.add("the word index is of another store")
+                findings.add("the word index is of another store")
                 return None
             if state.get("analysis") != ANALYSIS:
-                found.note("the word index is of another version: the next search rebuilds it")
+                findings.note("the word index is of another version: the next search rebuilds it")
                 return None
             index = tantivy.Index(schema(), path=str(folder))
             index.reload()
             return _Words(index.searcher(), index.schema, int(state["seq"]), str(state["point"]))
     except Timeout:
-        found.note("the word index is being written and was not verified")
+        findings.note("the word index is being written and was not verified")
     except UncommittedManifest:
-        found.note("the last commit of the word index was interrupted: the next search rebuilds it")
+        findings.note("the last commit of the word index was interrupted: the next search rebuilds it")
     except BaseException as error:
         if not is_index_failure(error):
             raise
         if folder.exists():  # else another process has just deleted it after a removal
-            found.add(f"the word index is damaged: {_one_line(error)}")
+            findings.add(f"the word index is damaged: {_one_line(error)}")
     return None
 
 
@@ -125,29 +125,29 @@ def _words_lock(folder: Path) -> AbstractContextManager[object]:
         return nullcontext()  # no process writes where no lock can be written
 
 
-def _compare_words(connection: sqlite3.Connection, words: _Words, found: Findings, damaged: Collection[int]) -> None:
+def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Findings, damaged: Collection[int]) -> None:
     if change_feed.token_at(connection, words.seq) != words.point:
-        found.note("the word index is of another history of the records: the next search rebuilds it")
+        findings.note("the word index is of another history of the records: the next search rebuilds it")
         return
     changed = np.array([*change_feed.entries_since(connection, words.seq), *damaged], np.int64)
     expected = np.setdiff1d(_searched_entries(connection), changed)
     try:
         indexed = _indexed_entries(words)
-        found.looked_at = len(indexed)
+        findings.looked_at = len(indexed)
         entries = np.setdiff1d(indexed, changed)
         if len(entries) != int(np.count_nonzero(~np.isin(indexed, changed))):
-            found.add("the word index holds some entries twice")
+            findings.add("the word index holds some entries twice")
         if len(missing := np.setdiff1d(expected, entries)):
-            found.add(f"the word index lacks {len(missing)} entries, such as number {missing[0]}")
+            findings.add(f"the word index lacks {len(missing)} entries, such as number {missing[0]}")
         if len(unknown := np.setdiff1d(entries, expected)):
-            found.add(f"the word index holds {len(unknown)} entries that do not exist, such as number {unknown[0]}")
+            findings.add(f"the word index holds {len(unknown)} entries that do not exist, such as number {unknown[0]}")
         common = np.intersect1d(expected, entries)
         for entry_id in _entries_without_terms(connection, words, common[:: max(1, len(common) // _SAMPLE)]):
-            found.add(f"the word index lacks terms of entry {entry_id}")
+            findings.add(f"the word index lacks terms of entry {entry_id}")
     except BaseException as error:
         if not is_index_failure(error):
             raise
-        found.add(f"the word index cannot be read: {_one_line(error)}")
+        findings.add(f"the word index cannot be read: {_one_line(error)}")
 
 
 def _searched_entries(connection: sqlite3.Connection) -> IntArray:
@@ -219,7 +219,7 @@ def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
     return tantivy.Query.boolean_query([(tantivy.Occur.Must, query) for query in queries])
 
 
-def _open_snapshot(folder: Path, store_id: str, found: Findings) -> _Snapshot | None:
+def _open_snapshot(folder: Path, store_id: str, findings: Findings) -> _Snapshot | None:
     """Open the saved vector index. Return None, mostly with a finding, if there is nothing to compare."""
     for tries in range(1, _TRIES + 1):
         before = _file_states(folder)
@@ -229,16 +229,16 @@ def _open_snapshot(folder: Path, store_id: str, found: Findings) -> _Snapshot | 
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
             if _file_states(folder) != before and tries < _TRIES:
                 continue  # another process has written a new one meanwhile
-            found.add(f"the saved vector index is damaged: {_one_line(error)}")
+            findings.add(f"the saved vector index is damaged: {_one_line(error)}")
             return None
     if files is None:
         return None
     meta, image = files
     if meta.get("store") != store_id:
-        found.add("the saved vector index is of another store")
+        findings.add("the saved vector index is of another store")
         return None
     if image is None:
-        found.note("the saved vector index is of another version: the next search rebuilds it")
+        findings.note("the saved vector index is of another version: the next search rebuilds it")
         return None
     return _Snapshot(image, int(meta["space"]), int(meta["dimension"]), int(meta["seq"]), str(meta["point"]))
 
@@ -258,27 +258,27 @@ def _file_states(folder: Path) -> list[tuple[int, int, int] | None]:
 def _compare_snapshot(
     connection: sqlite3.Connection,
     snapshot: _Snapshot,
-    found: Findings,
+    findings: Findings,
     damaged: Collection[int],
     damaged_vectors: Collection[int],
 ) -> None:
     active = active_space(connection)
     same_history = change_feed.token_at(connection, snapshot.seq) == snapshot.point
     if active is None or active[0] != snapshot.space or not same_history:
-        found.note("the saved vector index is of a former state of the records: the next search rebuilds it")
+        findings.note("the saved vector index is of a former state of the records: the next search rebuilds it")
         return
     dimension, rows = active[1].dimension, snapshot.image.rows
     if dimension != snapshot.dimension or int(snapshot.image.index.d) != dimension:
-        found.add(f"the saved vector index has {snapshot.dimension} dimensions, and its space {dimension}")
+        findings.add(f"the saved vector index has {snapshot.dimension} dimensions, and its space {dimension}")
         return
     changed = np.array([*change_feed.entries_since(connection, snapshot.seq), *damaged], np.int64)
     live = np.flatnonzero((rows.entries >= 0) & ~np.isin(rows.entries, changed))
-    found.looked_at = len(live)
+    findings.looked_at = len(live)
     saved = _sorted_windows(np.stack([rows.windows[live], rows.entries[live], rows.vectors[live]], axis=1))
     expected = _read_windows(connection, snapshot.space, changed)
     if not np.array_equal(saved, expected):
         common = len(np.intersect1d(saved[:, 0], expected[:, 0]))
-        found.add(
+        findings.add(
             f"the saved vector index holds {len(saved)} windows and the records {len(expected)}, of which {common} are "
             "in both, and not all with the same entries and vectors"
         )
@@ -287,7 +287,7 @@ def _compare_snapshot(
     compared[live] = ~np.isin(rows.vectors[live], np.array([*damaged_vectors], np.int64))
     for positions, decoded in _decoded_rows(snapshot.image, compared):
         if wrong := _count_different(connection, rows.vectors[positions], decoded, dimension):
-            found.add(f"the saved vector index holds {wrong} vectors that differ from those of the records")
+            findings.add(f"the saved vector index holds {wrong} vectors that differ from those of the records")
             return
 
 
@@ -324,15 +324,15 @@ def _decoded_rows(image: Image, positions: Mask) -> Iterator[tuple[IntArray, Mat
         return
     outliers = image.outliers.positions if image.outliers is not None else np.zeros(0, np.int64)
     if image.outliers is not None and len(outliers):
-        kept = positions[outliers]
-        yield outliers[kept], image.outliers.halves[kept].view("<f2").astype(np.float32)
+        mask = positions[outliers]
+        yield outliers[mask], image.outliers.halves[mask].view("<f2").astype(np.float32)
     inside = positions.copy()
     inside[outliers] = False
     for number in range(int(image.index.nlist)):
         in_list, rows = _decoded_list(image.index, number)
-        kept = inside[in_list]
-        if kept.any():
-            yield in_list[kept], rows[kept]
+        mask = inside[in_list]
+        if mask.any():
+            yield in_list[mask], rows[mask]
 
 
 def _decoded_list(index: Any, number: int) -> tuple[IntArray, Matrix]:

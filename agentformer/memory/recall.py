@@ -29,8 +29,8 @@ def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
 
 def above_noise(hits: Hits, floor: float) -> Hits:
     """Return the hits that hold a term of the query or have a cosine of at least `floor`."""
-    kept = (hit for hit in hits if hit.lexical_rank is not None or (hit.dense_score or 0.0) >= floor)
-    return Hits(kept, hits.warnings)
+    above = (hit for hit in hits if hit.lexical_rank is not None or (hit.dense_score or 0.0) >= floor)
+    return Hits(above, hits.warnings)
 
 
 class Recall:

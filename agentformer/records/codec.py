@@ -16,7 +16,7 @@ from typing import Any
 from agentformer.errors import InvalidInput, StoreDamaged
 from agentformer.records.entry_json import COUNTS, TIMES, entry_from_json
 from agentformer.records.fields import encodable
-from agentformer.records.integrity import checksums as crc
+from agentformer.records.integrity import checksums
 from agentformer.types import Link, MemoryEntry, Source
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -86,7 +86,7 @@ def to_row(entry: MemoryEntry) -> dict[str, Any]:
     row["derived_from"] = json.dumps([[link.id, link.type] for link in entry.derived_from], ensure_ascii=False)
     row |= {column: getattr(entry.source, name, None) for column, name in _SOURCE_COLUMNS.items()}
     row = {name: value if value is None else _column_value(name, value) for name, value in row.items()}
-    row["checksum"] = crc.of_values(_checked_values(row))
+    row["checksum"] = checksums.of_values(_checked_values(row))
     return row
 
 
@@ -135,12 +135,12 @@ def from_row(stored: sqlite3.Row) -> MemoryEntry:
     """Return the entry of a row with all columns. Raises `StoreDamaged` if the row is not as it was written."""
     fields, checked = _getters(tuple(stored.keys()))
     *values, checksum = checked(stored)
-    if checksum is not None and crc.of_values(values) != checksum:
-        raise crc.damage_error(crc.entry_name(stored["id"]))
+    if checksum is not None and checksums.of_values(values) != checksum:
+        raise checksums.damage_error(checksums.entry_name(stored["id"]))
     try:
         return _decode([*fields(stored)], stored)
     except _UNDECODABLE as error:
-        raise undecodable(crc.entry_name(stored["id"]), error) from error
+        raise undecodable(checksums.entry_name(stored["id"]), error) from error
 
 
 def _decode(values: list[Any], stored: sqlite3.Row) -> MemoryEntry:
@@ -157,7 +157,7 @@ def _decode(values: list[Any], stored: sqlite3.Row) -> MemoryEntry:
 
 def undecodable(what: str, error: Exception) -> StoreDamaged:
     """Return the error for a row that cannot be decoded. The message does not quote the row."""
-    return crc.damage_error(what, f"it cannot be decoded ({type(error).__name__})")
+    return checksums.damage_error(what, f"it cannot be decoded ({type(error).__name__})")
 
 
 @lru_cache(maxsize=16)
@@ -177,19 +177,19 @@ def _cached_moment(micros: int) -> datetime:
 
 def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
     """Return a former state of an entry from a row of its history. Raises `StoreDamaged`."""
-    what = f"a former version of {crc.entry_name(entry_id)}"
+    what = f"a former version of {checksums.entry_name(entry_id)}"
     checksum = stored["checksum"]
     if checksum is not None and state_checksum(stored["entry"], stored["version"], stored["state"]) != checksum:
-        raise crc.damage_error(what)
+        raise checksums.damage_error(what)
     try:
         state = entry_from_json(json.loads(stored["state"]))
     except _UNDECODABLE as error:
         raise undecodable(what, error) from error
     if state.id != entry_id:
-        raise crc.damage_error(what, "it is of another entry")
+        raise checksums.damage_error(what, "it is of another entry")
     return state
 
 
 def state_checksum(num: int, version: int, state: str) -> int:
     """Return the checksum of a history row: the entry's number, the version, and the state as JSON."""
-    return crc.of_text(state, num, version)
+    return checksums.of_text(state, num, version)

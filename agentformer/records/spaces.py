@@ -198,14 +198,14 @@ def _vector_count(connection: sqlite3.Connection, space: int, *, only_space: boo
 def prune_batch(connection: sqlite3.Connection) -> tuple[int, bool]:
     """Delete some vectors of kept spaces, and the kept spaces after the last vector. Return the number of deleted
     vectors, and whether none is left."""
-    kept = "SELECT id FROM spaces WHERE active = 0 AND building = 0"
-    rows = connection.execute(f"SELECT id FROM vectors WHERE space IN ({kept}) LIMIT ?", [_PRUNE_BATCH]).fetchall()
+    inactive = "SELECT id FROM spaces WHERE active = 0 AND building = 0"
+    rows = connection.execute(f"SELECT id FROM vectors WHERE space IN ({inactive}) LIMIT ?", [_PRUNE_BATCH]).fetchall()
     ids = [(row[0],) for row in rows]
     connection.executemany("DELETE FROM windows WHERE vector = ?", ids)
     connection.executemany("DELETE FROM vectors WHERE id = ?", ids)
     done = len(ids) < _PRUNE_BATCH
     if done:
-        connection.execute(f"DELETE FROM spaces WHERE id IN ({kept})")
+        connection.execute(f"DELETE FROM spaces WHERE id IN ({inactive})")
     return len(ids), done
 
 

@@ -91,8 +91,8 @@ class HybridSearch:
         analyzers: Analyzers = PLAIN,
     ) -> None:
         self._database = database
-        self._dense = VectorFollower(folder, database.store_id, index_options)
-        self._vectors = VectorSearch(self._dense, database, embedder)
+        self._vectors = VectorFollower(folder, database.store_id, index_options)
+        self._vector_search = VectorSearch(self._vectors, database, embedder)
         self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analyzers)
         self._coverage = LanguageCoverage(embedder)
         self._fanout = fanout
@@ -156,7 +156,7 @@ class HybridSearch:
 
         if query.mode != "hybrid" or request.space is None:
             return search, None
-        slow = len(self._dense) >= _THREAD_WINDOWS or not self._vectors.has_query(request.space[0], query.text)
+        slow = len(self._vectors) >= _THREAD_WINDOWS or not self._vector_search.has_query(request.space[0], query.text)
         return self._helper.start(search) if slow else search, None
 
     def _search_vectors(
@@ -179,9 +179,9 @@ class HybridSearch:
     def _nearest(self, request: _Request) -> tuple[VectorHits | None, tuple[str, ...]]:
         query, limit = request.query, self._candidate_count(request.query)
         while request.space is not None:
-            found = self._vectors.nearest(query.text, request.space, request.seq, limit, request.mask)
-            if found is not None:
-                return found
+            result = self._vector_search.nearest(query.text, request.space, request.seq, limit, request.mask)
+            if result is not None:
+                return result
             request = self._request(query, request.terms, request.dates)  # the store has moved to another space
         return None, ()
 
@@ -257,7 +257,7 @@ class HybridSearch:
     def refresh(self) -> None:
         """Bring both indexes up to date now, also on disk, instead of at the next search."""
         self._words.flush(self._database)
-        self._dense.refresh(self._database)
+        self._vectors.refresh(self._database)
 
     def catches_up_soon(self) -> bool:
         """Return whether the store has changed since it was opened, and is small enough to follow in moments."""
@@ -267,11 +267,11 @@ class HybridSearch:
 
     def save(self) -> None:
         """Write a snapshot of the vector index if it spares a later start enough work."""
-        self._dense.save()
+        self._vectors.save()
 
     def close(self) -> None:
         """End background work, and write pending changes of the word index."""
-        self._dense.close()
+        self._vectors.close()
         self._helper.close()
         self._words.close(self._database)
 
@@ -281,23 +281,23 @@ class HybridSearch:
         try:
             self._words.discard()
         finally:
-            self._dense.discard()
+            self._vectors.discard()
 
     def renew(self, *, words: bool = False, vectors: bool = False) -> None:
         """Delete an index on disk and in memory; the next search rebuilds it. Raises `OSError`."""
         if words:
             self._words.discard()
         if vectors:
-            self._dense.unload()
-            self._dense.discard()
+            self._vectors.unload()
+            self._vectors.discard()
 
     def settle(self) -> None:
         """Train the vector index if training is due, and wait for it."""
-        self._dense.train_now(self._database)
+        self._vectors.train_now(self._database)
 
     def status(self) -> dict[str, Any]:
         """Return the state of the vector index, as JSON values."""
-        return self._dense.status()
+        return self._vectors.status()
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:

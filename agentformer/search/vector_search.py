@@ -120,23 +120,23 @@ class RankedEntries(NamedTuple):
 NO_ENTRIES = RankedEntries([], [], [], [], 0)
 
 
-def rescore(connection: sqlite3.Connection, found: VectorHits, *, alone: bool) -> RankedEntries:
+def rescore(connection: sqlite3.Connection, hits: VectorHits, *, alone: bool) -> RankedEntries:
     """Order the best window of each entry by exact cosine: all if the vectors decide `alone`, else the first ones."""
-    if not len(found.windows):
+    if not len(hits.windows):
         return NO_ENTRIES
-    exact = len(found.windows) if alone else max(_windows_of(found.entries, _RESCORED), found.sure)
-    scores = found.scores.astype(np.float32)
-    scores[:exact] = _cosines(connection, found.query, found.vectors[:exact], scores[:exact])
+    exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.sure)
+    scores = hits.scores.astype(np.float32)
+    scores[:exact] = _cosines(connection, hits.query, hits.vectors[:exact], scores[:exact])
     rounded = np.arange(len(scores)) >= exact
-    order = np.lexsort((found.entries, -scores, rounded))  # the first of equal windows stays the first
-    entries = found.entries[order].tolist()
+    order = np.lexsort((hits.entries, -scores, rounded))  # the first of equal windows stays the first
+    entries = hits.entries[order].tolist()
     first = {entry: place for place, entry in zip(range(len(entries) - 1, -1, -1), reversed(entries), strict=True)}
-    places = sorted(first.values())[: found.limit]
+    places = sorted(first.values())[: hits.limit]
     best = order[places]
     return RankedEntries(
-        found.entries[best].tolist(),
-        found.windows[best].tolist(),
-        found.vectors[best].tolist(),
+        hits.entries[best].tolist(),
+        hits.windows[best].tolist(),
+        hits.vectors[best].tolist(),
         scores[best].tolist(),
         int(np.searchsorted(places, exact)),
     )

@@ -103,54 +103,54 @@ def verify_windows(
     Keys are entry numbers. `embedder` is that of the active space, or None because of `problem`. `damaged` entries are
     left out.
     """
-    found = Findings("windows", "each entry has windows that cover its text, with their vectors, or waits for them")
-    found.advice = "`agentformer doctor --repair` has them embedded again"
-    with lenient_text(connection), found.reading(sqlite3.DatabaseError):
-        _verify_owners(connection, found)
+    findings = Findings("windows", "each entry has windows that cover its text, with their vectors, or waits for them")
+    findings.advice = "`agentformer doctor --repair` has them embedded again"
+    with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
+        _verify_owners(connection, findings)
         active, building = active_space(connection), building_space(connection)
         if active is None:
-            _verify_queued(connection, found, damaged)
-            return found
+            _verify_queued(connection, findings, damaged)
+            return findings
         model = _Model(embedder, problem)
-        _verify_space(connection, found, _Space(active[0], model, _queue(connection, "pending")), damaged)
+        _verify_space(connection, findings, _Space(active[0], model, _queue(connection, "pending")), damaged)
         if model.missed:
-            found.note(f"texts with a context line were not compared with their vectors: {model.problem}")
+            findings.note(f"texts with a context line were not compared with their vectors: {model.problem}")
         if building is not None:
             target = _Space(building[0], _Model(None, ""), _queue(connection, "moving"), moving=True)
-            _verify_space(connection, found, target, damaged)
-    return found
+            _verify_space(connection, findings, target, damaged)
+    return findings
 
 
 def verify_vectors(connection: sqlite3.Connection) -> Findings:
     """Verify checksum, dimension and unit length of each vector. Keys are `DamagedRow`."""
-    found = Findings("vectors", "each vector is as it was written, and a unit vector of its space")
-    found.advice = "`agentformer doctor --repair` has its text embedded again"
-    with found.reading(sqlite3.DatabaseError):
+    findings = Findings("vectors", "each vector is as it was written, and a unit vector of its space")
+    findings.advice = "`agentformer doctor --repair` has its text embedded again"
+    with findings.reading(sqlite3.DatabaseError):
         dimensions = _dimensions(connection)
         stored = readable_rows(connection, "vectors", "id")
         while batch := list(islice(stored, _ROWS)):
             rows = []
             for row in batch:
                 if isinstance(row, DamagedRow):
-                    found.add(f"vectors from number {row.num} on: {row.why}", row)
+                    findings.add(f"vectors from number {row.num} on: {row.why}", row)
                 else:
                     rows.append(row)
-            found.looked_at += len(rows)
-            _verify_rows(found, rows, dimensions)
+            findings.looked_at += len(rows)
+            _verify_rows(findings, rows, dimensions)
         unused = connection.execute(
             "SELECT count(*) FROM vectors WHERE NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)"
         ).fetchone()[0]
         if unused:
-            found.note(
+            findings.note(
                 f"{unused} vectors belong to no entry: interrupted work uses them when it continues; "
                 "`agentformer doctor --repair` deletes them"
             )
-    return found
+    return findings
 
 
-def repair_vectors(database: Database, found: Findings) -> None:
+def repair_vectors(database: Database, findings: Findings) -> None:
     """Delete damaged vectors with their windows, and queue the entries that had them."""
-    numbers = [damaged.num for damaged in found.keys if damaged.last == damaged.num]
+    numbers = [damaged.num for damaged in findings.keys if damaged.last == damaged.num]
     for batch in _batches(numbers):
         chosen = "(SELECT value FROM json_each(?))"
         parameters = [json.dumps(batch)]
@@ -159,17 +159,17 @@ def repair_vectors(database: Database, found: Findings) -> None:
             _requeue(connection, [row[0] for row in rows])
             connection.execute(f"DELETE FROM windows WHERE vector IN {chosen}", parameters)
             connection.execute(f"DELETE FROM vectors WHERE id IN {chosen}", parameters)
-    found.mark_repaired(len(numbers), f"deleted; their texts are {_REQUEUED}")
+    findings.mark_repaired(len(numbers), f"deleted; their texts are {_REQUEUED}")
 
 
-def repair_windows(database: Database, found: Findings) -> None:
+def repair_windows(database: Database, findings: Findings) -> None:
     """Queue entries with wrong windows, and delete windows without an entry or a space."""
-    for batch in _batches(found.keys):
+    for batch in _batches(findings.keys):
         with database.writing() as connection:
             missing = sorted(set(batch) - set(_requeue(connection, batch)))
             connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in missing))
             connection.execute("DELETE FROM windows WHERE space NOT IN (SELECT id FROM spaces)")
-    found.mark_repaired(len(found.keys), f"they are {_REQUEUED}")
+    findings.mark_repaired(len(findings.keys), f"they are {_REQUEUED}")
 
 
 def _requeue(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
@@ -189,11 +189,11 @@ def _batches(numbers: Sequence[int]) -> Iterator[list[int]]:
         yield list(numbers[start : start + _REPAIRED])
 
 
-def _verify_rows(found: Findings, rows: Sequence[sqlite3.Row], dimensions: Mapping[int, int]) -> None:
+def _verify_rows(findings: Findings, rows: Sequence[sqlite3.Row], dimensions: Mapping[int, int]) -> None:
     intact = []
     for row in rows:
         if problem := store.vector_damage(row["data"], row["checksum"], dimensions.get(row["space"])):
-            found.add(f"vector {row['id']} is damaged: {problem}", _damaged_vector(row["id"]))
+            findings.add(f"vector {row['id']} is damaged: {problem}", _damaged_vector(row["id"]))
         else:
             intact.append(row)
     for _, group in groupby(intact, key=lambda row: len(row["data"])):
@@ -203,7 +203,7 @@ def _verify_rows(found: Findings, rows: Sequence[sqlite3.Row], dimensions: Mappi
             lengths = np.sqrt(np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64))
             wrong = np.flatnonzero(~(np.abs(lengths - 1) <= _UNIT))
         for i in wrong.tolist():
-            found.add(f"vector {alike[i]['id']} is not a unit vector", _damaged_vector(alike[i]["id"]))
+            findings.add(f"vector {alike[i]['id']} is not a unit vector", _damaged_vector(alike[i]["id"]))
 
 
 def _damaged_vector(num: int) -> DamagedRow:
@@ -220,36 +220,36 @@ def _dimensions(connection: sqlite3.Connection) -> dict[int, int]:
     return dimensions
 
 
-def _verify_owners(connection: sqlite3.Connection, found: Findings) -> None:
+def _verify_owners(connection: sqlite3.Connection, findings: Findings) -> None:
     """Report windows of entries and spaces that do not exist."""
     rows = connection.execute(
         "SELECT DISTINCT entry FROM windows WHERE entry NOT IN (SELECT num FROM entries) "
         "OR space NOT IN (SELECT id FROM spaces)"
     )
-    found.add_all((f"windows of entry number {row[0]} belong to no entry or no space", row[0]) for row in rows)
+    findings.add_all((f"windows of entry number {row[0]} belong to no entry or no space", row[0]) for row in rows)
 
 
-def _verify_queued(connection: sqlite3.Connection, found: Findings, damaged: Collection[int]) -> None:
+def _verify_queued(connection: sqlite3.Connection, findings: Findings, damaged: Collection[int]) -> None:
     """Verify that all entries wait, in a store without vectors."""
     queue = _queue(connection, "pending")
     for entries in _searched_entries(connection, damaged):
-        found.looked_at += len(entries)
+        findings.looked_at += len(entries)
         for num, entry in entries:
             if num not in queue and entry.content.strip():
-                found.add(f"entry {entry.id} has no windows and does not wait for them", num)
+                findings.add(f"entry {entry.id} has no windows and does not wait for them", num)
 
 
-def _verify_space(connection: sqlite3.Connection, found: Findings, space: _Space, damaged: Collection[int]) -> None:
+def _verify_space(connection: sqlite3.Connection, findings: Findings, space: _Space, damaged: Collection[int]) -> None:
     for entries in _searched_entries(connection, damaged):
         windows = _read_windows(connection, space.number, entries[0][0], entries[-1][0])
-        found.looked_at += 0 if space.moving else len(entries)
+        findings.looked_at += 0 if space.moving else len(entries)
         for num, entry in entries:
             if num in space.queue:
                 problem = "waits for its vectors and has some" if windows.get(num) and not space.moving else ""
             else:
                 problem = _problem(entry, windows.get(num, []), space.model)
             if problem:
-                found.add(f"entry {entry.id} {problem}", num)
+                findings.add(f"entry {entry.id} {problem}", num)
 
 
 def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> str:

@@ -60,9 +60,9 @@ class Outliers:
 
     def remove(self, dropped: Mask) -> None:
         """Remove the rows of a mask by position."""
-        kept = np.flatnonzero(~dropped[self._positions])
-        if len(kept) < self.size:
-            self._flat, self._positions = self._flat.take(kept), self._positions[kept]
+        remaining = np.flatnonzero(~dropped[self._positions])
+        if len(remaining) < self.size:
+            self._flat, self._positions = self._flat.take(remaining), self._positions[remaining]
 
     def select(self, inside: Mask) -> Selection | None:
         """Return the selection of a mask by position, for `merge`; None if it holds no outlier."""
@@ -72,13 +72,13 @@ class Outliers:
         count = int(np.count_nonzero(selected))
         return Selection(count, bitmap_selector(selected)) if count else None
 
-    def merge(self, found: Nearest, query: Vector, count: int, selection: Selection) -> Nearest:
+    def merge(self, results: Nearest, query: Vector, count: int, selection: Selection) -> Nearest:
         """Return the `count` best of the rows found in the lists and the selected outliers, with the outliers' scores
         from here."""
         near = self._flat.search(query, count, selection)
-        others = ~np.isin(found.positions, self._positions)
-        positions = np.concatenate([self._positions[near.positions], found.positions[others]])
-        scores = np.concatenate([near.scores, found.scores[others]])
+        others = ~np.isin(results.positions, self._positions)
+        positions = np.concatenate([self._positions[near.positions], results.positions[others]])
+        scores = np.concatenate([near.scores, results.scores[others]])
         best = np.argsort(-scores, kind="stable")[:count]
         return Nearest(positions[best], scores[best])
 
@@ -203,15 +203,15 @@ class Ivf:
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
         """Return the `count` nearest rows of the selection in `probes` lists, or in as many as tuned if 0."""
-        found = self._search_codes(query, count, selection, probes)
-        return self.outliers.merge(found, query, count, selection.outliers) if selection.outliers else found
+        results = self._search_codes(query, count, selection, probes)
+        return self.outliers.merge(results, query, count, selection.outliers) if selection.outliers else results
 
     def _search_codes(self, query: Vector, count: int, selection: Selection, probes: int) -> Nearest:
         """Search by the 8-bit codes, which score outliers too low."""
         use_one_thread()
         if selection.copy is not None:
-            found = nearest(*selection.copy.index.search(query.reshape(1, -1), min(count, selection.count)))
-            return Nearest(selection.copy.positions[found.positions], found.scores)
+            results = nearest(*selection.copy.index.search(query.reshape(1, -1), min(count, selection.count)))
+            return Nearest(selection.copy.positions[results.positions], results.scores)
         row, count = np.ascontiguousarray(query.reshape(1, -1), np.float32), min(count, selection.count)
         lists = self._lists_of_scope(row, selection, probes or self.tuning.probes)
         if lists is not None:

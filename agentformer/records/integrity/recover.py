@@ -98,9 +98,9 @@ class _Replacement:
             copier = _Copier(self._copy, self._new, quarantine, self._path.name, self._wal_header)
             recovered = copier.run()
             self._take_copy()
-            kept = self._keep_copy()
+            copy = self._keep_copy()
             self._replace()
-            return recovered._replace(kept_as=kept)
+            return recovered._replace(kept_as=copy)
         finally:
             _delete(self._copy)
             _delete(self._new)
@@ -134,15 +134,15 @@ class _Replacement:
     def _keep_copy(self) -> Path:
         """Give the copy its final name."""
         name = f"{self._path.name}.damaged-{datetime.now(UTC):%Y-%m-%d}"
-        number, kept = 1, self._path.with_name(name)
-        while kept.exists() or wal_path(kept).exists():
+        number, copy = 1, self._path.with_name(name)
+        while copy.exists() or wal_path(copy).exists():
             number += 1
-            kept = self._path.with_name(f"{name}-{number}")
+            copy = self._path.with_name(f"{name}-{number}")
         if wal_path(self._copy).exists():
-            os.replace(wal_path(self._copy), wal_path(kept))
-        os.replace(self._copy, kept)
+            os.replace(wal_path(self._copy), wal_path(copy))
+        os.replace(self._copy, copy)
         sync_folder(self._path.parent)
-        return kept
+        return copy
 
     def _write(self, source: BinaryIO, path: Path) -> None:
         with self._create(path) as copy:

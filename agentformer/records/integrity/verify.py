@@ -80,28 +80,29 @@ def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list
 
 def entries(connection: sqlite3.Connection) -> Findings:
     """Check the checksums of the entries. Keys are `DamagedRow`."""
-    findings = Findings("entries", "entries: checksums match")
-    with findings.reading(sqlite3.DatabaseError):
-        findings.looked_at = _count(connection, "entries")
-        findings.add_all((_text(row, "entries"), row) for row in damaged_entries(connection))
-    return findings
+    return _check_rows(connection, Findings("entries", "entries: checksums match"), damaged_entries, "entries")
 
 
 def history(connection: sqlite3.Connection) -> Findings:
     """Check the checksums of former versions. Keys are `DamagedRow`."""
-    findings = Findings("history", "former versions: checksums match")
-    with findings.reading(sqlite3.DatabaseError):
-        findings.looked_at = _count(connection, "history")
-        findings.add_all((_text(row, "former versions"), row) for row in damaged_history(connection))
-    return findings
+    return _check_rows(connection, Findings("history", "former versions: checksums match"), damaged_history, "history")
 
 
 def metadata(connection: sqlite3.Connection) -> Findings:
     """Check the checksums of the store's metadata and of its embedding spaces. Keys are `DamagedRow`."""
     findings = Findings("facts", "metadata: checksums match")
+    return _check_rows(connection, findings, damaged_metadata, "spaces", "meta")
+
+
+def _check_rows(
+    connection: sqlite3.Connection,
+    findings: Findings,
+    damaged: Callable[[sqlite3.Connection], Iterator[DamagedRow]],
+    *tables: str,
+) -> Findings:
     with findings.reading(sqlite3.DatabaseError):
-        findings.looked_at = _count(connection, "spaces") + _count(connection, "meta")
-        findings.add_all((_text(row, row.table), row) for row in damaged_metadata(connection))
+        findings.looked_at = sum(_count(connection, table) for table in tables)
+        findings.add_all((_text(row), row) for row in damaged(connection))
     return findings
 
 
@@ -292,9 +293,10 @@ def _check_utf8(entry: sqlite3.Row) -> None:
         raise damage_error(entry_name(entry["id"]), "a text of it is not UTF-8")
 
 
-def _text(row: DamagedRow, what: str) -> str:
+def _text(row: DamagedRow) -> str:
     """Return a finding for people, without the general advice."""
-    return f"{what} from number {row.num} on: {row.why}" if row.is_range else row.why.partition(f"; {ADVICE}")[0]
+    rows = "former versions" if row.table == "history" else row.table
+    return f"{rows} from number {row.num} on: {row.why}" if row.is_range else row.why.partition(f"; {ADVICE}")[0]
 
 
 def _count(connection: sqlite3.Connection, what: str) -> int:
