@@ -18,6 +18,7 @@ if not shutil.which("curl") or not shutil.which("bash"):
 
 from tests.readers.conftest import make_pdf
 
+pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/HTTP.md")
 ADDRESS = "http://127.0.0.1:8808"

@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("click")
 from tests.offline import REFUSED
 
+pytestmark = pytest.mark.model
 ROOT = Path(__file__).parents[1]
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 SWITCHES = ("HF_", "TRANSFORMERS_OFFLINE", "DO_NOT_TRACK", "DISABLE_TELEMETRY", "AGENTFORMER_", "OPENAI_", "OLLAMA_")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "embedder_plugin"
 BROKEN = """
 [build-system]

@@ -163,6 +163,7 @@ def test_a_misspelt_variable_is_told_once_without_its_value(
     assert KEY not in caplog.text
 
 
+@pytest.mark.process
 def test_the_command_line_tells_a_misspelt_variable(folder: Path) -> None:
     environ = {**os.environ, "AGENTFORMER_EMBEDDER": "hashing", "AGENTFORMER_INDEXDIR": "x"}
     done = subprocess.run(

@@ -10,6 +10,7 @@ import pytest
 
 import agentformer
 
+pytestmark = pytest.mark.process
 ROOT = Path(agentformer.__file__).parent
 SCRIPT = """
 import agentformer

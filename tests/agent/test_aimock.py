@@ -22,6 +22,7 @@ from agentformer.agent import Agent
 from tests.llms.test_conformance import line_of, stop
 from tests.readers.conftest import make_pdf
 
+pytestmark = pytest.mark.process
 KEYS = "The caretaker keeps the keys in the blue cupboard."
 BOATS = "Boats are lifted out of the water in October."
 SUMMARY = "Aino had rules.pdf read, and asked who keeps the keys: the caretaker. She prefers green tea."

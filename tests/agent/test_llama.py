@@ -19,6 +19,7 @@ from tests.agent.conftest import Open
 from tests.agent.scripted import Scripted, calls
 from tests.llms.test_conformance import line_of, stop
 
+pytestmark = pytest.mark.process
 READS = 16_384  # tokens, which are letters here
 SERVE = """
 import sys, xllamacpp

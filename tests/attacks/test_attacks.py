@@ -132,6 +132,7 @@ def serving(attack: dict[str, Any], victim: str) -> Any:
     return reply
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "attack", [each for each in ATTACKS if each["wants"] in ("say", "hide")], ids=lambda a: a["id"]
 )

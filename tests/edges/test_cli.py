@@ -16,6 +16,7 @@ import pytest
 
 from tests.readers.conftest import make_pdf
 
+pytestmark = pytest.mark.process
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 KEYS = "The caretaker keeps the keys in the blue cupboard."

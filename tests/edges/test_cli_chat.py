@@ -22,6 +22,7 @@ from tests.edges.conftest import Invoke, Shown
 from tests.llms.hostile import Hostile, Request, completion, refuses
 from tests.readers.conftest import make_pdf
 
+pytestmark = pytest.mark.process
 pty = pytest.importorskip("pty", reason="this system has no pseudo terminals")
 
 BOUND = 60.0  # seconds that anything here waits at most

@@ -24,6 +24,7 @@ from agentformer.testing import make_entry
 from tests.edges.conftest import Invoke, Shown
 from tests.readers.conftest import make_pdf
 
+pytestmark = pytest.mark.process
 KEYS = "The caretaker keeps the keys in the blue cupboard."
 CHUNK = "UPDATE entries SET content = 'x', checksum = NULL WHERE kind = 'chunk' AND page = 2"
 

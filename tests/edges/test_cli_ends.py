@@ -17,6 +17,7 @@ from agentformer.cli.group import EXIT_CODES
 from agentformer.factory import connect
 from tests.edges.conftest import Invoke
 
+pytestmark = pytest.mark.process
 PROGRAM = [sys.executable, "-m", "agentformer.cli"]
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")

@@ -12,6 +12,7 @@ import pytest
 from tests.edges.conftest import Invoke, Shown
 from tests.readers.conftest import make_pdf
 
+pytestmark = pytest.mark.process
 KEYS = "The caretaker keeps the keys in the blue cupboard."
 BOATS = "Boats are lifted out of the water in October."
 Ask = Callable[..., Any]

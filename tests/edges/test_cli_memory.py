@@ -333,6 +333,7 @@ def test_stored_text_cannot_play_tricks_with_a_terminal(run: Invoke, shown: Call
     assert "tea [2J gnp.exe" in run("memories").stdout
 
 
+@pytest.mark.process
 def test_a_terminal_without_these_letters_is_no_error(where: tuple[str, ...], tmp_path: Path) -> None:
     poor = {"PYTHONIOENCODING": "iso-8859-1", "PYTHONUTF8": "0", "LC_ALL": "C"}
     text = "Kevätkokous ☕ 会議"
@@ -342,6 +343,7 @@ def test_a_terminal_without_these_letters_is_no_error(where: tuple[str, ...], tm
     assert (listed.returncode, listed.stderr) == (0, b"") and b"Kev\xe4tkokous \\u2615" in listed.stdout
 
 
+@pytest.mark.process
 def test_a_reader_that_leaves_early_is_no_error(
     where: tuple[str, ...], shown: Callable[..., Any], tmp_path: Path
 ) -> None:

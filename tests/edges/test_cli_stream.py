@@ -18,6 +18,7 @@ pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from tests.edges.talking import BOUND, Step, Talker
 
+pytestmark = pytest.mark.process
 KEYS = "The office opens at nine. The caretaker keeps the keys in the blue cupboard."
 WHO = "Who keeps the keys?"
 Start = Callable[..., "subprocess.Popen[str]"]

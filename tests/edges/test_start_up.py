@@ -16,6 +16,7 @@ from agentformer.cli.group import HELP, first_sentence
 from agentformer.factory import connect
 from agentformer.registry import ours
 
+pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = {"torch", "sentence_transformers", "transformers", "openvino", "onnxruntime", "openai", "huggingface_hub"}
 READERS = {"lxml", "pypdf", "pypdfium2", "charset_normalizer"}
