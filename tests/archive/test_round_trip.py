@@ -99,6 +99,7 @@ def test_an_import_works_without_an_embedder(tmp_path: Path) -> None:
     origin.close()
 
 
+@pytest.mark.model
 def test_a_new_memory_uses_the_embedder_of_the_imported_vectors(tmp_path: Path) -> None:
     with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing:64") as af:
         af.memory.store("the boat lies at berth seven")

@@ -106,6 +106,7 @@ def test_an_empty_memory_has_no_spaces_and_nothing_to_give_up(run: Run) -> None:
     assert "there is no unfinished move" in run("reembed", "--abandon").output
 
 
+@pytest.mark.process
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         for n in range(200):

@@ -188,6 +188,7 @@ def test_a_bad_line_is_named(folder: str, run: Invoke) -> None:
     assert done.exit_code == 2 and "corpus.jsonl:11: is no JSON" in done.stderr
 
 
+@pytest.mark.process
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     path, temporary = tmp_path / "large", tmp_path / "tmp"
     for each in (path, temporary):

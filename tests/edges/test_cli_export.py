@@ -43,6 +43,7 @@ def same(one: Path, other: Path) -> bool:
     return names == others and filecmp.cmpfiles(one, other, names, shallow=False) == (names, [], [])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("backend", ["faiss", "local_json"])
 def test_everything_comes_back_in_another_memory(
     run: Invoke, shown: Shown, copy: Copy, filled: dict[str, str], tmp_path: Path, backend: str
@@ -65,6 +66,7 @@ def test_everything_comes_back_in_another_memory(
     assert copy("doctor", AGENTFORMER_BACKEND=backend).exit_code == 0
 
 
+@pytest.mark.process
 def test_an_unchanged_memory_gives_the_same_bytes_again(run: Invoke, filled: dict[str, str], tmp_path: Path) -> None:
     for name in ("one", "two"):
         assert run("export", "--to", str(tmp_path / name), "--all-namespaces").exit_code == 0
@@ -74,6 +76,7 @@ def test_an_unchanged_memory_gives_the_same_bytes_again(run: Invoke, filled: dic
         assert hashlib.sha256((tmp_path / "one" / path).read_bytes()).hexdigest() == told["sha256"]
 
 
+@pytest.mark.process
 def test_former_versions_come_back(run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path) -> None:
     run("export", "--to", str(tmp_path / "out"))
     assert copy("import", str(tmp_path / "out")).exit_code == 0
@@ -82,6 +85,7 @@ def test_former_versions_come_back(run: Invoke, copy: Copy, filled: dict[str, st
     assert json.loads(copy("history", filled["new"], "--json").stdout) == before
 
 
+@pytest.mark.process
 def test_what_is_there_already_is_passed_over_though_it_was_used(
     run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
 ) -> None:
@@ -93,6 +97,7 @@ def test_what_is_there_already_is_passed_over_though_it_was_used(
     assert done.stdout.startswith("entries imported: 1; ")
 
 
+@pytest.mark.process
 def test_an_entry_that_differs_stops_everything(
     run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
 ) -> None:
@@ -105,6 +110,7 @@ def test_an_entry_that_differs_stops_everything(
     assert copy("history", filled["old"]).exit_code == 2
 
 
+@pytest.mark.process
 def test_a_document_that_is_there_under_another_id_stops_everything(
     run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
 ) -> None:
@@ -129,6 +135,7 @@ def test_as_many_keys_of_metadata_as_a_document_may_have_come_back(
     assert json.loads(copy("list", "--json").stdout)["documents"][0]["metadata"] == given
 
 
+@pytest.mark.process
 def test_an_original_that_is_missing_is_told_and_stays_missing(
     run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
 ) -> None:
@@ -179,6 +186,7 @@ def test_an_export_into_a_place_that_cannot_be_written_leaves_nothing(run: Invok
     assert (done.exit_code, "cannot be written" in done.stderr) == (3, True)
 
 
+@pytest.mark.process
 def test_an_import_that_was_killed_goes_on_with_the_same_command(
     run: Invoke, copy: Copy, where: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_wrong_argument_makes_and_takes_nothing(
     assert not store.ever_made
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("output", [">&-", pytest.param("> /dev/full", marks=needs_full)])
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_a_key_that_nobody_can_see_is_revoked_again(

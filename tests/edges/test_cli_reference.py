@@ -82,6 +82,7 @@ def test_the_list_of_commands_has_each_in_one_section_and_in_short() -> None:
         assert len(first_sentence(command)) <= 120, name
 
 
+@pytest.mark.process
 def test_the_reference_in_docs_is_up_to_date() -> None:
     for columns in ["40", "200"]:
         done = subprocess.run(
@@ -95,6 +96,7 @@ def test_the_reference_in_docs_is_up_to_date() -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.process
 def test_a_reference_that_is_not_up_to_date_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "docs").mkdir()
@@ -110,6 +112,7 @@ def test_a_reference_that_is_not_up_to_date_is_noticed(tmp_path: Path) -> None:
         assert f"\n## agentformer {name}\n" in made
 
 
+@pytest.mark.process
 def test_bash_completes_commands_options_and_choices(tmp_path: Path) -> None:
     script = CliRunner().invoke(main, ["completion", "bash"]).stdout
     (tmp_path / "agentformer").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m agentformer.cli "$@"\n')
@@ -136,6 +139,7 @@ def test_bash_completes_commands_options_and_choices(tmp_path: Path) -> None:
     assert completed("agentformer", "core", "re") == ["remove", "replace"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell_is_one_that_it_reads(shell: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["completion", shell])

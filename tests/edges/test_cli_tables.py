@@ -119,6 +119,7 @@ def on_terminal(where: tuple[str, ...]) -> Callable[..., str]:
     return shown
 
 
+@pytest.mark.process
 def test_a_list_fits_the_terminal_it_is_shown_on(run: Invoke, on_terminal: Callable[..., str], tmp_path: Path) -> None:
     name = "会議の議事録" * 8
     (tmp_path / f"{name}.txt").write_text("The caretaker keeps the keys.")
@@ -130,6 +131,7 @@ def test_a_list_fits_the_terminal_it_is_shown_on(run: Invoke, on_terminal: Calla
     assert piped.endswith(f"{name}.txt") and piped.split()[1:4] == ["ready", "1", "1"]
 
 
+@pytest.mark.process
 def test_progress_is_shown_on_a_terminal_and_nowhere_else(
     run: Invoke, on_terminal: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def test_every_endpoint_does_what_the_document_says(served: Served, address: str
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.process
 def test_the_document_is_valid(document: dict[str, Any]) -> None:
     assert document["openapi"] == "3.1.0"
     schemathesis.openapi.from_dict(document).validate()

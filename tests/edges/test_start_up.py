@@ -99,8 +99,16 @@ def test_looking_at_records_imports_no_index_model_or_reader(store: tuple[str, .
     assert "importlib.metadata" not in there  # no file of every package is read for plugins
 
 
-@pytest.mark.parametrize("command", ["list", "status"])
-@pytest.mark.parametrize("embedder", ["minilm", "minilm:int8", "sbert:some-model", "ollama:some", "openai:some"])
+@pytest.mark.parametrize(
+    ("command", "embedder"),
+    [
+        ("status", "minilm"),
+        ("list", "minilm:int8"),
+        ("status", "sbert:some-model"),
+        ("list", "ollama:some"),
+        ("status", "openai:some"),
+    ],
+)
 def test_looking_at_records_imports_nothing_for_the_embedder_that_is_set(
     tmp_path: Path, command: str, embedder: str
 ) -> None:

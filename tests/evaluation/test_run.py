@@ -156,6 +156,7 @@ def ranks(told: Any) -> list[Any]:
     return [each.ranks["lexical"] for each in told.outcomes]
 
 
+@pytest.mark.process
 def test_questions_of_the_opened_memory_name_entries_records_pages_and_documents(af: AgentFormer) -> None:
     fact = af.memory.list(kinds=["fact"])[0].id
     told = af.evaluate(
@@ -175,6 +176,7 @@ def test_questions_of_the_opened_memory_name_entries_records_pages_and_documents
     assert [each.question.id for each in told.outcomes] == ["1", "2", "3", "4", "5", "own", "q", "mixed"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("questions", "said"),
     [
@@ -194,6 +196,7 @@ def test_questions_that_cannot_be_asked_are_told(af: AgentFormer, questions: Any
     assert said in str(error.value)
 
 
+@pytest.mark.process
 def test_a_name_of_another_namespace_is_none_of_this_one(af: AgentFormer) -> None:
     elsewhere = af.memory.store("Elsewhere.", namespace="other").id
     with pytest.raises(InvalidInput, match="nothing in the namespace default goes by"):
@@ -202,6 +205,7 @@ def test_a_name_of_another_namespace_is_none_of_this_one(af: AgentFormer) -> Non
     assert ranks(told) == [(1,)]
 
 
+@pytest.mark.process
 def test_measuring_counts_nothing_as_used(af: AgentFormer) -> None:
     af.evaluate([{"text": "Who keeps the spare keys?", "relevant": ["4711"]}])
     af.memory.status()  # which writes counts that wait
@@ -209,6 +213,7 @@ def test_measuring_counts_nothing_as_used(af: AgentFormer) -> None:
     assert found and all(each.access_count == each.match_count == 0 for each in found)
 
 
+@pytest.mark.process
 def test_a_folder_is_measured_in_a_memory_of_its_own_that_goes(
     af: AgentFormer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from agentformer.index.vectors.index import VectorHits, VectorIndex
 from agentformer.index.vectors.rows import IntArray
 from agentformer.index.vectors.training import IndexOptions, Interrupted
 from agentformer.types import Matrix, Vector
+from tests.faults.long_form import LONG
 
 DIMENSION = 16
 NONE = np.zeros(0, np.int64)
@@ -95,7 +96,7 @@ HALF = 2e-3  # what half precision may cost in a cosine at the end of a list
 
 
 @given(steps=st.lists(changes, min_size=5, max_size=60), seed=st.integers(0, 2**16))
-@settings(max_examples=100)
+@settings(max_examples=100 if LONG else 50)
 def test_the_index_agrees_with_numpy_after_any_changes(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]], seed: int
 ) -> None:

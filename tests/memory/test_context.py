@@ -24,6 +24,7 @@ from agentformer.memory.prompt_markers import (
     without_recalled,
 )
 from agentformer.types import ChatMessage, Embedder, Hit, Hits, Link, MemoryEntry, Query, Scope, Source
+from tests.faults.long_form import LONG
 
 _DAY = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
 Count = Callable[[str], int]
@@ -422,7 +423,7 @@ _SAID = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 if LONG else 50, deadline=None)
 @given(
     entries=_entries(),
     said=_SAID,
@@ -554,7 +555,7 @@ def test_hostile_markers_are_handled_in_linear_time() -> None:
         assert all("<" not in each for each in ids)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100 if LONG else 40, deadline=None)
 @given(st.lists(_TEXT, min_size=1, max_size=4), _TEXT, _TEXT)
 def test_whatever_was_recalled_is_found_again_and_nothing_else_goes(texts: list[str], before: str, after: str) -> None:
     assume("memory>" not in before + after and "<memory" not in after)

@@ -16,6 +16,7 @@ from agentformer.records.database import Database
 from agentformer.testing import make_entry
 from agentformer.testing.case import json_equal
 from agentformer.types import Scope
+from tests.faults.long_form import LONG
 
 # SQLite's JSON functions end a text at its first NUL.
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
@@ -63,7 +64,7 @@ class _Undo(Exception):
 
 
 @given(stored=st.lists(values, min_size=1, max_size=5), data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=300 if LONG else 100)
 def test_metadata_filters_match_equal_json_values_only(
     database: Database, stored: list[Any], data: st.DataObject
 ) -> None:

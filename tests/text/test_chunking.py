@@ -19,6 +19,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.text.chunking import split, windows
 from agentformer.types import Embedder, Query, Span
+from tests.faults.long_form import LONG
 
 Count = Callable[[str], list[Span]]
 
@@ -133,7 +134,7 @@ def _unspaced(ch: str) -> bool:
 
 
 @given(text=texts, limit=st.integers(1, 40), data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=300 if LONG else 60)
 def test_every_token_of_a_text_is_in_a_chunk_within_limits(text: str, limit: int, data: st.DataObject) -> None:
     overlap = data.draw(st.integers(0, limit - 1))
     tokens = HashingEmbedder().token_spans(text)
@@ -142,14 +143,14 @@ def test_every_token_of_a_text_is_in_a_chunk_within_limits(text: str, limit: int
 
 
 @given(text=texts, limit=st.integers(4, 40))
-@settings(max_examples=200)
+@settings(max_examples=200 if LONG else 60)
 def test_no_word_is_cut_that_fits(text: str, limit: int) -> None:
     tokens = HashingEmbedder().token_spans(text)
     check_words(text, tokens, split(text, tokens, limit, limit // 10), limit)
 
 
 @given(text=texts, limit=st.integers(4, 40))
-@settings(max_examples=200)
+@settings(max_examples=200 if LONG else 60)
 def test_no_letter_loses_its_marks(text: str, limit: int) -> None:
     tokens = HashingEmbedder().token_spans(text)
     check_clusters(text, tokens, split(text, tokens, limit, limit // 10), limit)

@@ -79,9 +79,8 @@ def test_an_unknown_tool_is_told_which_there_are(af: AgentFormer) -> None:
         outcome = run(af, name, {}, Caller(grant=Grant(frozenset({"read"}))))
         assert outcome.failed
         assert outcome.text.startswith("there is no tool ")
-        assert outcome.text.endswith(
-            "there are: memory_search, memory_get, conversation_search, memory_audit, memory_status, rag_query, rag_list"
-        )
+        readers = "memory_search, memory_get, conversation_search, memory_audit, memory_status, rag_query, rag_list"
+        assert outcome.text.endswith(f"there are: {readers}")
         assert len(outcome.text) < 300
 
 
