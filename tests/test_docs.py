@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -33,11 +33,12 @@ def missing_imports(text: str) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name not in names)
 
 
-def defined_names(module: Path) -> set[str]:
+def defined_names(module: Path, default: Iterable[str] = ()) -> set[str]:
+    """Return the names that a module or package defines, with `default`; nothing if it does not exist."""
     path = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
     if not path.is_file():
         return set()
-    names: set[str] = {child.stem for child in module.glob("*.py")} if module.is_dir() else set()
+    names = {*default, *(child.stem for child in module.glob("*.py"))}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
@@ -52,6 +53,15 @@ def test_named_files_and_imports_exist() -> None:
         assert list(missing_imports(text)) == []
         if page != CHANGES:
             assert missing_paths(text) == []
+
+
+def test_modules_of_the_changelog_exist() -> None:
+    """The right column of its table of moved modules names modules that exist."""
+    table = CHANGES.read_text(encoding="utf-8").partition("**Modules.**")[2].partition("**Classes")[0]
+    cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ") and line.count("|") == 3]
+    names = [name for cell in cells for name in re.findall(r"`(agentformer(?:\.\w+)+)`", cell)]
+    assert len(names) > 15
+    assert [name for name in names if not defined_names(ROOT / name.replace(".", "/"), default={name})] == []
 
 
 def test_missing_files_and_imports_are_detected() -> None:
