@@ -41,7 +41,7 @@ SETS = (
     *("xquad/en", "locomo_dev", "hotpot_small", "squad_fi", "swefaq", "norquad", "jsquad_valid", "xquad/de"),
     "xquad/en<xquad/de",
 )
-STRAYS = {  # whose questions are asked of whom
+STRAYS = {  # set of passages -> set of questions
     "xquad/en": ("pubmedqa", "madial_en", "swefaq"),
     "locomo_dev": ("pubmedqa", "xquad/en", "swefaq"),
     "hotpot_small": ("madial_en", "norquad"),
@@ -52,10 +52,10 @@ STRAYS = {  # whose questions are asked of whom
     "xquad/de": ("locomo_dev", "norquad"),
 }
 KINDS = ("adversarial", "taken out", "elsewhere", "strays")
-FITTED = KINDS[1:]  # nothing here tells adversarial questions, so they would only blur the rest
+FITTED = KINDS[1:]  # no feature separates adversarial questions, so the fit leaves them out
 BOUNDS = (0.0, 0.02, 0.05, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _TOP = 3
-_DEEP = 40  # hits of a search, so that enough are left when an article's are taken out
+_DEEP = 40  # hits of a search; enough remain if those of an article are taken out
 _STRAYS = 80  # questions of one other set
 
 
@@ -67,7 +67,7 @@ class Asked:
     half: str  # even or odd: its number in its set
     grounds: ConfidenceFeatures
     confidence: float
-    silenced: bool  # was a language model not even asked?
+    silenced: bool  # below the threshold for a language model
 
 
 def main() -> None:
@@ -166,7 +166,7 @@ def logistic_fit(found: dict[str, list[Asked]], used: tuple[int, int]) -> list[f
     beta = np.zeros(3)
     for _ in range(25):
         p = 1 / (1 + np.exp(-x @ beta))
-        slope = x.T @ (w * (y - p)) - 1e-3 * beta  # the least of ridges, so that an unused column does no harm
+        slope = x.T @ (w * (y - p)) - 1e-3 * beta  # a small ridge, so that an unused column has no effect
         beta += np.linalg.solve((x * (w * p * (1 - p))[:, None]).T @ x + 1e-3 * np.eye(3), slope)
     return [float(each) for each in beta]
 
@@ -212,7 +212,7 @@ class _Asking:
         self._namespaces = sorted({_namespace(row) for row in data.corpus})
         self._whole = len(set(self._articles.values())) < len(self._articles)  # do articles have several passages?
         self._quoting = Answerer(None, af.embedder, abstain=0.0)
-        self._model = Answerer(EchoModel(), af.embedder)  # it answers whenever it is asked
+        self._model = Answerer(EchoModel(), af.embedder)  # it always answers
         language = detect_language("\n".join(row.text for row in data.corpus[:40]))
         af.backend.store([_entry(row, language) for row in data.corpus])
 

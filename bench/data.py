@@ -1,4 +1,4 @@
-"""Development sets: folders with `corpus.jsonl` and `queries.jsonl`, searched beside the repository."""
+"""Development sets: folders with `corpus.jsonl` and `queries.jsonl`, in a folder beside the repository."""
 
 from __future__ import annotations
 

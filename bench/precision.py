@@ -64,7 +64,7 @@ class Way:
     embedder: str
     mode: str = "hybrid"
     relevant_only: bool = True
-    names: bool = True  # are title and aliases given as such, beside the text?
+    names: bool = True  # store title and aliases as such, in addition to the text
 
 
 WAYS = (

@@ -25,7 +25,7 @@ STATUS_OF: dict[type[Exception], str] = {
     EncryptedDocument: "encrypted",
     UnsupportedFormat: "not_pdf",
 }
-# What counts as the expected outcome; a resource file has only to end, within its limits.
+# The expected outcomes; a file of the group `resource` must only end within its limits.
 ACCEPTED = {
     "text": {"ready"},
     "garbled": {"garbled"},

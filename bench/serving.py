@@ -149,7 +149,7 @@ def _serving(where: dict[str, str], *command: str) -> Iterator[str]:
         for line in both.stdout:
             if "http://" in line:
                 break
-        threading.Thread(target=both.stdout.read, daemon=True).start()  # nobody else reads the log
+        threading.Thread(target=both.stdout.read, daemon=True).start()  # nothing else reads the log
         yield line[line.index("http://") :].strip()
     finally:
         both.terminate()

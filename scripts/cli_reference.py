@@ -50,8 +50,8 @@ def _exit_codes() -> str:
     rows = "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
     return (
         f"## Exit codes\n\n| code | |\n|---|---|\n{rows}\n\n"
-        "With `--json`, what a command found is JSON on standard output; what went wrong is told in words on standard "
-        "error.\nTables have headings and are cut to its width on a terminal; in a pipe they are rows alone, whole.\n"
+        "With `--json`, the result is JSON on standard output; errors are text on standard error.\nOn a terminal, tables "
+        "have headings and fit its width; in a pipe they are complete rows without headings.\n"
     )
 
 

@@ -27,7 +27,7 @@ from bench.quality.sets import cache, load
 
 _SETS = ("hotpot_small", "locomo_dev", "squad_fi", "jsquad_valid")
 _QUESTIONS = 100
-_WARM = 5  # questions that are asked before any is timed
+_WARM = 5  # questions of the warm-up
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ class Size:
     parts: tuple[str, ...]
     rounds: int
     encoded: int  # passages of a round
-    passages: int  # ingested by everybody
+    passages: int  # ingested by every system
     asked: int  # questions of each kind
     sample: int  # questions of each set
     sizes: tuple[int, ...]

@@ -24,7 +24,7 @@ _QUIET = {
     "ANONYMIZED_TELEMETRY": "False",  # Chroma
     "SCARF_NO_ANALYTICS": "true",
     "LANGCHAIN_TRACING_V2": "false",
-    "TOKENIZERS_PARALLELISM": "true",  # as it is where no process forks; set, so that nobody is warned
+    "TOKENIZERS_PARALLELISM": "true",  # the value without forks; set to avoid warnings
     "TQDM_DISABLE": "1",
 }
 
@@ -80,7 +80,7 @@ class Worker:
         except BrokenPipeError:
             return {"error": f"the process ended with code {self._process.wait()}"}
         for line in self._process.stdout:
-            if line.startswith("{"):  # libraries print what they like
+            if line.startswith("{"):  # libraries print other lines
                 values: Values = json.loads(line)
                 return values
         return {"error": f"the process ended with code {self._process.wait()}"}

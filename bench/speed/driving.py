@@ -62,7 +62,7 @@ def _ingest(system: System, work: Path, folder: Path) -> Values:
     system.ingest(folder, passages)
     seconds = time.perf_counter() - started
     told = memory()
-    alone += _encoding(system, passages[2::4])  # before and after, since machines change their pace
+    alone += _encoding(system, passages[2::4])  # before and after, since the speed of the machine varies
     return {
         "seconds": seconds,
         "per_second": len(passages) / seconds,
@@ -85,7 +85,7 @@ def _query(system: System, work: Path, folder: Path) -> Values:
     ask, first = _opened(system, work, folder)
     single, embedded, _ = _questions(work)
     whole, apart = [], []
-    for asked, other in zip(single, embedded, strict=False):  # never one text for both: answers may be kept
+    for asked, other in zip(single, embedded, strict=False):  # different texts, since answers may be cached
         whole.append(timed(ask, asked))
         if isinstance(system, Apart):
             apart.append(timed(system.embed, other))

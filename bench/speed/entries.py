@@ -21,12 +21,12 @@ from bench.speed.kept import cache
 
 Rows = NDArray[np.float32]
 
-BLOCK = 10_000  # entries whose vectors are made together
+BLOCK = 10_000  # entries per block of vectors
 QUESTIONS = 1_000
 SCOPES = 100  # users; each has one entry of a hundred
 _NOISE = 0.012  # of each component; cosine .97 to the vector without it
-_NEAR = 64  # sentences that one may be joined with: enough for a million entries
-_ROWS = 1_000  # of the similarities, made at a time
+_NEAR = 64  # near sentences of each one: enough for a million entries
+_ROWS = 1_000  # of the similarities, computed at a time
 _SEED = 20_260
 
 
@@ -36,7 +36,7 @@ class Source:
 
     sentences: list[str]
     vectors: Rows
-    near: NDArray[np.int32]  # of each sentence, those that it is joined with: (sentences, at most `_NEAR`)
+    near: NDArray[np.int32]  # near sentences of each sentence: (sentences, at most `_NEAR`)
     questions: list[str]
     asked: Rows
 

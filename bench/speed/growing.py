@@ -12,7 +12,7 @@ from bench.speed.kept import cache, fingerprint
 from bench.speed.timing import Values
 
 SIZES = (10_000, 100_000, 1_000_000)
-_OF = ("records", "index", "text", "memory")  # the rooms that decide what is on disk
+_OF = ("records", "index", "text", "memory")  # the folders that determine the files on disk
 _MADE = "made.json"
 _PIECE = 1 << 22
 
@@ -56,7 +56,7 @@ def _made(size: int, folder: Path, say: Say) -> Values:
         values: Values = json.loads(told.read_text(encoding="utf-8"))
         return {**values, "known": True}
     for former in cache().glob(f"store-{size}-*"):
-        shutil.rmtree(former)  # of another version, or half made
+        shutil.rmtree(former)  # of another version, or incomplete
     say(f"  {size:,} entries: being made")
     values = run(python("bench.speed.growth", "build", str(folder), str(size)))
     if "error" in values:

@@ -28,11 +28,11 @@ from bench.speed.timing import LIMIT, WARMING, Values, crowd, disk_mb, memory, p
 ASKED = 200
 CHANGES = 20
 _BATCH = 2_500  # entries of one call
-_SCOPE = 7  # the user whose hundredth is searched
+_SCOPE = 7  # the user of the scope of 1%
 _QUIET = 1.5  # seconds without work after which an index has settled
 _PATIENCE = 900.0
-_STARTS = range(1, 1 + 3 * (WARMING + ASKED), WARMING + ASKED)  # of questions that are asked once each
-_PAUSE = 0.5  # seconds between two searches of the one that follows
+_STARTS = range(1, 1 + 3 * (WARMING + ASKED), WARMING + ASKED)  # of questions, each asked once
+_PAUSE = 0.5  # seconds between two searches of the following process
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def build(folder: Path, count: int) -> Values:
         prepared.SHELF[known.questions[0]] = known.asked[0]
         af.memory.search(known.questions[0])
         followed = time.perf_counter() - started
-        af.backend.embed_pending()  # which nothing waits for, and with which an index is trained that is due
+        af.backend.embed_pending()  # nothing is pending; this call trains an index that is due
         settled = _settle(af)
     spent = time.process_time() - processor
     return {"stored_s": stored, "followed_s": followed, "settled": settled, "processor_s": spent, **memory()}
@@ -86,7 +86,7 @@ def measure(folder: Path, count: int) -> Values:
         _settle(af)
         before, general, scoped = (known.questions[at : at + WARMING + ASKED] for at in _STARTS)
         early = _asked(af, before)
-        af.backend.embed_pending()  # a trained index tunes itself anew with the first questions of its users
+        af.backend.embed_pending()  # a trained index is tuned again with the first questions
         _settle(af)
         told = {
             "entries": count,
@@ -128,7 +128,9 @@ def _store(af: agentformer.AgentFormer, known: Source, block: range) -> None:
     rows = known.block(block[0] // BLOCK)
     texts = [known.text(number) for number in block]
     prepared.SHELF.clear()
-    prepared.SHELF.update(zip(reversed(texts), rows[: len(texts)][::-1], strict=True))  # of equals the first counts
+    prepared.SHELF.update(
+        zip(reversed(texts), rows[: len(texts)][::-1], strict=True)
+    )  # of equal texts the first counts
     for at in range(0, len(block), _BATCH):
         af.memory.store_many(
             {"content": text, "user_id": user(number), "metadata": {"n": number}}

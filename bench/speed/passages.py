@@ -15,10 +15,10 @@ from tokenizers import Tokenizer
 from bench.data import load
 
 SETS = ("pubmedqa", "xquad/en", "hotpot_small")
-TURNS = "locomo_dev"  # what people say to each other, for short entries
+TURNS = "locomo_dev"  # conversations, for short entries
 _MOST = 200  # tokens of a passage: whole sentences up to it, some 155 at the mean
 _LEAST = 80
-WINDOW = 254  # tokens that the model reads, beside its two special ones
+WINDOW = 254  # tokens that the model reads, without its two special ones
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -43,7 +43,7 @@ def passages(count: int) -> list[str]:
         found |= dict.fromkeys(_runs(name))
     texts = list(found)
     if len(texts) < count:
-        raise ValueError(f"{count} passages were asked for, and the sets hold {len(texts)}")
+        raise ValueError(f"{count} passages requested, but the sets have {len(texts)}")
     return [texts[n * len(texts) // count] for n in range(count)]
 
 

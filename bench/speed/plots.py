@@ -12,7 +12,7 @@ from bench.speed.timing import Values
 
 _WIDTH, _HEIGHT = 640, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 190, 40, 48
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito: told apart without red and green
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito: distinguishable without red and green
 _DASHES = ("none", "6 3", "2 3", "8 3 2 3")
 _LINES = {
     "any search": ("hybrid", "p50"),

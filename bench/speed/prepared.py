@@ -12,7 +12,7 @@ from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
 from bench.speed.passages import WINDOW, tokenizer
 
 SPEC = "prepared"
-SHELF: dict[str, Vector] = {}  # of all texts that will be asked for: embedding costs a look-up
+SHELF: dict[str, Vector] = {}  # vectors of all texts that the run embeds
 
 
 class Prepared:

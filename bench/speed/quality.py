@@ -19,7 +19,7 @@ from bench.speed.timing import Values, report
 from bench.speed.variants import FAST, INT8, VARIANTS, Variant, missing
 
 MODES: tuple[Mode, ...] = ("dense", "hybrid")
-_OF = ("embedders", "evaluation", "index", "records", "text", "memory")  # the rooms that decide what is found
+_OF = ("embedders", "evaluation", "index", "records", "text", "memory")  # the folders that determine the results
 _K = 5
 
 Say = Callable[[str], None]

@@ -200,7 +200,7 @@ def _quality(results: Values) -> list[str]:
 
 def _growth(results: Values) -> list[str]:
     figures: dict[str, tuple[tuple[str, ...], int]] = {
-        "search beside embedding, p50, ms": (("hybrid", "p50"), 1),
+        "search without embedding, p50, ms": (("hybrid", "p50"), 1),
         "p95": (("hybrid", "p95"), 1),
         "p99": (("hybrid", "p99"), 1),
         "the first 200 questions, p50, ms": (("early", "p50"), 1),

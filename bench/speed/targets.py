@@ -41,7 +41,7 @@ class Target:
     @property
     def share(self) -> Figure:
         """Return the degree to which the target is reached: 1 or more is met."""
-        if not self.value or self.value < 0:  # nothing is lost, or something gained
+        if not self.value or self.value < 0:  # no loss, or a gain
             return None
         return self.value / self.bound if self.at_least else self.bound / self.value
 

@@ -16,7 +16,7 @@ from typing import Any
 
 STARTED = "BENCH_STARTED"  # the clock when the parent started this process
 LIMIT = 10  # hits of a question
-WARMING = 20  # questions before anything is counted
+WARMING = 20  # questions of the warm-up
 THREADS = 8
 
 Ask = Callable[[str], Any]
