@@ -50,8 +50,8 @@ def _exit_codes() -> str:
     rows = "\n".join(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
     return (
         f"## Exit codes\n\n| code | |\n|---|---|\n{rows}\n\n"
-        "With `--json`, the result is JSON on standard output; errors are text on standard error.\nOn a terminal, tables "
-        "have headings and fit its width; in a pipe they are complete rows without headings.\n"
+        "With `--json`, the result is JSON on standard output; errors are text on standard error.\nOn a terminal, "
+        "tables have headings and fit its width; in a pipe they are complete rows without headings.\n"
     )
 
 
