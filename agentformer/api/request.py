@@ -105,7 +105,7 @@ def body_of(model: type[Model]) -> Model:
         return model.model_validate_json(data or b"{}")
     except ValidationError as error:
         if name := _unusable_field(data):
-            raise InvalidInput(name, "holds half of a surrogate pair, or is nested too deep") from None
+            raise InvalidInput(name, "contains half of a surrogate pair, or is nested too deep") from None
         raise _invalid_input(error, model, "body") from None
     except ValueError:
         raise InvalidInput("body", "is not JSON in UTF-8") from None

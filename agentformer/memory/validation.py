@@ -141,7 +141,7 @@ def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
     if not values:
         raise InvalidInput("changes", f"are missing; these can be changed: {', '.join(CHANGED)}")
     if unknown := sorted(set(values) - set(CHANGED)):
-        raise InvalidInput(unknown[0], f"cannot be changed; these can: {', '.join(CHANGED)}")
+        raise InvalidInput(unknown[0], f"cannot be changed; only these fields can be changed: {', '.join(CHANGED)}")
     changed = {name: _CHECKS[name](name, value) for name, value in values.items()}
     if "kind" in changed and "category" not in changed and former.category == _CATEGORY_OF_KIND.get(former.kind, ""):
         changed["category"] = _CATEGORY_OF_KIND.get(changed["kind"], "")

@@ -1,5 +1,5 @@
 """The SQLite system of record: entries with their history, embedding spaces and vectors, and the change feed.
 
-`database` opens the file and its transactions. The other modules are functions over an open connection, so that a
-caller can combine several of them in one transaction.
+The module `database` opens the file and begins transactions. The other modules contain functions that take an open
+connection. A caller can therefore combine several of these functions in one transaction.
 """

@@ -1,8 +1,8 @@
-"""The change feed that indexes follow, and the messages that are indexed together with their neighbors.
+"""The change feed that indexes follow, and the neighbors of a message.
 
-A message is often too short to be found by its own words: "Yes, last May" answers the question before it. The index
-reads a message together with its neighbors, so a message that is stored, changed or removed puts its neighbors into the
-feed too.
+A message often lacks the words of its subject: "Yes, last May" answers the message before it. So the index reads a
+message together with its neighbors. If a message is stored, changed or removed, its neighbors are also appended to the
+feed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from agentformer.records.codec import happened_at, to_micros
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.types import MemoryEntry
 
-REACH = 2  # messages on each side; chosen on a development half, see docs/BENCHMARKS.md
+REACH = 2  # neighbors on each side of a message; chosen on a development half, see docs/BENCHMARKS.md
 
-# Only messages of the same user, agent and project are neighbors. IS, since most of these columns are NULL.
+# Only messages of the same user, agent and project are neighbors. IS is used because most of these columns are NULL.
 _SAME_SESSION = (
     "kind = 'message' AND namespace = :namespace AND session_id = :session_id AND user_id IS :user_id "
     "AND agent_id IS :agent_id AND project IS :project AND superseded_by IS NULL"
 )
 _AT = "coalesce(occurred_at, created_at)"
-# The comparison of the time alone follows from that of the pair. SQLite needs it to seek in the index.
+# The comparison of the time follows from the comparison of the pair. SQLite needs it to use the index.
 _NEIGHBORS = (
     "SELECT {columns} FROM entries WHERE "
     + _SAME_SESSION
@@ -33,7 +33,8 @@ _SIDES = (("<", "DESC"), (">", "ASC"))
 
 
 def append(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
-    """Move entries to the end of the feed and give the end a new random token. Does nothing without entries."""
+    """Move entries to the end of the feed, and give the newest change a new random token. Without entries nothing
+    changes."""
     nums = list(nums)
     if not nums:
         return
@@ -44,8 +45,8 @@ def append(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
 
 
 def last_seq(connection: sqlite3.Connection) -> int:
-    """Return the newest `seq`; 0 for an empty store. Raises `StoreDamaged` if the two tables end at different
-    changes: an index would wait for a change that never comes."""
+    """Return the newest `seq`. Return 0 for an empty store. Raises `StoreDamaged` if the two tables of the feed have
+    different newest changes, because an index would then wait for a change that never comes."""
     row = connection.execute("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points").fetchone()
     if row[0] != row[1]:
         raise damage_error("the change feed", "its tables end at different changes")
@@ -53,29 +54,31 @@ def last_seq(connection: sqlite3.Connection) -> int:
 
 
 def token_at(connection: sqlite3.Connection, seq: int) -> str:
-    """Return the token of `seq`, which must have been a `last_seq`; "" if there is none."""
+    """Return the token of `seq`, or "" if there is none. `seq` must be a value that `last_seq` returned."""
     row = connection.execute("SELECT hex(token) FROM points WHERE seq = ?", [seq]).fetchone()
     return str(row[0]) if row else ""
 
 
 def entries_since(connection: sqlite3.Connection, seq: int) -> list[int]:
-    """Return the numbers of entries that changed after `seq`, in order of their last change, with removed entries."""
+    """Return the numbers of entries that changed after `seq`, in order of their last change. Removed entries are
+    included."""
     return [row[0] for row in connection.execute("SELECT entry FROM changes WHERE seq > ? ORDER BY seq", [seq])]
 
 
 def since(connection: sqlite3.Connection, seq: int, limit: int = -1) -> list[tuple[int, int]]:
-    """Return at most `limit` changes after `seq`, oldest first, as pairs of seq and entry number."""
+    """Return at most `limit` changes after `seq`, oldest first. Each change is a pair of seq and entry number."""
     query = "SELECT seq, entry FROM changes WHERE seq > ? ORDER BY seq LIMIT ?"
     return [(row[0], row[1]) for row in connection.execute(query, [seq, limit])]
 
 
 def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[str]:
-    """Return the contents of the messages before and after a message; [] for an entry that is no message."""
+    """Return the contents of the messages before and after a message. The list is empty if the entry is not a
+    message."""
     return [row[0] for row in _neighbors(connection, entry, "content")]
 
 
 def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
-    """Return the numbers of the messages that have one of these entries as a neighbor, each once."""
+    """Return the numbers of the messages that have at least one of these entries as a neighbor, without repetitions."""
     nums = (row[0] for entry in entries for row in _neighbors(connection, entry, "num"))
     return list(dict.fromkeys(nums))
 

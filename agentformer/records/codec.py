@@ -1,4 +1,4 @@
-"""A `MemoryEntry` as a row of the database, and back, without loss."""
+"""Conversion of a `MemoryEntry` to a row of the database and back. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _PLAIN = tuple(
 COLUMNS = (*_PLAIN, *TIMES, "metadata", "derived_from", *_SOURCE_COLUMNS, "checksum")
 # Columns that SQL statements change in place. The checksum of an entry covers all others.
 COUNTED = (*COUNTS, "last_accessed", "archived_at", "archived_by")
-# The order in which a checksum is computed. Append only columns that may be NULL: old checksums then stay valid.
+# The order in which a checksum is computed. New columns are appended and may be NULL, so that old checksums stay
+# valid.
 CHECKED = (
     *("id", "content", "tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "title", "context"),
     *("metadata", "source_type", "source_id", "parent_id", "pair_id", "derived_from", "role", "speaker", "raw"),
@@ -43,8 +44,8 @@ CHECKED = (
     *("document_id", "source_name", "page", "label", "span_start", "span_end"),
 )
 _INTEGERS = frozenset({*TIMES, *COUNTS, "version", "page", "span_start", "span_end"})
-_NUMBERS = _INTEGERS | {"salience"}  # the others are TEXT
-_MAX_INTEGER = 2**63 - 1  # of SQLite
+_NUMBERS = _INTEGERS | {"salience"}  # the other columns are TEXT
+_MAX_INTEGER = 2**63 - 1  # the largest integer of SQLite
 _Getter = Callable[[sqlite3.Row], tuple[Any, ...]]
 _UNDECODABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _checked_values: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*CHECKED)
@@ -55,30 +56,30 @@ _TIME_INDEXES = tuple(_INDEX[name] for name in TIMES)
 
 
 def to_micros(moment: datetime | None) -> int | None:
-    """Return microseconds since 1970 in UTC; `moment` has a time zone."""
+    """Return microseconds since 1970 in UTC. `moment` must have a time zone."""
     return None if moment is None else (moment - _EPOCH) // _MICROSECOND
 
 
 def from_micros(micros: int | None) -> datetime | None:
-    """Return the inverse of `to_micros`, in UTC."""
+    """Return the time in UTC of a number that `to_micros` returned."""
     return None if micros is None else _EPOCH + micros * _MICROSECOND
 
 
 def now() -> datetime:
-    """Return the present, in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 def happened_at(entry: MemoryEntry) -> datetime:
-    """Return when the entry happened or, if that is unknown, when it was stored."""
+    """Return when the entry happened. If that is unknown, return when the entry was stored."""
     return entry.occurred_at or entry.created_at or _EPOCH
 
 
 def to_row(entry: MemoryEntry) -> dict[str, Any]:
     """Return the value of each column.
 
-    Raises `InvalidInput` for a value that a column cannot hold: metadata that is not JSON, text instead of a number,
-    half of a surrogate pair.
+    Raises `InvalidInput` for a value that a column cannot store. Examples are metadata that are not JSON, text instead
+    of a number, and half of a surrogate pair.
     """
     row: dict[str, Any] = {name: getattr(entry, name) for name in _PLAIN}
     row |= {name: to_micros(getattr(entry, name)) for name in TIMES}
@@ -102,7 +103,8 @@ def check_texts(entries: Iterable[MemoryEntry]) -> None:
 
 
 def _column_value(column: str, value: Any) -> Any:
-    """Return a value exactly as SQLite returns it from this column, so that checksums match. Raises `InvalidInput`."""
+    """Return the value exactly as SQLite will return it from this column, so that checksums match. Raises
+    `InvalidInput`."""
     if isinstance(value, str) and column not in _NUMBERS:
         text = str.__str__(value)
         return text if text.isascii() else encodable(column, text)
@@ -118,7 +120,8 @@ def _column_value(column: str, value: Any) -> Any:
 
 
 def _python_number(value: Any) -> int | float | None:
-    """Return a number of any library as a Python number; None for anything else and for infinity and NaN."""
+    """Convert a number of any library to a Python number. Return None for infinity, NaN and everything that is not a
+    number."""
     if isinstance(value, Integral):
         return int(value)
     return float(value) if isinstance(value, Real) and math.isfinite(value) else None
@@ -132,7 +135,7 @@ def _metadata_text(metadata: Mapping[str, Any]) -> str:
 
 
 def from_row(stored: sqlite3.Row) -> MemoryEntry:
-    """Return the entry of a row with all columns. Raises `StoreDamaged` if the row is not as it was written."""
+    """Return the entry of a row with all columns. Raises `StoreDamaged` if the row differs from what was written."""
     fields, checked = _getters(tuple(stored.keys()))
     *values, checksum = checked(stored)
     if checksum is not None and checksums.of_values(values) != checksum:
@@ -162,8 +165,9 @@ def undecodable(what: str, error: Exception) -> StoreDamaged:
 
 @lru_cache(maxsize=16)
 def _getters(columns: tuple[str, ...]) -> tuple[_Getter, _Getter]:
-    """Return two getters for rows with these columns: the entry's fields in order, and the columns under the checksum
-    with the checksum itself. Access by position is faster: `sqlite3.Row` searches all columns for each name."""
+    """Return two functions for rows with these columns. The first returns the entry's fields in order. The second
+    returns the columns that the checksum covers, and the checksum. Both read columns by position, since `sqlite3.Row`
+    searches all columns for each name."""
     position = {name: index for index, name in enumerate(columns)}
     fields = itemgetter(*(position["document_id" if name == "source" else name] for name in _FIELDS))
     return fields, itemgetter(*(position[name] for name in (*CHECKED, "checksum")))
@@ -171,7 +175,8 @@ def _getters(columns: tuple[str, ...]) -> tuple[_Getter, _Getter]:
 
 @lru_cache(maxsize=1024)
 def _cached_moment(micros: int) -> datetime:
-    """Return `from_micros`, cached: most entries have `created_at` equal to `updated_at`."""
+    """Return the same as `from_micros`. The result is cached, since most entries have equal `created_at` and
+    `updated_at`."""
     return _EPOCH + micros * _MICROSECOND
 
 

@@ -1,6 +1,6 @@
-"""Summaries and their originals: archiving, restoring, and removing them together.
+"""Summaries and their originals: archive, restore and remove them together.
 
-All functions need a write transaction, and the caller commits.
+All functions need a write transaction. The caller commits the transaction.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SUMMARIES = """
 def archive(
     connection: sqlite3.Connection, summary_id: str, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
 ) -> None:
-    """Archive live entries. Raises `Conflict` if one is missing, archived, superseded, at another version, or a summary
-    itself."""
+    """Archive live entries. Raises `Conflict` if an entry is missing, archived, superseded, at another version, or a
+    summary."""
     nums = records.numbers(connection, list(ids))
     live = [
         num
@@ -54,7 +54,7 @@ def archive(
 
 
 def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
-    """Make the originals of a summary live and archive the summary; return the originals in order of id. Raises
+    """Make the originals of a summary live and archive the summary. Return the originals in order of id. Raises
     `NotFound`, `InvalidInput` and `Conflict`."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
@@ -63,7 +63,7 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
     if not originals and summary.archived_at is None:
         raise InvalidInput("summary_id", f"{summary_id} is a {summary.kind} without archived originals")
     if not originals:
-        raise Conflict(f"{summary_id} was restored already; its originals are live")
+        raise Conflict(f"{summary_id} was already restored; its originals are live")
     _make_live(connection, originals)
     (num,) = records.numbers(connection, [summary_id])
     connection.execute("UPDATE entries SET archived_at = ? WHERE num = ?", [to_micros(at), num])
@@ -72,7 +72,7 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
 
 
 def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
-    """Return these entries with the summaries that repeat their content, and the parts of those."""
+    """Return these entries, the summaries that repeat their content, and the parts of these summaries."""
     result = set(nums)
     while summaries := {row[0] for row in connection.execute(_SUMMARIES, [json.dumps(sorted(result))])} - result:
         result.update(records.with_parts(connection, sorted(summaries)))
@@ -80,8 +80,8 @@ def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[i
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete entries with the summaries that repeat their content; other originals of these become live. Return the
-    number of deleted entries."""
+    """Delete entries and the summaries that repeat their content. All other originals of these summaries become live.
+    Return the number of deleted entries."""
     to_delete = with_summaries(connection, nums)
     ids = [entry.id for entry in records.by_num(connection, sorted(to_delete)).values()]
     _make_live(connection, [num for num in _originals(connection, ids) if num not in to_delete])
@@ -89,8 +89,8 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def check_free(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` for an original of a live summary, and for a live summary: neither may be archived or
-    revived alone."""
+    """Raise `InvalidInput` if the entry is a live summary, or an original of a live summary. Such entries can only be
+    archived or made live together."""
     if entry.archived_by is not None:
         raise InvalidInput(
             "archived_at", f"{entry.id} is an original of a summary; restore {entry.archived_by} instead"
@@ -100,7 +100,7 @@ def check_free(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
 
 
 def _originals(connection: sqlite3.Connection, summaries: Sequence[str]) -> list[int]:
-    """Return the numbers of the entries that these summaries have archived."""
+    """Return the numbers of the entries that were archived for these summaries."""
     query = "SELECT num FROM entries WHERE archived_by IN (SELECT value FROM json_each(?)) ORDER BY num"
     return [row[0] for row in connection.execute(query, [json.dumps(list(summaries))])]
 

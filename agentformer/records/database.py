@@ -1,4 +1,5 @@
-"""The SQLite file of the records: a small pool of connections, transactions, and the length of the write-ahead log."""
+"""The SQLite file of the records: a small pool of connections, transactions, and the size limit of the write-ahead
+log."""
 
 from __future__ import annotations
 
@@ -26,28 +27,29 @@ from agentformer.records.integrity.stale_wal import check_wal
 from agentformer.records.schema import REQUIRED_TABLES, migrate
 from agentformer.records.scopes import decayed
 
-BUSY_SECONDS = 60.0  # a writer waits this long for another one; no writer embeds or calls a model meanwhile
-LOG_BYTES = 32 * 1024 * 1024  # length of the write-ahead log from which a writer tries to empty it
-# Seconds to wait for readers when the log is emptied. Several short attempts, because SQLite keeps waiting for a reader
-# slot that was taken when an attempt began, even if its present reader does not need the log.
+BUSY_SECONDS = 60.0  # time that a writer waits for another writer; no writer calls a model inside a transaction
+LOG_BYTES = 32 * 1024 * 1024  # above this length of the write-ahead log, a writer tries to empty the log
+# Seconds to wait for readers when the log is emptied. There are several short attempts: SQLite waits for every reader
+# slot that was in use when an attempt began, even if the present reader of the slot does not need the log.
 _WAL_WAITS = (0.05, 0.1, 0.2, 0.4)
 _WAL_PAUSE = 5.0  # seconds until the next attempt while a long reader, such as a backup, needs the log
-_MAX_IDLE = 8  # open connections; more than the default server threads would only hold file handles
-_IN_USE = "is used by another thread of this process; wait until it has finished, and try again"
-_REPAIRING = "is being repaired; try again when that is done"
+_MAX_IDLE = 8  # idle connections that stay open; the server has no more threads by default
+_IN_USE = "is used by another thread of this process; try again when that thread has finished"
+_REPAIRING = "is being repaired; try again when the repair has finished"
 _OPENING = threading.Lock()
-_INSTANCES: weakref.WeakSet[Database] = weakref.WeakSet()  # file locks do not show other uses in the same process
+# needed because file locks do not show other uses in the same process
+_INSTANCES: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 class Database:
-    """The open records. Thread-safe; several processes may have the same file open.
+    """The open records. Thread-safe. Several processes may have the same file open.
 
-    Write-ahead log with `synchronous=FULL`: when `writing` ends without an error, its changes have
+    The file has a write-ahead log with `synchronous=FULL`. When `writing` ends without an error, its changes have
     reached the disk. Raises `StoreError`, `StoreFull` or `StoreDamaged`.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(os.path.realpath(path))  # SQLite keeps its log beside it, also if the process changes folder
+        self.path = Path(os.path.realpath(path))  # absolute, because the process may change its folder
         self._idle: list[GuardedConnection] = []
         self._borrowed_count = 0
         self._lock = threading.Lock()
@@ -83,7 +85,8 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction: one consistent state from the first statement on."""
+        """Yield a connection in a read transaction. From the first statement on, all statements see one consistent
+        state."""
         with self._translate_errors(), self._borrow() as connection:
             try:
                 connection.execute("BEGIN")
@@ -95,31 +98,33 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a transaction with the write lock. Committed at the end, rolled back by an error."""
+        """Yield a connection in a transaction with the write lock. The transaction is committed at the end, or rolled
+        back after an error."""
         try:
             with self._translate_errors(), self._borrow() as connection, transaction(connection):
                 yield connection
         except StoreFull:
-            with suppress(StoreError):  # copying the log into the database may free room for smaller writes
+            with suppress(StoreError):  # copying the log into the database may free space on the disk
                 self.clear_log()
             raise
         self._limit_wal()
 
     @contextmanager
     def outside(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection without a transaction, for statements that SQLite does not allow in one."""
+        """Yield a connection without a transaction, for statements that SQLite does not allow inside a transaction."""
         with self._translate_errors(), self._borrow() as connection:
             connection.check_file()
             yield connection
 
     def clear_log(self) -> None:
-        """Empty the write-ahead log, which may hold deleted content. Does not wait for readers: if one needs the log,
-        a later call or the last `close` empties it."""
+        """Empty the write-ahead log, which may contain deleted content. This does not wait for readers. If a reader
+        needs the log, a later call or the last `close` empties it."""
         self._empty_wal(0)
 
     def _limit_wal(self) -> None:
-        """Empty a long write-ahead log. SQLite restarts the log only in a moment without readers, which may never come
-        under constant reading; so a writer waits for the present readers. New readers need no log meanwhile."""
+        """Empty the write-ahead log if it is long. SQLite restarts the log only when no reader uses it. Under constant
+        reading this may never happen, so a writer waits for the present readers. New readers do not need the log in the
+        meantime."""
         if time.monotonic() < self._next_wal_check or self._wal_bytes() < LOG_BYTES:
             return
         self._next_wal_check = time.monotonic() + _WAL_PAUSE
@@ -134,7 +139,7 @@ class Database:
             return 0
 
     def _empty_wal(self, seconds: float) -> bool:
-        """Wait at most `seconds` for readers of the log; return whether it is empty now."""
+        """Wait at most `seconds` for readers of the log. Return whether the log is empty."""
         with self._translate_errors(), self._borrow() as connection:
             connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
             try:
@@ -145,8 +150,9 @@ class Database:
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
-        """Close all connections of this process, so that the caller can replace the file; reopen it at the end. Raises
-        `StoreError` if another thread uses the file; a thread that wants to use it meanwhile gets one too."""
+        """Close all connections of this process, so that the caller can replace the file. Reopen the file at the end.
+        Raises `StoreError` if another thread uses the file. A thread that starts to use the file in the meantime also
+        gets a `StoreError`."""
         with _OPENING, self._lock:
             others = any(db is not self and db.path == self.path and db.is_open for db in _INSTANCES)
             if others or self._borrowed_count or self._replacing or self._closed:
@@ -172,7 +178,7 @@ class Database:
         return not self._closed or self._borrowed_count > 0
 
     def close(self) -> None:
-        """Close idle connections; a borrowed one is closed when it comes back."""
+        """Close idle connections. A borrowed connection is closed when it is returned."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -1,6 +1,7 @@
-"""Storing, reading, changing and removing entries. Every change is appended to the change feed.
+"""Functions that store, read, change and remove entries. Every change is appended to the change feed.
 
-All functions take an open connection. Those that write need a write transaction, and the caller commits.
+All functions take an open connection. Functions that write need a write transaction. The caller commits the
+transaction.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from agentformer.records.scopes import is_selective, where
 from agentformer.records.vectors import delete_windows
 from agentformer.types import MemoryEntry, Scope, Use
 
-# Kinds that are stored again when the same content comes again, like everything episodic. Documents and their parts are
-# compared by the bytes of their file.
+# Entries of these kinds, and all episodic entries, are stored again when their content is repeated. Documents and their
+# parts are compared by the bytes of their file.
 REPEATABLE_KINDS = frozenset({"chunk", "document", "message", "page"})
 
-# A metadata key that marks entries which an agent stored after it had read documents. It is no part of their content.
+# A metadata key for entries that an agent stored after it had read documents. It is not part of their content.
 AFTER_RETRIEVED_TEXT = "after_retrieved_text"
 
 _PLACE_FIELDS = (
@@ -41,9 +42,9 @@ _PLACE_FIELDS = (
     "source_id",
 )
 _DETAIL_FIELDS = ("title", "speaker", "category", "metadata", "occurred_at", "parent_id", "pair_id", "derived_from")
-_MAX_VARIABLES = 500  # ids per statement; well below every SQLite's limit of bound variables
+_MAX_VARIABLES = 500  # ids per statement; every SQLite build allows more bound variables
 _INSERT = f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)})"
-# SQLite uses the index only if the kinds are written as in its definition, and with IS instead of `=` for the content.
+# SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
 _SAME_START = (
     "SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) AND content IS ? "
     f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
@@ -57,7 +58,7 @@ _PARTS = """
         FROM entries AS e JOIN whole AS w ON e.parent_id = w.id AND +e.namespace = w.namespace
     ) SELECT num FROM whole
 """
-# Seeks from one kind to the next and counts in the index: a GROUP BY by kind sorts a large store first.
+# Goes from one kind to the next in the index. A GROUP BY would sort all entries of a large store first.
 _COUNT_BY_KIND = """
 WITH RECURSIVE kinds(name) AS (
     SELECT min(kind) FROM entries WHERE namespace = :namespace
@@ -70,7 +71,7 @@ WHERE name IS NOT NULL
 
 
 def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
-    """Insert entries and return their numbers. Raises `Conflict` for an id that exists."""
+    """Insert entries and return their numbers. Raises `Conflict` for an id that already exists."""
     entries = list(entries)
     nums = [_insert_one(connection, entry) for entry in entries]
     change_feed.append(connection, [*nums, *_other_neighbors(connection, entries, nums)])
@@ -82,18 +83,19 @@ def _insert_one(connection: sqlite3.Connection, entry: MemoryEntry) -> int:
         cursor = connection.execute(_INSERT, to_row(entry))
     except sqlite3.IntegrityError:
         if not numbers(connection, [entry.id]):
-            raise  # the id is not the reason
-        raise Conflict(f"entry {entry.id} exists already; update it or store under a new id") from None
+            raise  # the id is not the cause
+        raise Conflict(f"entry {entry.id} already exists; update it, or store the new entry with another id") from None
     return int(cursor.lastrowid or 0)
 
 
 def insert_unique(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
 ) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
-    """Insert those entries that duplicate no live one, and count a repetition on the live entry for the others.
+    """Insert the entries that are not duplicates of live entries. For each duplicate, raise the `repeat_count` of the
+    live entry.
 
-    Entries with a number in `ignoring` are about to be removed and count as absent. Returns the numbers of the inserted
-    entries, the inserted entries, and for each of `entries` the stored entry.
+    Entries with a number in `ignoring` will be removed and are treated as absent. Returns the numbers of the inserted
+    entries, the inserted entries, and the stored entry for each item of `entries`.
     """
     nums: list[int] = []
     inserted: list[MemoryEntry] = []
@@ -118,23 +120,24 @@ def insert_unique(
 def _other_neighbors(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], nums: Collection[int]
 ) -> list[int]:
-    """Return the messages beside these entries, without the entries in `nums`: they are indexed again."""
+    """Return the messages next to these entries, except the entries in `nums`. These messages must be indexed again."""
     neighbors = change_feed.neighbor_numbers(connection, entries)
     own = set(nums) if neighbors else ()
     return [num for num in neighbors if num not in own]
 
 
 def _duplicate_of(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: Collection[int]) -> int | None:
-    """Return the number of the oldest live entry that `entry` duplicates."""
+    """Return the number of the oldest live entry that has `entry` as a duplicate."""
     rows = connection.execute(_SAME_START, [entry.namespace, entry.content, entry.content])
     candidates = ((row["num"], from_row(row)) for row in rows if row["num"] not in ignoring)
     return next((num for num, stored in candidates if is_duplicate(entry, stored)), None)
 
 
 def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
-    """Return whether the live entry `stored` has the content, the place and every detail of `new`.
+    """Return whether `new` duplicates the live entry `stored`: the content, the place and all details of `new` are
+    equal.
 
-    A detail that `new` leaves empty does not count. The mark `AFTER_RETRIEVED_TEXT` is no detail.
+    A detail that is empty in `new` is not compared. The mark `AFTER_RETRIEVED_TEXT` is not compared either.
     """
     if new.kind in REPEATABLE_KINDS or new.tier in ("episodic", "working"):
         return False
@@ -148,7 +151,8 @@ def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
 
 
 def _detail(entry: MemoryEntry, name: str) -> object:
-    """Return a comparable value of a field; None if it is empty. Metadata are compared as JSON, where true is not 1."""
+    """Return a comparable value of a field, or None if the field is empty. Metadata are compared as JSON, because
+    Python treats True and 1 as equal."""
     value = getattr(entry, name)
     if name != "metadata":
         return value or None
@@ -157,25 +161,26 @@ def _detail(entry: MemoryEntry, name: str) -> object:
 
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:
-    """Return entries in the order of `ids`, without missing ones."""
+    """Return entries in the order of `ids`. Missing entries are left out."""
     entries = {row["id"]: from_row(row) for row in _rows_by(connection, "id", ids)}
     return [entries[i] for i in ids if i in entries]
 
 
 def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, MemoryEntry]:
-    """Return entries by number, without missing ones."""
+    """Return entries by number. Missing entries are left out."""
     return {row["num"]: from_row(row) for row in _rows_by(connection, "num", nums)}
 
 
 def content_starts(connection: sqlite3.Connection, nums: Sequence[int], length: int) -> list[str]:
-    """Return the first `length` code points of these contents, in order of number, without missing ones."""
+    """Return the first `length` code points of the contents of these entries, in order of number. Missing entries are
+    left out."""
     marks = ",".join("?" * len(nums))
     query = f"SELECT substr(content, 1, ?) FROM entries WHERE num IN ({marks}) ORDER BY num"
     return [row[0] for row in connection.execute(query, [length, *nums])]
 
 
 def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list[int]:
-    """Return the numbers of the entries of a scope, or of ids."""
+    """Return the numbers of the entries of a scope, or of the entries with given ids."""
     if isinstance(what, Scope):
         condition, values = where(what)
         return [row[0] for row in connection.execute(f"SELECT num FROM entries WHERE {condition}", values)]
@@ -183,13 +188,13 @@ def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list
 
 
 def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
-    """Return these entries and all below them by `parent_id` in their own namespaces."""
+    """Return these entries and all their parts. Parts are found by `parent_id` in the same namespace, at any depth."""
     return [row[0] for row in connection.execute(_PARTS, [json.dumps(list(nums))])]
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete entries with their history, their windows, and vectors that nothing else uses, but without their parts.
-    Returns the number of entries."""
+    """Delete entries with their history, their windows, and the vectors that no other entry uses. The parts of the
+    entries are not deleted. Return the number of deleted entries."""
     neighbors = _other_neighbors(connection, _messages(connection, nums), nums)
     delete_windows(connection, nums)
     connection.executemany("DELETE FROM entries WHERE num = ?", ((num,) for num in nums))
@@ -198,7 +203,8 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[MemoryEntry]:
-    """Yield the session messages among these entries. A damaged one is skipped, so that others can be removed."""
+    """Yield the messages of a session among these entries. A damaged message is skipped, so that the other entries can
+    be removed."""
     for group in _groups(nums):
         marks = ",".join("?" * len(group))
         query = f"SELECT * FROM entries WHERE num IN ({marks}) AND kind = 'message' AND session_id IS NOT NULL"
@@ -208,7 +214,8 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[M
 
 
 def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
-    """Overwrite the stored entry with the id of `changed` and keep its former version; return its number."""
+    """Overwrite the stored entry that has the id of `changed`, and store its former version in the history. Return the
+    number of the entry."""
     row = connection.execute("SELECT * FROM entries WHERE id = ?", [changed.id]).fetchone()
     former = from_row(row)
     insert_version(connection, row["num"], former)
@@ -220,7 +227,7 @@ def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
 
 
 def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
-    """Return entries of the scope with an id above `after`, in order of id. Raises `StoreDamaged`."""
+    """Return entries of the scope that have an id above `after`, in order of id. Raises `StoreDamaged`."""
     condition, values = where(scope)
     by = "+id" if is_selective(scope) else "id"  # SQLite sorts a few entries faster than it walks the index of all
     rows = connection.execute(
@@ -229,7 +236,8 @@ def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -
     entries = [from_row(row) for row in rows]
     ids = [after, *(entry.id for entry in entries)]
     if any(former >= following for former, following in pairwise(ids)):
-        raise damage_error("an index of the entries", "it is out of order")  # a caller that pages might never end
+        # otherwise a caller could read pages forever
+        raise damage_error("an index of the entries", "it is out of order")
     return entries
 
 
@@ -244,7 +252,7 @@ def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[Mem
 
 
 def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
-    """Add to the counts of use. The change feed is not touched: no index holds counts."""
+    """Add to the use counts of entries. The change feed does not change, because no index contains these counts."""
     connection.executemany(
         "UPDATE entries SET match_count = match_count + ?1, read_count = read_count + ?2, "
         "access_count = access_count + ?1 + ?2 + ?3, last_accessed = max(coalesce(last_accessed, ?4), ?4) "
@@ -260,7 +268,8 @@ def count(connection: sqlite3.Connection, scope: Scope) -> int:
 
 
 def namespaces(connection: sqlite3.Connection) -> list[str]:
-    """Return all namespaces in order. Each is sought from the one before, since DISTINCT would read a whole index."""
+    """Return all namespaces in order. Each namespace is found by a search after the one before, since DISTINCT would
+    read a whole index."""
     rows = connection.execute(
         "WITH RECURSIVE found (name) AS (SELECT min(namespace) FROM entries UNION ALL SELECT "
         "(SELECT min(namespace) FROM entries WHERE namespace > found.name) FROM found WHERE found.name IS NOT NULL) "
@@ -270,7 +279,7 @@ def namespaces(connection: sqlite3.Connection) -> list[str]:
 
 
 def count_by_kind(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return the number of entries of each kind over all namespaces, in order of name."""
+    """Return the number of entries of each kind over all namespaces, in order of the kind's name."""
     counts: Counter[str] = Counter()
     for namespace in namespaces(connection):
         counts.update(dict(connection.execute(_COUNT_BY_KIND, {"namespace": namespace}).fetchall()))

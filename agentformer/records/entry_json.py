@@ -1,6 +1,6 @@
-"""The JSON form of a `MemoryEntry`: one list of fields that HTTP, exports, tools, histories and JSON files share.
+"""The JSON form of a `MemoryEntry`: one list of fields for HTTP, exports, tools, histories and JSON files.
 
-A field that is added to `MemoryEntry` needs one line in `ENTRY_FIELDS`, and a column (`records/schema.py`).
+A new field of `MemoryEntry` needs one line in `ENTRY_FIELDS` and a column in `records/schema.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from agentformer.errors import InvalidInput
 from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, Link, MemoryEntry, Source
 
-Parser = Callable[[str, Any], Any]  # name and value to the value that is stored; raises `InvalidInput`
+Parser = Callable[[str, Any], Any]  # takes the name and the value, returns the value to store, raises `InvalidInput`
 
-MAX_TITLE = 300  # code points; a longer title from a caller is cut
-_SHOWN = 80  # characters of a wrong value in a message
+MAX_TITLE = 300  # code points; a longer title is cut
+_SHOWN = 80  # number of characters of a wrong value that a message shows
 
 
 def _text(name: str, value: Any) -> str:
@@ -92,7 +92,7 @@ _word = partial(fields.text, most=fields.MAX_NAME)
 
 
 def _named(check: Callable[..., Any]) -> Parser:
-    """Return a parser for a check that knows the name of its field."""
+    """Return a parser for a check function that takes the name of the field."""
     return lambda _, value: check(value)
 
 
@@ -100,8 +100,8 @@ def _named(check: Callable[..., Any]) -> Parser:
 class EntryField:
     """One field of an entry.
 
-    `parse` reads a JSON value from a file or an export. `check` also enforces the limits for values from callers of
-    the memory; None: callers cannot give the field. `changeable` fields are those that a memory's `update` takes.
+    `parse` reads a JSON value from a file or an export. `check` also enforces the limits for values that callers give;
+    None means that callers cannot give the field. `changeable` is true for fields that a memory's `update` can change.
     """
 
     name: str
@@ -122,7 +122,9 @@ ENTRY_FIELDS = (
     EntryField("user_id", _optional_text, fields.optional_name),
     EntryField("project", _optional_text, fields.optional_name, changeable=True),
     EntryField("title", _text, _title, changeable=True),
-    EntryField("context", _text, description="Text that helps to find the entry and is not part of its content."),
+    EntryField(
+        "context", _text, description="Text that helps a search to find the entry. It is not part of the content."
+    ),
     EntryField("metadata", _metadata, _named(fields.metadata), changeable=True),
     EntryField("source", _source, description="The place of a passage in its document."),
     EntryField(
@@ -132,8 +134,8 @@ ENTRY_FIELDS = (
     EntryField("parent_id", _optional_text, fields.optional_name),
     EntryField("pair_id", _optional_text, fields.optional_name),
     EntryField("derived_from", _links),
-    EntryField("role", _text, description="Of a message: user, assistant, system, tool."),
-    EntryField("speaker", _text, _word, changeable=True, description="Of a message: the name of the speaker."),
+    EntryField("role", _text, description="Role of the author of a message: user, assistant, system or tool."),
+    EntryField("speaker", _text, _word, changeable=True, description="Name of the speaker of a message."),
     EntryField("raw", _optional_text, description="The original text of a message, if `content` differs from it."),
     EntryField("category", _text, _word, changeable=True, description="Decides how salience decays."),
     EntryField("occurred_at", fields.moment, fields.moment, changeable=True),
@@ -142,10 +144,14 @@ ENTRY_FIELDS = (
     EntryField("last_accessed", fields.moment),
     EntryField("access_count", _count, description="Number of uses of any kind."),
     EntryField("match_count", _count, description="Number of searches that returned the entry."),
-    EntryField("read_count", _count, description="Number of times it was given to a model or marked as read."),
+    EntryField("read_count", _count, description="Number of times the entry was given to a model or marked as read."),
     EntryField("repeat_count", _count, description="Number of times the same content was stored again."),
     EntryField(
-        "salience", _named(fields.salience), _named(fields.salience), changeable=True, description="As stored, 0 to 1."
+        "salience",
+        _named(fields.salience),
+        _named(fields.salience),
+        changeable=True,
+        description="The stored value, 0 to 1, before decay.",
     ),
     EntryField("archived_at", fields.moment),
     EntryField("archived_by", _optional_text, description="The summary that replaces this entry."),
@@ -155,13 +161,13 @@ ENTRY_FIELDS = (
 
 TIMES = tuple(field.name for field in ENTRY_FIELDS if field.parse is fields.moment)
 COUNTS = ("access_count", "match_count", "read_count", "repeat_count")
-# A field that `update` of a backend refuses: the backend sets it.
+# Fields that the backend sets. Its `update` refuses them.
 _SET_BY_BACKEND = frozenset({"id", "created_at", "updated_at", "version", "archived_by", *COUNTS})
 _PARSERS = {field.name: field.parse for field in ENTRY_FIELDS}
 
 
 def _encode_time(moment: datetime) -> str:
-    """Return ISO 8601 in UTC. A time without a zone keeps none, and `parse_entry` refuses it."""
+    """Return ISO 8601 in UTC. A time without a zone stays without a zone, and `parse_entry` refuses it."""
     return (moment.astimezone(UTC) if moment.tzinfo else moment).isoformat()
 
 
@@ -178,19 +184,21 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-# Of a source and of a link: values that the short form leaves out.
+# Defaults of a source and of a link. The short form leaves these values out.
 _PART_DEFAULTS: dict[str, Any] = {"page": None, "label": "", "start": 0, "end": 0, "type": Link("").type}
 
 
 def check_settable(names: Iterable[str]) -> None:
-    """Raise `InvalidInput` for a field that a backend's `update` does not change."""
+    """Raise `InvalidInput` for a field that the `update` of a backend cannot change."""
     settable = _PARSERS.keys() - _SET_BY_BACKEND
     if wrong := sorted(set(names) - settable):
-        raise InvalidInput(wrong[0], f"cannot be changed; these can: {', '.join(sorted(settable))}")
+        raise InvalidInput(
+            wrong[0], f"cannot be changed; only these fields can be changed: {', '.join(sorted(settable))}"
+        )
 
 
 def entry_to_json(entry: MemoryEntry) -> dict[str, Any]:
-    """Return every field under its name, as JSON values; times as ISO 8601 in UTC."""
+    """Return all fields by name as JSON values. Times are ISO 8601 in UTC."""
     values: dict[str, Any] = {name: getattr(entry, name) for name in _PARSERS}
     for name, encode in _ENCODERS.items():
         if values[name] is not None:
@@ -201,7 +209,7 @@ def entry_to_json(entry: MemoryEntry) -> dict[str, Any]:
 def entry_to_short_json(entry: MemoryEntry, *, namespace: str = DEFAULT_NAMESPACE) -> dict[str, Any]:
     """Return the content and the fields that differ from their defaults, without the id.
 
-    `namespace` is the default of the field of that name.
+    `namespace` is the default for the field `namespace`.
     """
     values: dict[str, Any] = {"content": entry.content}
     for name, default in _DEFAULTS.items():
@@ -216,7 +224,8 @@ def entry_to_short_json(entry: MemoryEntry, *, namespace: str = DEFAULT_NAMESPAC
 
 
 def entry_from_json(values: Mapping[str, Any]) -> MemoryEntry:
-    """Return the entry of a value that `entry_to_json` gave. Values are trusted; unknown keys raise `TypeError`."""
+    """Return the entry of an object that `entry_to_json` returned. Values are not checked. Unknown keys raise
+    `TypeError`."""
     decoded = dict(values)
     for name in TIMES:
         decoded[name] = datetime.fromisoformat(decoded[name]) if decoded.get(name) else None
@@ -226,16 +235,18 @@ def entry_from_json(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def parse_entry(values: Any, *, namespace: str = DEFAULT_NAMESPACE) -> MemoryEntry:
-    """Return the entry of a JSON object that may come from anywhere; fields that are left out have their defaults.
+    """Return the entry of a JSON object from any source. A missing field gets its default.
 
-    Every value is checked. Raises `InvalidInput` that names the field.
+    Every value is checked. Raises `InvalidInput` with the name of the field.
     """
     if not isinstance(values, dict):
         raise InvalidInput("entry", f"must be a JSON object, got {values!r:.{_SHOWN}}")
     parsed: dict[str, Any] = {"namespace": namespace}
     for name, value in values.items():
         if name not in _PARSERS:
-            raise InvalidInput(name[:_SHOWN], f"is no field of an entry; fields are {', '.join(sorted(_PARSERS))}")
+            raise InvalidInput(
+                name[:_SHOWN], f"is not a field of an entry; the fields are {', '.join(sorted(_PARSERS))}"
+            )
         parsed[name] = _PARSERS[name](name, value)
     for name in ("id", "content"):
         if name not in parsed:

@@ -1,4 +1,5 @@
-"""Checks of single values from callers. Each returns the value to store, or raises `InvalidInput` naming the field."""
+"""Checks of single values from callers. Each function returns the value to store, or raises `InvalidInput` with the
+name of the field."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from agentformer.types import DOCUMENT_KINDS, TIERS, Tier
 MAX_CONTENT = 1_000_000  # code points of one entry; upload a longer text as a document
 MAX_LIMIT = 10_000  # hits of one search
 _MAX_DEPTH = 100
-_MAX_KEYS = 100  # of metadata; each key of a filter is a condition of its own
+_MAX_KEYS = 100  # keys of metadata; each key of a filter is one condition
 MAX_NAME = 200  # code points of a namespace, kind or session id
 
 
@@ -22,14 +23,14 @@ def content(content: Any) -> str:
     if not isinstance(content, str):
         raise InvalidInput("content", f"must be a string, got {type(content).__name__}")
     if not content.strip():
-        raise InvalidInput("content", "is empty; give the text to remember")
+        raise InvalidInput("content", "is empty; it must contain the text to remember")
     if len(content) > MAX_CONTENT:
         raise InvalidInput("content", f"has {len(content)} characters, over {MAX_CONTENT}; upload it as a document")
     return encodable("content", content)
 
 
 def text(field: str, value: Any, most: int | None = MAX_CONTENT) -> str:
-    """Return a text that may be empty, of at most `most` code points; None: any length."""
+    """Return a text of at most `most` code points. None means any length. The text may be empty."""
     if not isinstance(value, str):
         raise InvalidInput(field, f"must be a string, got {type(value).__name__}")
     if most is not None and len(value) > most:
@@ -42,14 +43,18 @@ def encodable(field: str, text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidInput(field, "holds half of a surrogate pair, which is no text; decode it properly") from None
+        raise InvalidInput(
+            field, "contains half of a surrogate pair, so it is not a valid text; decode the text correctly"
+        ) from None
     return text
 
 
 def kind(value: Any) -> str:
-    """Return a kind that callers may use; the kinds of uploaded documents are reserved."""
+    """Return a kind that callers may use. The kinds of uploaded documents are reserved."""
     if isinstance(value, str) and value in DOCUMENT_KINDS:
-        raise InvalidInput("kind", f"{value!r} is kept for uploaded documents; use rag.upload, or another kind")
+        raise InvalidInput(
+            "kind", f"{value!r} is reserved for uploaded documents; use rag.upload, or choose another kind"
+        )
     return name("kind", value)
 
 
@@ -61,26 +66,26 @@ def name(field: str, value: Any) -> str:
 
 
 def optional_name(field: str, value: Any) -> str | None:
-    """Return None, or a name."""
+    """Return None or a valid name."""
     return None if value is None else name(field, value)
 
 
 def flag(field: str, value: Any) -> bool:
-    """Return True or False; no other value is taken as one of them."""
+    """Return True or False. Other values, such as 1, are refused."""
     if not isinstance(value, bool):
         raise InvalidInput(field, f"must be true or false, got {value!r:.80}")
     return value
 
 
 def names(field: str, values: Any) -> tuple[str, ...]:
-    """Return a list of names. A single string is refused: it would be read as its letters."""
+    """Return a list of names. A single string is refused, because it would be read as a list of letters."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidInput(field, f"must be a list, such as [{str(values)[:80]!r}]")
     return tuple(name(field, value) for value in values)
 
 
 def limit(field: str, value: Any) -> int:
-    """Return a number of hits, 1 to `MAX_LIMIT`."""
+    """Return a number of hits from 1 to `MAX_LIMIT`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
         raise InvalidInput(field, f"must be a whole number in 1..{MAX_LIMIT}, got {value!r:.80}")
     return value
@@ -95,7 +100,7 @@ def tier(value: Any) -> Tier:
 
 
 def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
-    """Return a dict of JSON values, bounded in keys and depth; None is an empty one."""
+    """Return a dict of JSON values. The number of keys and the depth are limited. None gives an empty dict."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -114,7 +119,7 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
 
 def _check_bounds(value: Any, depth: int) -> None:
     if depth == 0:
-        raise ValueError(f"nested more than {_MAX_DEPTH} deep")
+        raise ValueError(f"nested more than {_MAX_DEPTH} levels deep")
     if isinstance(value, int):
         float(value)
     for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ():
@@ -122,13 +127,13 @@ def _check_bounds(value: Any, depth: int) -> None:
 
 
 def moment(field: str, value: Any) -> datetime | None:
-    """Return a time in UTC, from a `datetime` with a zone or from ISO 8601 with a zone; None stays None."""
+    """Return a time in UTC. The value is a `datetime` with a zone, or ISO 8601 with a zone. None stays None."""
     local = moment_in_zone(field, value)
     return local and local.astimezone(UTC)
 
 
 def moment_in_zone(field: str, value: Any) -> datetime | None:
-    """Return a time in the zone in which it was given; the zone decides which day it is."""
+    """Return a time in the zone of the given value. The zone is kept because it decides which day it is."""
     if value is None:
         return None
     if isinstance(value, str):

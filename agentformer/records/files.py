@@ -1,4 +1,5 @@
-"""Files that a crash leaves as they were before or as they are after, without temporary files for long."""
+"""Safe file operations: after a crash, a file has its old content or its new content. Temporary files are cleaned
+up."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def open_regular_file(path: Path) -> BufferedReader:
-    """Open a regular file for reading. Raises `OSError`, also for a pipe, which would block without end."""
+    """Open a regular file for reading. Raises `OSError`. A pipe also raises `OSError`, because reading from it could
+    block forever."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NONBLOCKING))  # noqa: SIM115 - returned
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -36,16 +38,18 @@ def read_file(path: Path) -> bytes:
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace the content of `path` and sync it. `mode` is the permissions, less the umask. Raises `OSError`."""
+    """Replace the content of `path` and sync the file. `mode` gives the permissions; the umask is applied. Raises
+    `OSError`."""
     with atomic_writer(path, mode=mode) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
 def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Yield a file that replaces `path` and is synced when the context ends without an error. Raises `OSError`.
+    """Yield a file that replaces `path`. When the context ends without an error, the file is synced and renamed. Raises
+    `OSError`.
 
-    The name of the temporary file contains the process, so that a later writer can delete it if the process dies.
+    The name of the temporary file contains the process number. If the process dies, a later writer can delete the file.
     """
     remove_stale_temporaries(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
@@ -70,7 +74,7 @@ def delete(path: Path) -> None:
 
 
 def remove_stale_temporaries(path: Path) -> None:
-    """Delete temporary files of `path` that dead processes left. Raises `OSError`."""
+    """Delete temporary files of `path` that dead processes created. Raises `OSError`."""
     for temporary in path.parent.glob(f".{path.name}.*"):
         process = temporary.name.split(".")[-2]
         if process.isdecimal() and not process_exists(int(process)):
@@ -89,7 +93,8 @@ def process_exists(process: int) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and removals in a folder durable, if the system supports it."""
+    """Sync a folder, so that renames and removals in it survive a crash. Does nothing if the system does not support
+    it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -98,12 +103,14 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-_PLAIN_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")  # no capitals: some file systems ignore case
-_LONGEST_NAME = 120  # characters of an encoded name; file systems allow 255 with what surrounds it
+# no capitals, because some file systems ignore case
+_PLAIN_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
+_LONGEST_NAME = 120  # characters of an encoded name; file systems allow 255 for the complete file name
 
 
 def safe_file_name(text: str) -> str:
-    """Return a file name for any text: plain letters as they are, others as in a URL, a long text by its digest."""
+    """Return a file name for any text. Plain letters are kept, other characters are encoded as in a URL, and a long
+    text is shortened with its digest."""
     data = text.encode("utf-8", "surrogatepass")
     name = "".join(chr(byte) if byte in _PLAIN_CHARACTERS else f"%{byte:02x}" for byte in data)
     if len(name) > _LONGEST_NAME:
@@ -113,10 +120,10 @@ def safe_file_name(text: str) -> str:
 
 @contextlib.contextmanager
 def new_folder(folder: Path, example: str) -> Iterator[Path]:
-    """Yield a folder to fill, which gets the name `folder` after the block, or is deleted after an error.
+    """Yield a temporary folder to fill. After the block it is renamed to `folder`; after an error it is deleted.
 
-    What a killed process left under this name is deleted first. `example` is a folder for the message of an error.
-    Raises `InvalidInput` if the folder exists and is not empty, and `StoreFull`.
+    Folders that killed processes created for the same name are deleted first. `example` is a folder name that the error
+    message suggests. Raises `InvalidInput` if the folder exists and is not empty, and `StoreFull`.
     """
     folder = _absolute(folder, example)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
@@ -124,7 +131,7 @@ def new_folder(folder: Path, example: str) -> Iterator[Path]:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         if folder.exists():
-            raise InvalidInput("folder", f"{folder} is there already, and not empty; give a new folder")
+            raise InvalidInput("folder", f"{folder} already exists and is not empty; choose a new folder")
         _clear_unfinished_folders(folder)
         partial.mkdir(parents=True)
         try:
@@ -143,7 +150,7 @@ def new_folder(folder: Path, example: str) -> Iterator[Path]:
 
 
 class HashedFile:
-    """A file that is written once, piece by piece, with its length and SHA-256."""
+    """A file that is written once in pieces. Its length and SHA-256 are computed while it is written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -158,13 +165,13 @@ class HashedFile:
 
     @property
     def digest(self) -> dict[str, Any]:
-        """Length and SHA-256 in the form of a manifest."""
+        """Return length and SHA-256 in the form of a manifest."""
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
 
 @contextlib.contextmanager
 def hashed_file(path: Path) -> Iterator[HashedFile]:
-    """Yield a new file, which has reached the disk after the block. Raises `OSError`."""
+    """Yield a new file. When the block ends, the file has reached the disk. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as file:
         yield HashedFile(file)
@@ -173,7 +180,7 @@ def hashed_file(path: Path) -> Iterator[HashedFile]:
 
 
 def _absolute(folder: Path, example: str) -> Path:
-    """Return an absolute path that can be renamed. Raises `InvalidInput`."""
+    """Return an absolute path of a folder that can be renamed. Raises `InvalidInput`."""
     try:
         resolved = folder.resolve()
         current = Path.cwd()
@@ -185,7 +192,7 @@ def _absolute(folder: Path, example: str) -> Path:
 
 
 def _clear_unfinished_folders(folder: Path) -> None:
-    """Delete partial folders of this name whose processes have ended."""
+    """Delete unfinished folders of this name if the processes that created them have ended."""
     pattern = re.compile(rf"\.{re.escape(folder.name)}\.([0-9]+)\.[0-9]+")
     for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
         if (match := pattern.fullmatch(path.name)) and not process_exists(int(match[1])):

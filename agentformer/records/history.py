@@ -1,4 +1,4 @@
-"""Former versions of entries: checked before they are stored, stored as JSON with a checksum, and read back."""
+"""Former versions of entries: check, store and read them. They are stored as JSON with a checksum."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of 
 
 
 def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None, *, unique: bool) -> Histories:
-    """Return the former versions to store with `entries`, without empty ones. Raises `InvalidInput`."""
+    """Return the former versions to store with `entries`. Entries without former versions are left out. Raises
+    `InvalidInput`."""
     checked = {entry_id: versions for entry_id, versions in (histories or {}).items() if versions}
     if checked and unique:
         raise InvalidInput("former", "cannot be combined with `unique`: an entry that is not stored has no history")
     current = {entry.id: entry.version for entry in entries}
     for entry_id, versions in checked.items():
         if entry_id not in current:
-            raise InvalidInput("former", f"has versions of {entry_id[:200]}, which this call does not store")
+            raise InvalidInput("former", f"has versions of {entry_id[:200]}, but this call does not store that entry")
         if problem := history_problem(entry_id, current[entry_id], versions):
             raise InvalidInput("former", problem)
         for version in versions:
@@ -31,13 +32,13 @@ def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None,
 
 
 def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]) -> str:
-    """Return why these cannot be the former versions of an entry at version `current`; "" if they can."""
+    """Return why these versions cannot be the former versions of an entry at version `current`, or "" if they can."""
     previous = 0
     for version in versions:
         if version.id != entry_id:
             return f"a former version of {entry_id[:200]} has the id {version.id[:200]}"
         if not previous < version.version < current:
-            return f"the former versions of {entry_id[:200]} do not rise up to its own, which is {current}"
+            return f"the versions in the history of {entry_id[:200]} must rise and be lower than its version {current}"
         previous = version.version
     return ""
 
@@ -45,7 +46,7 @@ def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]
 def insert_histories(
     connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence[MemoryEntry], histories: Histories
 ) -> None:
-    """Store the former versions of entries that were just inserted under these numbers."""
+    """Store the former versions of entries that were just inserted with these numbers."""
     for num, entry in zip(nums, entries, strict=True):
         for version in histories.get(entry.id, ()):
             insert_version(connection, num, version)

@@ -1,5 +1,7 @@
-"""Key-value pairs that describe the store, each with a checksum, and leases: exclusive rights with an end, among all
-processes that have the store open."""
+"""Key-value pairs that describe the store, and leases. Each pair has a checksum.
+
+A lease is an exclusive right with an end time. It is valid among all processes that have the store open.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _SECURE_DELETE = "erasure_due"
 
 
 def get_value(connection: sqlite3.Connection, key: str) -> str:
-    """Return the value of a key; "" if it is not set. Raises `StoreDamaged`."""
+    """Return the value of a key, or "" if the key is not set. Raises `StoreDamaged`."""
     row = connection.execute("SELECT * FROM meta WHERE key = ?", [key]).fetchone()
     return check_value(row) if row else ""
 
@@ -32,23 +34,23 @@ def check_value(row: sqlite3.Row) -> str:
 
 
 def request_secure_delete(connection: sqlite3.Connection) -> None:
-    """Record, in the transaction of a removal, that other files may still hold the removed text: a crash after the
-    commit does not lose the request."""
+    """Record that index files may still contain removed text. This happens in the transaction that removes the text, so
+    a crash after the commit does not lose the request."""
     set_value(connection, _SECURE_DELETE, new_id())
 
 
 def secure_delete_request(connection: sqlite3.Connection) -> str:
-    """Return the token of the latest request; "" if none is open."""
+    """Return the token of the latest request, or "" if no request is open."""
     return get_value(connection, _SECURE_DELETE)
 
 
 def finish_secure_delete(connection: sqlite3.Connection, token: str) -> None:
-    """Close the request with this token. A later request stays open."""
+    """Close the request that has this token. A later request stays open."""
     connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (_SECURE_DELETE, token))
 
 
 def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: float) -> bool:
-    """Take or extend a lease; return False if another holder has it."""
+    """Take or extend a lease. Return False if another holder has the lease."""
     moment = to_micros(now()) or 0
     row = connection.execute("SELECT * FROM leases WHERE name = ?", [name]).fetchone()
     if row and row["holder"] != holder and _is_running(row["ends_at"], row["micros"], moment):
@@ -59,11 +61,11 @@ def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: 
 
 
 def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> None:
-    """End a lease of this holder."""
+    """End a lease that this holder has."""
     connection.execute("DELETE FROM leases WHERE name = ? AND holder = ?", [name, holder])
 
 
 def _is_running(ends_at: int, micros: int, moment: int) -> bool:
-    """Return False for a lease that has ended, and for one with more time left than it was given: its clock was set
-    back."""
+    """Return whether a lease is valid. A lease that has more time left than it was given is not valid, because the
+    clock was set back."""
     return 0 < ends_at - moment <= micros

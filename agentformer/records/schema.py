@@ -1,4 +1,4 @@
-"""The schema as numbered, append-only migrations: a released migration is never edited."""
+"""The schema as numbered migrations. New migrations are appended, and a released migration never changes."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ REQUIRED_TABLES = ("meta", "entries")  # every store has them
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the schema to the newest version. Each step is one transaction; another process may do it first. Raises
-    `StoreError` for a newer schema, and for an older one that cannot be written."""
+    """Migrate the schema to the newest version. Each step is one transaction, and another process may run a step first.
+    Raises `StoreError` for a newer schema, and for an older schema that cannot be written."""
     while (version := _version(connection)) < len(MIGRATIONS):
         try:
             _migrate_step(connection, version)
@@ -176,8 +176,8 @@ def migrate(connection: sqlite3.Connection) -> None:
             if not version or "readonly" not in str(error):
                 raise
             raise StoreError(
-                f"this store is of a former version (schema {version}, needed {len(MIGRATIONS)}) and cannot be written "
-                "here; open it once where it can be written"
+                f"this store is of a former version (schema {version}, needed {len(MIGRATIONS)}) and this process "
+                "cannot write to it; open the store once with write access"
             ) from error
     if version > len(MIGRATIONS):
         raise StoreError(
@@ -186,7 +186,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def _migrate_step(connection: sqlite3.Connection, version: int) -> None:
-    """Migrate from `version` to the next, unless another process was faster."""
+    """Migrate from `version` to the next version, unless another process has already done this."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _version(connection) == version:
@@ -216,7 +216,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _statements(script: str) -> list[str]:
-    """Split a script into statements. `executescript` would commit the transaction that they must share."""
+    """Split a script into statements. `executescript` cannot be used, because it would commit the transaction."""
     statements, current = [], ""
     for line in script.splitlines():
         current += line + "\n"

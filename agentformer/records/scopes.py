@@ -1,7 +1,8 @@
-"""A `Scope` as an SQL condition, and salience after decay. Every access check of a query is decided here.
+"""Conversion of a `Scope` to an SQL condition, and salience after decay. Every access check of a query is made here.
 
-Decay is computed when an entry is read and never written back, so that reading often changes nothing (the forgetting
-curve as retention `rate ** days`, after Ebbinghaus 1885; a use resets the clock, as in MemoryBank, Zhong et al. 2023).
+Decay is computed when an entry is read and never written back. So frequent reading changes nothing. Salience decays as
+`rate ** days` (the forgetting curve of Ebbinghaus 1885). A use restarts the decay, as in MemoryBank (Zhong et al.
+2023).
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _EQUAL = (
 )
 _DAY = 86_400_000_000  # microseconds
 
-INDEXED = ("sha256", "name")  # metadata keys with an index of their texts; see `records.schema`
+INDEXED = ("sha256", "name")  # metadata keys that have an index for text values; see `records.schema`
 OWNERS = ("user_id", "project")  # the fields that `Scope.or_nobody` applies to
 
 
 def is_selective(scope: Scope) -> bool:
-    """Return whether the scope names a host record, a parent or a document: few entries, found by an unordered
-    index."""
+    """Return whether the scope names a host record, a parent or a document. Such a scope has few entries, and the index
+    that finds them is not in order of id."""
     indexed = any(key in INDEXED and isinstance(value, str) for key, value in scope.metadata.items())
     record = scope.source_type is not None and scope.source_id is not None
     return indexed or record or scope.parent_id is not None or scope.document_id is not None
@@ -46,8 +47,9 @@ def is_selective(scope: Scope) -> bool:
 def where(scope: Scope) -> tuple[str, list[Any]]:
     """Return a condition over `entries`, and its parameters.
 
-    SQLite assumes that an equality is rare, whatever the column. So a less selective column gets a plus, which keeps
-    SQLite from using its index: the entries of a session are found by the session and not by their kind.
+    SQLite assumes that every equality selects few rows, whatever the column. So a column that selects many rows gets a
+    plus sign, and SQLite does not use its index. For example, the entries of a session are found by the session and not
+    by their kind.
     """
     selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and not scope.or_nobody
@@ -88,8 +90,8 @@ def _time_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
 
 
 def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    """Return the conditions on stored salience and, by the same function as `effective_salience`, on what decay
-    leaves."""
+    """Return the conditions on the stored salience and on the salience after decay. Decay is computed by the same
+    function as in `effective_salience`."""
     if scope.min_salience <= 0:
         return []
     conditions: list[tuple[str, list[Any]]] = [("salience >= ?", [scope.min_salience])]
@@ -104,10 +106,10 @@ def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
 
 
 def effective_salience(entry: MemoryEntry, decay: Decay) -> float:
-    """Return what decay leaves of `entry.salience`, in 0..1.
+    """Return the salience of an entry after decay, in 0..1.
 
-    The days count from `last_accessed`, or from `created_at` for an entry that was never used. A use in the future
-    counts as now.
+    The days count from `last_accessed`, or from `created_at` if the entry was never used. If the last use is in the
+    future, no time has passed.
     """
     used = entry.last_accessed or entry.created_at
     rate = decay.rates.get(entry.category, 1.0)
@@ -118,24 +120,25 @@ def effective_salience(entry: MemoryEntry, decay: Decay) -> float:
 
 
 def decayed(salience: float, rate: float, micros: int) -> float:
-    """Return `salience` after `micros` microseconds at a daily `rate`. Also a function of SQLite."""
+    """Return `salience` after `micros` microseconds at a daily `rate`. This is also registered as an SQL function."""
     return float(salience * rate ** (max(0, micros) / _DAY))
 
 
 def searchable_numbers(
     connection: sqlite3.Connection, scope: Scope, among: Sequence[int] | None = None
 ) -> NDArray[np.int64]:
-    """Return the numbers of all entries of the scope that a search may return, or of those in `among`; ascending."""
+    """Return the numbers of the entries of the scope that a search may return, in ascending order. If `among` is given,
+    only its entries are considered."""
     import numpy as np
 
     condition, values = where(scope)
     marks = ",".join("?" * len(UNSEARCHED_KINDS))
     values += sorted(UNSEARCHED_KINDS)
     table = "entries"
-    if among is not None:  # CROSS JOIN keeps the order: SQLite looks up each number
+    if among is not None:  # CROSS JOIN makes SQLite look up each number in this order
         table = "(SELECT value AS wanted FROM json_each(?)) CROSS JOIN entries ON entries.num = wanted"
         values = [json.dumps([*among]), *values]
-    # As one text: a Python row for each of a million entries would take a second.
+    # The numbers are read as one text, since a Python row for each of a million entries would take a second.
     query = f"SELECT group_concat(num) FROM {table} WHERE {condition} AND kind NOT IN ({marks})"
     text = connection.execute(query, values).fetchone()[0]
     nums = np.fromstring(text or "", dtype=np.int64, sep=",")
@@ -144,12 +147,13 @@ def searchable_numbers(
 
 
 def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    """Return a condition for each key: the metadata have this value under it."""
+    """Return a condition for each key: the metadata must have the given value under the key."""
     conditions: list[tuple[str, list[Any]]] = []
     for key, value in scope.metadata.items():
         condition = "EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND " + _json_equal(value) + ")"
         values = [key, *_json_values(value)]
-        if key in INDEXED and isinstance(value, str):  # adds nothing, but lets SQLite use the index
+        # this condition is redundant, but SQLite can use the index for it
+        if key in INDEXED and isinstance(value, str):
             condition, values = f"json_extract(metadata, '$.{key}') = ? AND {condition}", [value, *values]
         conditions.append((condition, values))
     return conditions
@@ -173,7 +177,7 @@ def _json_values(value: Any) -> list[Any]:
     if isinstance(value, bool):
         return ["true" if value else "false"]
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return [float(value)]  # as SQLite itself reads such a number from JSON
+        return [float(value)]  # SQLite also reads such a number from JSON as a float
     if isinstance(value, (int, float, str)):
         return [value]
     return [json.dumps(value, ensure_ascii=False, sort_keys=True)]

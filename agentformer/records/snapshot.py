@@ -1,4 +1,4 @@
-"""The records at one moment while others go on writing: as a read transaction, or as a copy in another file."""
+"""The records at one moment while other connections write: as a read transaction, or as a copy in another file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentformer.records.spaces import active_space
 from agentformer.records.vectors import decode_vectors
 from agentformer.types import MemoryEntry, Scope, StoredVector
 
-_GROUP = 1_000  # vectors read at a time
+_GROUP = 1_000  # number of vectors read at a time
 _USED_VECTORS = (
     "SELECT id, hash, data, checksum FROM vectors WHERE space = ?1 AND EXISTS (SELECT 1 FROM windows JOIN entries "
     "ON entries.num = windows.entry WHERE windows.vector = vectors.id "
@@ -28,8 +28,8 @@ _FULL = ("full", "unable to open", "readonly", "read-only", "disk i/o error")
 
 
 class RecordsSnapshot:
-    """A `MemorySnapshot` over a connection with an open read transaction. No writer waits for it; while it is open,
-    SQLite keeps the former pages in the write-ahead log."""
+    """A `MemorySnapshot` over a connection with an open read transaction. Writers do not wait for it. While the
+    snapshot is open, SQLite keeps the former pages in the write-ahead log."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -59,17 +59,18 @@ class RecordsSnapshot:
 
 @contextmanager
 def open_snapshot(database: Database) -> Iterator[RecordsSnapshot]:
-    """Yield a view of the records as they are now. It ends with the context."""
+    """Yield a view of the records at this moment. The view is valid until the context ends."""
     with database.reading() as connection:
-        change_feed.last_seq(connection)  # the first statement fixes the moment of the transaction
+        change_feed.last_seq(connection)  # the first statement decides which state the transaction sees
         yield RecordsSnapshot(connection)
 
 
 def write_copy(database: Database, path: Path) -> None:
-    """Write the records as they are now to the new file `path`, and sync it.
+    """Write the records at this moment to the new file `path`, and sync the file.
 
-    `VACUUM INTO` reads in one transaction, so no writer waits, the copy needs no log, and deleted content is not in it.
-    Raises `StoreFull`, and `StoreDamaged` for records that cannot be read; then `path` does not exist."""
+    `VACUUM INTO` reads in one transaction, so writers do not wait. The copy needs no log and contains no deleted
+    content. Raises `StoreFull`, and `StoreDamaged` if the records cannot be read. After an error `path` does not exist.
+    """
     try:
         with database.outside() as connection:
             _vacuum_into(connection, path)

@@ -1,7 +1,8 @@
-"""Embedding spaces of a store: the active one, the one that is being built, and those kept from before.
+"""Embedding spaces of a store: the active space, the space that is being built, and former spaces.
 
-Searches and writers use only the active space. A move fills another one: `moving` lists the entries that it still
-lacks, every writer adds the entries that it changes, and the switch is one transaction once the list is empty.
+Searches and writers use only the active space. A move fills another space. The table `moving` lists the entries that
+the new space still lacks, and every writer adds the entries that it changes. When the list is empty, the switch to the
+new space is one transaction.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ _PRUNE_BATCH = 2_000  # vectors deleted in one transaction, so that no other wri
 
 
 def active_space(connection: sqlite3.Connection) -> tuple[int, EmbeddingSpace] | None:
-    """Return the space of the store's vectors with its number; None before the first vector."""
+    """Return the active space of the store with its number. Return None before the first vector is stored."""
     return _select(connection, "active = 1")
 
 
 def building_space(connection: sqlite3.Connection) -> tuple[int, EmbeddingSpace] | None:
-    """Return the space that a move is filling, with its number."""
+    """Return the space that a move is filling, with its number. Return None without a move."""
     return _select(connection, "building = 1")
 
 
 def space_of(connection: sqlite3.Connection, number: int) -> EmbeddingSpace | None:
-    """Return the space with this number; None if it was pruned."""
+    """Return the space with this number, or None if the space was pruned."""
     row = connection.execute("SELECT id, description, checksum FROM spaces WHERE id = ?", [number]).fetchone()
     return decode_space(row) if row else None
 
 
 def claim_space(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
-    """Return the number of `space`, which becomes the active space of a store without one. Raises `SpaceMismatch`."""
+    """Return the number of `space`. In a store without an active space, `space` becomes active. Raises
+    `SpaceMismatch`."""
     active = active_space(connection)
     if active:
         check_same_space(active[1], space)
@@ -49,13 +51,13 @@ def claim_space(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
 
 
 def check_same_space(stored: EmbeddingSpace, given: EmbeddingSpace) -> None:
-    """Raise `SpaceMismatch` unless vectors of both can be compared."""
+    """Raise `SpaceMismatch` if vectors of the two spaces cannot be compared."""
     if difference := stored.difference(given):
         raise SpaceMismatch(mismatch_message(stored, given, difference))
 
 
 def mismatch_message(stored: EmbeddingSpace, given: EmbeddingSpace, difference: Literal["swapped", "other"]) -> str:
-    """Return the difference and the possible remedies."""
+    """Return a message with the difference of the two spaces and the possible remedies."""
     if difference == "swapped" or (stored.spec == given.spec and stored.revision and given.revision):
         return (
             f"another model is now installed under the name of {_name(stored)}: its files or its embedding of the "
@@ -73,20 +75,20 @@ def mismatch_message(stored: EmbeddingSpace, given: EmbeddingSpace, difference: 
 
 
 def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
-    """Start a move to `space`, or continue one; return the number of the building space. A new move lists every
-    searchable entry as missing. Raises `Conflict` while a move to another space is under way."""
+    """Start a move to `space`, or continue an interrupted move. Return the number of the building space. A new move
+    lists every searchable entry as missing. Raises `Conflict` while a move to another space is under way."""
     building = building_space(connection)
     if building:
         if not building[1].difference(space):
             return building[0]
         if building[1].spec == space.spec:
             raise Conflict(
-                f"a move to another model of the name {_name(space)} was begun; give it up first: "
+                f"a move to another model of the name {_name(space)} has started; abandon that move first: "
                 "agentformer reembed --abandon"
             )
         raise Conflict(
             f"a move to {_name(building[1])} is under way; finish it (agentformer reembed --to "
-            f"{building[1].spec}), or give it up (agentformer reembed --abandon)"
+            f"{building[1].spec}), or abandon it (agentformer reembed --abandon)"
         )
     rows = connection.execute("SELECT * FROM spaces WHERE active = 0 ORDER BY id DESC").fetchall()
     number = next((row["id"] for row in rows if not decode_space(row).difference(space)), None)
@@ -103,24 +105,25 @@ def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
 
 
 def add_to_move(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """List new or changed entries as missing in the building space. Does nothing without a move."""
+    """List new or changed entries as missing in the building space. Without a move nothing happens."""
     if building_space(connection):
         connection.executemany("INSERT OR REPLACE INTO moving VALUES (?, 0, '')", ((num,) for num in nums))
 
 
 def missing_entries(connection: sqlite3.Connection, limit: int) -> list[int]:
-    """Return numbers of entries that the building space lacks and its model has not refused, in order."""
+    """Return numbers of entries that the building space lacks, in order. Entries that its model refused are left
+    out."""
     rows = connection.execute("SELECT entry FROM moving WHERE attempts = 0 ORDER BY entry LIMIT ?", [limit])
     return [row[0] for row in rows]
 
 
 def missing_count(connection: sqlite3.Connection) -> int:
-    """Return the number of entries that the building space lacks, refused ones included."""
+    """Return the number of entries that the building space lacks, including entries that its model refused."""
     return int(connection.execute("SELECT count(*) FROM moving").fetchone()[0])
 
 
 def mark_moved(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """Remove entries from the list of missing ones."""
+    """Remove entries from the list of missing entries."""
     connection.executemany("DELETE FROM moving WHERE entry = ?", ((num,) for num in nums))
 
 
@@ -135,16 +138,19 @@ def retry_refused(connection: sqlite3.Connection) -> None:
 
 
 def check_building(connection: sqlite3.Connection, number: int) -> None:
-    """Raise `Conflict` unless the space of this number is still being built."""
+    """Raise `Conflict` if the space with this number is not being built any more."""
     building = building_space(connection)
     if building is None or building[0] != number:
-        raise Conflict("another process has given up this move; begin it again if it is still wanted")
+        raise Conflict("another process has abandoned this move; start the move again if it is still wanted")
 
 
 def switch(connection: sqlite3.Connection, number: int) -> bool:
-    """Make the building space the active one; return False if it lacks entries that its model has not refused. Refused
-    entries enter the embedding queue, and entries that waited for the former model leave it. Raises `Conflict` if the
-    space is no longer being built."""
+    """Make the building space the active space. Return False if the space still lacks entries that its model has not
+    refused.
+
+    Refused entries are added to the embedding queue. Entries that waited for the former model are removed from the
+    queue. Raises `Conflict` if the space is not being built any more.
+    """
     check_building(connection, number)
     if missing_entries(connection, 1):
         return False
@@ -157,7 +163,8 @@ def switch(connection: sqlite3.Connection, number: int) -> bool:
     )
     connection.execute("DELETE FROM moving")
     marks = ", ".join("?" * len(UNSEARCHED_KINDS))
-    connection.execute(  # a safeguard: an entry without vectors is embedded again instead of never being found
+    # a safeguard: an entry without vectors is queued, since a search by vectors could never find it
+    connection.execute(
         "INSERT OR IGNORE INTO pending SELECT num, 0, 'it has no vectors in this space', 0 FROM entries "
         f"WHERE kind NOT IN ({marks}) AND trim(content) != '' "
         "AND NOT EXISTS (SELECT 1 FROM windows WHERE windows.entry = entries.num AND windows.space = ?)",
@@ -167,7 +174,7 @@ def switch(connection: sqlite3.Connection, number: int) -> bool:
 
 
 def abandon_move(connection: sqlite3.Connection) -> bool:
-    """Give a move up; its vectors are kept until they are pruned. Return False if none was under way."""
+    """Abandon a move. Its vectors are kept until they are pruned. Return False if no move was under way."""
     connection.execute("DELETE FROM moving")
     return connection.execute("UPDATE spaces SET building = 0 WHERE building = 1").rowcount > 0
 
@@ -188,7 +195,7 @@ def all_spaces(connection: sqlite3.Connection) -> list[SpaceState]:
 
 
 def _vector_count(connection: sqlite3.Connection, space: int, *, only_space: bool) -> int:
-    if only_space:  # SQLite counts a whole table several times faster
+    if only_space:  # counting a whole table is several times faster
         row = connection.execute("SELECT count(*) FROM vectors").fetchone()
     else:
         row = connection.execute("SELECT count(*) FROM vectors WHERE space = ?", [space]).fetchone()
@@ -226,12 +233,13 @@ def _decode_space(number: int, description: str, checksum: int | None) -> Embedd
 
 
 def wanted_embedder(connection: sqlite3.Connection) -> str:
-    """Return the embedder that was requested for a store without vectors; "" if none was."""
+    """Return the embedder that was requested for a store without vectors, or "" if none was requested."""
     return meta.get_value(connection, _WANTED_EMBEDDER)
 
 
 def set_wanted_embedder(connection: sqlite3.Connection, spec: str) -> None:
-    """Record the requested embedder while it is not available, so that `auto` does not choose another one."""
+    """Record the requested embedder while it is not available, so that the setting `auto` does not choose another
+    embedder."""
     meta.set_value(connection, _WANTED_EMBEDDER, spec)
 
 
@@ -251,7 +259,8 @@ def _insert(connection: sqlite3.Connection, space: EmbeddingSpace, state: Litera
 
 
 def _new_number(connection: sqlite3.Connection) -> int:
-    """Return a number that no space ever had: index snapshots refer to a space by it, also after it was pruned."""
+    """Return a number that no space ever had. Index snapshots refer to a space by its number, even after the space was
+    pruned."""
     highest = connection.execute("SELECT coalesce(max(id), 0) FROM spaces").fetchone()[0]
     number = max(int(meta.get_value(connection, _LAST_SPACE) or 0), int(highest)) + 1
     meta.set_value(connection, _LAST_SPACE, str(number))

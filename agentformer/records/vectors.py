@@ -1,7 +1,7 @@
 """Windows, vectors, and the queue of entries that have no vectors yet.
 
-A vector is stored once per space and text (SHA-256 of exactly what was embedded). Rows are float32, little-endian,
-finite and of unit length; others are refused.
+A vector is stored once per space and text. Its key is the SHA-256 of exactly the text that was embedded. Vectors are
+float32, little-endian, finite and of unit length; other vectors are refused.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from agentformer.types import Matrix, Scope, Span, Waiting
 
 HASH_BYTES = 32
 _FLOAT_BYTES = 4
-_MAX_VARIABLES = 500  # hashes per statement; well below every SQLite's limit of bound variables
-_SHORT_QUEUE = 1_000  # queued entries that are looked up one by one instead of walking through a scope
+_MAX_VARIABLES = 500  # hashes per statement; every SQLite build allows more bound variables
+_SHORT_QUEUE = 1_000  # up to this queue length, queued entries are looked up one by one instead of reading the scope
 
 
 class Window(NamedTuple):
-    """A part of an entry's content that fits the model, and the hash of the text that is embedded for it."""
+    """A part of an entry's content that fits the model, and the hash of the text that is embedded for this part."""
 
     span: Span
     hash: bytes
 
 
 class Rows(NamedTuple):
-    """Vectors of texts: their hashes, and (len(hashes), dimension) unit rows."""
+    """The vectors of texts: the hashes of the texts, and (len(hashes), dimension) unit rows."""
 
     hashes: Sequence[bytes]
     matrix: Matrix
 
 
 class Pending(NamedTuple):
-    """A queued entry, with the number of attempts and the last error."""
+    """An entry in the queue, with the number of attempts and the last error."""
 
     num: int
     attempts: int
@@ -52,7 +52,7 @@ def text_hash(text: str) -> bytes:
 
 
 def vector_ids(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
-    """Return the ids of stored vectors by the hash of their text."""
+    """Return the ids of stored vectors by the hash of the text."""
     wanted = list(hashes)
     ids: dict[bytes, int] = {}
     for start in range(0, len(wanted), _MAX_VARIABLES):
@@ -63,12 +63,12 @@ def vector_ids(connection: sqlite3.Connection, space: int, hashes: Iterable[byte
 
 
 def stored_hashes(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> set[bytes]:
-    """Return those of the hashes that have a stored vector."""
+    """Return the hashes that have a stored vector."""
     return set(vector_ids(connection, space, hashes))
 
 
 def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[bytes], rows: Matrix) -> None:
-    """Store vectors; existing ones stay. Raises `EmbedderError` for rows that are not unit vectors."""
+    """Store vectors. Vectors that already exist are kept. Raises `EmbedderError` for rows that are not unit vectors."""
     import numpy as np
 
     if not hashes:
@@ -84,7 +84,7 @@ def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[byt
 
 
 def decode_vectors(ids: Sequence[int], blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> Matrix:
-    """Return stored vectors as unit rows. Raises `StoreDamaged` if one differs from what was written."""
+    """Return stored vectors as unit rows. Raises `StoreDamaged` if a vector differs from what was written."""
     import numpy as np
 
     data = _join_intact(blobs, sums, dimension)
@@ -96,8 +96,8 @@ def decode_vectors(ids: Sequence[int], blobs: Sequence[bytes], sums: Sequence[in
 
 
 def _join_intact(blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> bytes | None:
-    """Return all vectors as one buffer, or None if one is damaged. They are checked together, because a search reads
-    hundreds and a rebuild of the index a million."""
+    """Return all vectors as one buffer, or None if a vector is damaged. The vectors are checked together for speed: a
+    search reads hundreds of vectors, and a rebuild of the index reads a million."""
     try:
         data = b"".join(blobs)
     except TypeError:  # a value of another type
@@ -114,7 +114,7 @@ def _join_intact(blobs: Sequence[bytes], sums: Sequence[int | None], dimension: 
 
 
 def vector_damage(data: object, checksum: int | None, dimension: int | None) -> str:
-    """Return how a stored vector differs from what was written; "" if it does not."""
+    """Return how a stored vector differs from what was written, or "" if it is intact."""
     if not isinstance(data, bytes) or not data or len(data) % _FLOAT_BYTES:
         return "it is not a vector"
     if dimension is not None and len(data) != dimension * _FLOAT_BYTES:
@@ -128,7 +128,7 @@ def put_windows(
     cuts: Sequence[tuple[int, Sequence[Window]]],
     vectors: Mapping[bytes, int],
 ) -> None:
-    """Replace the windows of entries in a space; `vectors` has the id of the stored vector of each text."""
+    """Replace the windows of entries in a space. `vectors` gives the id of the stored vector of each text."""
     former = _vectors_of(connection, [num for num, _ in cuts])
     if former:
         connection.executemany("DELETE FROM windows WHERE entry = ? AND space = ?", ((num, space) for num, _ in cuts))
@@ -141,7 +141,8 @@ def put_windows(
 
 
 def window_spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
-    """Return the spans of windows in their entries' contents, without missing windows. Raises `StoreDamaged`."""
+    """Return the spans of windows in the contents of their entries. Missing windows are left out. Raises
+    `StoreDamaged`."""
     spans = {}
     for start in range(0, len(windows), _MAX_VARIABLES):
         group = windows[start : start + _MAX_VARIABLES]
@@ -154,7 +155,7 @@ def window_spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict
 
 
 def window_damage(row: sqlite3.Row) -> str:
-    """Return how a stored window differs from what was written; "" if it does not."""
+    """Return how a stored window differs from what was written, or "" if it is intact."""
     values = [row[name] for name in ("space", "entry", "span_start", "span_end", "vector")]
     return checksums.DIFFERS if row["checksum"] is not None and checksums.of_values(values) != row["checksum"] else ""
 
@@ -165,10 +166,11 @@ def remove_pending(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
 
 
 def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str, *, refused: bool = False) -> None:
-    """Queue entries for embedding, or count another failed attempt; `refused` if the model does not accept them.
+    """Add entries to the embedding queue, or count another failed attempt. `refused` means that the model does not
+    accept the entries.
 
-    Their windows in the active space are deleted, since they may be of a former text. Those of a building space stay:
-    `spaces.add_to_move` handles them.
+    The windows of the entries in the active space are deleted, because they may be of a former text. Windows in a
+    building space are kept, because `spaces.add_to_move` handles them.
     """
     former = _vectors_of(connection, nums)
     if former:
@@ -185,7 +187,7 @@ def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str,
 
 
 def delete_windows(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """Delete the windows of entries, and vectors that nothing else uses."""
+    """Delete the windows of entries, and the vectors that no other window uses."""
     former = _vectors_of(connection, nums)
     connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in nums))
     delete_unused_vectors(connection, former)
@@ -197,7 +199,7 @@ def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]
 
 
 def delete_unused_vectors(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
-    """Delete those of these vectors that no window has."""
+    """Delete those of the given vectors that no window uses."""
     connection.executemany(
         "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)",
         ((vector,) for vector in vectors),
@@ -205,7 +207,8 @@ def delete_unused_vectors(connection: sqlite3.Connection, vectors: Iterable[int]
 
 
 def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, refused: bool) -> list[Pending]:
-    """Return queued entries with a number above `after`; with `refused`, also those that the model refused."""
+    """Return queued entries with a number above `after`. Entries that the model refused are included only with
+    `refused`."""
     rows = connection.execute(
         "SELECT entry, attempts, last_error FROM pending WHERE entry > ? AND refused <= ? ORDER BY entry LIMIT ?",
         [after, int(refused), limit],
@@ -214,22 +217,23 @@ def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, r
 
 
 def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: int) -> list[Waiting]:
-    """Return queued entries of a scope, or of these ids, in order of id."""
+    """Return the queued entries of a scope, or the queued entries with these ids, in order of id."""
     if isinstance(what, Scope):
         condition, values = where(what)
     else:
         condition, values = "id IN (SELECT value FROM json_each(?))", [json.dumps(list(what))]
     rows = connection.execute(
         "SELECT id, attempts, last_error FROM pending JOIN entries ON entries.num = pending.entry "
-        f"WHERE {condition} ORDER BY +id LIMIT ?",  # few are queued: SQLite sorts them instead of walking the index
+        # +id: SQLite sorts the few queued entries and does not read the whole index
+        f"WHERE {condition} ORDER BY +id LIMIT ?",
         [*values, limit],
     )
     return [Waiting(*row) for row in rows]
 
 
 def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *, refused: bool = True) -> int:
-    """Return the number of queued entries, in all or within a scope; with `refused`, also those that the model
-    refused."""
+    """Return the number of queued entries in the whole store or in a scope. Entries that the model refused are counted
+    only with `refused`."""
     if scope is None:
         rows = connection.execute("SELECT count(*) FROM pending WHERE refused <= ?", [int(refused)])
         return int(rows.fetchone()[0])
@@ -237,23 +241,23 @@ def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *,
     queued = connection.execute("SELECT count(*) FROM (SELECT 1 FROM pending LIMIT ?)", [_SHORT_QUEUE]).fetchone()[0]
     if not queued:
         return 0
-    # A scope may hold a million entries of which none is queued; CROSS keeps SQLite from walking through them.
+    # A scope may have a million entries and none of them queued. CROSS makes SQLite start at the queue.
     join = "CROSS JOIN entries" if queued < _SHORT_QUEUE else "JOIN entries"
     query = f"SELECT count(*) FROM pending {join} ON entries.num = pending.entry WHERE {condition}"
     return int(connection.execute(query, values).fetchone()[0])
 
 
 def has_pending(connection: sqlite3.Connection, *, refused: bool) -> bool:
-    """Return whether an entry is queued; with `refused`, also one that the model refused."""
+    """Return whether the queue has an entry. Entries that the model refused count only with `refused`."""
     query = "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)"
     return bool(connection.execute(query, [int(refused)]).fetchone()[0])
 
 
 def check_rows(rows: Matrix, expected: int) -> None:
-    """Raise `EmbedderError` unless `rows` are `expected` finite rows of unit length."""
+    """Raise `EmbedderError` unless `rows` has `expected` rows that are finite and of unit length."""
     import numpy as np
 
     if rows.ndim != 2 or len(rows) != expected:
-        raise EmbedderError(f"the embedder returned {rows.shape} for {expected} texts")
+        raise EmbedderError(f"the embedder returned vectors of shape {rows.shape} for {expected} texts")
     if len(rows) and not (np.isfinite(rows).all() and np.allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-3)):
         raise EmbedderError("the embedder returned vectors that are not finite or not of unit length")

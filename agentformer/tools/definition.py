@@ -86,7 +86,7 @@ class ToolDefinition:
                 raise InvalidInput("arguments", f"have a name that is not text. {self._usage()}")
             if not _is_storable(value, _MAX_DEPTH):
                 raise InvalidInput(
-                    name[:_SHOWN], f"holds half of a surrogate pair, or is nested more than {_MAX_DEPTH} deep"
+                    name[:_SHOWN], f"contains half of a surrogate pair, or is nested more than {_MAX_DEPTH} levels deep"
                 )
         try:
             checked = self._arguments.model_validate(dict(arguments))

@@ -106,7 +106,7 @@ def _content(text: str | None, content_base64: str | None) -> bytes:
         try:
             return text.encode("utf-8")
         except UnicodeEncodeError:
-            raise InvalidInput("text", "holds half of a surrogate pair, which is not text") from None
+            raise InvalidInput("text", "contains half of a surrogate pair, which is not text") from None
     try:
         return base64.b64decode(content_base64 or "", validate=True)
     except (binascii.Error, ValueError):

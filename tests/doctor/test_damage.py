@@ -150,18 +150,18 @@ DAMAGES = {
         sql("UPDATE entries SET archived_by = 'nobody' WHERE archived_by IS NOT NULL"), "links", "is missing"
     ),
     "an original that is not hidden": Damage(
-        sql("UPDATE entries SET archived_at = NULL WHERE archived_by IS NOT NULL"), "links", "does not hide it"
+        sql("UPDATE entries SET archived_at = NULL WHERE archived_by IS NOT NULL"), "links", "but the entry is live"
     ),
     "an entry that no index learns of": Damage(
         sql(f"DELETE FROM changes WHERE entry = {FACT}"), "changes", "not in the change feed"
     ),
     "an end without a token": Damage(
-        sql("DELETE FROM points WHERE seq = (SELECT max(seq) FROM points)"), "changes", "the newest token is of"
+        sql("DELETE FROM points WHERE seq = (SELECT max(seq) FROM points)"), "changes", "the newest token belongs to"
     ),
     "a lease of another clock": Damage(
         sql("INSERT INTO leases VALUES ('cleaning', 'me', (unixepoch() + 9999) * 1000000, 1000000)"),
         "leases",
-        "ahead of this one",
+        "a clock that was ahead",
     ),
     "a changed vector": Damage(
         sql("UPDATE vectors SET data = zeroblob(length(data)) WHERE id = 9"), "vectors", "vector 9 is damaged"

@@ -253,7 +253,7 @@ def test_half_a_surrogate_pair_is_corrected(open_server: HttpServer) -> None:
     named = {"MCP_Protocol_Version": "2026-07-28", "Mcp_Method": "tools/call", "Mcp_Name": "memory_add"}
     result = told(post(open_server, message, **named))["result"]
     assert result["isError"] is True
-    assert result["content"][0]["text"].startswith("title: holds half of a surrogate pair")
+    assert result["content"][0]["text"].startswith("title: contains half of a surrogate pair")
 
 
 def test_a_client_that_hangs_up_in_the_middle_harms_nobody(start: Start, talker: Talker) -> None:

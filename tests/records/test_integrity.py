@@ -34,7 +34,7 @@ def test_findings_tell_repaired_ones_from_the_others() -> None:
     findings.mark_repaired(0, "nothing")
     assert findings.to_check().findings[0] == f"one; {REPAIR_ADVICE}"
     findings.mark_repaired(1, "rebuilt")
-    assert findings.to_check().findings[0] == f"one; 1 of 2: rebuilt; the others: {REPAIR_ADVICE}"
+    assert findings.to_check().findings[0] == f"one; 1 of 2: rebuilt; for the others: {REPAIR_ADVICE}"
     findings.mark_repaired(1, "rebuilt")
     assert (findings.to_check().mended, findings.to_check().findings[0]) == (2, "one; rebuilt")
     findings.mark_repaired(1, "rebuilt")
@@ -53,7 +53,7 @@ def test_an_error_of_reading_is_a_finding_and_an_error_of_repairing_is_advice() 
         raise StoreFull("no room")
     check = findings.to_check()
     assert findings.incomplete and check.found == 2
-    assert check.findings[0] == "it cannot be read to its end: disk failure; it could not be repaired: no room"
+    assert check.findings[0] == "some data cannot be read: disk failure; it could not be repaired: no room"
 
 
 def test_the_quarantine_file_has_a_row_per_line_and_is_private(tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ CORRECTIONS: tuple[tuple[Any, str, str], ...] = (  # arguments, the field that t
     ({"pier": "x", "units": [1]}, "units.0", "units.0: is wrong: Input should be a valid string, got 1."),
     ({"pier": "x" * 10_000, "hours": "y" * 10_000}, "hours", f'got "{"y" * 79}…. tide takes'),
     ({"pier": "x", "z" * 10_000: 1}, "z" * 80, "z: is not an argument of this tool"),
-    ({"pier": "\ud800"}, "pier", "pier: holds half of a surrogate pair"),
-    ({"pier": "x", "units": ["\udc00"]}, "units", "units: holds half of a surrogate pair"),
+    ({"pier": "\ud800"}, "pier", "pier: contains half of a surrogate pair"),
+    ({"pier": "x", "units": ["\udc00"]}, "units", "units: contains half of a surrogate pair"),
     ({"pier": "x", "\ud800": 1}, "arguments", "arguments: have a name that is not text."),
     ([], "arguments", "arguments: must be a JSON object. tide takes"),
     (None, "arguments", "arguments: must be a JSON object"),
@@ -104,7 +104,7 @@ def test_arguments_may_be_nested_100_deep() -> None:
     endless: dict[str, Any] = {}
     endless["inner"] = endless
     for value in (endless, nested(101)):
-        with pytest.raises(InvalidInput, match=r"units: holds .* or is nested more than 100 deep"):
+        with pytest.raises(InvalidInput, match=r"units: holds .* or is nested more than 100 levels deep"):
             TIDE.run(None, {"pier": "x", "units": value})
     with pytest.raises(InvalidInput, match=r"units\.0: is wrong"):  # of the wrong type, and not too deep
         TIDE.run(None, {"pier": "x", "units": nested(100)})

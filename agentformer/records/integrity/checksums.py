@@ -1,9 +1,11 @@
-"""Checksums of stored rows: SQLite returns a damaged text as if it were valid.
+"""Checksums of stored rows. They are needed because SQLite returns a damaged text as if the text were valid.
 
-CRC-32 finds all damage that lies within 32 bits, and all but one of four thousand million other cases. Vectors, of
-which a million are read at once, have a sum that NumPy computes faster and that finds no less. A checksum is stored in
-its row; NULL marks a row of a former version, which cannot be verified. The results of these functions must never
-change: they are compared with stored ones.
+CRC-32 detects all damage within 32 consecutive bits. It misses one of four billion other cases. Vectors have a
+different checksum, because a rebuild reads a million vectors. NumPy computes that checksum faster, and it detects no
+less.
+
+A checksum is stored in its row. NULL marks a row from an older version of the software; such a row cannot be verified.
+The results of these functions must never change, because they are compared with stored checksums.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _NULL = "\x00"
 
 
 def of_values(values: Sequence[Any]) -> int:
-    """Return the checksum of the columns of a row in a fixed order. NULL at the end adds nothing, so that a column can
-    be appended."""
+    """Return the checksum of the columns of a row in a fixed order. NULL values at the end do not change it, so that a
+    column can be appended."""
     text = _SEPARATOR.join([v if v.__class__ is str else _NULL if v is None else str(v) for v in values])
     return crc32(text.rstrip(_SEPARATOR + _NULL).encode())
 
@@ -43,8 +45,8 @@ def of_text(text: str, *key: object) -> int:
 
 
 def of_vectors(data: bytes | bytearray | memoryview, count: int) -> list[int]:
-    """Return the checksums of `count` consecutive vectors of one length: the sum of a vector's 32-bit words, each
-    times an odd number for its position, modulo 2**64."""
+    """Return the checksums of `count` consecutive vectors of equal length. The checksum of a vector is the sum of its
+    32-bit words, each multiplied by an odd weight for its position, modulo 2**64."""
     import numpy as np
 
     words = np.frombuffer(data, "<u4").reshape(count, -1)
@@ -54,7 +56,8 @@ def of_vectors(data: bytes | bytearray | memoryview, count: int) -> list[int]:
 
 @lru_cache(maxsize=8)
 def _weights(length: int) -> NDArray[np.int64]:
-    """Return odd pseudo-random numbers (splitmix64): a change of one word always shows, of several almost always."""
+    """Return odd pseudo-random numbers (splitmix64). With odd weights, every change of one word is detected, and almost
+    every change of several words."""
     import numpy as np
 
     z = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -69,6 +72,6 @@ def damage_error(what: str, reason: str = DIFFERS) -> StoreDamaged:
 
 
 def entry_name(stored: object) -> str:
-    """Return the name of an entry in error messages; its id may be damaged too."""
+    """Return the name of an entry for error messages. The id of the entry may be damaged."""
     sane = isinstance(stored, str) and stored.isprintable() and 0 < len(stored) <= _MAX_NAME
     return f"entry {stored}" if sane else "an entry"

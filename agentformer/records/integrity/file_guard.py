@@ -1,7 +1,7 @@
-"""Opening a SQLite file safely: which files may be opened, durable connections, transactions, and errors.
+"""Safe opening of a SQLite file: which files may be opened, durable connections, transactions, and errors.
 
-SQLite goes on writing to a file that was removed, replaced or moved while it was open, without an error, and what it
-acknowledged would be lost with the process. A `GuardedConnection` notices that before each transaction.
+If an open file is removed, replaced or moved, SQLite continues to write to the old file without an error. The
+acknowledged changes would then be lost. A `GuardedConnection` checks the file before each transaction.
 """
 
 from __future__ import annotations
@@ -24,51 +24,54 @@ _WAL_MOVED = (
 )
 _CHANGED = "is open for reading only and was changed meanwhile; open the memory again"
 _UNFINISHED = (
-    "holds changes that are not in the records' file yet, and this folder cannot be written; "
-    "copy the whole folder to a place that can be written, and open it there"
+    "contains changes that are not in the database file yet, and this folder cannot be written; "
+    "copy the whole folder to a writable place, and open the copy"
 )
 _DAMAGE_WORDS = (
     *("malformed", "not a database", "disk image", "corrupt", "unsupported file format", "could not decode"),
-    *("no such table", "no such column", "no such index", "already exists", "duplicate column"),  # of our own schema
-    *("unique constraint", "foreign key constraint"),  # checked before each write, so the stored rows are not ours
+    # names in the schema of this package
+    *("no such table", "no such column", "no such index", "already exists", "duplicate column"),
+    # the package checks references before each write, so other software stored the rows
+    *("unique constraint", "foreign key constraint"),
 )
 _FULL_WORDS = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
 
 
 class FileIdentity(NamedTuple):
-    """Device and inode: a replacement at the same path has another identity."""
+    """The device and inode of a file. Another file at the same path has another identity."""
 
     device: int
     inode: int
 
 
 class GuardedConnection(sqlite3.Connection):
-    """A connection that knows which files it was opened on."""
+    """A connection that records the identity of its files when they are opened."""
 
     path: Path
     read_only = False
     has_wal = False
     _file: FileIdentity | None = None
-    _wal: FileIdentity | None = None  # known from the first writing transaction on
+    _wal: FileIdentity | None = None  # known after the first writing transaction
     _state: tuple[int, int] | None = None  # size and time of a file that SQLite treats as immutable
 
     def bind(self, path: Path, *, immutable: bool = False) -> None:
-        """Record that the file at `path` is the open one."""
+        """Record that the file at `path` is the open file."""
         status = path.stat()
         self.path, self._file = path, FileIdentity(status.st_dev, status.st_ino)
         self._state = (status.st_size, status.st_mtime_ns) if immutable else None
 
     def is_bound_to(self, identity: FileIdentity | None) -> bool:
-        """Return whether the open file has the identity that `file_identity` returned."""
+        """Return whether the open file has this identity, as returned by `file_identity`."""
         return self._file == identity
 
     def check_same_file(self, other: GuardedConnection) -> None:
-        """Raise `StoreError` if `other` has another file open, which was replaced in between."""
+        """Raise `StoreError` if the connection `other` has another file open, because the file was replaced in the
+        meantime."""
         if self._file != other._file:
             raise StoreError(f"{self.path} {_MOVED}")
 
     def check_file(self) -> None:
-        """Raise `StoreError` if the path is missing or leads to another file than the open one."""
+        """Raise `StoreError` if no file is at the path, or another file than the open one."""
         if self._file is None or self._file != file_identity(self.path):
             raise StoreError(f"{self.path} {_MOVED}")
         if self._state is not None:
@@ -77,8 +80,9 @@ class GuardedConnection(sqlite3.Connection):
                 raise StoreError(f"{self.path} {_CHANGED}")
 
     def check_wal(self) -> None:
-        """Check the file and its write-ahead log at the start of a write transaction, which would be acknowledged in
-        the log. If the log was removed, its content is copied into the database file first. Raises `StoreError`."""
+        """Check the file and its write-ahead log at the start of a write transaction. If the log was removed, copy its
+        content into the database file first. Then raise `StoreError`, because a change written to the removed log would
+        be lost."""
         self.check_file()
         if not self.has_wal:
             return
@@ -98,13 +102,13 @@ def wal_path(path: Path) -> Path:
 
 
 def file_identity(path: Path) -> FileIdentity | None:
-    """Return the identity of the file at `path`; None if there is none."""
+    """Return the identity of the file at `path`, or None if there is no file."""
     status = _stat(path)
     return FileIdentity(status.st_dev, status.st_ino) if status else None
 
 
 def check_regular_file(path: Path) -> None:
-    """Raise `StoreError` for a folder, a pipe, a device or a loop of links. A missing file is fine."""
+    """Raise `StoreError` for a folder, a pipe, a device or a loop of links. A missing file is accepted."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -116,7 +120,8 @@ def check_regular_file(path: Path) -> None:
 
 
 def check_tables(connection: sqlite3.Connection, path: Path, tables: Collection[str]) -> None:
-    """Raise `StoreError` for a database of another application: one with tables, but without these."""
+    """Raise `StoreError` for a database of another application. Such a database has tables, but not the tables of this
+    package."""
     names = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if names and not names.issuperset(tables):
         raise StoreError(
@@ -125,13 +130,13 @@ def check_tables(connection: sqlite3.Connection, path: Path, tables: Collection[
 
 
 def is_read_only(path: Path) -> bool:
-    """Return whether the file exists and this process cannot write it, or not create a log beside it."""
+    """Return whether the file exists and this process cannot write to it or cannot create a log in its folder."""
     return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
 
 
 def open_read_only(path: Path, busy_seconds: float) -> GuardedConnection:
-    """Connect to a file that cannot be written. SQLite follows the log of a writer elsewhere; without a log it treats
-    the file as immutable and needs no lock. Raises `StoreError` if the log cannot be followed."""
+    """Connect to a file that cannot be written. If a log exists, SQLite follows the log of the writer. Without a log,
+    SQLite treats the file as immutable and needs no lock. Raises `StoreError` if the log cannot be followed."""
     wal = wal_path(path)
     if wal.exists():
         with suppress(sqlite3.OperationalError):
@@ -164,17 +169,21 @@ def _connect_read_only(path: Path, busy_seconds: float, *, immutable: bool) -> G
 def open_database(
     path: Path, busy_seconds: float, tables: Collection[str], check: Callable[[Path], None] = lambda path: None
 ) -> GuardedConnection:
-    """Connect with a write-ahead log and `synchronous=FULL`: committed changes have reached the disk. A writer waits
-    `busy_seconds` for another one. A file that cannot be written is opened for reading. `check` is called before each
-    attempt. If another file takes the place of the opened one meanwhile, that one is opened.
+    """Connect to a database with a write-ahead log and `synchronous=FULL`: committed changes have reached the disk.
 
-    Raises `StoreError`, before anything is changed, for anything but a database with these tables."""
+    A writer waits `busy_seconds` for another writer. A file that cannot be written is opened for reading only. `check`
+    is called before each attempt to open the file. If the file is replaced while it is opened, the new file is opened
+    instead.
+
+    Raises `StoreError` for anything except a database with these tables. In that case nothing has been changed.
+    """
     while True:
         before = file_identity(path)
         check(path)
         try:
             connection = _open(path, busy_seconds, tables)
-        except (sqlite3.Error, StoreError, UnicodeDecodeError):  # may be a mix of two files, such as the new one's log
+        except (sqlite3.Error, StoreError, UnicodeDecodeError):
+            # SQLite may have opened two different files, such as the old database with the new log.
             if before is None or file_identity(path) in (None, before):
                 raise
             continue
@@ -194,7 +203,7 @@ def _open(path: Path, busy_seconds: float, tables: Collection[str]) -> GuardedCo
         connection.has_wal = _enable_wal(connection, busy_seconds)
         connection.bind(path)
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA secure_delete = ON")  # deleted content does not stay readable in free pages
+        connection.execute("PRAGMA secure_delete = ON")  # otherwise deleted content would stay readable in free pages
     except BaseException:
         connection.close()
         raise
@@ -213,9 +222,9 @@ def _connect(path: Path, busy_seconds: float) -> GuardedConnection:
 
 
 def _enable_wal(connection: sqlite3.Connection, busy_seconds: float) -> bool:
-    """Turn write-ahead logging on; return False on a file system that does not support it. The first opener of a new
-    file changes the mode, and meanwhile SQLite refuses the others at once instead of waiting `busy_timeout`; so this
-    function waits."""
+    """Enable the write-ahead log. Return False if the file system does not support it. While the first process changes
+    the mode of a new file, SQLite refuses all other processes at once and ignores `busy_timeout`. So this function
+    waits."""
     deadline = time.monotonic() + busy_seconds
     while True:
         try:
@@ -228,7 +237,8 @@ def _enable_wal(connection: sqlite3.Connection, busy_seconds: float) -> bool:
 
 @contextmanager
 def transaction(connection: GuardedConnection, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-    """Commit at the end, or roll back on any error, including Ctrl-C. Raises `StoreError` if the file was replaced."""
+    """Commit at the end of the block, or roll back after any error, including Ctrl-C. Raises `StoreError` if the file
+    was replaced."""
     try:
         connection.execute(begin)
         connection.check_wal()
@@ -241,22 +251,22 @@ def transaction(connection: GuardedConnection, begin: str = "BEGIN IMMEDIATE") -
 
 
 def is_damage(error: Exception) -> bool:
-    """Return whether SQLite reports by this error that the file is damaged."""
+    """Return whether this error of SQLite means that the file is damaged."""
     text = str(error).lower()
     return any(word in text for word in _DAMAGE_WORDS)
 
 
 @contextmanager
 def translate_errors(path: Path, advice: str) -> Iterator[None]:
-    """Raise errors of SQLite as `StoreDamaged` with `advice`, `StoreFull` or `StoreError`."""
+    """Convert errors of SQLite to `StoreDamaged` with `advice`, `StoreFull` or `StoreError`."""
     try:
         yield
-    except UnicodeDecodeError as error:  # of an error message about a damaged schema
+    except UnicodeDecodeError as error:  # for the error message about a damaged schema
         raise StoreDamaged(f"{path} is damaged (a name in it is not UTF-8); {advice}") from error
     except sqlite3.DatabaseError as error:
         text = str(error).lower()
         if is_damage(error):
-            reason = str(error).partition(" with text ")[0]  # the text may be private content
+            reason = str(error).partition(" with text ")[0]  # the text may contain private data
             raise StoreDamaged(f"{path} is damaged ({reason}); {advice}") from error
         if any(word in text for word in _FULL_WORDS):
             raise StoreFull(f"{path} cannot be written ({error}); free space or check permissions") from error

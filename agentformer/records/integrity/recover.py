@@ -1,9 +1,9 @@
-"""Recovery of a database file that SQLite cannot read to its end: all readable rows are copied into a new file.
+"""Recovery of a database file that SQLite cannot read completely: all readable rows are copied into a new file.
 
-The damaged file stays beside the new one, with its log, byte for byte; SQLite opens another copy of it. Rows are read
-in order of their numbers, without indexes; after a damaged page, reading goes on with the next readable row. Damaged
-entries are moved to the quarantine file. Windows and vectors are copied if their entries were; the next repair embeds
-the rest again.
+The damaged file and its log are kept unchanged in the same folder; SQLite opens a copy. Rows are read in order of their
+numbers, without indexes. After a damaged page, reading continues at the next readable row. Damaged entries are moved to
+the quarantine file. Windows and vectors of an entry are copied if the entry was copied. The next repair embeds all
+texts that lack vectors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from agentformer.records.vectors import window_damage
 if sys.platform != "win32":
     import fcntl
 
-LOST = "only a backup has them"
+LOST = "restore them from a backup"
 _GROUP = 2_000  # rows written in one transaction
 # The position of SQLite's locks in a file (https://www.sqlite.org/c3ref/io_methods.html). Each process that has a
 # database with a write-ahead log open holds a lock there.
@@ -51,12 +51,12 @@ class Recovered(NamedTuple):
 
     entries: int
     set_aside: int  # rows in the quarantine file
-    unreadable: tuple[str, ...]  # ranges, for people
+    unreadable: tuple[str, ...]  # unreadable ranges, as text for users
     kept_as: Path  # the damaged file
     aside: Path  # the quarantine file
 
     def summary(self) -> str:
-        """Return the result for people."""
+        """Return the result as a text for users."""
         rows = f", {self.set_aside} rows moved to {self.aside.name}" if self.set_aside else ""
         lost = f"; some of {', '.join(self.unreadable)} could not be read" if self.unreadable else ""
         return (
@@ -65,9 +65,12 @@ class Recovered(NamedTuple):
 
 
 def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
-    """Replace a damaged file by a new one with its readable rows. Raises `StoreError` if another process has it open,
-    it is of a newer version, or the log beside it is of another database; `StoreDamaged` if nothing of it can be read;
-    `StoreFull`. Then nothing is changed."""
+    """Replace a damaged file by a new file with all readable rows.
+
+    Raises `StoreError` if another process has the file open, if the file is of a newer version, or if the log next to
+    it belongs to another database. Raises `StoreDamaged` if no row can be read, and `StoreFull`. After an error nothing
+    has been changed.
+    """
     path = Path(os.path.realpath(path))
     try:
         with _exclusive(path) as file:
@@ -77,19 +80,20 @@ def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
 
 
 class _Replacement:
-    """Replaces a damaged file, open in no other process, by a new one.
+    """Replaces a damaged file by a new file. No other process may have the damaged file open.
 
-    A kill at any point leaves the damaged file with its log, or the new file. The new file records the header of the
-    old log, so that an old log beside it is recognized until it is deleted."""
+    If the process is killed, the folder contains either the damaged file with its log, or the new file. The new file
+    records the header of the old log. So an old log is recognized until it is deleted.
+    """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file = path, file
         self._copy, self._new = path.with_name(f".{path.name}.copy"), path.with_name(f".{path.name}.salvaged")
         self._wal_header = wal_header(wal_path(path))
-        self._has_wal = bool(self._wal_header)  # False too if the log beside it is of another file
+        self._has_wal = bool(self._wal_header)  # also False if the log next to the file belongs to another file
 
     def run(self, quarantine: Quarantine) -> Recovered:
-        """Copy the readable rows, and put the new file in place only when everything is on disk."""
+        """Copy the readable rows. Put the new file in place only when all its data is on disk."""
         try:
             _delete(self._new)
             self._create(self._new).close()
@@ -113,7 +117,8 @@ class _Replacement:
             check_wal(self._copy, self._path)
 
     def _replace(self) -> None:
-        """Hold the locks of both files until the old log is deleted, so that nobody opens the new file before."""
+        """Hold the locks of both files until the old log is deleted, so that no process opens the new file too
+        early."""
         with _exclusive(self._new) as new:
             if sys.platform != "win32":
                 os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(self._file.fileno()).st_mode))
@@ -123,7 +128,7 @@ class _Replacement:
             sync_folder(self._path.parent)
 
     def _take_copy(self) -> None:
-        """Copy the file and its log. Opening the file again would release the lock."""
+        """Copy the file and its log. This does not open the file again, because that would release the lock."""
         _delete(self._copy)
         self._file.seek(0)
         self._write(self._file, self._copy)
@@ -132,7 +137,7 @@ class _Replacement:
                 self._write(wal, wal_path(self._copy))
 
     def _keep_copy(self) -> Path:
-        """Give the copy its final name."""
+        """Rename the copy to its final name."""
         name = f"{self._path.name}.damaged-{datetime.now(UTC):%Y-%m-%d}"
         number, copy = 1, self._path.with_name(name)
         while copy.exists() or wal_path(copy).exists():
@@ -151,7 +156,7 @@ class _Replacement:
             os.fsync(copy.fileno())
 
     def _create(self, path: Path) -> BinaryIO:
-        """Create a file that only its owner can read, with the owner of the damaged file. Raises `StoreError` if the
+        """Create a file with the owner of the damaged file. Only the owner can read it. Raises `StoreError` if the
         owner cannot be set."""
         file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - for the caller
         old, new = os.fstat(self._file.fileno()), os.fstat(file.fileno())
@@ -161,16 +166,17 @@ class _Replacement:
             except PermissionError as error:
                 file.close()
                 raise StoreError(
-                    f"{self._path} belongs to another user or group, as the new file would not; run this as its owner"
+                    f"{self._path} belongs to another user or group, but the new file would not; "
+                    "run this command as the owner of the file"
                 ) from error
         return file
 
 
 class _Copier:
-    """Copies the readable rows of one file, table by table."""
+    """Copies the readable rows of one file, one table after another."""
 
     def __init__(self, source: Path, target: Path, quarantine: Quarantine, name: str, wal_header: str) -> None:
-        """`name` is the name of the damaged file, and `wal_header` identifies the log beside it."""
+        """Prepare a copy. `name` is the name of the damaged file. `wal_header` identifies the log next to it."""
         self._source_path, self._target_path = source, target
         self._name, self._wal_header = name, wal_header
         self._quarantine = quarantine
@@ -200,7 +206,8 @@ class _Copier:
         source = sqlite3.connect(self._source_path, isolation_level=None)
         source.row_factory = sqlite3.Row
         try:
-            source.execute("PRAGMA writable_schema = ON")  # reads tables although the definition of another is damaged
+            # reads tables even if the definition of another table is damaged
+            source.execute("PRAGMA writable_schema = ON")
             source.execute("SELECT 1 FROM entries WHERE num = 0").fetchone()  # an empty file is not migrated
             if source.execute("PRAGMA user_version").fetchone()[0] != len(MIGRATIONS):
                 migrate(source)
@@ -232,7 +239,7 @@ class _Copier:
             for name, last in sequences.items():
                 connection.execute("DELETE FROM sqlite_sequence WHERE name = ?", [name])
                 connection.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", [name, last])
-            # New numbers and tokens, so that each index starts from the beginning.
+            # The feed gets new numbers and tokens, so that each index is rebuilt from the beginning.
             change_feed.append(connection, sorted(self._entries))
             meta.request_secure_delete(connection)
             store_former_wal(connection, self._wal_header)
@@ -240,7 +247,7 @@ class _Copier:
     def _copy(
         self, source: sqlite3.Connection, target: Database, table: str, key: Sequence[str], accept: _Filter
     ) -> None:
-        """Copy the accepted rows of a table in order of its key."""
+        """Copy the accepted rows of a table, in order of the table's key."""
         self._insert(target, table, self._readable(readable_rows(source, table, *key)), accept)
 
     def _readable(self, rows: Iterator[Row | DamagedRow]) -> Iterator[Row]:
@@ -312,7 +319,7 @@ def _groups(rows: Iterator[Row]) -> Iterator[list[Row]]:
 
 
 def _sequences(source: sqlite3.Connection) -> dict[str, int]:
-    """Return the last numbers of each table, which are never used again."""
+    """Return the last number of each table. These numbers are never used again."""
     try:
         return {row["name"]: row["seq"] for row in source.execute("SELECT name, seq FROM sqlite_sequence")}
     except sqlite3.DatabaseError:
@@ -321,8 +328,8 @@ def _sequences(source: sqlite3.Connection) -> dict[str, int]:
 
 @contextmanager
 def _exclusive(path: Path) -> Iterator[BinaryIO]:
-    """Yield the file if no other process has it open. SQLite's own locks show that, even if it cannot read the file.
-    Raises `StoreError`."""
+    """Yield the file if no other process has it open. The locks of SQLite show this even if SQLite cannot read the
+    file. Raises `StoreError`."""
     with path.open("r+b") as file:
         if sys.platform != "win32":
             try:

@@ -1,7 +1,7 @@
-"""Repairs of the findings of `verify`. Each function takes the findings of the check of the same name.
+"""Repairs of the findings of `verify`. Each function takes the findings of the check with the same name.
 
-A repair looks again when it has the write lock, since the row may have changed, and holds the lock for one row at a
-time. Rows that cannot be repaired are moved to the quarantine file.
+A row may have changed since it was checked. So a repair takes the write lock and checks the row again. It holds the
+lock for one row at a time. Rows that cannot be repaired are moved to the quarantine file.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ Repair = Callable[[Database, Findings, Quarantine], None]
 
 
 def rebuild_sqlite_indexes(database: Database) -> str:
-    """Rebuild all SQLite indexes from their tables. Return the error; "" if it succeeded."""
+    """Rebuild all SQLite indexes from their tables. Return the error message, or "" after success."""
     try:
         with database.writing() as connection:
             connection.execute("REINDEX")
@@ -96,9 +96,9 @@ def dangling_references(database: Database, findings: Findings, quarantine: Quar
 
 
 def metadata(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Move damaged values and descriptions of spaces to the quarantine file. Without its description the vectors of a
-    space are of no use, so they are deleted. A damaged value may have been the request for a secure delete, so a new
-    request is recorded."""
+    """Move damaged values and damaged descriptions of spaces to the quarantine file. Without its description, the
+    vectors of a space cannot be used, so they are deleted. A damaged value may have been a request for a secure delete,
+    so a new request is recorded."""
     for damaged in findings.keys:
         with database.writing() as connection, lenient_text(connection):
             column, key = ("key", damaged.name) if damaged.table == "meta" else ("id", damaged.num)
@@ -114,7 +114,8 @@ def metadata(database: Database, findings: Findings, quarantine: Quarantine) -> 
 
 
 def entries(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Restore the text of a chunk from its page. Move any other entry with its history to the quarantine file."""
+    """Restore the text of a damaged chunk from its page. Move any other damaged entry with its history to the
+    quarantine file."""
     restored = 0
     for damaged in findings.keys:
         if damaged.is_range:
@@ -122,14 +123,15 @@ def entries(database: Database, findings: Findings, quarantine: Quarantine) -> N
         with database.writing() as connection:
             is_restored, kind = _repair_entry(connection, damaged.num, quarantine)
         restored += is_restored
-        findings.lost += not is_restored and kind not in DOCUMENT_KINDS  # those are read again from their originals
+        findings.lost += not is_restored and kind not in DOCUMENT_KINDS  # chunks are restored from their pages
         from_pages = f"{restored} restored from their pages, " if restored else ""
         moved = findings.mended + 1 - restored
         findings.mark_repaired(1, f"{from_pages}{moved} moved to {quarantine.path.name}")
 
 
 def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quarantine) -> tuple[bool, str]:
-    """Restore an entry, or move it to the quarantine file. Return whether it was restored, and its kind."""
+    """Restore an entry, or move it to the quarantine file. Return whether the entry was restored, and the kind of the
+    entry."""
     with lenient_text(connection):
         row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
         if row is None or is_intact(row):
@@ -149,7 +151,7 @@ def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quaranti
 
 
 def _content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str | None:
-    """Return the text of a chunk from its page, if the checksum of the row fits it."""
+    """Return the text of a chunk from its page, if the checksum of the row matches this text."""
     if row["kind"] != "chunk" or row["checksum"] is None:
         return None
     pages = connection.execute(
@@ -164,7 +166,7 @@ def _content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str 
 
 
 def _clear_superseded(connection: sqlite3.Connection, num: int) -> None:
-    """Make an entry live again that a damaged one had superseded."""
+    """If a damaged entry superseded another entry, make that other entry current again."""
     with lenient_text(connection):
         row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
     if is_intact(row):
@@ -174,7 +176,8 @@ def _clear_superseded(connection: sqlite3.Connection, num: int) -> None:
 
 
 def _remove(connection: sqlite3.Connection, num: int) -> None:
-    """Remove an entry. If its metadata are damaged, the indexes over metadata are dropped first and rebuilt after."""
+    """Remove an entry. If its metadata are damaged, drop the indexes over metadata first, and rebuild them
+    afterwards."""
     indexes: list[sqlite3.Row] = []
     if not connection.execute("SELECT json_valid(metadata) FROM entries WHERE num = ?", [num]).fetchone()[0]:
         marks = ", ".join("?" * len(_JSON_INDEXES))
@@ -205,7 +208,7 @@ def history(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def links(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Archive the originals of live summaries, and make all others live."""
+    """Archive the originals of live summaries, and make all other archived entries of the findings live."""
     for num in findings.keys:
         with database.writing() as connection:
             summary = "SELECT created_at FROM entries AS s WHERE s.id = entries.archived_by AND s.archived_at IS NULL"
@@ -216,11 +219,13 @@ def links(database: Database, findings: Findings, quarantine: Quarantine) -> Non
             )
             connection.execute("UPDATE entries SET archived_at = NULL WHERE num = ? AND archived_by IS NULL", [num])
             change_feed.append(connection, [num])
-    findings.mark_repaired(len(findings.keys), "entries without a live summary are live again, the others archived")
+    findings.mark_repaired(
+        len(findings.keys), "entries without a live summary were made live, the others were archived"
+    )
 
 
 def changes(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Append missing entries to the change feed, and give its end a token that no index has seen."""
+    """Append missing entries to the change feed, and give the newest change a token that no index has seen."""
     with database.writing() as connection:
         connection.execute(
             "UPDATE sqlite_sequence SET seq = max(seq, (SELECT coalesce(max(seq), 0) FROM changes), "
@@ -231,18 +236,18 @@ def changes(database: Database, findings: Findings, quarantine: Quarantine) -> N
         if not nums and last is None:
             connection.execute("DELETE FROM points")
         change_feed.append(connection, nums or ([last["entry"]] if last else []))
-    findings.mark_repaired(findings.found, "appended to the change feed again")
+    findings.mark_repaired(findings.found, "the entries were appended to the change feed")
 
 
 def leases(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """End leases that a wrong clock took."""
+    """End leases that a wrong clock made too long."""
     with database.writing() as connection:
         connection.executemany("DELETE FROM leases WHERE name = ?", ((name,) for name in findings.keys))
     findings.mark_repaired(findings.found, "ended")
 
 
 def delete_unused_vectors(database: Database) -> int:
-    """Delete vectors that belong to no entry, some in each transaction. Return their number."""
+    """Delete vectors that belong to no entry, in several transactions. Return the number of deleted vectors."""
     deleted = 0
     while True:
         with database.writing() as connection:

@@ -1,10 +1,11 @@
 """Detects a stale write-ahead log (WAL) that SQLite would replay into another database.
 
-A stale log is left when somebody restores a copy of the database file beside the old log. The change feed has a random
-token for each write: the newest token in the file alone must still be there when SQLite reads the file with the log.
+There are two causes. First, somebody restores a copy of the database file, and the old log is still in the folder. The
+change feed has a random token for each write. So the newest token in the file alone must still exist when SQLite reads
+the file together with the log.
 
-An interrupted recovery also leaves one: the new database is in place, and the log of the damaged one not yet removed.
-The new database has the header of that log in its metadata.
+Second, a recovery is interrupted: the new database is in place, but the log of the damaged database is not removed yet.
+The metadata of the new database contain the header of that log.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from agentformer.records import meta
 from agentformer.records.integrity.file_guard import wal_path
 
 _FORMER_WAL = "former_log"
-_HEADER_BYTES = 32  # include 64 random bits that change whenever the log starts anew
+_HEADER_BYTES = 32  # these bytes contain 64 random bits that change whenever the log is restarted
 _ATTEMPTS = 3  # another process may be copying its log into the file right now
 _PAUSE_SECONDS = 0.05
-_MIXED_WORDS = ("malformed", "no such", "not a database", "corrupt")  # in errors about a file with a foreign log
+# SQLite's messages for a file with the log of another database
+_MIXED_WORDS = ("malformed", "no such", "not a database", "corrupt")
 
 
 class _LastWrite(NamedTuple):
@@ -33,7 +35,7 @@ class _LastWrite(NamedTuple):
 
 
 def wal_header(wal: Path) -> str:
-    """Return the header of a log, which no other log has; "" if there is none. Raises `OSError`."""
+    """Return the header of a log, or "" if there is none. No two logs have the same header. Raises `OSError`."""
     try:
         with wal.open("rb") as file:
             return file.read(_HEADER_BYTES).hex()
@@ -42,13 +44,13 @@ def wal_header(wal: Path) -> str:
 
 
 def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
-    """Record the header of the log of a replaced database, which may still be beside this one."""
+    """Store the header of the log of a replaced database. That log may still be in the folder."""
     meta.set_value(connection, _FORMER_WAL, header)
 
 
 def wal_left_by_repair(path: Path) -> str:
-    """Return the header of the log beside a database if it belongs to the damaged file that an interrupted recovery
-    has replaced, and "" otherwise. The content of such a log is in the database."""
+    """Return the header of the log next to a database, if the log belongs to the damaged file that an interrupted
+    recovery has replaced. Return "" otherwise. The content of such a log is already in the database."""
     try:
         header = wal_header(wal_path(path))
         if not header or not path.stat().st_size:
@@ -61,8 +63,8 @@ def wal_left_by_repair(path: Path) -> str:
 
 
 def check_wal(path: Path, original: Path | None = None) -> None:
-    """Raise `StoreError` for the log of another database, and `StoreDamaged` for one that a recovery has left. Changes
-    nothing. `original` is the path for messages if `path` is a copy."""
+    """Raise `StoreError` for the log of another database, and `StoreDamaged` for a log that an interrupted recovery did
+    not remove. Nothing is changed. If `path` is a copy, messages show the path `original` instead."""
     header = ""
     wal = wal_path(path)
     for attempt in range(_ATTEMPTS):
@@ -92,7 +94,7 @@ def check_wal(path: Path, original: Path | None = None) -> None:
 
 
 def _is_still_there(last: _LastWrite, path: Path) -> bool:
-    """Return whether the last write of the file alone is unchanged when it is read with the log."""
+    """Return whether the last write in the file alone is unchanged when the file is read together with the log."""
     try:
         with_wal = _last_write(path, "", last.seq)
     except sqlite3.DatabaseError as error:
@@ -103,8 +105,8 @@ def _is_still_there(last: _LastWrite, path: Path) -> bool:
 
 
 def _last_write(path: Path, options: str, seq: int | None = None) -> _LastWrite | None:
-    """Return the store's id and its newest token, or the token of `seq`, which is b"" if the feed lacks it. None for a
-    store without writes."""
+    """Return the store's id and its newest token. If `seq` is given, return the token of `seq` instead, or b"" if the
+    feed does not contain `seq`. Return None for a store without writes."""
     with closing(_connect(path, options)) as connection:
         store = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
         newest = connection.execute("SELECT seq, token FROM points ORDER BY seq DESC LIMIT 1").fetchone()

@@ -1,7 +1,7 @@
 """Checks of the records: SQLite's own check, the checksum of every row, and the consistency of the tables.
 
-Each check reads on a connection in one transaction, so that concurrent writes do not matter. It changes nothing, and
-reports damage instead of raising. Rows of a former version have no checksum and are only decoded.
+Each check reads in one transaction, so concurrent writes do not disturb it. A check changes nothing, and it reports
+damage instead of raising an error. Rows from an older version of the software have no checksum; they are only decoded.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from agentformer.records.integrity.file_guard import is_damage
 from agentformer.records.meta import check_value
 from agentformer.records.spaces import decode_space
 
-_INDEX_WORDS = ("index", "non-unique entry")  # in SQLite's messages about an index, which is rebuilt from the rows
+# SQLite's messages about a damaged index, which a repair rebuilds from the rows
+_INDEX_WORDS = ("index", "non-unique entry")
 _BROKEN_JSON = "malformed JSON"
-_MAX_PROBLEMS = 1_000  # of SQLite's own check
+_MAX_PROBLEMS = 1_000  # messages of SQLite's own check
 _CLOCK_TOLERANCE = 1_000_000  # microseconds between two readings of the clock
 _PAGE = 500  # rows read at a time
 _MAX_NUM = 2**62  # above every number of a row
-# Tables that refer to rows of others; windows have a check of their own.
+# Tables that refer to rows of other tables. Windows are not here, because they have a separate check.
 REFERRING_TABLES = ("history", "pending", "moving", "vectors")
 
 Check = Callable[[sqlite3.Connection], Findings]
 
 
 class DamagedRow(NamedTuple):
-    """A row that differs from what was written, or a range of numbers with rows that cannot be read."""
+    """A row that differs from what was written, or a range of row numbers that contains unreadable rows."""
 
     table: str
-    num: int  # of an entry, a vector, a space; in `history` that of the entry
+    num: int  # number of the entry, vector or space; in `history` the number of the entry
     last: int  # the last number of a range; `num` for one row
-    name: str  # the entry's id, the key of a meta value; "" if unknown
+    name: str  # id of the entry, or key of the value in `meta`; "" if unknown
     why: str  # for people
 
     @property
@@ -47,8 +48,11 @@ class DamagedRow(NamedTuple):
 
 
 def database(connection: sqlite3.Connection) -> Findings:
-    """Run SQLite's own check of the file. Keys are "index" and "pages" for damage, "unread" if the file could not be
-    read for another reason, and table names for rows that refer to missing rows."""
+    """Run SQLite's own check of the file.
+
+    The keys of the findings are "index" and "pages" for damage, "unread" if the file could not be read for another
+    reason, and the name of a table if its rows refer to missing rows.
+    """
     findings = Findings("database", "the database file passes SQLite's integrity check")
     try:
         findings.looked_at = int(connection.execute("PRAGMA page_count").fetchone()[0])
@@ -64,8 +68,8 @@ def database(connection: sqlite3.Connection) -> Findings:
 
 
 def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list[str]:
-    """Return SQLite's messages. SQLite cannot check the indexes of the entries while the metadata of an entry are
-    damaged, which the check of the entries reports."""
+    """Return the messages of SQLite. While the metadata of an entry are damaged, SQLite cannot check the indexes of the
+    entries. The check of the entries reports such metadata."""
     try:
         rows = connection.execute(f"PRAGMA integrity_check({_MAX_PROBLEMS})").fetchall()
     except sqlite3.OperationalError as error:
@@ -89,7 +93,8 @@ def history(connection: sqlite3.Connection) -> Findings:
 
 
 def metadata(connection: sqlite3.Connection) -> Findings:
-    """Check the checksums of the store's metadata and of its embedding spaces. Keys are `DamagedRow`."""
+    """Check the checksums of the store's metadata and of its embedding spaces. The keys of the findings are
+    `DamagedRow` objects."""
     findings = Findings("facts", "metadata: checksums match")
     return _check_rows(connection, findings, damaged_metadata, "spaces", "meta")
 
@@ -107,7 +112,7 @@ def _check_rows(
 
 
 def links(connection: sqlite3.Connection) -> Findings:
-    """Check archived entries against their summaries. Keys are numbers of archived entries."""
+    """Check archived entries against their summaries. The keys of the findings are numbers of archived entries."""
     findings = Findings("links", "the originals of each live summary are archived")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE archived_by IS NOT NULL")
@@ -117,14 +122,21 @@ def links(connection: sqlite3.Connection) -> Findings:
             "WHERE e.archived_by IS NOT NULL AND (s.num IS NULL OR s.archived_at IS NOT NULL OR e.archived_at IS NULL)"
         )
         for num, entry, summary, archived, summary_num, _ in rows:
-            problem = "is missing" if summary_num is None else "is archived itself" if archived else "does not hide it"
-            findings.add(f"entry {entry} was archived for the summary {summary}, which {problem}", num)
+            problem = (
+                "the summary is missing"
+                if summary_num is None
+                else "the summary is archived"
+                if archived
+                else "the entry is live"
+            )
+            findings.add(f"entry {entry} was archived for the summary {summary}, but {problem}", num)
     return findings
 
 
 def changes(connection: sqlite3.Connection) -> Findings:
-    """Check that indexes can follow: each entry is in the change feed, and the newest change has its token. Keys are
-    numbers of missing entries, and 0 if only the end is wrong."""
+    """Check that the change feed is complete, so that indexes can be updated from it: each entry is in the feed, and
+    the newest change has its token. The keys of the findings are numbers of missing entries, and 0 if only the newest
+    change or its token is wrong."""
     findings = Findings("changes", "each entry is in the change feed, and the newest change has a token")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "changes")
@@ -136,19 +148,19 @@ def changes(connection: sqlite3.Connection) -> Findings:
             "SELECT coalesce((SELECT max(seq) FROM changes), 0), coalesce((SELECT max(seq) FROM points), 0)"
         ).fetchone()
         if last_change != last_token:
-            findings.add(f"the newest change is {last_change}, but the newest token is of {last_token}", 0)
+            findings.add(f"the newest change is {last_change}, but the newest token belongs to change {last_token}", 0)
     return findings
 
 
 def leases(connection: sqlite3.Connection) -> Findings:
-    """Check that no lease ends later than its own length from now. Keys are names."""
-    findings = Findings("leases", "no lease ends later than its own length from now")
+    """Check that no lease lasts longer from now than it was given. The keys of the findings are names of leases."""
+    findings = Findings("leases", "no lease lasts longer than it was given for")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "leases")
         moment = time.time_ns() // 1_000
         rows = connection.execute("SELECT name FROM leases WHERE ends_at - ? > micros + ?", [moment, _CLOCK_TOLERANCE])
         findings.add_all(
-            (f"the lease {row[0]} was taken by a clock that was ahead of this one", row[0]) for row in rows
+            (f"the lease {row[0]} was taken by a process with a clock that was ahead", row[0]) for row in rows
         )
     return findings
 
@@ -168,7 +180,7 @@ def damaged_entries(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
 
 
 def damaged_history(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
-    """Yield former versions that differ from what was written, in order of the entry's number."""
+    """Yield former versions that differ from what was written, in order of the number of the entry."""
     for row in readable_rows(connection, "history", "entry", "version"):
         if isinstance(row, DamagedRow):
             yield row
@@ -185,7 +197,7 @@ def damaged_history(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
 
 
 def damaged_metadata(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
-    """Yield descriptions of spaces and values of `meta` that differ from what was written."""
+    """Yield descriptions of spaces and values of the table `meta` that differ from what was written."""
     for row in readable_rows(connection, "spaces", "id"):
         if isinstance(row, DamagedRow):
             yield row
@@ -227,7 +239,7 @@ def readable_rows(connection: sqlite3.Connection, table: str, *key: str) -> Iter
 
 
 def _readable_from(connection: sqlite3.Connection, table: str, key: str, start: int) -> int:
-    """Return a number above `start` from which rows can be read again; `_MAX_NUM` for none."""
+    """Return a number above `start` at which rows can be read again, or `_MAX_NUM` if there is none."""
     query = f"SELECT * FROM {table} WHERE {key} >= ? ORDER BY {key} LIMIT 1"
 
     def is_readable(num: int) -> bool:
@@ -247,7 +259,7 @@ def _readable_from(connection: sqlite3.Connection, table: str, key: str, start: 
 
 
 def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> tuple[list[sqlite3.Row], str]:
-    """Return the rows before the first unreadable one, and the error."""
+    """Return the rows before the first unreadable row, and the error."""
     rows: list[sqlite3.Row] = []
     with lenient_text(connection):
         try:
@@ -261,7 +273,7 @@ def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> 
 
 @contextmanager
 def lenient_text(connection: sqlite3.Connection) -> Iterator[None]:
-    """Read text that is not UTF-8 as bytes, which no checksum fits."""
+    """Decode a text. Return bytes if the text is not UTF-8; no checksum matches bytes."""
     former: Any = connection.text_factory
     connection.text_factory = _decode_or_keep
     try:
@@ -278,7 +290,7 @@ def _decode_or_keep(data: bytes) -> str | bytes:
 
 
 def is_intact(entry: sqlite3.Row) -> bool:
-    """Return whether a row of `entries`, read with `lenient_text`, is what was written."""
+    """Return whether a row of `entries`, read with `lenient_text`, is equal to what was written."""
     try:
         from_row(entry)
         _check_utf8(entry)
@@ -288,9 +300,9 @@ def is_intact(entry: sqlite3.Row) -> bool:
 
 
 def _check_utf8(entry: sqlite3.Row) -> None:
-    """Raise `StoreDamaged` for bytes in an entry: `lenient_text` could not decode them."""
+    """Raise `StoreDamaged` if a field of the entry contains bytes, which `lenient_text` could not decode."""
     if any(isinstance(value, bytes) for value in entry):
-        raise damage_error(entry_name(entry["id"]), "a text of it is not UTF-8")
+        raise damage_error(entry_name(entry["id"]), "one of its texts is not UTF-8")
 
 
 def _text(row: DamagedRow) -> str:

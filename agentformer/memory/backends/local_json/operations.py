@@ -35,7 +35,7 @@ _UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
 def insert(records: Records, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
     """Add an entry with its history. Raises `Conflict` for an id that exists."""
     if entry.id in records:
-        raise Conflict(f"entry {entry.id} exists already; update it or store under a new id")
+        raise Conflict(f"entry {entry.id} already exists; update it, or store the new entry with another id")
     records[entry.id] = Record(entry, former)
 
 
@@ -146,7 +146,7 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
     if not originals and summary.entry.archived_at is None:
         raise InvalidInput("summary_id", f"{summary_id} is a {summary.entry.kind} without archived originals")
     if not originals:
-        raise Conflict(f"{summary_id} was restored already; its originals are live")
+        raise Conflict(f"{summary_id} was already restored; its originals are live")
     for record in originals:
         _revive(records, record)
     records[summary_id] = summary.replaced(dataclasses.replace(summary.entry, archived_at=at))
