@@ -104,7 +104,7 @@ def test_arguments_may_be_nested_100_deep() -> None:
     endless: dict[str, Any] = {}
     endless["inner"] = endless
     for value in (endless, nested(101)):
-        with pytest.raises(InvalidInput, match=r"units: holds .* or is nested more than 100 levels deep"):
+        with pytest.raises(InvalidInput, match=r"units: contains .* or is nested more than 100 levels deep"):
             TIDE.run(None, {"pier": "x", "units": value})
     with pytest.raises(InvalidInput, match=r"units\.0: is wrong"):  # of the wrong type, and not too deep
         TIDE.run(None, {"pier": "x", "units": nested(100)})

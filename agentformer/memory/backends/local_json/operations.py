@@ -232,8 +232,8 @@ class Leases:
                 self._write(running)
 
     def check(self, *, repair: bool) -> Findings:
-        """Check that the file can be read and no lease ends later than its own length from now."""
-        findings = Findings("leases", "leases can be read, and none ends later than its own length from now")
+        """Check that the file can be read and no lease lasts longer than it was given for."""
+        findings = Findings("leases", "leases can be read, and no lease lasts longer than it was given for")
         with findings.reading(), self._folder.locked():
             try:
                 leases = self._read()
@@ -244,7 +244,7 @@ class Leases:
             findings.looked_at = len(leases)
             for name, lease in leases.items():
                 if lease.ends_at - now > lease.seconds + _CLOCK_TOLERANCE:
-                    findings.add(f"the lease {name} was taken by a clock that was ahead of this one")
+                    findings.add(f"the lease {name} was taken by a process with a clock that was ahead")
             if repair and findings.found:
                 self._write(self._running())
                 findings.mark_repaired(findings.found, "they are given up")
