@@ -1,1 +1,2 @@
-"""Indexes: caches that follow the records' change feed and can be rebuilt from them at any time."""
+"""Indexes over the records. They follow the change feed of the records and can be rebuilt from the records at any
+time."""

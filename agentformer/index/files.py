@@ -1,4 +1,4 @@
-"""Files of the indexes in a memory folder, used without loading an index, and their secure deletion."""
+"""Files of the indexes in a memory folder. These functions do not load an index."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _RETRY_SECONDS = 60.0
 
 
 def read_index_status(folder: Path) -> dict[str, Any]:
-    """Return the vector index's state when its snapshot was written, as JSON values, unchecked; empty if there is
-    none."""
+    """Return the state of the vector index when its snapshot was written, as JSON values. The values are not checked.
+    Without a snapshot the result is empty."""
     try:
         return {**json.loads(read_file(folder / META_FILE))["about"], "in_memory": False}
     except (OSError, ValueError, LookupError, TypeError):
@@ -38,9 +38,9 @@ def read_index_status(folder: Path) -> dict[str, Any]:
 
 
 def check_records(records: Path) -> None:
-    """Raise `StoreDamaged` if index files are present without the records they were made from.
+    """Raise `StoreDamaged` if index files are present, but the records from which they were made are missing.
 
-    A new memory beside them would look as if nothing had ever been stored.
+    Otherwise a new empty memory would hide the loss of the records.
     """
     try:
         if records.stat().st_size:
@@ -61,7 +61,7 @@ def check_records(records: Path) -> None:
 class ScratchFolder:
     """A temporary folder with links to the index files of a store that cannot be written.
 
-    Newer changes, locks and everything else are written only here, and deleted with it. Raises `StoreFull`.
+    New changes, locks and all other new files are written only to this folder and deleted with it. Raises `StoreFull`.
     """
 
     def __init__(self, source: Path) -> None:
@@ -87,7 +87,7 @@ class ScratchFolder:
 
 @contextmanager
 def usable_index_folder(folder: Path, *, writable: bool) -> Iterator[Path]:
-    """Yield a folder in which the indexes can be opened: the folder itself, or a `ScratchFolder` of it.
+    """Yield a folder in which the indexes can be opened: the given folder, or a `ScratchFolder` with links to it.
 
     Raises `StoreFull`.
     """
@@ -102,7 +102,7 @@ def usable_index_folder(folder: Path, *, writable: bool) -> Iterator[Path]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Link or copy a file. Locks are not linked: acquiring one would write to the source."""
+    """Link or copy a file. Lock files are not linked, because taking a lock would write to the original file."""
     if not source.is_file() or source.suffix == ".lock":
         return
     try:
@@ -112,20 +112,22 @@ def _link(source: Path, target: Path) -> None:
 
 
 class SecureDelete:
-    """Deletes index files after removals. Thread-safe; doing it twice does no harm."""
+    """Deletes index files after removals. Thread-safe. Repeating a deletion does no harm."""
 
     def __init__(self, database: Database, discard: Callable[[], None]) -> None:
-        """`discard` deletes the index files. It raises `OSError` or `AgentFormerError` if it cannot."""
+        """`discard` is a function that deletes the index files. It raises `OSError` or `AgentFormerError` if it cannot
+        delete them."""
         self._database = database
         self._discard = discard
         self._retry_at = math.inf  # by the monotonic clock; infinite while no deletion has failed
 
     def note(self, connection: sqlite3.Connection) -> None:
-        """Note in the transaction of a removal that index files are to be deleted."""
+        """Record a request to delete the index files, in the transaction of a removal."""
         meta.request_secure_delete(connection)
 
     def run(self) -> None:
-        """Delete the index files if a removal asks for it. Failures are logged and tried again later."""
+        """Delete the index files if a removal requested it. Failures are logged, and the deletion is tried again
+        later."""
         try:
             with self._database.reading() as connection:
                 token = meta.secure_delete_request(connection)
@@ -142,7 +144,7 @@ class SecureDelete:
             )
 
     def retry(self) -> None:
-        """Try a failed deletion again once some time has passed."""
+        """Try a failed deletion again if enough time has passed."""
         if time.monotonic() >= self._retry_at:
             self.run()
 
@@ -152,7 +154,8 @@ class SecureDelete:
             self.run()
 
     def truncate_wal(self) -> None:
-        """Empty the write-ahead log. If that fails, a later removal or the last process to close the store does it."""
+        """Empty the write-ahead log. After a failure, a later removal or the last process that closes the store empties
+        the log."""
         try:
             self._database.clear_log()
         except AgentFormerError as error:

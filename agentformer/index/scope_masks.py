@@ -1,4 +1,5 @@
-"""Masks of scopes: the entries that a search may return, by entry number, kept up to date with the records."""
+"""Masks of scopes. A mask contains the entries that a search may return, by entry number, and is updated with the
+records."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _MAX_CHANGES = 2_000  # changed entries checked one by one; after more, the whol
 class ScopeMask:
     """The entries of a scope that a search may return.
 
-    One object stands for one state of the scope, so results computed from it may be cached by the object.
+    Each object represents one state of the scope. So the object can be used as a key of cached results.
     """
 
     mask: NDArray[np.bool_]  # by entry number; numbers beyond its end are outside
@@ -36,7 +37,7 @@ class _Cached:
 
 
 class ScopeCache:
-    """Masks of recent scopes. An outdated mask is updated with the changed entries only. Thread-safe."""
+    """Masks of recent scopes. To update an outdated mask, only the changed entries are checked. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +45,7 @@ class ScopeCache:
         self._bytes = 0
 
     def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask:
-        """Return the mask of a scope; the same object as long as it does not change.
+        """Return the mask of a scope. The same object is returned until the scope changes.
 
         `seq` is the last change that the connection sees.
         """
@@ -72,7 +73,8 @@ class ScopeCache:
 
 
 def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached) -> ScopeMask | None:
-    """Return the mask with all changes; None if they are many, or if a backup of the records was restored."""
+    """Return the mask with all changes applied. Return None if there are too many changes, or if a backup of the
+    records was restored."""
     if change_feed.token_at(connection, cached.seq) != cached.point:
         return None
     changes = change_feed.since(connection, cached.seq, _MAX_CHANGES + 1)
@@ -84,7 +86,8 @@ def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached) -> S
 
 
 def _with_changes(former: ScopeMask, changed: NDArray[np.int64], inside: NDArray[np.int64]) -> ScopeMask:
-    """Return the mask in which those of the `changed` entries that are `inside` are set; `former` if it is equal."""
+    """Return a mask in which the `changed` entries are set if they are in `inside`. If nothing changes, return
+    `former`."""
     mask = former.mask
     before = changed[changed < len(mask)]
     before = np.sort(before[mask[before]])

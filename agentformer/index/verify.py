@@ -1,8 +1,8 @@
 """Verification of the index files: compare the word index and the saved vector index with the records.
 
-The files are opened before the records are read, so the records are never behind them. Entries changed since the files
-were written are left out: the next search updates them. A finding is repaired by deleting the files; the next search
-rebuilds them.
+The files are opened before the records are read, so the records are never older than the files. Entries that changed
+after the files were written are left out, because the next search updates them. To repair a finding, the files are
+deleted, and the next search rebuilds them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TRIES = 3  # to read the snapshot while another process replaces it
 
 
 def verify_words(folder: Path, database: Database, damaged: Collection[int]) -> Findings:
-    """Compare the word index in a memory folder with the records, without the `damaged` entries."""
+    """Compare the word index in a memory folder with the records. The `damaged` entries are left out."""
     findings = Findings("words", "the word index holds the terms of all entries", "the next search rebuilds it")
     words = _open_words(folder / WORDS_FOLDER, database.store_id, findings)
     if words is not None:
@@ -56,7 +56,7 @@ def verify_words(folder: Path, database: Database, damaged: Collection[int]) -> 
 def verify_snapshot(
     folder: Path, database: Database, damaged: Collection[int], damaged_vectors: Collection[int]
 ) -> Findings:
-    """Compare the saved vector index with the records, without damaged entries and vectors."""
+    """Compare the saved vector index with the records. Damaged entries and vectors are left out."""
     findings = Findings(
         "snapshot", "the saved vector index holds the vectors of all entries", "the next search rebuilds it"
     )
@@ -87,7 +87,8 @@ class _Snapshot(NamedTuple):
 
 
 def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | None:
-    """Open the word index under its lock. Return None, mostly with a finding, if there is nothing to compare."""
+    """Open the word index under its lock. Return None if there is nothing to compare; in most of these cases a finding
+    is added."""
     if not folder.exists():
         return None
     try:
@@ -151,7 +152,7 @@ def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Find
 
 
 def _searched_entries(connection: sqlite3.Connection) -> IntArray:
-    """Return the numbers of all entries that are searched, read as one text: no object for each."""
+    """Return the numbers of all searched entries. They are read as one text, which avoids one object per number."""
     marks = ", ".join("?" * len(UNSEARCHED_KINDS))
     query = f"SELECT group_concat(num) FROM entries WHERE kind NOT IN ({marks})"
     numbers = connection.execute(query, sorted(UNSEARCHED_KINDS)).fetchone()[0]
@@ -159,7 +160,7 @@ def _searched_entries(connection: sqlite3.Connection) -> IntArray:
 
 
 def _indexed_entries(words: _Words) -> IntArray:
-    """Return the entry numbers of all documents, with repetitions."""
+    """Return the entry numbers of all documents of the index. Numbers may be repeated."""
     parts = [np.zeros(0, np.int64)]
     first, left = 0, int(words.searcher.num_docs)
     while left > 0:
@@ -176,7 +177,8 @@ def _indexed_entries(words: _Words) -> IntArray:
 
 
 def _next_number(words: _Words, first: int) -> int:
-    """Return the first entry number from `first` on. Raises `ValueError` if the index counts documents wrongly."""
+    """Return the smallest entry number from `first` on. Raises `ValueError` if the index counts its documents
+    wrongly."""
     numbers = tantivy.Query.range_query(words.schema, "num", tantivy.FieldType.Unsigned, first, None)
     hits = words.searcher.search(numbers, limit=1, order_by_field="num", order=tantivy.Order.Asc).hits
     if not hits:
@@ -196,9 +198,9 @@ def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: 
 
 
 def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
-    """Return whether the index has the entry's terms, apart from those that optional analyzers add.
+    """Return whether the index has all terms of the entry. Terms that optional analyzers add are not checked.
 
-    If such an analyzer detected the language, only terms that are equal in all languages are looked up.
+    If an optional analyzer detected the language, only terms that are equal in all languages are checked.
     """
     if words.searcher.search(_all_terms(words, entry), limit=1).count == 1:
         return True
@@ -212,7 +214,7 @@ def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
 
 
 def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
-    """Return a query for the document with this number, these places and all of these terms."""
+    """Return a query for the document that has this number, these places and all of these terms."""
     terms = [("num", entry.num), *(("places", place) for place in entry.places)]
     terms += [(name, term) for name, all_terms in entry.terms.items() for term in dict.fromkeys(all_terms)]
     queries = (tantivy.Query.term_query(words.schema, name, value, "basic") for name, value in terms)
@@ -220,7 +222,8 @@ def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
 
 
 def _open_snapshot(folder: Path, store_id: str, findings: Findings) -> _Snapshot | None:
-    """Open the saved vector index. Return None, mostly with a finding, if there is nothing to compare."""
+    """Open the saved vector index. Return None if there is nothing to compare; in most of these cases a finding is
+    added."""
     for tries in range(1, _TRIES + 1):
         before = _file_states(folder)
         try:
@@ -244,7 +247,7 @@ def _open_snapshot(folder: Path, store_id: str, findings: Findings) -> _Snapshot
 
 
 def _file_states(folder: Path) -> list[tuple[int, int, int] | None]:
-    """Return inode, time and size of the snapshot's files; None for a missing one."""
+    """Return inode, time and size of each file of the snapshot, or None for a missing file."""
     states: list[tuple[int, int, int] | None] = []
     for name in (INDEX_FILE, META_FILE):
         try:
@@ -292,7 +295,7 @@ def _compare_snapshot(
 
 
 def _read_windows(connection: sqlite3.Connection, space: int, changed: IntArray) -> IntArray:
-    """Return window, entry and vector number of a space's windows, without those of changed entries."""
+    """Return the window, entry and vector numbers of a space. Windows of changed entries are left out."""
     cursor = connection.execute("SELECT id, entry, vector FROM windows WHERE space = ?", [space])
     parts = [np.zeros((0, 3), np.int64)]
     while batch := cursor.fetchmany(_ROWS):
@@ -315,7 +318,7 @@ def _count_different(connection: sqlite3.Connection, vectors: IntArray, decoded:
 
 
 def _decoded_rows(image: Image, positions: Mask) -> Iterator[tuple[IntArray, Matrix]]:
-    """Yield batches of positions and of the rows that their codes decode to."""
+    """Yield batches of positions, and the rows that are decoded from the codes at these positions."""
     if image.lists is None:
         selected = np.flatnonzero(positions)
         for start in range(0, len(selected), _ROWS):

@@ -181,7 +181,7 @@ def _cached_moment(micros: int) -> datetime:
 
 
 def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
-    """Return a former state of an entry from a row of its history. Raises `StoreDamaged`."""
+    """Return a former version of an entry from a row of its history. Raises `StoreDamaged`."""
     what = f"a former version of {checksums.entry_name(entry_id)}"
     checksum = stored["checksum"]
     if checksum is not None and state_checksum(stored["entry"], stored["version"], stored["state"]) != checksum:
@@ -191,10 +191,10 @@ def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
     except _UNDECODABLE as error:
         raise undecodable(what, error) from error
     if state.id != entry_id:
-        raise checksums.damage_error(what, "it is of another entry")
+        raise checksums.damage_error(what, "it belongs to another entry")
     return state
 
 
 def state_checksum(num: int, version: int, state: str) -> int:
-    """Return the checksum of a history row: the entry's number, the version, and the state as JSON."""
+    """Return the checksum of a history row. It covers the entry's number, the version, and the state as JSON."""
     return checksums.of_text(state, num, version)

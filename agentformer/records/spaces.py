@@ -203,8 +203,8 @@ def _vector_count(connection: sqlite3.Connection, space: int, *, only_space: boo
 
 
 def prune_batch(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Delete some vectors of kept spaces, and the kept spaces after the last vector. Return the number of deleted
-    vectors, and whether none is left."""
+    """Delete some vectors of kept spaces. When a kept space has no vectors left, delete the space. Return the number of
+    deleted vectors, and whether no vectors are left to delete."""
     inactive = "SELECT id FROM spaces WHERE active = 0 AND building = 0"
     rows = connection.execute(f"SELECT id FROM vectors WHERE space IN ({inactive}) LIMIT ?", [_PRUNE_BATCH]).fetchall()
     ids = [(row[0],) for row in rows]

@@ -1,1 +1,1 @@
-"""Everything that ranks: hybrid search, fusion, boosts, rescoring and reranking."""
+"""Ranking of search results: hybrid search, fusion, boosts, rescoring and reranking."""

@@ -1,7 +1,7 @@
 """Boosts of hits by document, by title and by date.
 
-Each boost is one more ranked list over what words and vectors have found. A boost never adds an entry and never removes
-one. The weights were chosen on development halves of the question sets (docs/BENCHMARKS.md).
+Each boost is an additional ranked list over the entries that words and vectors have found. A boost never adds or
+removes an entry. The weights were chosen on development halves of the question sets (docs/BENCHMARKS.md).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from agentformer.text.dates.phrases import DateRange
 from agentformer.text.dates.terms import range_terms
 from agentformer.text.languages import detect_language
 
-_DOCUMENT_WEIGHT = 0.5  # of the list, beside 1 of the words
-_DOCUMENT_PASSAGES = 3  # passages of a document that count, so that a long document does not win by its length
-_DOCUMENT_HEAD = 10  # hits at the head of the list, each of which must be of a long document
+_DOCUMENT_WEIGHT = 0.5  # weight of the list; the weight of the words is 1
+_DOCUMENT_PASSAGES = 3  # number of passages of a document that count, so that long documents have no advantage
+_DOCUMENT_HEAD = 10  # each of these first hits must be part of a long document
 _TITLE_WEIGHT = 0.8
-_TITLE_HEAD = 3  # hits that are searched for titles
+_TITLE_HEAD = 3  # number of hits that are searched for titles
 _TITLE_LENGTHS = range(4, 101)  # code points
-_TITLE_OWNERS = 2  # entries that may share a title; a title of more entries names a document or a subject
-_TITLE_WORDS = 8  # in a first line that is a title
+_TITLE_OWNERS = 2  # if more entries share a title, it names a document or a subject, not an entry
+_TITLE_WORDS = 8  # maximum in a first line that is used as a title
 _TITLE_TEXT = 4_000  # code points of a hit that are searched for titles
 _DATE_WEIGHT = 0.3
-_DATE_READ = 50  # hits that are searched for dates, in addition to those that happened in the date range
+_DATE_READ = 50  # number of hits that are searched for dates, in addition to the hits in the date range
 _DATE_TEXT = 2_000  # code points of a hit that are searched for dates
 _CANDIDATES = 200  # hits considered by the document boost and the title boost
 
@@ -55,10 +55,12 @@ _TITLE_COLUMNS = (
 def document_boost(connection: sqlite3.Connection, hits: Sequence[tuple[int, float]]) -> RankedList:
     """Boost passages of long documents that have several hits.
 
-    `hits` are entry numbers with scores in 0..1, best first. A document scores the mean of its best three passages, and
-    a missing passage counts 0. The list is empty if fewer than two documents have hits, or if a hit at the head is not
-    of a long document: beside a document of one passage, the boost would only reward length (with Finnish questions
-    over short passages it cost .026 of R@5).
+    `hits` are entry numbers with scores in 0..1, best first. The score of a document is the mean of its best three
+    passages. A missing passage counts 0.
+
+    The list is empty if fewer than two documents have hits. It is also empty if one of the best hits is not part of a
+    long document. Next to documents of one passage, the boost would only reward length (with Finnish questions over
+    short passages it reduced R@5 by .026).
     """
     hits = hits[:_CANDIDATES]
     rows = connection.execute(
@@ -86,11 +88,11 @@ class _Title(NamedTuple):
 
 
 def title_boost(connection: sqlite3.Connection, nums: Sequence[int]) -> RankedList:
-    """Boost entries with a title that the best hits mention.
+    """Boost entries if the best hits mention their titles.
 
-    "Where was the director of X born?" finds the entry on X. That entry names the director, and the director's own
-    entry shares no word with the question. `nums` are entry numbers, best first. The list begins with the entries that
-    the best hit mentions, each group in the order of `nums`.
+    "Where was the director of X born?" finds the entry about X. That entry names the director, but the entry about the
+    director shares no word with the question. `nums` are entry numbers, best first. The list begins with the entries
+    that the best hit mentions. Entries mentioned by the same hit are in the order of `nums`.
     """
     nums = nums[:_CANDIDATES]
     titles = _titles(connection, nums)
@@ -106,13 +108,15 @@ def title_boost(connection: sqlite3.Connection, nums: Sequence[int]) -> RankedLi
 
 
 def _mentions(text: str, own: _Title, title: _Title) -> bool:
-    """Return whether a text with the title `own` mentions another entry's title, of another document if it has one."""
+    """Return whether a text with the title `own` mentions the title of another entry. If the text belongs to a
+    document, that entry must belong to another document."""
     other = title.text != own.text and (title.document is None or title.document != own.document)
     return other and len(title.text) in _TITLE_LENGTHS and _has_words(text, title.text)
 
 
 def _titles(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, _Title]:
-    """Return the title of each entry: its own, or its first line. A title of many entries is left out."""
+    """Return the title of each entry. Without a title, the first line of the entry is used. A title that many entries
+    share is left out."""
     rows = connection.execute(_TITLE_COLUMNS, [json.dumps(list(nums))]).fetchall()
     titles = {num: _QUALIFIER.sub("", (title or _first_line(content)).strip()) for num, _, title, content in rows}
     owners = Counter(titles.values())
@@ -123,7 +127,7 @@ def _titles(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, _T
 
 
 def _first_line(content: str) -> str:
-    """Return the first line of a text if it looks like a title, else ""."""
+    """Return the first line of a text if it looks like a title, otherwise ""."""
     line, line_end, rest = content.partition("\n")
     line = line.strip().lstrip("# ")
     titled = line and not line[0].islower() and len(line.split()) <= _TITLE_WORDS and _TITLE_END.search(line)
@@ -131,7 +135,7 @@ def _first_line(content: str) -> str:
 
 
 def _has_words(text: str, phrase: str) -> bool:
-    """Return whether `text` contains `phrase` as whole words, in the same spelling."""
+    """Return whether `text` contains `phrase` as complete words with the same spelling."""
     at = text.find(phrase)
     while at >= 0:
         end = at + len(phrase)
@@ -147,18 +151,19 @@ def _has_words(text: str, phrase: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class QueryDates:
-    """The dates that a query names. Falsy if it names none."""
+    """The dates that a query names. The object is false if the query names no date."""
 
     periods: tuple[Period, ...] = ()
-    terms: tuple[str, ...] = ()  # in the form of the word index
-    days: tuple[DateRange, ...] = ()  # the days of the periods, in any time zone
+    terms: tuple[str, ...] = ()  # as terms of the word index
+    days: tuple[DateRange, ...] = ()  # the days of the periods; time zones are ignored
 
     def __bool__(self) -> bool:
         return bool(self.periods or self.terms)
 
 
 def query_dates(query: QueryTerms, at: datetime | None = None) -> QueryDates:
-    """Return the dates that a query names. "Yesterday" is relative to `at` (None: now, in the local time zone)."""
+    """Return the dates that a query names. "Yesterday" is relative to `at`. If `at` is None, it is relative to now in
+    the local time zone."""
     at = at or datetime.now().astimezone()
     days = _days(query.text, at.date(), query.language)
     return QueryDates(tuple(dict.fromkeys(period_of(day, at.tzinfo) for day in days)), range_terms(days), days)
@@ -170,9 +175,9 @@ def _days(text: str, on: date, language: str) -> tuple[DateRange, ...]:
 
 
 def date_boost(connection: sqlite3.Connection, nums: Sequence[int], dates: QueryDates) -> RankedList:
-    """Boost entries that happened in a date range, and entries with a text that names a day of it.
+    """Boost entries that happened in a date range of the query, and entries with a text that names a day in the range.
 
-    Dates never filter: "last week" in a question may be off by a day. A scope filters by exact times.
+    Dates do not filter, because "last week" in a question may be wrong by a day. A scope can filter by exact times.
     """
     if not dates.periods or not nums:
         return RankedList("period", [], _DATE_WEIGHT)
@@ -192,7 +197,8 @@ def _in_periods(moment: datetime, dates: QueryDates) -> bool:
 
 
 def _in_days(days: DateRange, dates: QueryDates) -> bool:
-    """Return whether `days` lie within the range. A whole year does not lie within one of its days."""
+    """Return whether `days` lie completely within the range. For example, a whole year does not lie within one of its
+    days."""
     return any(asked.first <= days.first and days.last <= asked.last for asked in dates.days)
 
 

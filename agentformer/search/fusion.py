@@ -1,11 +1,7 @@
-"""Fusion of ranked lists into one order, and the weight of the vectors relative to the words.
+"""Fusion of several ranked lists into one list.
 
-`merge` is weighted reciprocal rank fusion (Cormack, Clarke, Buettcher, SIGIR 2009). `fuse` is the form that hybrid
-search uses by default: it also considers how close the score of an item is to the first score of its list.
-
-Three observations decide the weight of the vectors for one query, none of which knows the right answer. The embedder's
-coverage of the languages of the query and its passages. The distance of the nearest entry from the other near ones: if
-all are about equally near, their order says little. And the share of the query that the best match by words holds.
+`merge` is weighted reciprocal rank fusion (Cormack, Clarke, Buettcher, SIGIR 2009). `fuse` is the default of hybrid
+search. In addition to ranks, it uses how close the score of an item is to the first score of its list.
 """
 
 from __future__ import annotations
@@ -26,24 +22,24 @@ from agentformer.types import Embedder, EmbeddingSpace, Vote
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Chosen on development halves (docs/BENCHMARKS.md); nearby values of both give about the same.
+# Both values were chosen on development halves (docs/BENCHMARKS.md). Nearby values give similar results.
 _K = 8
-_CLOSENESS = 0.7  # share of a list's score that comes from scores; the rest comes from ranks
-_COMPARED = 100  # places of a list that are compared with its first, however many are asked for
+_CLOSENESS = 0.7  # share of a list's score that depends on scores; the remaining share depends on ranks
+_COMPARED = 100  # number of places that are compared with the first, whatever the limit
 
-# Chosen on development halves (docs/BENCHMARKS.md); nearby values of each give about the same.
-_USUAL = 0.7  # of the vectors beside 1 of the words, if neither side is more decisive than usual
-_USUAL_DEVIATIONS = 4.0  # usual distance of the nearest entry from the mean of the nearest, in standard deviations
-_USUAL_SHARE = 0.3  # of the ideal BM25 score; below it, the words have found little of the query
+# These values were chosen on development halves (docs/BENCHMARKS.md). Nearby values give similar results.
+_USUAL = 0.7  # weight of the vectors for an average query; the weight of the words is 1
+_USUAL_DEVIATIONS = 4.0  # usual distance of the nearest entry from the mean of the near entries, in standard deviations
+_USUAL_SHARE = 0.3  # share of the ideal BM25 score; below it, the words have found little of the query
 _LEAST, _MOST = 0.15, 2.5
-_NEAREST = 100  # nearest entries
-_FEW = 10  # entries that are too few to have a standard deviation
+_NEAREST = 100  # number of nearest entries
+_FEW = 10  # with so few entries, a standard deviation is not useful
 
 _WORD = re.compile(r"[^\W\d_]{3,}")  # numbers and short function words say little about a language
 # Tokens per word: an English model takes about 1.2 for English prose and 2.5 or more for Finnish.
 KNOWN = 1.6
 UNKNOWN = 2.0
-_CACHED_WORDS = 50_000  # words with a cached number of tokens: nearly all that a language uses
+_CACHED_WORDS = 50_000  # number of words that are cached with their number of tokens
 
 
 class FusionOptions(NamedTuple):
@@ -55,8 +51,8 @@ class FusionOptions(NamedTuple):
 
 
 class RankedList(NamedTuple):
-    """A named list of entry numbers, best first. `scores` fall from place to place, in any unit; without them, only
-    ranks count."""
+    """A named list of entry numbers, best first. `scores` have any unit and never increase from place to place. Without
+    `scores`, only ranks are used."""
 
     name: str
     items: Sequence[int]
@@ -77,11 +73,11 @@ class Ranking:
         self._ranks = [{item: rank for rank, item in enumerate(ranked.items, 1)} for ranked in lists]
 
     def has(self, name: str) -> bool:
-        """Return whether a list of this name has votes."""
+        """Return whether a list with this name has votes."""
         return any(ranked.name == name for ranked in self._lists)
 
     def votes(self, num: int) -> tuple[Vote, ...]:
-        """Return the lists that hold the entry, with its rank in each and the list's weight."""
+        """Return a vote for each list that contains the entry: its rank in the list, and the weight of the list."""
         return tuple(
             Vote(ranked.name, ranks[num], ranked.weight)
             for ranked, ranks in zip(self._lists, self._ranks, strict=True)
@@ -92,15 +88,16 @@ class Ranking:
 def merge(
     ranked_lists: Sequence[Sequence[Key]], *, weights: Sequence[float] | None = None, k: int = 60
 ) -> list[tuple[Key, float]]:
-    """Return the items of all lists with a score in 0..1, best first. 1 means first in every list with a weight.
+    """Return the items of all lists with a score in 0..1, best first. The score 1 means that the item is first in every
+    list with a weight above 0.
 
-    Each list is best first, with ranks from 1; a repeated item counts at its first place. An item scores
-    `weight / (k + rank)` in each list that holds it, so a larger `k` lets first places decide less. Items with equal
-    scores keep the order of their first occurrence. The lists' own scores are never added: cosine and BM25 have no
-    common unit.
+    Each list is best first, and ranks start at 1. If a list repeats an item, only its first place counts. Each list
+    that contains an item adds `weight / (k + rank)` to its score. So with a larger `k`, first places count less. Items
+    with equal scores keep the order in which they first occur. The scores of the lists are not added, because cosine
+    and BM25 have different units.
 
-    Raises `InvalidInput` if `weights` is not one finite number of at least 0 per list, if `k` is below 0, or if a text
-    is passed as a list.
+    Raises `InvalidInput` if `weights` does not have one finite number of at least 0 per list, if `k` is below 0, or if
+    a text is passed as a list.
     """
     weights = [1.0] * len(ranked_lists) if weights is None else weights
     _check(ranked_lists, weights, k)
@@ -116,12 +113,13 @@ def merge(
 
 
 def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
-    """Return the entries of all lists with a score in 0..1, best first. 1 means first in every list.
+    """Return the entries of all lists with a score in 0..1, best first. The score 1 means that the entry is first in
+    every list.
 
-    A list's score of an entry is partly its reciprocal rank and partly its closeness: the position of its own score
-    between the list's hundredth (0) and its first (1). A list with an outstanding first entry decides more for that
-    entry and less for the others. Min-max normalised scores: Bruch, Gai, Ingber, "An Analysis of Fusion Functions for
-    Hybrid Retrieval" (TOIS 2023).
+    Each list gives an entry a score with two parts. One part is the reciprocal rank. The other part is the closeness: 1
+    for the first score of the list, 0 for the hundredth score, and proportional between them. If the first score of a
+    list is far above the others, the list raises its first entry more and its other entries less. Min-max normalised
+    scores: Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (TOIS 2023).
     """
     most = sum(ranked.weight for ranked in lists if ranked.items)
     if not most:
@@ -139,7 +137,7 @@ def _best_first(scores: dict[Key, float], most: float) -> list[tuple[Key, float]
 
 
 def _list_scores(ranked: RankedList) -> list[float]:
-    """Return a list's score of each of its entries, 0..1."""
+    """Return the score that a list gives to each of its entries, 0..1."""
     by_rank = [(_K + 1) / (_K + rank) for rank in range(1, len(ranked.items) + 1)]
     if not ranked.scores:
         return by_rank
@@ -151,7 +149,7 @@ def _list_scores(ranked: RankedList) -> list[float]:
 
 def _check(ranked_lists: Sequence[Sequence[Key]], weights: Sequence[float], k: int) -> None:
     for items in ranked_lists:
-        if isinstance(items, (str, bytes)):  # its letters would be taken for items
+        if isinstance(items, (str, bytes)):  # the letters of a text would be treated as items
             raise InvalidInput("ranked_lists", "must be lists of items, and one of them is a text")
     if len(weights) != len(ranked_lists) or not all(0 <= weight < math.inf for weight in weights):
         wanted = "must be one weight of at least 0 for each list"
@@ -161,10 +159,10 @@ def _check(ranked_lists: Sequence[Sequence[Key]], weights: Sequence[float], k: i
 
 
 def vectors_weight(cosines: Sequence[float], best_bm25: float, ideal_bm25: float) -> float:
-    """Return the weight of the vectors, if the words have weight 1.
+    """Return the weight of the vectors. The weight of the words is 1.
 
-    `cosines` are of the nearest entries, best first. `best_bm25` is the score of the best match by words, and
-    `ideal_bm25` the score of an entry with all words of the query (0: unknown).
+    `cosines` are the cosines of the nearest entries, best first. `best_bm25` is the score of the best match by words.
+    `ideal_bm25` is the score of an entry that contains all words of the query (0: unknown).
     """
     share = best_bm25 / ideal_bm25 if ideal_bm25 > 0 else _USUAL_SHARE
     lost = max(1.0, _USUAL_SHARE / share) if share > 0 else _MOST
@@ -173,7 +171,7 @@ def vectors_weight(cosines: Sequence[float], best_bm25: float, ideal_bm25: float
 
 
 def _deviations(cosines: Sequence[float]) -> float:
-    """Return the distance of the first from the mean, in standard deviations."""
+    """Return the distance of the first cosine from the mean, in standard deviations."""
     if len(cosines) < _FEW:
         return _USUAL_DEVIATIONS
     spread = statistics.pstdev(cosines)
@@ -181,24 +179,24 @@ def _deviations(cosines: Sequence[float]) -> float:
 
 
 class LanguageCoverage:
-    """An embedder's coverage of languages: 1 where it knows the language of a text, 0 where it does not. Thread-safe.
+    """An embedder's coverage of languages: 1 if it knows the language of a text, 0 if it does not. Thread-safe.
 
-    A model that declares its languages is believed. For any other model, its tokenizer decides: a word of a language of
-    its training is one or two tokens, and a word of another language many (Rust et al. 2021, "How Good is Your
-    Tokenizer?").
+    If a model declares its languages, the declaration is used. For other models the tokenizer decides. A word in a
+    language of its training is one or two tokens, and a word in another language is many tokens (Rust et al. 2021, "How
+    Good is Your Tokenizer?").
     """
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
-        self._tokens: tuple[EmbeddingSpace | None, dict[str, int]] = None, {}  # per word of this space's tokenizer
+        self._tokens: tuple[EmbeddingSpace | None, dict[str, int]] = None, {}  # number of tokens by word
 
     @property
     def varies(self) -> bool:
-        """True if the coverage depends on the text."""
+        """True if the coverage is different for different texts."""
         return self._embedder.space.languages != "*"
 
     def of(self, texts: Sequence[str]) -> float:
-        """Return the coverage of the texts together, 0..1."""
+        """Return the coverage of all texts together, 0..1."""
         declared = self._embedder.space.languages
         if declared == "*":
             return 1.0
@@ -215,9 +213,9 @@ class LanguageCoverage:
     def of_search(self, query: QueryTerms, by_words: Sequence[str], by_vectors: Callable[[], Sequence[str]]) -> float:
         """Return the coverage of a query and its best passages, 0..1.
 
-        If the passages found by words are in another language than the query (a name is the same in many languages),
-        the passages found by vectors count as well. A query without such passages is a name or a typing error: the
-        vectors may try.
+        A name is the same in many languages. So if the passages found by words have another language than the query,
+        the passages found by vectors are used as well. A query without such passages is a name or a typing error, and
+        the vectors are used for it.
         """
         alone = self.of_query(query)
         if not by_words:
@@ -230,7 +228,7 @@ class LanguageCoverage:
         return max(together, alone * sum(nearest) / len(nearest)) if nearest else together
 
     def fertility(self, text: str) -> float:
-        """Return the number of tokens per word; 1.0 for a text without words."""
+        """Return the number of tokens per word. Return 1.0 for a text without words."""
         words = _WORD.findall(text)
         if not words:
             return 1.0
@@ -249,8 +247,8 @@ class LanguageCoverage:
 
 
 def _token_counts(embedder: Embedder, words: Sequence[str]) -> list[int]:
-    """Return the number of tokens of each word, from one call of the tokenizer."""
-    ends = list(accumulate(len(word) + 1 for word in words))  # of each word and the space behind it
+    """Return the number of tokens of each word. The tokenizer is called once for all words."""
+    ends = list(accumulate(len(word) + 1 for word in words))  # token count of each word and the space after it
     counts = [0] * len(words)
     for span in embedder.token_spans(" ".join(words)):
         counts[min(bisect_left(ends, span.end), len(words) - 1)] += 1

@@ -1,7 +1,7 @@
-"""Hybrid search over a folder's records: words and vectors, fused, boosted and rescored.
+"""Hybrid search over the records of a folder: a search by words and a search by vectors, fused, boosted and rescored.
 
-The records decide which entries are in scope. Both sides receive them as a mask, so no entry outside the scope takes a
-place among the candidates.
+The records decide which entries are in scope. The word index and the vector index both receive a mask of these entries.
+So entries outside the scope never take a place among the candidates.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
 MAX_LIMIT = 10_000  # hits of one search; `list` returns more
-_SMALL = 20_000  # changes of a store whose indexes are brought up to date when it is closed
-_SAMPLES = 3  # passages whose language is compared with the query's
+_SMALL = 20_000  # number of changes up to which closing the store updates its indexes
+_SAMPLES = 3  # number of passages that are compared with the language of the query
 _SAMPLE_LENGTH = 600  # code points of each
-_THREAD_WINDOWS = 5_000  # windows from which on a scan takes longer than starting a thread; a model always does
+_THREAD_WINDOWS = 5_000  # above this number of windows, a scan takes longer than starting a thread
 _SINGLE_LIST = FusionOptions("rrf")  # keeps the order of a search by vectors or words alone
 _NO_WORDS = WordHits([], [])
 _PENDING = "{} entries have no vectors yet and are found by words alone; `agentformer reindex` embeds them"
@@ -56,7 +56,7 @@ _VECTORS_ALONE = "searched by vectors alone: {}"
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A query, analyzed, with the state of the records at one moment."""
+    """An analyzed query, and the state of the records at one moment."""
 
     query: Query
     terms: QueryTerms
@@ -68,16 +68,17 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The results of the lexical query and of the vector search (`vectors`; None without one)."""
+    """The results of the lexical query, and the results of the vector search in `vectors` (None without a vector
+    search)."""
 
     words: WordHits
     vectors: VectorHits | None
     warnings: tuple[str, ...]
-    complete: bool  # whether the vectors were searched in their current state
+    complete: bool  # True if the vectors were searched in their current state
 
 
 class HybridSearch:
-    """Searches a folder's records with vectors and words. Thread-safe."""
+    """Searches the records of a folder by vectors and by words. Thread-safe."""
 
     def __init__(
         self,
@@ -105,8 +106,9 @@ class HybridSearch:
     def search(self, query: Query) -> Hits:
         """Return the hits, best first.
 
-        If the embedder is unavailable, words alone decide. If the word index cannot be written, vectors alone decide. A
-        warning reports either. Raises `SpaceMismatch`, and `StoreError` if neither side is available.
+        If the embedder is unavailable, only words are searched. If the word index cannot be written, only vectors are
+        searched. In each case a warning is returned. Raises `SpaceMismatch`, and `StoreError` if neither words nor
+        vectors can be searched.
         """
         if query.limit < 1 or not query.text.strip():
             return Hits()
@@ -138,7 +140,7 @@ class HybridSearch:
             return _Request(query, terms, dates, seq, mask, space)
 
     def _start_words(self, request: _Request) -> tuple[Callable[[], WordHits], StoreError | None]:
-        """Start the lexical query. Return a function that waits for its hits, and the error if the word index is
+        """Start the lexical query. Return a function that waits for the hits, and the error if the word index is
         unavailable."""
         query = request.query
         if query.mode == "dense":
@@ -151,6 +153,12 @@ class HybridSearch:
             return lambda: _NO_WORDS, error
 
         def search() -> WordHits:
+            """Return the hits, best first.
+
+            If the embedder is unavailable, only words are searched. If the word index cannot be written, only vectors
+            are searched. In each case a warning is returned. Raises `SpaceMismatch`, and `StoreError` if neither words
+            nor vectors can be searched.
+            """
             limit = self._candidate_count(query)
             return view.search(request.terms, query.scope, limit, request.mask, request.dates.terms)
 
@@ -162,7 +170,8 @@ class HybridSearch:
     def _search_vectors(
         self, request: _Request, words_error: StoreError | None
     ) -> tuple[VectorHits | None, tuple[str, ...]]:
-        """Return the nearest windows, and warnings. Raises `words_error` if the vectors are unavailable too."""
+        """Return the nearest windows, and warnings. If the vectors are unavailable and the word index is unavailable
+        too, raise `words_error`."""
         if request.query.mode == "lexical":
             return None, ()
         try:
@@ -222,7 +231,8 @@ class HybridSearch:
     def _rank(
         self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
     ) -> Ranking:
-        """Fuse both sides, and boost the result. A side without weight is left out: its ranks are no evidence."""
+        """Fuse the results of words and vectors, and boost the fused list. A result list with weight 0 is left out,
+        because its ranks are no evidence."""
         hybrid = request.query.mode == "hybrid"
         options = self._fusion if hybrid else _SINGLE_LIST
         coverage = self._language_coverage(connection, request, nearest, words) if hybrid else 1.0
@@ -230,7 +240,7 @@ class HybridSearch:
         if options.kind == "adaptive" and weight and nearest.entries and words.entries:
             weight *= vectors_weight(nearest.scores, words.scores[0], words.ideal)
         if weight and not words.entries:
-            weight = 1.0  # the vectors decide alone
+            weight = 1.0  # only the vectors decide
         sides = (
             RankedList(VECTORS, nearest.entries, weight, nearest.scores),
             RankedList(WORDS, words.entries, 1.0, words.scores),
@@ -243,7 +253,7 @@ class HybridSearch:
     def _language_coverage(
         self, connection: sqlite3.Connection, request: _Request, nearest: RankedEntries, words: WordHits
     ) -> float:
-        """Return the embedder's coverage of the languages of the query and of what was found, 0..1."""
+        """Return how well the embedder covers the languages of the query and of the passages found, 0..1."""
         if not nearest.entries or not self._coverage.varies:
             return 1.0
 
@@ -255,36 +265,37 @@ class HybridSearch:
     # ------------------------------------------------------------------ indexes
 
     def refresh(self) -> None:
-        """Bring both indexes up to date now, also on disk, instead of at the next search."""
+        """Update both indexes now, also on disk. Without this call, the next search updates them."""
         self._words.flush(self._database)
         self._vectors.refresh(self._database)
 
     def catches_up_soon(self) -> bool:
-        """Return whether the store has changed since it was opened, and is small enough to follow in moments."""
+        """Return whether the store has changed since it was opened, and is so small that the indexes are updated
+        quickly."""
         with self._database.reading() as connection:
             changes = change_feed.last_seq(connection)
             return changes != self._opened_at and changes <= _SMALL
 
     def save(self) -> None:
-        """Write a snapshot of the vector index if it spares a later start enough work."""
+        """Write a snapshot of the vector index, if it saves enough work at a later start."""
         self._vectors.save()
 
     def close(self) -> None:
-        """End background work, and write pending changes of the word index."""
+        """Stop background work, and write pending changes of the word index."""
         self._vectors.close()
         self._helper.close()
         self._words.close(self._database)
 
     def discard(self) -> None:
-        """Delete the indexes' files, so that deleted entries are not readable in them. Raises `OSError`, also while
-        another process writes; then call it again."""
+        """Delete the files of the indexes, so that deleted entries cannot be read from them. Raises `OSError`, also
+        while another process writes the files. In that case call this method again."""
         try:
             self._words.discard()
         finally:
             self._vectors.discard()
 
     def renew(self, *, words: bool = False, vectors: bool = False) -> None:
-        """Delete an index on disk and in memory; the next search rebuilds it. Raises `OSError`."""
+        """Delete an index on disk and in memory. The next search rebuilds it. Raises `OSError`."""
         if words:
             self._words.discard()
         if vectors:
@@ -292,7 +303,7 @@ class HybridSearch:
             self._vectors.discard()
 
     def settle(self) -> None:
-        """Train the vector index if training is due, and wait for it."""
+        """If the vector index needs training, train it and wait for the end of the training."""
         self._vectors.train_now(self._database)
 
     def status(self) -> dict[str, Any]:
@@ -301,13 +312,15 @@ class HybridSearch:
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
-    """Return the scores of the best entries, with all that tie with the last one: ties are ordered by id."""
+    """Return the scores of the best entries. All entries with the same score as the last one are included, because ties
+    are ordered by id."""
     least = max(order[min(query.limit, len(order)) - 1][1] if order else 0.0, query.min_score)
     return dict(itertools.takewhile(lambda item: item[1] >= least, order))
 
 
 def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:
-    """Return the entries by number, without those deleted since they were found. Raises `StoreDamaged`."""
+    """Return entries by number. Entries that were deleted after the search found them are left out. Raises
+    `StoreDamaged`."""
     entries = records.by_num(connection, list(nums))
     if any(entry.namespace != scope.namespace for entry in entries.values()):
         raise damage_error("an index of the entries", "it has one of another namespace")

@@ -1,9 +1,11 @@
-"""Recency: of facts that contradict each other, the newest is ranked first.
+"""Recency: if facts contradict each other, the newest fact is ranked first.
 
-"Anna lives in Turku" of last year stands behind "Anna lives in Oslo" of this year. Only the hits are compared, word by
-word: the same subject with the same verb, or the same label, and another name or number. Words decide and not meaning,
-so precision comes first: the verbs and labels are those with one value at a time ("lives in", "costs"; not "likes"),
-and the words behind a number must be the same.
+"Anna lives in Turku" from last year is ranked after "Anna lives in Oslo" from this year. Only the hits of one search
+are compared. Two facts contradict each other if they have the same subject and verb, or the same label, but a different
+name or number.
+
+The comparison uses words and not meaning. Therefore only verbs and labels are used that have one value at a time
+("lives in" and "costs", but not "likes"). The words after a number must also be the same.
 """
 
 from __future__ import annotations
@@ -23,29 +25,29 @@ from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import DOCUMENT_KINDS, Hit, MemoryEntry
 
-COMPARED = 40  # best hits that are compared
-NEAR = 0.7  # of a place's score: the least score of another hit that takes the place
-_MAX_LENGTH = 300  # code points of an entry: longer ones have more than one fact
+COMPARED = 40  # number of best hits that are compared
+NEAR = 0.7  # a hit needs at least this share of a place's score to take the place
+_MAX_LENGTH = 300  # code points of an entry; a longer entry contains more than one fact
 _SENTENCES = 3  # of an entry
-_SUBJECT_WORDS = 6  # in front of the verb at most
-_VALUE_WORDS = 3  # of a value that are compared
-_LABEL_WORDS = 4  # in front of a colon at most
-_WORDS_BETWEEN = 2  # function words between the verb and the value at most
-_ALIKE = ("sv", "no", "da")  # short sentences in one of them look like another
+_SUBJECT_WORDS = 6  # maximum number of words before the verb
+_VALUE_WORDS = 3  # number of words of a value that are compared
+_LABEL_WORDS = 4  # maximum number of words before a colon
+_WORDS_BETWEEN = 2  # maximum number of function words between the verb and the value
+_ALIKE = ("sv", "no", "da")  # a short sentence in one of these languages looks like another
 _WORD = re.compile(r"[^\W_]+(?:[-.,:/@'’+][^\W_]+)*")
 _LABELLED = re.compile(r"\s*([^\n:]{2,60}):\s+(\S[^\n]{0,80})")
 _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
 def _phrases(table: Mapping[str, str]) -> dict[str, frozenset[tuple[str, ...]]]:
-    """Return each language's phrases as tuples of words."""
+    """Return the phrases of each language as tuples of words."""
     return {
         language: frozenset(tuple(phrase.split()) for phrase in phrases.split(", "))
         for language, phrases in table.items()
     }
 
 
-# Verbs with one value at a time, by language (ISO 639-1), with the words that give them this meaning.
+# Verbs that have one value at a time, by language (ISO 639-1).
 _VERBS: Mapping[str, frozenset[tuple[str, ...]]] = _phrases(
     {
         "en": "lives in, live in, lives at, live at, resides in, reside in, works at, work at, works for, work for, "
@@ -68,14 +70,14 @@ _ARTICLES = frozenset(
     {"a", "an", "the", "my", "your", "his", "her", "our", "their", "en", "ett", "ei", "et", "den", "det", "de"}
     | {"ein", "eine", "einen", "einem", "einer", "der", "die", "das", "dem"}
 )
-# Subjects that mean another person or thing in each text.
+# Subjects that mean a different person or thing in each text.
 _PRONOUNS = frozenset(
     {"he", "she", "it", "they", "this", "that", "who", "hän", "se", "ne", "joka", "han", "hon", "hun", "ho", "det"}
     | {"den", "de", "dette", "som", "er", "sie", "es", "dies", "das", "der", "die"}
 )
 _PREPOSITIONS = frozenset({"in", "at", "i"})  # between a copula and a place
 _CAPITAL_NOUNS = frozenset({"de"})  # languages that capitalize nouns
-# Labels in front of a colon with one value at a time.
+# Labels before a colon that have one value at a time.
 _LABELS = frozenset().union(
     *_phrases(
         {
@@ -106,7 +108,7 @@ _NOW: Mapping[str, frozenset[str]] = {
         "de": "jetzt nun derzeit inzwischen momentan",
     }.items()
 }
-_ENDINGS = ("ssa", "ssä", "lla", "llä")  # case endings of a place in Finnish, which has no preposition for it
+_ENDINGS = ("ssa", "ssä", "lla", "llä")  # Finnish case endings of places; Finnish uses them instead of prepositions
 
 
 class _Statement(NamedTuple):
@@ -117,18 +119,19 @@ class _Statement(NamedTuple):
 
 
 def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -> list[Hit]:
-    """Return the hits with contradicting ones in order of time, newest first.
+    """Return the hits. Hits that contradict each other are ordered by time, newest first.
 
-    Hits contradict each other if they are of one owner and speaker and give different values. They change places among
-    themselves only, by the time when they happened or else were stored. A score belongs to its place. A hit with a much
-    lower score (`NEAR`) does not take the place.
+    Hits contradict each other if they have the same owner and speaker and give different values for one fact. They only
+    exchange places with each other. Their time is when they happened or, if that is unknown, when they were stored. A
+    score belongs to a place and not to a hit. If the score of a hit is much lower than that of a place (`NEAR`), the
+    hit does not take this place.
     """
     languages = languages or EntryLanguages()
     ordered = [*hits]
     for places in _contradictions(hits[:COMPARED], languages):
         newest = sorted(places, key=lambda place: (-_time(hits[place].entry).timestamp(), place))
         for place in places:
-            # A candidate is always left: there are as many as places from here on.
+            # There is always a candidate, because the number of candidates equals the number of places that are left.
             other = next(n for n in newest if n <= place or hits[n].score >= NEAR * hits[place].score)
             newest.remove(other)
             if place != other:
@@ -137,7 +140,8 @@ def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -
 
 
 def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list[int]]:
-    """Return groups of places with different values of the same fact, ascending. A place is in one group at most."""
+    """Return groups of places with different values of the same fact, in ascending order. Each place is in at most one
+    group."""
     facts: defaultdict[tuple[object, ...], dict[int, tuple[str, ...]]] = defaultdict(dict)
     for place, hit in enumerate(hits):
         for about, value in _statements(hit.entry, languages):
@@ -153,13 +157,13 @@ def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list
 
 
 def _differ(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Return whether the values exclude each other. "Oslo, Norway" does not exclude "Oslo"."""
+    """Return whether the two values contradict each other. For example, "Oslo, Norway" does not contradict "Oslo"."""
     return any(a != b for a, b in zip(one, other, strict=False))
 
 
 def _owner(entry: MemoryEntry) -> tuple[object, ...]:
-    """Return the owner and speaker of a statement: "I live in Turku" is another fact for each speaker, and "Price: 5"
-    for each title."""
+    """Return the owner and speaker of a statement. "I live in Turku" is a different fact for each speaker, and "Price:
+    5" is a different fact for each title."""
     return (
         *(entry.namespace, entry.agent_id, entry.user_id, entry.project),
         *(entry.kind == "message", entry.role, entry.speaker),
@@ -191,12 +195,12 @@ def _statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[_Stat
 
 
 def _candidate_languages(language: str) -> Iterable[str]:
-    """Return the languages in which a sentence of a text in `language` may be."""
+    """Return the languages that a sentence may have in a text in `language`."""
     return _ALIKE if language in _ALIKE else (language,) if language in _VERBS else _VERBS
 
 
 def _labelled(match: re.Match[str]) -> _Statement | None:
-    """Return the statement of a label with a value: "Phone: 040 123"."""
+    """Return the statement of a label with a value, such as "Phone: 040 123"."""
     label, value = (tuple(_WORD.findall(part.casefold())) for part in match.groups())
     known = label[-1:] in _LABELS or label[-2:] in _LABELS
     if len(label) <= _LABEL_WORDS and 0 < len(value) <= _VALUE_WORDS and known:
@@ -205,7 +209,7 @@ def _labelled(match: re.Match[str]) -> _Statement | None:
 
 
 def _stated(written: Sequence[str], language: str) -> _Statement | None:
-    """Return the statement of a sentence "subject verb value" in this language."""
+    """Return the statement of a sentence with subject, verb and value in this language."""
     written = [word for word in written if word.casefold() not in _NOW[language]]
     words = [word.casefold() for word in written]
     if any(word in NEGATIONS[language] or word.endswith(("n't", "n’t")) for word in words):
@@ -219,7 +223,7 @@ def _stated(written: Sequence[str], language: str) -> _Statement | None:
 
 
 def _with_value(subject: Sequence[str], verb: tuple[str, ...], rest: Sequence[str], language: str) -> _Statement | None:
-    """Return the statement with the name or number behind the verb; None without one."""
+    """Return the statement with the name or number that follows the verb. Return None if there is no such value."""
     function_words = FUNCTION_WORDS[language]
     first = next((n for n, word in enumerate(rest) if word.casefold() not in function_words), len(rest))
     if first > _WORDS_BETWEEN or first == len(rest):
@@ -240,5 +244,6 @@ def _with_value(subject: Sequence[str], verb: tuple[str, ...], rest: Sequence[st
 
 
 def _is_name(word: str) -> bool:
-    """Return whether a word is written as a name and is no month or weekday: "in Turku" and "in May" both hold."""
+    """Return whether a word is written as a name and is not a month or weekday. "In Turku" and "in May" do not
+    contradict each other."""
     return word[0].isupper() and not months(word) and not weekdays(word)

@@ -1,11 +1,13 @@
-"""Relevance: which hits answer the query, and which came only because a search returns its best.
+"""Relevance: which hits answer the query. A search always returns its best hits, so some of them may not answer it.
 
-A hit is relevant for one of three reasons. The query *names* it: the query holds all words of its title or of an alias
-(`metadata["aliases"]`). It *holds* enough of the query's terms, weighted by their rarity among the hits (inverse
-document frequency, Spärck Jones 1972). Or it is *near*: its cosine is high, absolutely and relative to the best.
+A hit is relevant for one of three reasons. First, the query names the hit: the query contains all words of its title or
+of an alias (`metadata["aliases"]`). Second, the hit contains enough terms of the query. The terms are weighted by their
+rarity among the hits (inverse document frequency, Spärck Jones 1972). Third, the hit is near: its cosine is high, both
+absolutely and relative to the best cosine.
 
-If the query names a hit, other hits must hold terms that the named one does not: "What is Redis for?" returns the entry
-called Redis, and not all entries that mention it. Terms are those of the word index, also mistyped or inflected.
+If the query names a hit, other hits must contain terms that the named hit lacks. So "What is Redis for?" returns the
+entry called Redis, and not all entries that mention Redis. Terms are the terms of the word index. Typing errors and
+inflected forms are matched too.
 """
 
 from __future__ import annotations
@@ -22,40 +24,41 @@ from agentformer.types import Hit, Hits, MemoryEntry
 
 # Chosen on nine development sets in six languages, where they keep 96% or more of the right passages among the first
 # ten hits; nearby values give about the same (docs/BENCHMARKS.md).
-_SHARE = 0.12  # of the query's terms, by weight
-_SHARE_OF_BEST = 0.35  # of the best hit's share, or of its BM25 score
-_LONG = 10  # terms of a query: of a longer one, no short memory can hold the same share
-_MOST_OF_QUERY = 0.6  # share at which a single term is enough,
-_RARE = 6.0  # or BM25 score at which it is: few entries of a large store hold the term,
+_SHARE = 0.12  # minimum share of the query's terms, by weight
+_SHARE_OF_BEST = 0.35  # minimum relative to the best hit's share, or to its BM25 score
+_LONG = 10  # number of query terms that count; a short memory cannot contain more terms of a long query
+_MOST_OF_QUERY = 0.6  # minimum share if a hit contains only one term
+_RARE = 6.0  # or minimum BM25 score, which means that few entries of a large store contain the term
 _RARE_OF_BEST = 0.6
-_CONFIRMING_COSINE = 0.35  # or cosine that confirms it
-_NEAR = 0.5  # cosine that needs no words: unrelated sentences of SBERT models stay below .4
+_CONFIRMING_COSINE = 0.35  # or minimum cosine
+_NEAR = 0.5  # cosine that is enough without words; for SBERT models, unrelated sentences stay below .4
 _NEAR_OF_BEST = 0.75
-_SHORT_QUERY = 2  # terms of a query: of so few, one that no other hit holds is enough
-_SHORT_HIT = 12  # for a hit of at most so many terms
-_COMMON_NAME = 4  # a name that more than a quarter of the hits have tells none of them apart,
-_FEW_NAMED = 2  # unless these are all
+_SHORT_QUERY = 2  # in a query with at most so many terms, one term is enough if no other hit contains it
+_SHORT_HIT = 12  # and if the hit has at most so many terms
+_COMMON_NAME = 4  # a name is ignored if more than a quarter of the hits have it
+_FEW_NAMED = 2  # but a name that at most so many hits have is never ignored
 
-_MAX_TEXT = 20_000  # code points of an entry's content that are read, in addition to the part that matched best
-_MAX_NAMES = 50  # names of an entry
-_MAX_TYPOS = 10  # words of a query that are looked up as typing errors: prose has few, noise has many
+_MAX_TEXT = 20_000  # code points of the content that are read, in addition to the best-matching part
+_MAX_NAMES = 50  # number of names of an entry
+_MAX_TYPOS = 10  # maximum number of query words that are treated as typing errors
 
-# Weight of a term that a hit holds in another form than the query's.
+# Weight of a term that a hit contains in another form than the query.
 _INSIDE = 0.8  # in a compound: "kone" in "pesukone"
-_BEGINNING = 0.6  # the stems differ in their last letters only, as stemmers leave them
+_BEGINNING = 0.6  # the stems differ only in their last letters
 _TYPO = 0.8
-_STEM_END = 2  # letters in which such stems may differ
-_LONG_STEM = 6  # letters that must agree
+_STEM_END = 2  # number of letters that may differ in such stems
+_LONG_STEM = 6  # number of letters that must be equal
 
 
 class EntryLanguages:
-    """The languages of the entries of one request, each detected once."""
+    """The languages of the entries of one request. The language of each entry is detected once."""
 
     def __init__(self) -> None:
         self._languages: dict[str, str] = {}
 
     def of(self, entry: MemoryEntry) -> str:
-        """Return the language of an entry (ISO 639-1), "" if unknown. `metadata["language"]` decides in doubt."""
+        """Return the language of an entry (ISO 639-1), or "" if it is unknown. If the text leaves a doubt,
+        `metadata["language"]` decides."""
         if entry.id not in self._languages:
             prior = language_code(entry.metadata.get("language"))
             self._languages[entry.id] = detect_language(entry.content, prior)
@@ -63,9 +66,9 @@ class EntryLanguages:
 
 
 def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = None) -> Hits:
-    """Return the relevant hits in their order, with their warnings; none for a blank query.
+    """Return the relevant hits in their order, with their warnings. Return no hits for a blank query.
 
-    Hits are compared with each other, so pass some 30 and cut the result afterwards.
+    Hits are compared with each other. So pass about 30 hits, and cut the result afterwards.
     """
     if not query.strip() or not hits:
         return Hits((), hits.warnings)
@@ -81,7 +84,7 @@ def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = Non
 
 @dataclass(slots=True)
 class _LanguageQuery:
-    """A query's terms in one language, without function words."""
+    """The terms of a query in one language, without function words."""
 
     language: str
     terms: tuple[str, ...]
@@ -91,16 +94,17 @@ class _LanguageQuery:
 
 @dataclass(slots=True)
 class _Match:
-    """A hit with the query's terms that it holds."""
+    """A hit, and the terms of the query that it contains."""
 
     hit: Hit
     query: _LanguageQuery
     stems: frozenset[str]
-    joined: str  # the stems with a space before each, to search for parts and beginnings of stems
+    joined: str  # each stem has a space before it, to search for parts and beginnings of stems
     words: frozenset[str]
     names: list[tuple[frozenset[str], tuple[str, ...]]]  # the terms of each name of the entry, and its words
-    terms: dict[str, float] = field(default_factory=dict)  # term of the query -> certainty that the hit holds it, 0..1
-    name: frozenset[str] | None = None  # the terms of a name that the query holds wholly
+    # term of the query -> certainty that the hit contains it, 0..1
+    terms: dict[str, float] = field(default_factory=dict)
+    name: frozenset[str] | None = None  # the terms of a name that the query contains completely
 
 
 def _matches(query: QueryTerms, hits: Sequence[Hit], languages: EntryLanguages) -> list[_Match]:
@@ -129,7 +133,7 @@ def _in_language(query: QueryTerms, language: str) -> _LanguageQuery:
 
 
 def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
-    """Return the terms without function words, and without the words inside names like `TypeScript`."""
+    """Return the terms without function words. Words inside names like `TypeScript` are left out too."""
     whole = set(query.as_text(language).stems)
     return tuple(term for term in dict.fromkeys(query.terms([language]).stems) if term in whole)
 
@@ -149,7 +153,8 @@ def _read(hit: Hit, query: _LanguageQuery) -> _Match:
 
 
 def _names(entry: MemoryEntry) -> list[str]:
-    """Return the entry's title and aliases. The title of a document's part is its document's, and names no part."""
+    """Return the title and the aliases of the entry. The title of a part of a document is left out, because it names
+    the document."""
     aliases = entry.metadata.get("aliases")
     title = [] if entry.source else [entry.title]
     given = aliases if isinstance(aliases, (list, tuple)) else []
@@ -161,7 +166,7 @@ def _stem(word: str, language: str) -> str:
 
 
 def _certainty(match: _Match, term: str) -> float:
-    """Return the certainty that the hit holds the term, 0..1."""
+    """Return the certainty that the hit contains the term, 0..1."""
     if term in match.stems:
         return 1.0
     if match.query.corrections.get(term, frozenset()) & match.stems:
@@ -178,8 +183,8 @@ def _certainty(match: _Match, term: str) -> float:
 
 
 def _corrections(query: _LanguageQuery, matches: Sequence[_Match]) -> dict[str, frozenset[str]]:
-    """Return the terms of the hits that mistyped words of the query may mean: first names, then, for a word that no
-    hit holds, any word of the hits."""
+    """Return the terms of the hits that mistyped words of the query may mean. Names of entries are tried first. If no
+    hit contains a word, all words of the hits are tried."""
     in_names = frozenset(chain.from_iterable(terms for match in matches for terms, _ in match.names))
     known = in_names.union(*(match.stems for match in matches))
     doubtful = [
@@ -204,10 +209,12 @@ def _similar(wanted: Sequence[tuple[str, str]], words: Iterable[str], language: 
 
 
 def is_typo(written: str, meant: str) -> bool:
-    """Return whether `written` is a typing error of `meant`. The first letter agrees, and no digit is involved.
+    """Return whether `written` is a typing error of `meant`. The first letter must be the same, and a digit must not be
+    changed.
 
-    One letter more or fewer, or two swapped, in words of five letters; another letter only in words of seven, since a
-    short word with another letter is mostly another word ("mango", "mongo"); two errors in words of nine.
+    Words of five letters may have one added or missing letter, or two swapped letters. A replaced letter is accepted
+    only in words of seven letters, because a short word with a replaced letter is usually another word ("mango",
+    "mongo"). Words of nine letters may have two errors.
     """
     longer, shorter = max(len(written), len(meant)), min(len(written), len(meant))
     if longer < 5 or shorter < 4 or written == meant or written[0] != meant[0]:
@@ -223,7 +230,8 @@ def is_typo(written: str, meant: str) -> bool:
 
 
 def _distance(one: str, other: str) -> int:
-    """Return the number of letters to add, drop, change or swap (optimal string alignment; Damerau 1964)."""
+    """Return the smallest number of letters to add, remove, replace or swap (optimal string alignment; Damerau
+    1964)."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
@@ -241,7 +249,7 @@ def _distance(one: str, other: str) -> int:
 
 
 def _named(matches: Sequence[_Match]) -> set[int]:
-    """Return the matches (by `id`) that the query names."""
+    """Return the matches that the query names, by `id`."""
     owners = Counter(match.name for match in matches if match.name)
     most = max(_FEW_NAMED, len(matches) // _COMMON_NAME)
     return {id(match) for match in matches if match.name and owners[match.name] <= most}
@@ -259,11 +267,12 @@ class _Judge:
         self._best_cosine = max(_cosine(match.hit) for match in matches)
 
     def is_near(self, hit: Hit) -> bool:
-        """Return whether the cosine is high enough without words."""
+        """Return whether the cosine is so high that no words are needed."""
         return _cosine(hit) >= max(_NEAR, _NEAR_OF_BEST * self._best_cosine)
 
     def holds_enough(self, match: _Match) -> bool:
-        """Return whether the terms that the hit holds, and no named hit holds, suffice."""
+        """Return whether the hit contains enough terms of the query. Terms that a named hit contains are not
+        counted."""
         rest = [term for term in match.terms if term not in self._in_named]
         share = self._share(match, rest)
         if len(rest) == 1:
@@ -278,7 +287,7 @@ class _Judge:
             return True
         short = len(match.query.terms) <= _SHORT_QUERY and len(match.stems) <= _SHORT_HIT
         if short and any(self._holders[term] == 1 for term in match.terms):
-            return True  # no other hit holds it: however few the hits are, it is rare here
+            return True  # no other hit contains the term, so it is rare, even if there are few hits
         if len(match.terms) == 1 and self._of_best_bm25(match) >= _RARE_OF_BEST and _bm25(match.hit) >= _RARE:
             return True
         confirmed = _cosine(match.hit) >= max(_CONFIRMING_COSINE, _NEAR_OF_BEST * self._best_cosine)
@@ -288,8 +297,8 @@ class _Judge:
         return _bm25(match.hit) / self._best_bm25 if self._best_bm25 else 0.0
 
     def _share(self, match: _Match, terms: Iterable[str]) -> float:
-        """Return the weight of `terms` as a share of the query in the hit's language, 0..1. Of a long query, only the
-        heaviest terms count."""
+        """Return the weight of `terms` as a share of the query in the hit's language, 0..1. If the query is long, only
+        its heaviest terms are counted."""
         weights = {
             term: math.log(1 + self._size / (0.5 + self._holders[term])) for term in match.query.terms
         }  # by rarity among the hits
@@ -302,5 +311,5 @@ def _bm25(hit: Hit) -> float:
 
 
 def _cosine(hit: Hit) -> float:
-    """Return the cosine; 0 if no vector was compared, or the embedder had no vote."""
+    """Return the cosine. Return 0 if no vector was compared, or if the vectors had no vote."""
     return hit.dense_score if hit.dense_score is not None and hit.dense_rank is not None else 0.0

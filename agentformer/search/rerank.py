@@ -1,5 +1,7 @@
-"""Reranking: a cross-encoder reads each of the best hits together with the query (Nogueira and Cho, "Passage
-Re-ranking with BERT", 2019)."""
+"""Reranking: a cross-encoder reads each of the best hits together with the query.
+
+See Nogueira and Cho, "Passage Re-ranking with BERT", 2019.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from agentformer.errors import RerankerUnavailable
 from agentformer.types import BoundedReranker, Hit, Hits, MemoryEntry, Query, Reranker, Span, Vote
 
 NOT_RERANKED = "not reranked"  # beginning of the warning if the reranker is unavailable
-_VOTE_WEIGHT = 1.0  # among the hits that the reranker has read, nothing else counts
-_MAX_TEXT = 20_000  # code points of an entry that the reranker reads: some ten pages
-_STEP = 1e-9  # share of a score by which equal scores are told apart, so that a later sort keeps the order
+_VOTE_WEIGHT = 1.0  # other votes do not count for the hits that the reranker has read
+_MAX_TEXT = 20_000  # code points of an entry that the reranker reads; about ten pages
+_STEP = 1e-9  # equal scores are separated by this share, so that a later sort keeps the order
 
 
 class Reranking:
@@ -24,7 +26,7 @@ class Reranking:
         self._hits = hits
 
     def search(self, search: Callable[[Query], Hits], query: Query) -> Hits:
-        """Run `search` and rerank its best hits. A search by vectors or words alone is not reranked."""
+        """Run `search` and rerank its best hits. A search that uses only vectors or only words is not reranked."""
         if query.mode != "hybrid" or query.limit < 1:
             return search(query)
         found = search(dataclasses.replace(query, limit=max(query.limit, self._hits)))
@@ -33,11 +35,12 @@ class Reranking:
 
 
 def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple[list[Hit], tuple[str, ...]]:
-    """Return `hits` with the first `n` in the reranker's order, and warnings.
+    """Return `hits` with the first `n` hits in the reranker's order, and warnings.
 
-    A hit takes the score of its new place, so scores stay in 0..1 and fall from hit to hit. Each of the first `n` gets
-    a vote of the reranker. Equal scores keep their order. If the reranker is unavailable, the order stays and a warning
-    gives the reason. Another warning reports hits or queries that the reranker did not read as a whole.
+    Each hit gets the score of its new place. So scores stay in 0..1 and decrease from hit to hit. Each of the first `n`
+    hits gets a vote of the reranker. Hits with equal reranker scores keep their order. If the reranker is unavailable,
+    the order does not change, and a warning gives the reason. Another warning reports hits or queries that were too
+    long for the reranker to read completely.
     """
     head = hits[:n]
     if len(head) < 2:
@@ -65,8 +68,8 @@ def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple
 
 
 def passage(entry: MemoryEntry, match: Span | None = None) -> str:
-    """Return the text that a reranker reads: the entry's context line and its content. Of a long content, the part
-    around `match`, or else the beginning."""
+    """Return the text that a reranker reads: the entry's context line and its content. If the content is long, only the
+    part around `match` is used, or the beginning without a `match`."""
     context = " ".join((entry.context or entry.title).split())[:_MAX_TEXT]
     middle = (match.start + match.end) // 2 if match else 0
     start = max(0, min(middle - _MAX_TEXT // 2, len(entry.content) - _MAX_TEXT))
@@ -75,7 +78,7 @@ def passage(entry: MemoryEntry, match: Span | None = None) -> str:
 
 
 def _falling(scores: Iterable[float]) -> Iterator[float]:
-    """Yield the same scores, each at least slightly below the one before it."""
+    """Yield the same scores, but each score is at least slightly below the score before it."""
     last = math.inf
     for score in scores:
         last = min(score, last * (1 - _STEP))

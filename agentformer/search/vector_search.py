@@ -1,4 +1,4 @@
-"""The vector side of a search: the query's vector, the windows nearest to it, and their exact cosines."""
+"""The vector part of a search: it embeds the query and finds the nearest windows."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from agentformer.records.database import Database
 from agentformer.records.spaces import space_of
 from agentformer.types import Embedder, EmbeddingSpace, Vector
 
-_CACHED_QUERIES = 512  # vectors of the last queries: under 2 MB at 768 dimensions
-_CACHED_LENGTH = 4_000  # code points of a query that is worth caching
+_CACHED_QUERIES = 512  # number of cached query vectors: less than 2 MB at 768 dimensions
+_CACHED_LENGTH = 4_000  # a query with more code points is not cached
 _FORMER_SPACE = "answered from the former embedding space while the embedder {} is being loaded"
 
-_RESCORED = 32  # entries with exact cosines if words also decide; to read all vectors costs more than to find them
+_RESCORED = 32  # number of entries that get exact cosines if words also decide; reading vectors is slow
 
 Result = TypeVar("Result")
 
 
 class VectorSearch:
-    """Searches the vector index with an embedder of the same space. Thread-safe."""
+    """Searches the vector index. The query is embedded in the space of the index. Thread-safe."""
 
     def __init__(self, index: VectorFollower, database: Database, embedder: Embedder) -> None:
         self._index = index
@@ -42,7 +42,7 @@ class VectorSearch:
         self._cache = QueryVectorCache()
 
     def has_query(self, space: int, text: str) -> bool:
-        """Return whether the query's vector in the space with this number is cached."""
+        """Return whether the vector of the query in the space with this number is cached."""
         return self._cache.has(space, text)
 
     def nearest(
@@ -50,8 +50,9 @@ class VectorSearch:
     ) -> tuple[VectorHits | None, tuple[str, ...]] | None:
         """Return the nearest windows in the store's active `space` at its change `seq`, and warnings.
 
-        Return None if the store has moved to another space meanwhile. While the embedder of a new space is being
-        loaded, the index of the former space answers, with a warning. Raises `EmbedderError` or `SpaceMismatch`.
+        Return None if the store has moved to another space in the meantime. While the embedder of a new space is being
+        loaded, the index of the former space is searched, and a warning is returned. Raises `EmbedderError` or
+        `SpaceMismatch`.
         """
         number, active = space
         embedder = loaded_embedder(self._embedder, active)
@@ -66,7 +67,7 @@ class VectorSearch:
         return None if hits is None else (hits, ())
 
     def _nearest_in_former_space(self, text: str, limit: int, mask: ScopeMask) -> VectorHits | None:
-        """Search the index from before a move; None if it does not fit the current embedder."""
+        """Search the index of the space before a move. Return None if that index does not fit the current embedder."""
         embedder, number = current_embedder(self._embedder), self._index.space
         with self._database.reading() as connection:
             former = space_of(connection, number)
@@ -76,9 +77,9 @@ class VectorSearch:
 
 
 class QueryVectorCache:
-    """The vectors of the last queries, by the number of the embedding space and the text. Thread-safe.
+    """The vectors of the latest queries. The key is the number of the embedding space and the text. Thread-safe.
 
-    A store never reuses the number of a space, so a vector of another model is never returned.
+    A store never uses the number of a space again, so the cache never returns a vector of another model.
     """
 
     def __init__(self) -> None:
@@ -91,7 +92,7 @@ class QueryVectorCache:
             return (space, text) in self._vectors
 
     def embed(self, embedder: Embedder, space: int, text: str) -> Vector:
-        """Return the vector of `text` in the store's space with the number `space`, which is the embedder's."""
+        """Return the vector of `text` in the space with the number `space`. This must be the space of the embedder."""
         key = (space, text)
         with self._lock:
             if (cached := self._vectors.get(key)) is not None:
@@ -107,28 +108,29 @@ class QueryVectorCache:
 
 
 class RankedEntries(NamedTuple):
-    """Entries by cosine, best first, each with its best window and that window's vector and cosine. Lists of one
-    length."""
+    """Entries by cosine, best first. For each entry there is its best window, and the vector and the cosine of that
+    window. All lists have the same length."""
 
     entries: list[int]
     windows: list[int]
     vectors: list[int]
     scores: list[float]
-    exact: int  # number of exact scores at the beginning; the others are the index's
+    exact: int  # number of exact scores at the beginning; the index computed the other scores
 
 
 NO_ENTRIES = RankedEntries([], [], [], [], 0)
 
 
 def rescore(connection: sqlite3.Connection, hits: VectorHits, *, alone: bool) -> RankedEntries:
-    """Order the best window of each entry by exact cosine: all if the vectors decide `alone`, else the first ones."""
+    """Order entries by the exact cosine of their best window. If the vectors decide `alone`, all entries get exact
+    cosines, otherwise only the first entries."""
     if not len(hits.windows):
         return NO_ENTRIES
     exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.sure)
     scores = hits.scores.astype(np.float32)
     scores[:exact] = _cosines(connection, hits.query, hits.vectors[:exact], scores[:exact])
     rounded = np.arange(len(scores)) >= exact
-    order = np.lexsort((hits.entries, -scores, rounded))  # the first of equal windows stays the first
+    order = np.lexsort((hits.entries, -scores, rounded))  # keeps the order of windows with equal scores
     entries = hits.entries[order].tolist()
     first = {entry: place for place, entry in zip(range(len(entries) - 1, -1, -1), reversed(entries), strict=True)}
     places = sorted(first.values())[: hits.limit]
@@ -145,7 +147,7 @@ def rescore(connection: sqlite3.Connection, hits: VectorHits, *, alone: bool) ->
 def exact_scores(
     connection: sqlite3.Connection, query: Vector, ranked: RankedEntries, places: Iterable[int]
 ) -> dict[int, float]:
-    """Return the exact cosines at these places of `ranked`."""
+    """Return the exact cosines of the entries at these places of `ranked`."""
     scores = {place: ranked.scores[place] for place in places}
     rounded = [place for place in scores if place >= ranked.exact]
     if rounded:
@@ -156,7 +158,7 @@ def exact_scores(
 
 
 def _windows_of(entries: IntArray, count: int) -> int:
-    """Return the number of windows from the first on that belong to the first `count` entries."""
+    """Return how many windows, counted from the first, belong to the first `count` entries."""
     _, firsts = np.unique(entries, return_index=True)
     return len(entries) if len(firsts) < count else int(np.sort(firsts)[count - 1]) + 1
 
@@ -164,8 +166,8 @@ def _windows_of(entries: IntArray, count: int) -> int:
 def _cosines(
     connection: sqlite3.Connection, query: Vector, vectors: IntArray, rounded: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the cosines of these vectors with the query. A vector that was deleted meanwhile keeps its rounded
-    score."""
+    """Return the cosines of these vectors with the query. If a vector was deleted in the meantime, its rounded score is
+    returned."""
     numbers, rows = stored_rows.read_vectors(connection, np.sort(vectors), len(query))
     if not len(numbers):
         return rounded
@@ -174,18 +176,18 @@ def _cosines(
 
 
 class HelperThread:
-    """One thread, started at its first task and again in a forked process. Thread-safe."""
+    """One thread. It is started with its first task, and started again in a forked process. Thread-safe."""
 
     def __init__(self) -> None:
         self._idle = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
-        self._process = 0  # that the executor belongs to
+        self._process = 0  # the process that the executor belongs to
         self._enabled = (os.cpu_count() or 1) > 1
 
     def start(self, task: Callable[[], Result]) -> Callable[[], Result]:
-        """Start `task` and return a function that waits for its result or raises its error.
+        """Start `task`. Return a function that waits for the result of the task, or raises its error.
 
-        If the thread is busy or there is one CPU only, the task itself is returned.
+        If the thread is busy or there is only one CPU, `task` itself is returned, and the caller runs it.
         """
         if not self._enabled or not self._idle.acquire(blocking=False):
             return task
@@ -198,7 +200,7 @@ class HelperThread:
 
         try:
             return self._started().submit(run).result
-        except RuntimeError:  # the interpreter is ending or has no thread to give; the task stays in the queue
+        except RuntimeError:  # the interpreter exits or cannot start a thread; the task stays in the queue
             self._executor = None
             self._idle.release()
             return task

@@ -1,4 +1,5 @@
-"""The active embedder of a store: the one it was opened with, until the store moves to another space."""
+"""The active embedder of a store: the embedder with which the store was opened, until the store moves to another
+space."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ log = logging.getLogger("agentformer")
 
 
 class ActiveEmbedder:
-    """The embedder of an opened store. It is an `Embedder` that forwards to the current one.
+    """The embedder of an opened store. It implements `Embedder` and forwards every call to the current embedder.
 
-    When another thread or process moves the store to another space, the embedder of that space, made by `resolve`,
-    replaces the current one. A store that never matched the embedder `requested` is refused; "" requests none.
-    Thread-safe.
+    When another thread or process moves the store to another space, `resolve` makes the embedder of that space, which
+    becomes the current embedder. If `requested` names an embedder and the store never used its space, the store is
+    refused. With `requested` "", any space is accepted. Thread-safe.
     """
 
     def __init__(
@@ -57,20 +58,20 @@ class ActiveEmbedder:
 
     @property
     def current(self) -> GuardedEmbedder:
-        """The current embedder. The returned object does not change when the store moves."""
+        """The current embedder. The returned object does not change when the store moves to another space."""
         with self._lock:
             return self._current
 
     def used(self) -> list[GuardedEmbedder]:
-        """Return all embedders used so far, the current one first."""
+        """Return all embedders used so far. The current embedder is first."""
         with self._lock:
             return [self._current, *(other for other in self._others if other is not self._current)]
 
     def for_space(self, stored: EmbeddingSpace | None) -> GuardedEmbedder:
-        """Return the embedder for a store in the space `stored`; None for a store without vectors.
+        """Return the embedder for a store in the space `stored`, or None for a store without vectors.
 
         Raises `SpaceMismatch` if the store was opened with another embedder. Raises `EmbedderUnavailable` if the
-        embedder cannot be loaded now, or if the model behind its name has changed.
+        embedder cannot be loaded now, or if another model is now installed under its name.
         """
         current = self.current
         if stored is None:  # the first writer decides
@@ -92,7 +93,7 @@ class ActiveEmbedder:
         return embedder
 
     def loaded_for_space(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
-        """Return the embedder like `for_space`, or None while it is being loaded in the background."""
+        """Return the same as `for_space`, but return None while the embedder is being loaded in the background."""
         current = self.current
         own = current.known_space or current.space
         if not self._follows or not stored.difference(own) or self._used_for(stored):
@@ -108,16 +109,16 @@ class ActiveEmbedder:
         return None if thread.is_alive() else self.for_space(stored)
 
     def follow_store(self) -> None:
-        """Follow the store to other spaces from now on. The store is empty or in this embedder's space."""
+        """Follow the store to other spaces from now on. The store must be empty or in the space of this embedder."""
         self._follows = True
 
     def register(self, embedder: GuardedEmbedder) -> None:
-        """Register a loaded embedder for when the store moves to its space."""
+        """Register a loaded embedder. It is used when the store moves to its space."""
         with self._lock:
             self._others.append(embedder)
 
     def retry_now(self) -> None:
-        """Allow a call at once after a failure."""
+        """Allow the next call immediately after a failure."""
         self._breaker.reset()
         for embedder in self.used():
             embedder.retry_now()
@@ -127,7 +128,7 @@ class ActiveEmbedder:
             self.for_space(stored)
 
     def _used_for(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
-        """Return an embedder of this space that was used or registered before."""
+        """Return an embedder of this space that was used or registered earlier."""
         matching = (e for e in self.used() if e.known_space and not stored.difference(e.known_space))
         return next(matching, None)
 
@@ -148,14 +149,16 @@ class ActiveEmbedder:
 
 
 def loaded_embedder(embedder: Embedder, stored: EmbeddingSpace) -> Embedder | None:
-    """Return the embedder like `embedder_for`, or None while that of the store's new space is being loaded."""
+    """Return the same as `embedder_for`, but return None while the embedder of the store's new space is being
+    loaded."""
     if isinstance(embedder, ActiveEmbedder):
         return embedder.loaded_for_space(stored)
     return embedder_for(embedder, stored)
 
 
 def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
-    """Return one embedder for a piece of work on a store in the space `stored`. Raises `SpaceMismatch`."""
+    """Return one embedder to be used for all steps of a task on a store in the space `stored`. Raises
+    `SpaceMismatch`."""
     if isinstance(embedder, ActiveEmbedder):
         return embedder.for_space(stored)
     if stored:
@@ -164,7 +167,7 @@ def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
 
 
 def current_embedder(embedder: Embedder) -> Embedder:
-    """Return the current embedder, for work that needs the same one throughout, but no store."""
+    """Return one embedder to be used for all steps of a task that needs no store."""
     return embedder.current if isinstance(embedder, ActiveEmbedder) else embedder
 
 

@@ -1,8 +1,8 @@
-"""Migration of a store to another embedding space, while it keeps answering from the present one.
+"""Migration of a store to another embedding space. Searches use the present space until the migration is complete.
 
-Each batch of vectors is committed at once, so an interrupted migration continues where it stopped. Writers of all
-processes list the entries they change (`records.spaces`). The switch happens in the transaction that finds no entry
-left to embed.
+Each batch of vectors is committed at once, so an interrupted migration continues where it stopped. The writers of all
+processes list the entries that they change (`records.spaces`). When a transaction finds no more entries to embed, it
+switches the store to the new space.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Counts:
 
 @contextmanager
 def migration_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock for migrating the store. Raises `Conflict` if another process holds it."""
+    """Hold the lock for migrating the store. Raises `Conflict` if another process holds the lock."""
     try:
         lock = FileLock(folder / LOCK_FILE, timeout=0).acquire()
     except Timeout:
@@ -70,8 +70,8 @@ def migration_lock(folder: Path) -> Iterator[None]:
 class SpaceMigration:
     """One run of `reembed`.
 
-    Raises `Conflict` while another process migrates, and `EmbedderUnavailable` if the new embedder fails; the same
-    call continues later.
+    Raises `Conflict` while another process migrates, and `EmbedderUnavailable` if the new embedder fails. A later call
+    with the same arguments continues the migration.
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class SpaceMigration:
         self._counts = _Counts()
 
     def run(self, queries: Sequence[str] = (), progress: Progress | None = None) -> Reembedding:
-        """Embed all entries for the target's space and switch to it. `queries` measure the overlap of both spaces."""
+        """Embed all entries for the target space and switch the store to it. `queries` are used to measure the overlap
+        of the two spaces."""
         started = time.monotonic()
         space = self._target.space
         with self._database.reading() as connection:
@@ -130,7 +131,7 @@ class SpaceMigration:
         )
 
     def _embed_missing(self, number: int, progress: Progress | None) -> None:
-        """Embed what the space lacks, until no untried entry is left."""
+        """Embed the entries that the new space lacks, until every entry was tried."""
         while True:
             with self._database.reading() as connection:
                 spaces.check_building(connection, number)
@@ -179,7 +180,8 @@ class SpaceMigration:
             store.put_vectors(connection, number, *rows)
 
     def _overlap(self, former: EmbeddingSpace | None, number: int, queries: Sequence[str]) -> tuple[float | None, int]:
-        """Return the overlap of both spaces for the queries, else for entries of the store, and their number."""
+        """Return the overlap of the two spaces and the number of queries. If no queries are given, entries of the store
+        are the queries."""
         with self._database.reading() as connection:
             active = spaces.active_space(connection)
         if active is None or former is None:
@@ -199,19 +201,19 @@ class SpaceMigration:
 def query_overlap(
     connection: sqlite3.Connection, one: tuple[int, Sequence[Vector]], other: tuple[int, Sequence[Vector]]
 ) -> float:
-    """Return the mean share of the nearest ten entries that two spaces have in common, 0..1.
+    """Return the mean share of the ten nearest entries that two spaces have in common, 0..1.
 
-    Each side is a space's number and its query vectors, in the same order.
+    Each argument is the number of a space and its query vectors. The queries have the same order in both arguments.
     """
     near, far = (_nearest(connection, space, np.stack(list(queries)), []) for space, queries in (one, other))
     return _mean_overlap(near, far)
 
 
 def entry_overlap(connection: sqlite3.Connection, one: int, other: int) -> tuple[float | None, int]:
-    """Return the overlap of two spaces with a sample of entries as queries, and the size of the sample.
+    """Return the overlap of two spaces, and the size of the sample. A sample of entries is used as queries.
 
-    The vector of an entry's beginning is the query; the entry itself does not count. The overlap is None if there is
-    nothing to compare.
+    The query vector of an entry is the vector of its beginning. The entry itself is left out of the results. The
+    overlap is None if there is nothing to compare.
     """
     pairs = connection.execute(_FIRST_WINDOWS, {"one": one, "other": other}).fetchall()
     if len(pairs) < 2:
@@ -232,9 +234,10 @@ def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) 
 def _nearest(
     connection: sqlite3.Connection, space: int, queries: np.ndarray, excluded: Sequence[int]
 ) -> list[list[int]]:
-    """Return the nearest entries of each query by their best window, without the entry at its index in `excluded`.
+    """Return the nearest entries of each query. The best window of an entry decides. For each query, the entry at the
+    same index in `excluded` is left out.
 
-    Vectors are read in batches, so that a large store need not fit into memory twice.
+    Vectors are read in batches, so that the vectors of a large store are not all in memory.
     """
     best: list[dict[int, float]] = [{} for _ in queries]
     rows = connection.execute(

@@ -1,7 +1,7 @@
-"""The embedding queue: entries get their vectors with the transaction that stores them, or later.
+"""The embedding queue. Entries get their vectors in the transaction that stores the entries, or later.
 
-Entries that cannot be embedded now stay in the queue and are found by words. Vectors from another store can be
-imported; entries with the same texts use them.
+Entries that cannot be embedded now stay in the queue, and searches find them by words. Vectors from another store can
+be imported; entries with the same texts use these vectors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EmbeddedEntries(NamedTuple):
     vectors: Rows
 
     def select(self, entries: Sequence[int]) -> EmbeddedEntries:
-        """Return the windows of some entries, with all vectors."""
+        """Return the windows of some of the entries, and all vectors."""
         return self._replace(windows=self.windows.select(entries))
 
 
@@ -53,12 +53,12 @@ class NotEmbedded(NamedTuple):
     reason: str
 
     def select(self, entries: Sequence[int]) -> NotEmbedded:
-        """Return the same reason for some entries."""
+        """Return the same reason for some of the entries."""
         return self
 
 
 class EmbeddingQueue:
-    """Embeds entries for a store. Raises `SpaceMismatch` if the store's vectors are of another space."""
+    """Embeds the entries of a store. Raises `SpaceMismatch` if the vectors of the store are in another space."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, *, window_tokens: int = 0) -> None:
         self._folder = folder
@@ -67,9 +67,10 @@ class EmbeddingQueue:
         self._window_tokens = window_tokens
 
     def embed(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> EmbeddedEntries:
-        """Return windows and vectors of entries, without a lock. Finished vectors of long work are stored meanwhile.
+        """Return the windows and vectors of entries. No lock is held. If there is much work, finished vectors are
+        stored in the meantime.
 
-        Raises `EmbedderError`; then only finished vectors have been written.
+        Raises `EmbedderError`. In that case only finished vectors have been written.
         """
         with self._database.reading() as connection:
             stored = active_space(connection)
@@ -96,7 +97,8 @@ class EmbeddingQueue:
     def try_embed(
         self, entries: Sequence[MemoryEntry], progress: Progress | None = None
     ) -> EmbeddedEntries | NotEmbedded:
-        """Embed entries like `embed`, but return the reason if the embedder fails. Raises `SpaceMismatch`."""
+        """Embed entries like `embed`. If the embedder fails, return the reason instead of raising. Raises
+        `SpaceMismatch`."""
         try:
             return self.embed(entries, progress)
         except SpaceMismatch:
@@ -111,10 +113,10 @@ class EmbeddingQueue:
         entries: Sequence[MemoryEntry],
         outcome: EmbeddedEntries | NotEmbedded,
     ) -> None:
-        """Write the windows and vectors of entries, or queue the entries. `nums` are their numbers.
+        """Write the windows and vectors of entries, or queue the entries. `nums` are the numbers of the entries.
 
-        Entries are queued, too, if a vector was removed since with the last other entry that had the same text, or if
-        the store has moved to another space.
+        Entries are also queued if a vector that they share was removed in the meantime, or if the store has moved to
+        another space.
         """
         searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
         add_to_move(connection, searched)
@@ -134,17 +136,18 @@ class EmbeddingQueue:
             _commit_windows(connection, space, [(nums[i], outcome.windows[i]) for i in batch])
 
     def follow_up(self, outcome: EmbeddedEntries | NotEmbedded) -> None:
-        """Embed the queue if the embedder has just worked and no other process does so."""
+        """Embed the queue if the embedder has just succeeded and no other process embeds the queue."""
         if isinstance(outcome, NotEmbedded):
             return
         with suppress(SpaceMismatch, StoreError):  # the entries are stored; the next call raises this
             self.catch_up(wait=False, refused=False)
 
     def catch_up(self, progress: Progress | None = None, *, wait: bool = True, refused: bool = True) -> int:
-        """Embed the queue and return how many entries remain. Never raises for an unavailable embedder.
+        """Embed the queue and return how many entries remain. An unavailable embedder raises no error.
 
-        Without `refused`, entries that the model refused are neither tried again nor counted. One process at a time
-        does this, so that no text is embedded twice: with `wait`, the others wait and look again, else they leave it.
+        Without `refused`, entries that the model refused are not tried again and not counted. Only one process embeds
+        the queue at a time, so that no text is embedded twice. With `wait`, other processes wait and then look at the
+        queue again. Without `wait`, they return at once.
         """
         with self._database.reading() as connection:
             if not store.has_pending(connection, refused=refused):
@@ -194,7 +197,7 @@ class EmbeddingQueue:
 
 
 class VectorImport:
-    """Stores vectors of another store, and deletes at the end those that no entry uses."""
+    """Stores vectors of another store. At the end it deletes the vectors that no entry uses."""
 
     def __init__(self, database: Database, embedder: Embedder) -> None:
         self._database = database
@@ -202,10 +205,11 @@ class VectorImport:
         self._imported = array("q")  # numbers of vectors
 
     def store(self, vectors: Iterable[StoredVector]) -> int:
-        """Store the vectors of the store's space, or of the embedder's in a store without vectors.
+        """Store the vectors that are in the space of the store. In a store without vectors, this is the space of the
+        embedder.
 
-        Return their number. Raises `EmbedderError` for a row that is not finite, of unit length and of its space's
-        dimension.
+        Return the number of stored vectors. Raises `EmbedderError` for a vector that is not finite, not of unit length,
+        or not of the dimension of its space.
         """
         space = self._space()
         remaining, count = iter(vectors), 0
@@ -225,7 +229,7 @@ class VectorImport:
                 store.delete_unused_vectors(connection, batch)
 
     def _space(self) -> EmbeddingSpace | None:
-        """Return the space that vectors must be of; None if it is not known yet."""
+        """Return the space that imported vectors must have, or None if it is not known yet."""
         with self._database.reading() as connection:
             stored = active_space(connection)
         if stored:
@@ -262,7 +266,8 @@ def _check_vectors(vectors: Sequence[StoredVector]) -> None:
 def _commit_windows(
     connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, list[Window] | Refused]]
 ) -> None:
-    """Write windows of entries in the active space. Queue an entry that was refused or lost a vector."""
+    """Write the windows of entries in the active space. Queue an entry if the model refused it, or if one of its
+    vectors was removed."""
     complete: list[tuple[int, Sequence[Window]]] = []
     for num, windows in entries:
         if isinstance(windows, Refused):
@@ -278,7 +283,8 @@ def _commit_windows(
 def put_complete(
     connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, Sequence[Window]]]
 ) -> tuple[list[int], list[int]]:
-    """Write the windows of entries that have vectors for all. Return the numbers of those, and of the others."""
+    """Write the windows of entries that have all vectors. Return the numbers of these entries, and the numbers of the
+    other entries."""
     vectors = store.vector_ids(connection, space, {window.hash for _, windows in entries for window in windows})
     complete = [(num, windows) for num, windows in entries if all(window.hash in vectors for window in windows)]
     store.put_windows(connection, space, complete, vectors)

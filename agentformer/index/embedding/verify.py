@@ -1,7 +1,6 @@
-"""Verification of windows and vectors in the database: compare them with the entries, in one transaction each.
+"""Verification of windows and vectors in the database. Each check compares them with the entries in one transaction.
 
-Damage is reported, never raised. Damaged windows and vectors are repaired by deleting them; their entries are embedded
-again.
+Damage is reported and not raised. A repair deletes damaged windows and vectors, and their entries are embedded again.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _REQUEUED = "embedded again, or waiting for the embedder"
 
 
 class _Window(NamedTuple):
-    """A stored window; `hash` is None if its vector is missing or of another space."""
+    """A stored window. `hash` is None if the vector of the window is missing or belongs to another space."""
 
     span: Span
     hash: bytes | None
@@ -43,7 +42,7 @@ class _Window(NamedTuple):
 
 
 class _Model:
-    """An embedder that tells the texts and tokens of windows, as long as it is available."""
+    """The texts and tokens of windows, computed with an embedder while the embedder is available."""
 
     def __init__(self, embedder: Embedder | None, problem: str) -> None:
         self.problem = problem  # why the embedder is unavailable
@@ -52,7 +51,8 @@ class _Model:
         self._cutters: list[WindowCutter] = []
 
     def texts(self, entry: MemoryEntry, span: Span) -> Iterator[str]:
-        """Yield the texts that may have been embedded for a window; context lines were cut to the model's length."""
+        """Yield the texts that may have been embedded for a window. There may be several, because context lines were
+        cut to the model's length."""
         if not entry.context:
             yield entry.content[span.start : span.end]
         elif self._embedder is not None:
@@ -64,7 +64,7 @@ class _Model:
                 self._failed(error)
 
     def can_compare(self, entry: MemoryEntry) -> bool:
-        """Return whether `texts` knows all texts of an entry."""
+        """Return whether `texts` can return all texts of an entry."""
         self.missed = self.missed or bool(entry.context and self._embedder is None)
         return not entry.context or self._embedder is not None
 
@@ -86,7 +86,7 @@ class _Model:
 class _Space:
     """One space to verify. Entries in `queue` wait for their vectors.
 
-    During a migration (`moving`), they may have windows of a former text.
+    During a migration (`moving`), entries in `queue` may have windows of a former text.
     """
 
     number: int
@@ -98,10 +98,11 @@ class _Space:
 def verify_windows(
     connection: sqlite3.Connection, embedder: Embedder | None, problem: str, damaged: Collection[int]
 ) -> Findings:
-    """Verify that windows cover each searched entry and have the vectors of their texts, or that the entry waits.
+    """Verify each searched entry: its windows cover its text and have the vectors of their texts, or the entry waits
+    for its vectors.
 
-    Keys are entry numbers. `embedder` is that of the active space, or None because of `problem`. `damaged` entries are
-    left out.
+    The keys of the findings are entry numbers. `embedder` is the embedder of the active space. It is None if the
+    embedder is unavailable, and `problem` gives the reason. `damaged` entries are left out.
     """
     findings = Findings("windows", "each entry has windows that cover its text, with their vectors, or waits for them")
     findings.advice = "`agentformer doctor --repair` has them embedded again"
@@ -122,7 +123,7 @@ def verify_windows(
 
 
 def verify_vectors(connection: sqlite3.Connection) -> Findings:
-    """Verify checksum, dimension and unit length of each vector. Keys are `DamagedRow`."""
+    """Verify checksum, dimension and unit length of each vector. The keys of the findings are `DamagedRow` objects."""
     findings = Findings("vectors", "each vector is as it was written, and a unit vector of its space")
     findings.advice = "`agentformer doctor --repair` has its text embedded again"
     with findings.reading(sqlite3.DatabaseError):
@@ -149,7 +150,7 @@ def verify_vectors(connection: sqlite3.Connection) -> Findings:
 
 
 def repair_vectors(database: Database, findings: Findings) -> None:
-    """Delete damaged vectors with their windows, and queue the entries that had them."""
+    """Delete damaged vectors with their windows, and queue the entries that used these vectors."""
     numbers = [damaged.num for damaged in findings.keys if damaged.last == damaged.num]
     for batch in _batches(numbers):
         chosen = "(SELECT value FROM json_each(?))"
@@ -163,7 +164,7 @@ def repair_vectors(database: Database, findings: Findings) -> None:
 
 
 def repair_windows(database: Database, findings: Findings) -> None:
-    """Queue entries with wrong windows, and delete windows without an entry or a space."""
+    """Queue entries with wrong windows, and delete windows that belong to no entry or no space."""
     for batch in _batches(findings.keys):
         with database.writing() as connection:
             missing = sorted(set(batch) - set(_requeue(connection, batch)))
@@ -173,7 +174,7 @@ def repair_windows(database: Database, findings: Findings) -> None:
 
 
 def _requeue(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
-    """Queue those of these entries that are searched. Return those that exist."""
+    """Queue the given entries that are searched. Return the given entries that exist."""
     rows = connection.execute(
         "SELECT num, kind FROM entries WHERE num IN (SELECT value FROM json_each(?))", [json.dumps(list(nums))]
     ).fetchall()
@@ -221,7 +222,7 @@ def _dimensions(connection: sqlite3.Connection) -> dict[int, int]:
 
 
 def _verify_owners(connection: sqlite3.Connection, findings: Findings) -> None:
-    """Report windows of entries and spaces that do not exist."""
+    """Report windows that belong to no entry or no space."""
     rows = connection.execute(
         "SELECT DISTINCT entry FROM windows WHERE entry NOT IN (SELECT num FROM entries) "
         "OR space NOT IN (SELECT id FROM spaces)"
@@ -230,7 +231,7 @@ def _verify_owners(connection: sqlite3.Connection, findings: Findings) -> None:
 
 
 def _verify_queued(connection: sqlite3.Connection, findings: Findings, damaged: Collection[int]) -> None:
-    """Verify that all entries wait, in a store without vectors."""
+    """Verify that all entries of a store without vectors are in the queue."""
     queue = _queue(connection, "pending")
     for entries in _searched_entries(connection, damaged):
         findings.looked_at += len(entries)
@@ -253,7 +254,7 @@ def _verify_space(connection: sqlite3.Connection, findings: Findings, space: _Sp
 
 
 def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> str:
-    """Return what is wrong with an entry's windows; "" for nothing."""
+    """Return what is wrong with the windows of an entry, or "" if nothing is wrong."""
     if not windows:
         return "has no windows and does not wait for them" if entry.content.strip() else ""
     for span, digest, _ in windows:
@@ -269,7 +270,8 @@ def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> s
 
 
 def _has_gap(content: str, windows: Sequence[_Window], model: _Model) -> bool:
-    """Return whether a token, or many letters if tokens are unknown, lies outside of all windows."""
+    """Return whether a token lies outside of all windows. If tokens are unknown, return whether many letters lie
+    outside."""
     gaps, end = [], 0
     for span in sorted(window.span for window in windows):
         if content[end : span.start].strip():
@@ -289,7 +291,7 @@ def _has_gap(content: str, windows: Sequence[_Window], model: _Model) -> bool:
 def _searched_entries(
     connection: sqlite3.Connection, damaged: Collection[int]
 ) -> Iterator[Sequence[tuple[int, MemoryEntry]]]:
-    """Yield batches of all searched entries, with content and context only, by number."""
+    """Yield batches of all searched entries by number. The entries have only content and context."""
     marks = ", ".join("?" * len(UNSEARCHED_KINDS))
     query = (
         "SELECT num, id, content, context FROM entries "

@@ -1,9 +1,10 @@
-"""Windows of entries that fit the model, and their vectors, each distinct text embedded once.
+"""Windows of entries that fit the model, and the vectors of these windows. Each distinct text is embedded once.
 
-The windows of an entry cover all of its content. Each is embedded with the entry's context line before it, so that a
-passage from the middle of a document still names its document. A call keeps only the positions and hashes of windows:
-texts are cut out again when they are embedded, and finished vectors are stored as soon as a batch is complete. So its
-memory does not grow with its vectors.
+The windows of an entry cover all of its content. Each window is embedded together with the context line of the entry.
+So a passage from the middle of a document still names its document.
+
+A call keeps only the positions and hashes of windows in memory. The texts are cut out again when they are embedded, and
+finished vectors are stored after each batch. So memory does not grow with the number of vectors.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ SHARES = (1.0, 0.5, 0.25, 0.125)
 
 @runtime_checkable
 class AsksInBatches(Protocol):
-    """An embedder that sends `request_texts` texts to a server at a time."""
+    """An embedder that sends `request_texts` texts in each request to a server."""
 
     @property
     def request_texts(self) -> int: ...
 
 
 class Refused(NamedTuple):
-    """The reason why the model does not take an entry, in place of the entry's windows."""
+    """The reason why the model refuses an entry. It takes the place of the entry's windows."""
 
     reason: str
 
@@ -52,9 +53,10 @@ Windows = list[Window] | Refused
 
 
 class WindowTable:
-    """The windows of many entries as columns: some fifty bytes per window.
+    """The windows of many entries as columns. A window needs about fifty bytes.
 
-    For each entry, in order, it has the windows or a refusal. A window's position counts the windows of all entries.
+    For each entry, in order, the table has its windows or a refusal. The position of a window counts the windows of all
+    entries.
     """
 
     __slots__ = ("_ends", "_first", "_hashes", "_replaced", "_starts")
@@ -67,7 +69,7 @@ class WindowTable:
         self._replaced: dict[int, Windows] = {}
 
     def append(self, windows: Iterable[Window]) -> None:
-        """Add the windows of the next entry."""
+        """Append the windows of the next entry."""
         for (start, end), key in windows:
             self._starts.append(start)
             self._ends.append(end)
@@ -75,7 +77,7 @@ class WindowTable:
         self._first.append(len(self._starts))
 
     def replace(self, i: int, windows: Windows) -> None:
-        """Replace the windows of the entry `i`. The former ones keep their positions."""
+        """Replace the windows of the entry `i`. The positions of its former windows are not used again."""
         self._replaced[i] = windows
 
     def __len__(self) -> int:
@@ -108,7 +110,7 @@ class WindowTable:
         return bytes(self._hashes[position * HASH_BYTES : (position + 1) * HASH_BYTES])
 
     def lengths(self, positions: Positions) -> Positions:
-        """Return the code points of content in each of these windows."""
+        """Return the number of code points of content in each of these windows."""
         starts, ends = (np.array(column, dtype=np.int64) for column in (self._starts, self._ends))
         return (ends - starts)[positions]
 
@@ -118,7 +120,8 @@ class WindowTable:
         return np.repeat(np.arange(len(self)), first[1:] - first[:-1])
 
     def texts(self) -> tuple[Positions, Positions]:
-        """Return the position of the first window of each distinct text, ascending, and each window's text number."""
+        """Return the position of the first window of each distinct text, in ascending order, and the text number of
+        each window."""
         if not self._starts:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         hashes = np.frombuffer(bytes(self._hashes), dtype=f"V{HASH_BYTES}")
@@ -132,7 +135,8 @@ class WindowTable:
 class WindowCutter:
     """Cuts entries into windows of at most `share` of the model's length.
 
-    `window_tokens` limits their own text further (0: no further limit). The context line stays as it is.
+    `window_tokens` is an additional limit for the content of a window (0: no additional limit). It does not limit the
+    context line.
     """
 
     def __init__(self, embedder: Embedder, share: float = 1.0, window_tokens: int = 0) -> None:
@@ -166,7 +170,7 @@ class WindowCutter:
         return context, windows(content, self._embedder.token_spans, limit)
 
     def _context(self, entry: MemoryEntry) -> tuple[str, int]:
-        """Return the line before each window, and the number of its tokens."""
+        """Return the context line before each window, and the number of its tokens."""
         if not entry.context:
             return "", 0
         context = self._contexts.get(entry.context)
@@ -195,8 +199,7 @@ class _Failures(NamedTuple):
 class WindowEmbedder:
     """Embeds the windows of entries.
 
-    `find_known` returns which of some hashes have a vector already; `store_rows` stores finished vectors during long
-    work.
+    `find_known` returns the hashes that already have a vector. `store_rows` stores finished vectors during long work.
     """
 
     def __init__(
@@ -220,17 +223,17 @@ class WindowEmbedder:
 
     @property
     def rows(self) -> Rows:
-        """The vectors that are not stored yet: fewer than two batches."""
+        """The vectors that are not stored yet. There are fewer than two batches."""
         if not self._unstored:
             return Rows([], np.zeros((0, 0), dtype=np.float32))
         hashes = [key for rows in self._unstored for key in rows.hashes]
         return Rows(hashes, np.concatenate([rows.matrix for rows in self._unstored]))
 
     def embed(self, entries: Sequence[MemoryEntry]) -> WindowTable:
-        """Return each entry's windows. Their new vectors are stored, or are in `rows`.
+        """Return the windows of each entry. New vectors are stored, or they are in `rows`.
 
-        An entry that the model does not take in any way is `Refused` and does not stop the others. Raises
-        `EmbedderUnavailable`; finished vectors are stored before.
+        If the model refuses an entry in every form, the entry is `Refused`, and the other entries are embedded. Raises
+        `EmbedderUnavailable` after finished vectors were stored.
         """
         cutter = WindowCutter(self._embedder, window_tokens=self._window_tokens)
         table = cutter.cut(entries)
@@ -248,7 +251,7 @@ class WindowEmbedder:
         return table
 
     def _embed_one(self, entry: MemoryEntry) -> Windows:
-        """Embed one entry in the longest windows that the model takes."""
+        """Embed one entry in the longest windows that the model accepts."""
         reason = ""
         for share in SHARES:
             cutter = WindowCutter(self._embedder, share, self._window_tokens)
@@ -287,7 +290,7 @@ class WindowEmbedder:
         return failures
 
     def _missing(self, table: WindowTable, first: Positions) -> Positions:
-        """Return the windows whose texts have no vector, the shortest first."""
+        """Return the windows with texts that have no vector. The shortest windows are first."""
         missing = np.ones(len(first), dtype=bool)
         unstored = {key for rows in self._unstored for key in rows.hashes}
         for start in range(0, len(first), _HASHES):

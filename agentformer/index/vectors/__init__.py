@@ -1,1 +1,1 @@
-"""The vector index: FAISS over the stored vectors, exact while it is small and trained when it is large."""
+"""The vector index: FAISS over the stored vectors. A small index is searched exactly. A large index is trained."""

@@ -1,4 +1,5 @@
-"""The first stage of the vector index: every row in half precision, every search exact. Also row selections."""
+"""The first stage of the vector index: all rows in half precision, searched without approximation. Also selections of
+rows."""
 
 from __future__ import annotations
 
@@ -22,14 +23,15 @@ _thread = threading.local()
 
 
 class Nearest(NamedTuple):
-    """Rows by position, best first, with their approximate cosines."""
+    """Positions of rows, best first, with their approximate cosines."""
 
     positions: IntArray
     scores: NDArray[np.float32]
 
 
 class CodeCopy(NamedTuple):
-    """The codes of some rows side by side. Scanning a copy takes a tenth of finding its rows in all lists."""
+    """A copy of the codes of some rows in one block. Scanning the copy takes a tenth of the time of finding the rows in
+    all lists."""
 
     index: Any  # of FAISS; its ids are indices into `positions`
     positions: IntArray
@@ -47,14 +49,14 @@ class Selection:
 
 
 class SelectionCache:
-    """Recent selections, each valid for one generation of the index. Thread-safe."""
+    """Recent selections. Each selection is valid for one generation of the index. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._selections: OrderedDict[int, tuple[ScopeMask, int, Selection]] = OrderedDict()
 
     def get(self, mask: ScopeMask, generation: int, make: Callable[[], Selection]) -> Selection:
-        """Return the selection of a scope mask. Call `make` if it is not cached for this generation."""
+        """Return the selection of a scope mask. If it is not cached for this generation, call `make`."""
         key = id(mask)  # the mask is kept with its selection, so its id is not reused
         with self._lock:
             cached = self._selections.get(key)
@@ -77,7 +79,8 @@ class SelectionCache:
 class Flat:
     """A scan of all rows, or of the rows of a scope.
 
-    Half precision halves memory and changes a score by about 1e-4; callers re-rank with exact vectors.
+    Half precision needs half the memory and changes a score by about 1e-4. Callers compute exact scores for the best
+    rows.
     """
 
     name = "exact"
@@ -93,26 +96,26 @@ class Flat:
         return int(self.index.ntotal * self.index.code_size)
 
     def encode(self, rows: Matrix) -> NDArray[np.uint8]:
-        """Return the codes of rows. Needs no lock."""
+        """Return the codes of rows. This needs no lock."""
         return np.ascontiguousarray(rows, "<f2").view(np.uint8)
 
     def add(self, codes: NDArray[np.uint8], start: int) -> None:
-        """Add rows at the end, which is the position `start`."""
+        """Append rows. `start` must be the number of present rows."""
         self.index.add_sa_codes(codes)
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
-        """Return the `count` nearest rows of the selection. `probes` is ignored."""
+        """Return the `count` nearest rows of the selection. `probes` is not used."""
         use_one_thread()
         parameters = search_parameters(0, selection.selector) if selection.selector is not None else None
         return nearest(*self.index.search(query.reshape(1, -1), min(count, selection.count), params=parameters))
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
-        """Return the selection of a mask by position. The index still holds `holes` dead rows."""
+        """Return the selection of a mask by position. The index still contains `holes` dead rows."""
         count = int(np.count_nonzero(inside))
         return Selection(count, None if count == rows.live and not holes else bitmap_selector(inside))
 
     def take(self, positions: IntArray) -> Flat:
-        """Return a copy with these rows, in this order."""
+        """Return a copy with only these rows, in this order."""
         import faiss
 
         codes = faiss.vector_to_array(self.index.codes).reshape(-1, self.index.code_size)
@@ -123,13 +126,13 @@ class Flat:
 
 
 def nearest(scores: NDArray[np.float32], positions: IntArray) -> Nearest:
-    """Return FAISS's answer to one query without its empty places (-1)."""
+    """Return the answer of FAISS to one query, without empty places (-1)."""
     used = positions[0] >= 0
     return Nearest(positions[0][used], scores[0][used])
 
 
 def search_parameters(lists: int, selector: Any) -> Any:
-    """Return FAISS's parameters of a search in so many lists, or of a flat search if 0."""
+    """Return the FAISS parameters for a search in `probes` lists. With 0, return the parameters for a flat search."""
     import faiss
 
     kind: Any = faiss.SearchParametersIVF if lists else faiss.SearchParameters
@@ -145,18 +148,18 @@ def bitmap_selector(inside: Mask) -> Any:
 
 
 def use_one_thread() -> None:
-    """Let FAISS use one core for the searches of this thread.
+    """Make FAISS use one core for the searches of this thread.
 
-    A single query gains nothing from more cores, and waiting threads take cores from other searches. FAISS keeps the
-    number for each calling thread.
+    A single query is not faster with more cores, and the additional threads take time from other searches. FAISS stores
+    the number of cores for each calling thread.
     """
     _set_threads(1)
 
 
 def use_half_the_cores() -> None:
-    """Let FAISS use half of the cores in this thread, which trains while others search.
+    """Make FAISS use half of the cores in this thread. The other cores stay free for searches during a training.
 
-    `OMP_NUM_THREADS` bounds the number.
+    `OMP_NUM_THREADS` is an upper limit.
     """
     import faiss
 

@@ -1,4 +1,4 @@
-"""The vector index of a store: follows the records, trains in the background, and saves snapshots."""
+"""The vector index of a store. It follows the records, is trained in the background, and is saved in snapshots."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Loaded(NamedTuple):
 
 
 class VectorFollower:
-    """Cosine search that sees every acknowledged change. Thread-safe."""
+    """Cosine search that includes every acknowledged change. Thread-safe."""
 
     def __init__(self, folder: Path, store_id: str, options: IndexOptions | None = None) -> None:
         self._folder = folder
@@ -64,18 +64,18 @@ class VectorFollower:
 
     @property
     def space(self) -> int:
-        """The number of the space in memory; 0 before the first refresh."""
+        """The number of the space of the index in memory. It is 0 before the first refresh."""
         return self._loaded.space if self._loaded else 0
 
     def refresh(self, database: Database) -> None:
-        """Apply all acknowledged changes, in the space that is active now."""
+        """Apply all acknowledged changes in the active space."""
         with database.reading() as connection:
             newest, space = change_feed.last_seq(connection), active_space(connection)
         if space is not None:
             self.follow(database, newest, space[0])
 
     def follow(self, database: Database, newest: int, space: int) -> None:
-        """Apply changes up to `newest` at least. The caller has just read `newest` and the active space."""
+        """Apply at least the changes up to `newest`. The caller has just read `newest` and the active space."""
         if self.space != space or self._applied < newest:
             with self._following, database.reading() as connection:
                 newest, active = change_feed.last_seq(connection), active_space(connection)
@@ -84,14 +84,16 @@ class VectorFollower:
         self._train_soon(database)
 
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
-        """Return the nearest windows, for rescoring. Return None if the index is not of the query's `space`."""
+        """Return the nearest windows with approximate scores. Return None if the index does not belong to `space`, the
+        space of the query."""
         loaded = self._loaded
         if loaded is None or loaded.space != space:
             return None
         return loaded.vectors.search(query, limit, allowed)
 
     def save(self) -> None:
-        """Write a snapshot if it spares a later start enough work and no other process writes one. Raises `OSError`."""
+        """Write a snapshot if it saves enough work at a later start, and if no other process is writing one. Raises
+        `OSError`."""
         with self._following:
             loaded = self._loaded
             if loaded is None or self._applied == self._saved_seq:
@@ -104,9 +106,9 @@ class VectorFollower:
                 self._saved_seq, self._unsaved = self._applied, 0
 
     def discard(self) -> None:
-        """Delete the snapshot, which may hold removed entries.
+        """Delete the snapshot, which may contain removed entries.
 
-        Raises `OSError`. It is a `Timeout` if another process trains or writes a snapshot that it began before.
+        Raises `OSError`. If another process is training or writing a snapshot, the error is a `Timeout`.
         """
         with self._following:
             self._saved_seq = -1
@@ -115,18 +117,19 @@ class VectorFollower:
                 snapshots.discard(self._folder)
 
     def unload(self) -> None:
-        """Drop the index in memory; the next search loads or builds it."""
+        """Remove the index from memory. The next search loads or builds it."""
         with self._following:
             self._loaded, self._applied, self._point = None, 0, ""
 
     def status(self) -> dict[str, Any]:
-        """Return JSON values for a person or a monitor: of the index in memory, else of its snapshot."""
+        """Return the state of the index as JSON values for users and monitoring. If the index is not in memory, return
+        the state in its snapshot."""
         loaded = self._loaded
         about = {**loaded.vectors.status(), "in_memory": True} if loaded else read_index_status(self._folder)
         return {**about, "training": self._trainer.running, "problem": self._trainer.problem or None}
 
     def train_now(self, database: Database) -> None:
-        """Run a due training, and wait for it."""
+        """If the index needs training, train it and wait for the end of the training."""
         self.refresh(database)
         self._train_not_before = 0.0
         self._train_soon(database)
@@ -159,7 +162,7 @@ class VectorFollower:
         self._applied, self._point = newest, change_feed.token_at(connection, newest)
 
     def _load(self, connection: sqlite3.Connection, space: int, dimension: int) -> _Loaded:
-        """Return the index of a valid snapshot, else an empty one."""
+        """Return the index of a valid snapshot. Without a valid snapshot, return an empty index."""
         snapshot = snapshots.load(self._folder, store_id=self._store_id, space=space, dimension=dimension)
         self._applied, self._saved_seq, self._unsaved = 0, -1, 0
         self._train_not_before = time.monotonic() + self._options.train_after
@@ -176,7 +179,7 @@ class VectorFollower:
             self._trainer.start(lambda stopped: self._train(database, loaded, stopped))
 
     def _train(self, database: Database, loaded: _Loaded, stopped: Stopped) -> None:
-        """Train and tune as far as needed. Each training ends with a snapshot."""
+        """Train and tune the index if needed. A snapshot is written after each training."""
         index = loaded.vectors
 
         def read_vectors(vectors: IntArray) -> tuple[IntArray, Matrix]:
@@ -199,7 +202,7 @@ class VectorFollower:
             index.tune(read_vectors, stopped)
 
     def _save_trained(self, image: Image, space: int, seq: int, point: str, changed: Callable[[], IntArray]) -> None:
-        """Write the snapshot of a new index. The index is used even if that fails."""
+        """Write the snapshot of a new index. If writing fails, the index is still used."""
         try:
             self._write(image, space, seq, point)
         except OSError as error:

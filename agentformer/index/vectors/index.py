@@ -1,7 +1,7 @@
-"""The vector index in memory: an exact scan while it is small, trained and re-ranked when it is large.
+"""The vector index in memory. A small index scans all rows exactly. A large index is trained and re-ranks its results.
 
-Rows are addressed by position. An added or dropped row is visible to the next search. Training runs during the
-searches, and the trained index replaces the former one in one step.
+A row is identified by its position. The next search sees every added and removed row. Searches continue during a
+training. The trained index then replaces the former index in one step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ EVERYTHING = ScopeMask(np.zeros(0, np.bool_), 0)  # a marker for all live rows
 
 
 class VectorHits(NamedTuple):
-    """The windows nearest to a query, best first by approximate cosines, of at least `limit` entries if present."""
+    """The windows nearest to a query, best first by approximate cosine. They belong to at least `limit` entries if
+    there are so many."""
 
     query: Vector
     limit: int
@@ -69,7 +70,8 @@ class TrainingRows(NamedTuple):
 
 
 class VectorIndex:
-    """Cosine search over windows. Thread-safe; one thread at a time calls `change`, and one `train` and `tune`."""
+    """Cosine search over windows. Thread-safe, but `change` must be called by one thread at a time, and also `train`
+    and `tune`."""
 
     def __init__(self, dimension: int, options: IndexOptions | None = None) -> None:
         self.dimension = dimension
@@ -95,9 +97,9 @@ class VectorIndex:
         return self._rows.newest_window
 
     def change(self, dropped: IntArray, windows: IntArray, entries: IntArray, vectors: IntArray, rows: Matrix) -> None:
-        """Drop the windows of the entries `dropped` and add others, in one step.
+        """Remove the windows of the entries `dropped` and add other windows, in one step.
 
-        `vectors` are the numbers of the stored vectors; `rows` are unit vectors of shape (windows, dimension).
+        `vectors` are the numbers of the stored vectors. `rows` are unit vectors of shape (windows, dimension).
         """
         stage: Any = self._stage  # encodes and adds codes of its own kind
         codes = stage.encode(rows) if len(windows) else None
@@ -114,14 +116,15 @@ class VectorIndex:
                 self._sweep()
 
     def search(self, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits:
-        """Return windows of the `limit` best allowed entries, or of all if fewer, and more for re-ranking."""
+        """Return windows of the best `limit` allowed entries (or of all, if there are fewer), and additional windows
+        for re-ranking."""
         self._queries.add(query)
         with self._lock.read():
             return self._nearest(query, limit, self._selection(allowed))
 
     def needs_training(self) -> bool:
-        """Return whether it is time for the first training, or for one with twice the rows, many dead positions, or
-        many outliers."""
+        """Return whether the index needs its first training or a new training. A new training is needed after the
+        number of rows has doubled, or if there are many dead positions or many outliers."""
         rows, stage = self._rows, self._stage
         if isinstance(stage, Flat):
             return rows.live >= self._options.train_at
@@ -129,7 +132,7 @@ class VectorIndex:
         return outliers or rows.live >= 2 * stage.trained_rows or rows.dead > max(rows.live, _SWEEP_MIN)
 
     def training_rows(self) -> TrainingRows:
-        """Return the present rows, for `train`."""
+        """Return the present rows as input for `train`."""
         with self._lock.read():
             live = np.flatnonzero(self._rows.entries >= 0)
             return TrainingRows(self._rows, self._rows.size, live, self._rows.take(live))
@@ -142,10 +145,11 @@ class VectorIndex:
         changed: Callable[[], IntArray],
         save: Callable[[Image], None],
     ) -> None:
-        """Train an index while searches go on, and replace the present one, with all changes since `start`.
+        """Train an index while searches continue. Then replace the present index, and apply all changes made since
+        `start`.
 
-        `save` gets the trained index before that, without the entries that `changed` since `start`. Raises
-        `Interrupted`.
+        Before the replacement, `save` receives the trained index without the entries that `changed` since `start`.
+        Raises `Interrupted`.
         """
         rows = start.rows
         trained = train_ivf(rows.vectors, read_vectors, self.dimension, self._options.exact_rows, stopped)
@@ -162,11 +166,11 @@ class VectorIndex:
         self._tuned_at = query_count
 
     def needs_tuning(self) -> bool:
-        """Return whether enough queries came since the last tuning."""
+        """Return whether enough queries were logged since the last tuning."""
         return isinstance(self._stage, Ivf) and self._queries.count - self._tuned_at >= _TUNE_EVERY
 
     def tune(self, read_vectors: ReadVectors, stopped: Stopped) -> None:
-        """Choose the search effort by the recall of the latest queries. Raises `Interrupted`."""
+        """Choose the search effort by measuring the recall of the latest queries. Raises `Interrupted`."""
         stage, query_count = self._stage, self._queries.count
         if not isinstance(stage, Ivf):
             return
@@ -183,12 +187,14 @@ class VectorIndex:
         stage.tuning = tuner.tune(self._queries.latest(), self._options.target_recall)
 
     def status(self) -> dict[str, Any]:
-        """Return JSON values for a person or a monitor. Recall is of the ten best; null if every search is exact."""
+        """Return JSON values for users and monitoring. Recall is measured for the ten best results. It is null if every
+        search is exact."""
         return {**_about(self._stage, self._rows), "memory_bytes": self._stage.bytes + self._rows.bytes}
 
     @contextmanager
     def image(self) -> Iterator[Image]:
-        """Yield the content of a snapshot, without dropped rows. Changes wait meanwhile; searches go on."""
+        """Yield the content of a snapshot, without removed rows. Changes wait until the block ends, and searches
+        continue."""
         with self._lock.write():
             self._sweep()
         with self._lock.read():
@@ -245,11 +251,12 @@ class VectorIndex:
         return self._selections.get(allowed, self._generation, make)
 
     def _max_holes(self) -> int:
-        """Return how many dead rows may stay: removing them costs a pass over a trained index, a copy of a flat one."""
+        """Return how many dead rows may stay in the index. Removing them needs a pass over a trained index, or a copy
+        of a flat index."""
         return _MAX_HOLES if isinstance(self._stage, Ivf) else max(_SWEEP_MIN, int(self._rows.size * _SWEEP_SHARE))
 
     def _sweep(self) -> None:
-        """Remove dead rows from the stage."""
+        """Remove dead rows from the present stage."""
         if not self._holes:
             return
         if isinstance(self._stage, Ivf):
@@ -261,9 +268,9 @@ class VectorIndex:
         self._generation += 1
 
     def _catch_up(self, trained: Ivf, start: TrainingRows, read_vectors: ReadVectors) -> None:
-        """Apply the changes since `start` to the trained index and make it the stage.
+        """Apply the changes since `start` to the trained index, and replace the present stage by it.
 
-        Raises `Interrupted` if a sweep moved the rows meanwhile; then the training begins again.
+        If a sweep has moved the rows in the meantime, `Interrupted` is raised, and the training starts again.
         """
         former, first, live, rows = start
         done = first
@@ -300,7 +307,7 @@ def _about(stage: Flat | Ivf, rows: Rows) -> dict[str, Any]:
 
 
 def _put_vectors(ivf: Ivf, vectors: IntArray, start: int, read_vectors: ReadVectors) -> None:
-    """Add the stored vectors with these numbers at the positions from `start` on; removed ones stay out."""
+    """Add the stored vectors with these numbers at the positions from `start` on. Removed vectors are left out."""
     if len(vectors) == 0:
         return
     numbers, rows = read_vectors(np.unique(vectors))
@@ -310,9 +317,10 @@ def _put_vectors(ivf: Ivf, vectors: IntArray, start: int, read_vectors: ReadVect
 
 
 class ReadWriteLock:
-    """A lock that many readers share and a writer holds alone.
+    """A lock that many readers share or one writer holds alone.
 
-    A waiting writer goes before new readers, so that a stream of searches does not delay a change. Not reentrant.
+    A waiting writer gets the lock before new readers, so that constant searches do not delay a change. The lock is not
+    reentrant.
     """
 
     def __init__(self) -> None:

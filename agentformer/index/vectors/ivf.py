@@ -1,4 +1,4 @@
-"""The second stage of the vector index: an inverted file of rows in 8 bits per dimension; the caller re-ranks."""
+"""The second stage of the vector index: an inverted file with 8 bits per dimension. The caller re-ranks the results."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ _NO_OFFSET = -1  # of a position with no row in the index
 
 
 class OutlierCodes(NamedTuple):
-    """Outliers as a snapshot stores them. Arrays of one length."""
+    """Outliers in the form of a snapshot. All arrays have the same length."""
 
     positions: IntArray
     halves: NDArray[np.uint8]  # (rows, 2 x dimension)
 
 
 class Outliers:
-    """Rows with numbers beyond the range of the 8-bit codes, in half precision by position; each search scans them.
+    """Rows with numbers outside the range of the 8-bit codes. They are stored in half precision by position, and every
+    search scans them.
 
-    The lists hold these rows too, with the nearest codes.
+    The lists also contain these rows, with the nearest possible codes.
     """
 
     def __init__(self, dimension: int, codes: OutlierCodes | None = None) -> None:
@@ -65,7 +66,8 @@ class Outliers:
             self._flat, self._positions = self._flat.take(remaining), self._positions[remaining]
 
     def select(self, inside: Mask) -> Selection | None:
-        """Return the selection of a mask by position, for `merge`; None if it holds no outlier."""
+        """Return the outliers of a mask by position, as input for `merge`. Return None if the mask contains no
+        outlier."""
         if not self.size:
             return None
         selected = inside[self._positions]
@@ -73,8 +75,8 @@ class Outliers:
         return Selection(count, bitmap_selector(selected)) if count else None
 
     def merge(self, results: Nearest, query: Vector, count: int, selection: Selection) -> Nearest:
-        """Return the `count` best of the rows found in the lists and the selected outliers, with the outliers' scores
-        from here."""
+        """Return the `count` best rows of the rows found in the lists and the selected outliers. Outliers get their
+        scores from the half-precision rows."""
         near = self._flat.search(query, count, selection)
         others = ~np.isin(results.positions, self._positions)
         positions = np.concatenate([self._positions[near.positions], results.positions[others]])
@@ -83,7 +85,7 @@ class Outliers:
         return Nearest(positions[best], scores[best])
 
     def codes(self) -> OutlierCodes:
-        """Return the outliers for a snapshot."""
+        """Return the outliers in the form of a snapshot."""
         import faiss
 
         index: Any = self._flat.index
@@ -91,7 +93,7 @@ class Outliers:
 
 
 class AssignedRows(NamedTuple):
-    """Rows with the number of the list of each."""
+    """Rows, and the number of the list of each row."""
 
     rows: Matrix
     lists: IntArray
@@ -99,7 +101,8 @@ class AssignedRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Search effort, measured after training. `recall` is that of the ten best, on queries not used for tuning."""
+    """Search effort, measured after training. `recall` is measured with queries that were not used to choose the
+    effort."""
 
     probes: int  # lists that a search reads
     candidates: int  # rows that are re-ranked at least
@@ -111,8 +114,8 @@ class Tuning:
 class Ivf:
     """Lists of rows around centroids.
 
-    A search reads the nearest lists. In a scope of at most `exact_rows` rows it reads every row of the scope, which is
-    exact but for the 8 bits.
+    A search reads the nearest lists. If a scope has at most `exact_rows` rows, a search reads every row of the scope.
+    Such a search is exact except for the 8-bit rounding.
     """
 
     index: Any  # faiss.IndexIVFScalarQuantizer; its ids are positions
@@ -142,13 +145,13 @@ class Ivf:
 
     @property
     def bytes(self) -> int:
-        """Memory of codes, centroids and offsets, without Python objects."""
+        """Memory size of codes, centroids and offsets, without Python objects."""
         codes = int(self.index.ntotal) * (int(self.index.code_size) + 8)
         centroids = self.lists * int(self.index.d) * 4
         return codes + centroids + self.list_of.nbytes + self._offset_of.nbytes + self.outliers.bytes
 
     def encode(self, rows: Matrix) -> AssignedRows:
-        """Return rows with their nearest lists. Needs no lock, since centroids never change."""
+        """Return rows with the number of their nearest list. This needs no lock, because centroids never change."""
         rows = np.ascontiguousarray(rows, np.float32)
         use_one_thread()
         return AssignedRows(rows, self.index.quantizer.assign(rows, 1).reshape(-1))
@@ -175,7 +178,7 @@ class Ivf:
             self.outliers.add(assigned.rows[beyond], ids[beyond])
 
     def reserve(self, size: int) -> None:
-        """Make room for positions below `size`; some may hold no row."""
+        """Allocate space for positions below `size`. Positions may stay empty."""
         if size > len(self.list_of):
             capacity = max(size, self.size + self.size // 2)
             self.list_of = grown(self.list_of, capacity)
@@ -202,12 +205,13 @@ class Ivf:
         return Selection(count, bitmap_selector(inside), lists, outliers=outliers)
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
-        """Return the `count` nearest rows of the selection in `probes` lists, or in as many as tuned if 0."""
+        """Return the `count` nearest rows of the selection in `probes` lists. With 0, the tuned number of lists is
+        used."""
         results = self._search_codes(query, count, selection, probes)
         return self.outliers.merge(results, query, count, selection.outliers) if selection.outliers else results
 
     def _search_codes(self, query: Vector, count: int, selection: Selection, probes: int) -> Nearest:
-        """Search by the 8-bit codes, which score outliers too low."""
+        """Search by the 8-bit codes. They give outliers too low scores."""
         use_one_thread()
         if selection.copy is not None:
             results = nearest(*selection.copy.index.search(query.reshape(1, -1), min(count, selection.count)))
@@ -223,9 +227,10 @@ class Ivf:
         return nearest(*self.index.search(row, count, params=parameters))
 
     def _lists_of_scope(self, row: Matrix, selection: Selection, probes: int) -> IntArray | None:
-        """Return the lists to read for a scope; None for the nearest lists, whatever they hold.
+        """Return the lists to read for a scope. Return None if a search should read the nearest lists, whatever rows
+        they contain.
 
-        They hold as many rows of the scope as an unscoped search would read.
+        The returned lists contain as many rows of the scope as a search without a scope would read.
         """
         if selection.lists is None:
             return None
@@ -256,7 +261,8 @@ class Ivf:
     def _copy_codes(self, positions: IntArray) -> CodeCopy:
         """Copy the codes of these positions.
 
-        A row removed from the records before it was added here has no code and is left out.
+        A row may have been removed from the records before it was added to the index. Such a row has no code and is
+        left out.
         """
         import faiss
 
@@ -291,7 +297,7 @@ class Ivf:
 
 
 def _occurrences(lists: IntArray) -> IntArray:
-    """Return for each number how many equal ones stand before it."""
+    """Return for each number how many equal numbers are before it."""
     order = np.argsort(lists, kind="stable")
     _, first, counts = np.unique(lists[order], return_index=True, return_counts=True)
     ranks = np.empty(len(lists), np.int64)

@@ -1,4 +1,4 @@
-"""Rows of the vector index: their ids in memory by position, and their vectors as SQLite stores them."""
+"""Rows of the vector index: their ids in memory by position, and their vectors in SQLite."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SELECT = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w 
 
 
 class Rows:
-    """Window, entry and vector number of each position, in arrays that grow together.
+    """Window number, entry number and vector number of each position, in arrays that grow together.
 
-    A dead row keeps its position and has the entry -1. Not thread-safe.
+    A dead row keeps its position, and its entry number is -1. Not thread-safe.
     """
 
     def __init__(self, windows: IntArray, entries: IntArray, vectors: IntArray) -> None:
@@ -36,7 +36,7 @@ class Rows:
 
     @classmethod
     def empty(cls) -> Rows:
-        """Return no rows."""
+        """Return an object without rows."""
         return cls(*(np.zeros(0, np.int64) for _ in range(3)))
 
     @property
@@ -60,7 +60,7 @@ class Rows:
         return self._windows.nbytes + self._entries.nbytes + self._vectors.nbytes
 
     def append(self, windows: IntArray, entries: IntArray, vectors: IntArray) -> None:
-        """Add rows at the end."""
+        """Append rows."""
         end = self.size + len(windows)
         if end > len(self._entries):
             capacity = max(end, self.size + self.size // 2, _MIN_CAPACITY)
@@ -76,7 +76,7 @@ class Rows:
         self.newest_window = max(self.newest_window, int(windows.max(initial=-1)))
 
     def drop(self, entries: IntArray) -> IntArray:
-        """Mark the rows of these entries as dead. Return their positions."""
+        """Mark the rows of these entries as dead. Return the positions of these rows."""
         entries = entries[(entries >= 0) & (entries <= self.newest_entry)]
         if len(entries) == 0:
             return entries
@@ -89,14 +89,14 @@ class Rows:
         return self.drop_positions(positions)
 
     def drop_positions(self, positions: IntArray) -> IntArray:
-        """Mark these rows as dead. Return those that were alive."""
+        """Mark the rows at these positions as dead. Return the positions that were alive."""
         positions = positions[self._entries[positions] >= 0]
         self._entries[positions] = -1
         self.dead += len(positions)
         return positions
 
     def inside(self, allowed: Mask) -> Mask:
-        """Return the live rows, by position, of the entries that the mask by entry number allows."""
+        """Return a mask by position of the live rows with entries in the given mask by entry number."""
         table = np.zeros(self.newest_entry + 2, np.bool_)
         end = min(len(allowed), self.newest_entry + 1)
         table[:end] = allowed[:end]
@@ -104,19 +104,19 @@ class Rows:
         return inside
 
     def take(self, positions: IntArray) -> Rows:
-        """Return a copy of these rows, in this order."""
+        """Return a copy with only these rows, in this order."""
         return Rows(self._windows[positions], self._entries[positions], self._vectors[positions])
 
 
 def grown(array: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:
-    """Return a longer copy of an array, with `fill` at the end."""
+    """Return a longer copy of an array. New elements are `fill`."""
     longer = np.full(size, fill, array.dtype)
     longer[: len(array)] = array
     return longer
 
 
 class StoredWindows(NamedTuple):
-    """Windows read from SQLite: arrays of one length, and unit rows of shape (windows, dimension)."""
+    """Windows read from SQLite: arrays of equal length, and unit rows of shape (windows, dimension)."""
 
     windows: IntArray
     entries: IntArray
@@ -141,13 +141,14 @@ def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[i
 
 
 def entries_above(connection: sqlite3.Connection, space: int, window: int) -> list[int]:
-    """Return the entries with windows that are newer than this one."""
+    """Return the entries that have windows newer than this window."""
     rows = connection.execute("SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?", [window, space])
     return [row[0] for row in rows]
 
 
 def read_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
-    """Read full-precision vectors by number, in ascending order. Return the numbers still stored, and unit rows.
+    """Read full-precision vectors by number, in ascending order. Return the numbers that are still stored, and unit
+    rows.
 
     Raises `StoreDamaged` for a vector with a wrong checksum.
     """

@@ -1,10 +1,10 @@
 """Snapshots of the vector index: `rag_faiss_index.bin` and its description `rag_faiss_meta.json`.
 
-A snapshot only saves time. It is written to a temporary file, synced and renamed. It is valid only if store, space,
-dimension and checksum agree; any other is set aside, and the index is built from the records.
+A snapshot only saves time. It is written to a temporary file, synced and renamed. It is valid if store, space,
+dimension and checksum match. An invalid snapshot is renamed, and the index is built from the records.
 
-The index file is in FAISS's own format, so FAISS's tools read it. Behind it follow the arrays of window, entry and
-vector numbers by position, the list of each position of a trained index, and the outliers.
+The index file is in the format of FAISS, so tools for FAISS can read it. After the index, the file contains arrays:
+window, entry and vector numbers by position, the list of each position of a trained index, and the outliers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BLOCK = 1 << 20
 
 
 class Snapshot(NamedTuple):
-    """An index, the `seq` of the change feed that it has applied, and the history's token there."""
+    """An index, the `seq` up to which it has applied the change feed, and the token of that change."""
 
     image: Image
     seq: int
@@ -47,7 +47,8 @@ class Snapshot(NamedTuple):
 
 
 def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, point: str) -> None:
-    """Write a snapshot. The description goes last, so that a torn pair is noticed. Raises `OSError`."""
+    """Write a snapshot. The description is written last, so that an incomplete pair of files is detected. Raises
+    `OSError`."""
     with atomic_writer(folder / INDEX_FILE) as file:
         writer = _HashingWriter(file)
         writer.write_index(image.index)
@@ -80,7 +81,7 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
 
 
 def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot | None:
-    """Return the snapshot of this store and space. Set an invalid one aside and return None."""
+    """Return the snapshot of this store and space. If it is invalid, rename its files and return None."""
     try:
         with open_regular_file(folder / INDEX_FILE) as file:
             meta = json.loads(read_file(folder / META_FILE))
@@ -99,7 +100,8 @@ def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot
 
 
 def read_unchecked(folder: Path) -> tuple[dict[str, Any], Image | None] | None:
-    """Return the description and the index of a snapshot of any store; the index is None for another format.
+    """Return the description and the index of a snapshot of any store. The index is None if the snapshot has another
+    format.
 
     Return None if there is no snapshot. Raises `ValueError` or another error if the files are damaged.
     """
@@ -118,7 +120,7 @@ def read_unchecked(folder: Path) -> tuple[dict[str, Any], Image | None] | None:
 
 
 def discard(folder: Path) -> None:
-    """Delete the snapshot, what was set aside, and the temporary files of killed writers. Raises `OSError`."""
+    """Delete the snapshot, renamed invalid snapshots, and the temporary files of killed writers. Raises `OSError`."""
     for name in (META_FILE, INDEX_FILE):
         delete(folder / name)
         delete(folder / (name + _ASIDE))
@@ -126,7 +128,7 @@ def discard(folder: Path) -> None:
 
 
 class _HashingWriter:
-    """Writes to a file and hashes what it writes."""
+    """Writes to a file and computes the hash of the written data."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -145,7 +147,7 @@ class _HashingWriter:
         self.size += len(data)
 
     def write_index(self, index: Any) -> None:
-        """Write a FAISS index. Raises `OSError` where FAISS would raise `RuntimeError`."""
+        """Write a FAISS index. Raises `OSError` in cases where FAISS raises `RuntimeError`."""
         faiss: Any = importlib.import_module("faiss")  # its stubs lack the callbacks
         try:
             faiss.write_index(index, faiss.PyCallbackIOWriter(self._write_block, _BLOCK))
@@ -164,7 +166,7 @@ class _HashingWriter:
 
 
 def _read(file: BinaryIO, meta: dict[str, Any]) -> Image:
-    """Read the index of a file with a correct checksum."""
+    """Read the index from a file with a correct checksum."""
     faiss: Any = importlib.import_module("faiss")
     file.seek(0)
     index: Any = faiss.read_index(faiss.PyCallbackIOReader(file.read, _BLOCK))
@@ -184,7 +186,7 @@ def _array(file: BinaryIO, kind: str, size: int) -> NDArray[Any]:
 
 
 def _checksum(meta: dict[str, Any]) -> str:
-    """Return the checksum of the description: a flipped digit in `seq` would hide changes forever."""
+    """Return the checksum of the description. Without it, a flipped digit in `seq` could hide changes forever."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 

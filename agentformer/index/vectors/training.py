@@ -1,6 +1,6 @@
-"""Training of an inverted file from the stored vectors, and the background thread that runs it.
+"""Training of an inverted file from the stored vectors, and the background thread for it.
 
-The work is done in slices, so that it can be stopped between two of them.
+The work is done in slices. It can be stopped between two slices.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Stopped = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """Numbers of rows were chosen by measurement (docs/BENCHMARKS.md)."""
+    """Options of the vector index. The numbers of rows were chosen by measurement (docs/BENCHMARKS.md)."""
 
     train_at: int = 30_000  # rows from which on inverted lists with re-ranking are faster than an exact scan
     exact_rows: int = 50_000  # rows of a scope up to which a trained index scans all of them
@@ -53,11 +53,12 @@ class IndexOptions:
 
 
 class Interrupted(Exception):
-    """Raised inside a training that was told to stop."""
+    """Raised inside a training that was stopped."""
 
 
 def train_ivf(vectors: IntArray, read_vectors: ReadVectors, dimension: int, exact_rows: int, stopped: Stopped) -> Ivf:
-    """Return an index of the vectors with these numbers, each at its place in `vectors`. Raises `Interrupted`."""
+    """Return an index of the vectors with these numbers. Each vector gets the same position as its number in `vectors`.
+    Raises `Interrupted`."""
     import faiss
 
     use_half_the_cores()
@@ -82,14 +83,14 @@ def train_ivf(vectors: IntArray, read_vectors: ReadVectors, dimension: int, exac
 
 
 def list_count(rows: int) -> int:
-    """Return the number of lists for so many rows: 4 x sqrt(rows), as FAISS recommends, in steps of 16."""
+    """Return the number of lists for this number of rows: 4 x sqrt(rows), as FAISS recommends, in steps of 16."""
     return max(1, min(int(4 * math.sqrt(rows)) // 16 * 16 or 4, rows // _PER_LIST or 1))
 
 
 def positions_of(vectors: IntArray, order: IntArray, numbers: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the positions in `vectors` that hold one of `numbers`, and for each the index into `numbers`.
+    """Return the positions in `vectors` that contain one of `numbers`, and for each position the index into `numbers`.
 
-    `order` sorts `vectors`. Equal texts share a vector, so a number may have several positions.
+    `order` sorts `vectors`. Entries with equal texts share a vector, so a number may have several positions.
     """
     ordered = vectors[order]
     first, last = np.searchsorted(ordered, numbers, "left"), np.searchsorted(ordered, numbers, "right")
@@ -119,7 +120,8 @@ def _slices(vectors: IntArray, read_vectors: ReadVectors, stopped: Stopped) -> I
 
 
 def _centroids(sample: Matrix, lists: int, rng: np.random.Generator, stopped: Stopped) -> NDArray[np.float32]:
-    """Run spherical k-means. FAISS's own cannot be interrupted and holds a second sample."""
+    """Run spherical k-means. The k-means of FAISS is not used, because it cannot be interrupted and needs a second copy
+    of the sample."""
     import faiss
 
     centroids = np.ascontiguousarray(sample[rng.choice(len(sample), lists, replace=False)])
@@ -153,7 +155,8 @@ def _nearest_lists(quantizer: Any, rows: Matrix) -> IntArray:
 
 
 class BackgroundTrainer:
-    """Runs one training at a time in a thread that ends with it, and in one process at a time. Thread-safe."""
+    """Runs trainings in a thread. Only one training runs at a time, and only in one process. The thread ends after the
+    training. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._lock_file = folder / LOCK_FILE
@@ -169,7 +172,8 @@ class BackgroundTrainer:
         return self._thread is not None
 
     def start(self, train: Callable[[Stopped], None]) -> None:
-        """Call `train` in the background, unless a training runs or ran a short time ago without success."""
+        """Call `train` in the background. Nothing happens if a training is running, or if a training has failed a short
+        time ago."""
         if self._thread is not None or time.monotonic() < self._not_before:
             return
         with self._lock:
@@ -190,7 +194,7 @@ class BackgroundTrainer:
             thread.join()
 
     def close(self) -> None:
-        """Stop the thread between two slices of its work. Idempotent."""
+        """Stop the thread between two slices of its work. Calling this twice does no harm."""
         self._stopped.set()
         with self._lock:
             thread = self._thread
@@ -198,7 +202,8 @@ class BackgroundTrainer:
             thread.join(_CLOSE_SECONDS)
 
     def lock(self, seconds: float = 0.0) -> FileLock:
-        """Return the lock for training or writing a snapshot. Acquiring it raises `Timeout` after so many seconds."""
+        """Return the lock for training and for writing a snapshot. Acquiring the lock raises `Timeout` after the given
+        number of seconds."""
         return FileLock(self._lock_file, timeout=seconds)
 
     def _run(self, train: Callable[[Stopped], None]) -> None:

@@ -1,4 +1,4 @@
-"""Tuning of a trained index: the number of lists to search and of rows to re-rank that reach the target recall."""
+"""Tuning of a trained index: how many lists to search and how many rows to re-rank to reach the target recall."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SearchLists = Callable[[Vector, int, int], IntArray]
 
 
 class QueryLog:
-    """The latest queries, in memory only."""
+    """The latest queries. They are kept in memory only."""
 
     def __init__(self) -> None:
         self._latest: deque[Vector] = deque(maxlen=_QUERIES)
         self.count = 0  # of all queries ever added
 
     def add(self, query: Vector) -> None:
-        """Add a query; the oldest one may go."""
+        """Add a query. If the log is full, the oldest query is removed."""
         self._latest.append(query)
         self.count += 1
 
@@ -56,7 +56,8 @@ class _Truth(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuner:
-    """Measures the recall of a trained index against exact searches. `vectors` are vector numbers by position."""
+    """Measures the recall of a trained index by comparing it with exact searches. `vectors` are vector numbers by
+    position."""
 
     search_lists: SearchLists
     lists: int
@@ -65,10 +66,10 @@ class Tuner:
     stopped: Stopped
 
     def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
-        """Return the least effort that reaches the target recall.
+        """Return the smallest effort that reaches the target recall.
 
-        It surely reaches it on one half of the queries and also reaches it on the other half, for which recall is
-        reported. Raises `Interrupted`.
+        On one half of the queries, it reaches the target with a margin for chance. On the other half, it also reaches
+        the target; the reported recall is measured on that half. Raises `Interrupted`.
         """
         queries = self._queries(user_queries)
         truths = [self._truth(query) for query in queries]
@@ -91,7 +92,7 @@ class Tuner:
         return Tuning(probes, candidates, round(float(np.mean(measured)), 4) if measured else 1.0, len(user_queries))
 
     def _queries(self, user_queries: Sequence[Vector]) -> Matrix:
-        """Return the queries of users, filled up with stored vectors plus noise, in random order."""
+        """Return the queries of users, in random order. If there are too few, add stored vectors plus noise."""
         rng = np.random.default_rng(len(self.vectors))
         count = min(len(self.vectors), _QUERIES - len(user_queries))
         sample = self.vectors[rng.choice(len(self.vectors), count, replace=False)]
@@ -116,7 +117,7 @@ class Tuner:
         return _Truth(wide[order[:TOP]], wide, least, bool((scores[order[TOP:]] >= least - _EQUAL).any()))
 
     def _recall(self, query: Vector, truth: _Truth, candidates: int, probes: int) -> float:
-        """Return the share of the exact best among the candidates, where re-ranking finds them."""
+        """Return the share of the exact best rows that are among the candidates. Re-ranking then finds these rows."""
         positions = self._search(query, candidates, probes)
         if not truth.tied:
             return float(np.isin(truth.best, positions).mean())
@@ -124,7 +125,7 @@ class Tuner:
         return min(1.0, float((scores >= truth.least - _EQUAL).sum()) / len(truth.best))
 
     def _scores(self, positions: IntArray, query: Vector) -> tuple[IntArray, Vector]:
-        """Return the positions with a stored vector, and their exact cosines."""
+        """Return the positions that have a stored vector, and their exact cosines."""
         numbers, rows = self.read_vectors(np.unique(self.vectors[positions]))
         positions = positions[np.isin(self.vectors[positions], numbers)]
         scores: Vector = (rows @ query)[np.searchsorted(numbers, self.vectors[positions])]
@@ -132,7 +133,8 @@ class Tuner:
 
 
 def _candidates(truths: Sequence[_Truth], target: float) -> int:
-    """Return how many of the best by 8 bits hold the exact best, with a tenth of the loss that the target allows."""
+    """Return how many of the best rows by 8-bit codes must be re-ranked to include the exact best rows. A tenth of the
+    loss that the target allows is accepted."""
     for count in _CANDIDATES[:-1]:
         shares = [np.isin(truth.best, truth.wide[:count]).mean() for truth in truths if len(truth.best)]
         if not shares or np.mean(shares) >= 1 - (1 - target) / 10:
@@ -141,7 +143,7 @@ def _candidates(truths: Sequence[_Truth], target: float) -> int:
 
 
 def _ladder(lists: int) -> list[int]:
-    """Return numbers of lists to try, each about a fifth above the one before."""
+    """Return numbers of lists to try. Each number is about a fifth larger than the number before it."""
     steps, probes = [], 1.0
     while probes < lists:
         steps.append(int(probes))

@@ -1,1 +1,1 @@
-"""The word index: tantivy over our own terms, following the records."""
+"""The word index. It uses tantivy with the terms of `text.analysis` and follows the records."""

@@ -1,7 +1,8 @@
-"""Fields of the word index: the terms of an entry, the terms of a query, and the analyzers that made them.
+"""Fields of the word index: the terms of an entry, the terms of a query, and the analyzers that made these terms.
 
-Terms come analyzed from `text.analysis`; tantivy only splits at spaces and scores. The namespace, session, user and
-so on of an entry are terms of the field `places`, so that a search in a small scope reads only the small scope.
+Terms are made by `text.analysis`. Tantivy only splits the terms at spaces and computes scores. Namespace, session, user
+and similar properties of an entry are terms of the field `places`, so that a search in a small scope reads only the
+entries of this scope.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _MAX_EXACT = 2**53  # integers below it equal their float, as SQLite compares th
 
 
 class WeightedTerm(NamedTuple):
-    """A term of a query in its field."""
+    """A term of a query, with its field and weight."""
 
     field: str
     term: str
@@ -59,7 +60,7 @@ class AnalyzedEntry:
     def of(
         cls, num: int, entry: MemoryEntry, analyzers: Analyzers = PLAIN, around: Sequence[str] = ()
     ) -> AnalyzedEntry:
-        """Analyze an entry together with the texts `around` it, which count less."""
+        """Analyze an entry together with the texts `around` it. These texts get a lower weight."""
         prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
         language = language_of(entry.content, prior, analyzers)
         terms = text_terms(entry.content, language, analyzers)
@@ -99,13 +100,13 @@ def schema() -> Any:
 
 
 def languages_of(searcher: Any) -> dict[str, int]:
-    """Return the number of texts per language, "" for unknown."""
+    """Return the number of texts per language. "" means that the language is unknown."""
     names = [name for name, _ in searcher.terms_with_prefix("language", "")]
     return {"" if name == UNKNOWN_LANGUAGE else name: int(searcher.doc_freq("language", name)) for name in names}
 
 
 def in_language(term: str, language: str) -> bool:
-    """Return whether a term is a stem of this language, or the same in every language."""
+    """Return whether a term is a stem of this language, or is the same in all languages."""
     head, mark, _ = term.partition("~")
     return not mark or head == language
 
@@ -124,7 +125,8 @@ def weighted_terms(terms: Terms, dates: Sequence[str] = ()) -> list[WeightedTerm
 
 
 def required_places(scope: Scope) -> list[str]:
-    """Return place terms that every entry of the scope has. The scope may exclude more than terms can express."""
+    """Return place terms that every entry of the scope has. Entries outside the scope may have them too, because terms
+    cannot express every condition of a scope."""
     terms = [_place("namespace", scope.namespace)]
     for name in (*_PLACES, "document_id"):
         value = getattr(scope, name)
@@ -138,9 +140,10 @@ def required_places(scope: Scope) -> list[str]:
 
 
 def entry_date_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
-    """Return the terms of the day of an entry, and of the days that its title and text name.
+    """Return terms for the day of an entry, and for the days that its title and text name.
 
-    "Yesterday" is the day before the entry's day; if that is unknown, only complete dates count.
+    "Yesterday" is the day before the day of the entry. If the day of the entry is unknown, only complete dates are
+    used.
     """
     day = day_of(entry.occurred_at)
     own = day_terms(day) if day else ()
@@ -153,11 +156,12 @@ def day_of(moment: datetime | None) -> date | None:
 
 
 class SharedAnalyzers:
-    """Finds entries to analyze again when processes with different analyzers share one index. For one thread.
+    """Finds the entries to analyze again when processes with different analyzers share one index. Not thread-safe.
 
-    Each document names the analyzers used for it. A process updates the documents that lack one of its analyzers,
-    unless they name one that it does not have. So a new document always has more than the former one, and no two
-    processes write a document back and forth. A process with fewer analyzers searches what is there, and warns once.
+    Each document names the analyzers that made its terms. A process updates a document if the document lacks one of the
+    process's analyzers. It does not update a document that names an analyzer that the process does not have. So each
+    update adds analyzers, and two processes never replace a document again and again. A process with fewer analyzers
+    uses the documents as they are and warns once.
     """
 
     def __init__(self, analyzers: Analyzers) -> None:
@@ -184,7 +188,7 @@ class SharedAnalyzers:
         return sorted(entries)
 
     def _without(self, searcher: Any, schema: Any, analyzer: Analyzer, texts: Any, excluded: list[Any]) -> set[int]:
-        """Return the entries of a query that this analyzer was not used for."""
+        """Return the entries of a query for which this analyzer was not used."""
         must_not = [_raw_term(schema, ANALYZERS_FIELD, analyzer.name), *excluded]
         clauses = [(tantivy.Occur.Must, texts), *((tantivy.Occur.MustNot, term) for term in must_not)]
         query = tantivy.Query.boolean_query(clauses)
@@ -214,7 +218,7 @@ def _places(entry: MemoryEntry) -> list[str]:
 
 
 def _tags(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """Yield terms of metadata values. Values that are equal in SQL have equal terms, and no others have."""
+    """Yield terms of metadata values. Two values have equal terms if and only if they are equal in SQL."""
     for key, value in metadata.items():
         if not isinstance(key, str) or len(key) > _MAX_TAG:
             continue

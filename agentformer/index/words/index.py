@@ -1,9 +1,11 @@
-"""The word index: BM25 by tantivy over our own terms, a follower of the change feed on disk.
+"""The word index: BM25 by tantivy over the terms of `text.analysis`. It is stored on disk and follows the change feed.
 
-A manifest says up to which `seq` the index has followed. Any process updates the index under one lock. An index that
-cannot be read, does not match its manifest, or is of another store or analysis, is set aside and rebuilt from the
-records. In a large store a few changes wait in memory for the next commit (`memtable`): each process reads them from
-the records, and a process that has enough of them writes them in the background.
+A manifest records the `seq` up to which the index has followed the feed. Any process can update the index, under one
+lock. If an index cannot be read, does not match its manifest, or belongs to another store or analysis, it is renamed
+and rebuilt from the records.
+
+In a large store, a few changes wait in memory for the next commit (`memtable`). Each process reads these changes from
+the records. When a process has enough of them, it writes them in the background.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ _UNCHANGED = -1  # the seq of an entry that is analyzed again without a change
 
 
 class WordIndex:
-    """BM25 search over entries. Thread-safe, and safe with other processes on the same folder."""
+    """BM25 search over entries. Thread-safe. Several processes may use the same folder."""
 
     def __init__(self, folder: Path, store_id: str, analyzers: Analyzers = PLAIN) -> None:
         self._folder = folder
@@ -75,7 +77,7 @@ class WordIndex:
         self._closed = False
 
     def refresh(self, database: Database, newest: int = -1) -> None:
-        """Follow the records up to `newest`, or up to the newest acknowledged change if that was not just read.
+        """Follow the records up to `newest`. Without `newest`, follow them up to the newest acknowledged change.
 
         Raises `StoreFull` or another `StoreError`.
         """
@@ -85,7 +87,8 @@ class WordIndex:
         self._update(database, wait=True)
 
     def view(self, database: Database, newest: int = -1) -> View:
-        """Return the state after `refresh`. It does not change, even if another thread discards the index."""
+        """Return the state after `refresh`. The returned state never changes, even if another thread discards the
+        index."""
         while True:
             self.refresh(database, newest)
             with self._lock:
@@ -93,13 +96,13 @@ class WordIndex:
                     return self._view
 
     def flush(self, database: Database) -> None:
-        """Follow the records on disk too, and wait for it."""
+        """Write all changes to the index on disk, and wait until they are written."""
         self._update(database, wait=True)
 
     def discard(self) -> None:
-        """Delete the index: removed entries stay readable in its segments until they are merged.
+        """Delete the index. This is needed because segments contain removed entries until they are merged.
 
-        The next search rebuilds it from the records. Raises `OSError`.
+        The next search rebuilds the index from the records. Raises `OSError`.
         """
         with self._writing, FileLock(self._lock_file):
             with self._lock:
@@ -109,7 +112,8 @@ class WordIndex:
                 delete(folder)
 
     def close(self, database: Database) -> None:
-        """Wait for the background commit, start no other, and commit what waits in memory."""
+        """Wait for a background commit, and commit the changes that wait in memory. No new background commit is
+        started."""
         with self._lock:
             self._closed = True
             writer = self._writer
@@ -121,7 +125,7 @@ class WordIndex:
             self._index = None  # ends tantivy's thread that watches the folder
 
     def _up_to_date(self, database: Database) -> bool:
-        """Add the newest changes to the view. Return False if they are too many, or if there is no view."""
+        """Add the newest changes to the view. Return False if there are too many changes, or if there is no view."""
         with database.reading() as connection:
             newest = change_feed.last_seq(connection)
             if self._view is None or self._seen == newest:
@@ -152,7 +156,8 @@ class WordIndex:
             log.warning("The word index was not written; the next change writes it: %s", error)
 
     def _update(self, database: Database, *, wait: bool) -> None:
-        """Follow the records on disk. Without `wait`, not while another process does. Raises `StoreError`."""
+        """Update the index on disk. Without `wait`, nothing happens while another process updates it. Raises
+        `StoreError`."""
         try:
             self._update_locked(database, wait)
         except AgentFormerError:
@@ -189,7 +194,7 @@ class WordIndex:
                 self._publish()
 
     def _open(self) -> None:
-        """Open or reload the index on disk, or create a new one if it is foreign or cannot be read."""
+        """Open or reload the index on disk. If it cannot be read or belongs to another store, create a new index."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             state = read_manifest(self._folder, verify=self._index is None)
@@ -207,7 +212,7 @@ class WordIndex:
             self._create()
 
     def _create(self) -> None:
-        """Set the folder aside and create an empty index."""
+        """Rename the folder and create an empty index."""
         self._index = None
         if os.path.lexists(self._folder):
             delete(self._aside)
@@ -223,7 +228,7 @@ class WordIndex:
         self._committed = CommittedIndex(self._index.searcher(), self._index.schema, self._analyzers)
 
     def _publish(self) -> None:
-        """Let searches see the index on disk, with newer changes in memory."""
+        """Make the index on disk visible to searches, together with newer changes in memory."""
         with self._lock:
             if self._view is None or self._seen <= self._applied:
                 self._view = View(self._committed, Memtable())
@@ -232,7 +237,7 @@ class WordIndex:
                 self._view = View(self._committed, self._view.memtable.after(self._applied))
 
     def _write_changes(self, database: Database, outdated: Sequence[int] = ()) -> None:
-        """Write all changes, and the `outdated` entries that another analyzer of this process adds to."""
+        """Write all changes, and the `outdated` entries, which another analyzer of this process must analyze."""
         delete_unlisted(self._folder)
         with index_writer(self._index, self._folder, _HEAP) as writer, database.reading() as connection:
             newest = change_feed.last_seq(connection)
@@ -260,7 +265,7 @@ class WordIndex:
 
 
 def _analyze(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> dict[int, AnalyzedEntry]:
-    """Read and analyze those of these entries that exist and are searched."""
+    """Read and analyze the given entries that exist and are searched."""
     return {
         num: AnalyzedEntry.of(num, entry, analyzers, neighbor_texts(connection, entry))
         for num, entry in records.by_num(connection, nums).items()

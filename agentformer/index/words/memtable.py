@@ -1,7 +1,7 @@
-"""Changes that the word index on disk does not have yet, in memory, scored as the index would score them.
+"""Changes in memory that are not in the word index on disk yet. They get the same scores as in the index.
 
-A commit of the index costs a dozen synced writes; analyzing an entry costs a millisecond. So the newest changes are
-kept here and written in batches.
+A commit of the index needs a dozen synced writes, and the analysis of an entry takes a millisecond. So the newest
+changes are kept in memory and written in batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemtableEntry:
-    """A changed entry with its terms counted by field."""
+    """A changed entry with its terms, counted by field."""
 
     seq: int
     analyzed: AnalyzedEntry
@@ -39,7 +39,7 @@ class MemtableEntry:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The index's statistics for BM25: its entries, and the mean number of terms of each field."""
+    """The statistics of the index for BM25: the number of entries, and the mean number of terms of each field."""
 
     entries: int
     lengths: Mapping[str, float]
@@ -47,10 +47,10 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Memtable:
-    """Entries changed since the index's last commit; None for a removed one.
+    """Entries that changed after the last commit of the index. The value of a removed entry is None.
 
-    One thread at a time makes a new memtable for each change. They share `postings`, which only grow; each looks there
-    for its own entries.
+    One thread at a time makes a new memtable for each change. All memtables share `postings`, which only grows. Each
+    memtable uses only its own entries in `postings`.
     """
 
     entries: Mapping[int, MemtableEntry | None] = field(default_factory=dict)  # by number
@@ -62,7 +62,8 @@ class Memtable:
         return len(self.entries)
 
     def with_changes(self, changes: Iterable[Change], analyzed: Mapping[int, AnalyzedEntry]) -> Memtable:
-        """Return a memtable with these changes too. `analyzed` has their entries that exist and are searched."""
+        """Return a memtable that also has these changes. `analyzed` contains the changed entries that exist and are
+        searched."""
         entries, seqs, languages = dict(self.entries), dict(self.seqs), set(self.languages)
         for seq, num in changes:
             seqs[num], entries[num] = seq, None
@@ -75,22 +76,22 @@ class Memtable:
         return Memtable(entries, seqs, self.postings, frozenset(languages))
 
     def after(self, seq: int) -> Memtable:
-        """Return a memtable of the changes after `seq`, which the index has by now."""
+        """Return a memtable with only the changes after `seq`. The index already has the other changes."""
         changes = [Change(own, num) for num, own in self.seqs.items() if own > seq]
         analyzed = {num: entry.analyzed for _, num in changes if (entry := self.entries[num])}
         return Memtable().with_changes(changes, analyzed)
 
     def analyzed(self, change: Change) -> AnalyzedEntry | None:
-        """Return the entry as this very change left it, or None if it is not here."""
+        """Return the entry as this change left it, or None if the memtable does not have this change."""
         entry = self.entries.get(change.num)
         return entry.analyzed if entry and entry.seq == change.seq else None
 
     def scores(
         self, terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], statistics: Statistics
     ) -> dict[int, float]:
-        """Return the BM25 score of each entry with one of the terms.
+        """Return the BM25 score of each entry that has at least one of the terms.
 
-        `frequencies` are the numbers of the index's entries with each term.
+        `frequencies` gives the number of entries in the index for each term.
         """
         scores: dict[int, float] = {}
         for name, term, weight in terms:
@@ -113,8 +114,8 @@ class Memtable:
 
 
 def _stored_length(entry: MemtableEntry, name: str) -> int:
-    """Return a field's length as the index stores it in one byte: exact up to 40 terms, then with four binary
-    digits."""
+    """Return the length of a field as the index stores it in one byte. It is exact up to 40 terms. Larger lengths are
+    rounded to four binary digits."""
     length = len(entry.analyzed.terms[name])
     if length < 40:
         return length

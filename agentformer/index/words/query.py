@@ -1,4 +1,4 @@
-"""Queries of the word index: one state of it, on disk and in memory, and the ranking of its entries."""
+"""Queries of the word index: one state of the index, on disk and in memory, and the ranking of its entries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ _MAX_FREQUENCIES = 50_000  # terms with a cached number of entries
 
 
 class WordHits(NamedTuple):
-    """Entries by number, best first, with BM25 scores: unbounded, higher is better. Lists of one length."""
+    """Entries by number, best first, with BM25 scores. Scores are unbounded, and a higher score is better. Both lists
+    have the same length."""
 
     entries: list[int]
     scores: list[float]
@@ -49,7 +50,7 @@ class WordHits(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Entries and scores as arrays, in any order."""
+    """Entries and their scores as arrays, in any order."""
 
     entries: NDArray[np.int64]
     scores: NDArray[np.float64]  # rounded, so that sums of the same terms are equal
@@ -59,16 +60,16 @@ class Scored(NamedTuple):
         return cls(np.array(entries, np.int64), np.array(scores, np.float64).round(_DIGITS))
 
     def where(self, kept: NDArray[np.bool_]) -> Scored:
-        """Return those selected by a mask."""
+        """Return the entries that a mask selects."""
         return Scored(self.entries[kept], self.scores[kept])
 
     def inside(self, allowed: ScopeMask) -> Scored:
-        """Return those of allowed entries."""
+        """Return only the allowed entries."""
         inside = self.where(self.entries < len(allowed.mask))
         return inside.where(allowed.mask[inside.entries])
 
     def with_others(self, others: Scored) -> Scored:
-        """Return both."""
+        """Return these entries together with the other entries."""
         return Scored(np.concatenate((self.entries, others.entries)), np.concatenate((self.scores, others.scores)))
 
 
@@ -76,7 +77,7 @@ _NONE = Scored.of([], [])
 
 
 class CommittedIndex:
-    """One commit of the index. Thread-safe; its answers stay the same, whatever is written later."""
+    """One commit of the index. Thread-safe. Its answers do not change when newer commits are written."""
 
     def __init__(self, searcher: Any, schema: Any, analyzers: Analyzers = PLAIN) -> None:
         self._searcher = searcher
@@ -98,8 +99,8 @@ class CommittedIndex:
     ) -> list[WeightedTerm]:
         """Return the terms of a query for the index and for texts in `more_languages`, and the date terms `dates`.
 
-        A few in a thousand short texts are taken for another language. So a large index is searched for stems of its
-        main languages and of the query's language only. Words as written are found in any case.
+        Of a thousand short texts, a few get the wrong language. So in a large index, stems are searched only for the
+        main languages of the index and for the language of the query. Unstemmed words are always searched.
         """
         languages = {*self.languages, *more_languages}
         if self.entries >= _LARGE and len(self._main_languages) < len(self.languages):
@@ -117,7 +118,7 @@ class CommittedIndex:
         return frequency
 
     def statistics(self, terms: Sequence[WeightedTerm]) -> Statistics:
-        """Return BM25's statistics of the index, as far as the scores of these terms need them."""
+        """Return the BM25 statistics of the index that are needed for the scores of these terms."""
         with self._lock:
             for name in BOOSTS:
                 if name not in self._lengths:
@@ -125,7 +126,7 @@ class CommittedIndex:
             return Statistics(self._document_count or self.entries, dict(self._lengths))
 
     def _read_statistics(self, name: str, terms: Sequence[WeightedTerm]) -> None:
-        """Read a field's statistics from tantivy's explanation of a score, the only place that shows them."""
+        """Read the statistics of a field from tantivy's explanation of a score. Tantivy shows them nowhere else."""
         for _, term, _ in terms:
             if self.frequency(name, term):
                 query = tantivy.Query.term_query(self._schema, name, term, "freq")
@@ -138,7 +139,8 @@ class CommittedIndex:
     def best(
         self, terms: Sequence[WeightedTerm], scope: Scope, limit: int, allowed: ScopeMask, hidden: Collection[int]
     ) -> Scored:
-        """Return at least the best `limit` allowed entries without `hidden`, and those that equal the last one."""
+        """Return at least the best `limit` allowed entries, without `hidden` entries. All entries with the same score
+        as the last one are included."""
         if not terms:
             return _NONE
         query, share = self._query(terms, scope, allowed)
@@ -158,7 +160,7 @@ class CommittedIndex:
             count *= 4
 
     def _query(self, terms: Sequence[WeightedTerm], scope: Scope, allowed: ScopeMask) -> tuple[Any, float]:
-        """Return the query, and the allowed share of what it reads, above 0 and at most 1."""
+        """Return the query, and the share of its results that is allowed, above 0 and at most 1."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         scoring = tantivy.Query.boolean_query(
             [
@@ -185,7 +187,7 @@ class CommittedIndex:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The state that a search sees: a commit, and the changes since."""
+    """The state that a search sees: a commit, and the changes after the commit."""
 
     committed: CommittedIndex
     memtable: Memtable
@@ -193,7 +195,8 @@ class View:
     def search(
         self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
     ) -> WordHits:
-        """Return the best `limit` allowed entries of the scope, best first, equal ones by number.
+        """Return the best `limit` allowed entries of the scope, best first. Entries with equal scores are in order of
+        number.
 
         `dates` are the terms of the days that the query names.
         """
@@ -218,9 +221,9 @@ def ideal_score(
     entries: int,
     languages: Collection[str],
 ) -> float:
-    """Return the BM25 score for all stems of a query, each once in a text of mean length.
+    """Return the BM25 score of a text of mean length that contains each stem of the query once.
 
-    A query is stemmed in each language of the store; the language with the most frequent stems counts.
+    The query is stemmed in each language of the store. The language with the most frequent stems is used.
     """
     rarity = {}
     for field, term, weight in terms:
@@ -234,10 +237,10 @@ def ideal_score(
 def without_common_terms(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, language: str
 ) -> list[WeightedTerm]:
-    """Leave out the terms that nearly every entry of a large index has, if enough rarer ones remain.
+    """In a large index, leave out the terms that nearly every entry has, if enough rarer terms remain.
 
-    A word that is common in the index's `language` has rare stems in all others, so only that language's rare stems
-    count.
+    A word that is common in the index's `language` has rare stems in all other languages. So only rare stems of
+    `language` are counted as rarer terms.
     """
     if entries < _LARGE:
         return [*terms]
@@ -248,7 +251,7 @@ def without_common_terms(
 
 
 def _explained_values(explained: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values of an explanation, by the part of their descriptions before the comma."""
+    """Return the values of an explanation. The key is the part of the description before the comma."""
     values = {str(explained["description"]).partition(",")[0]: float(explained["value"])}
     for detail in explained.get("details", ()):
         values |= _explained_values(detail)

@@ -1,8 +1,9 @@
-"""Writing of the word index: tantivy's writer, the manifest of each commit, and the meaning of failures.
+"""Writing of the word index: tantivy's writer, the manifest of each commit, and the conversion of errors.
 
-The manifest says up to which change the index has followed the records, and lists the checksums of its files. It is
-written after each commit. If it does not fit the files (a commit killed before its manifest, a flipped bit, a foreign
-file), the index is not used. The state is not a document of the index, where it would count in BM25's statistics.
+The manifest records up to which change the index has followed the records, and the checksums of the index files. It is
+written after each commit. If the manifest does not match the files, the index is not used. Possible causes are a
+process that was killed before it wrote the manifest, a flipped bit, or a file of another index. The manifest is not a
+document of the index, because a document would change the BM25 statistics.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ _MAX_QUOTED = 200  # characters of a library's message
 
 
 class UncommittedManifest(ValueError):
-    """The index has a commit without a manifest: it is not damaged, but it cannot be trusted."""
+    """The index has a commit without a manifest. The index is not damaged, but its state is unknown."""
 
 
 def is_index_failure(error: BaseException) -> bool:
-    """Return whether an error is of tantivy or the disk. Tantivy answers some damage with a Rust panic, which is no
-    `Exception`."""
+    """Return whether an error comes from tantivy or the disk. Some damage causes a Rust panic in tantivy, which is not
+    an `Exception`."""
     return isinstance(error, (ValueError, OSError, KeyError)) or type(error).__name__ == "PanicException"
 
 
 def store_error(error: BaseException, folder: Path) -> StoreError:
-    """Return the error for the caller, with what to do. Tantivy raises nearly everything as a `ValueError`."""
+    """Return the error for the caller, with advice. Tantivy raises almost every error as a `ValueError`."""
     text = " ".join(str(error).split())[:_MAX_QUOTED]
     if getattr(error, "errno", None) in _NO_ROOM_NUMBERS or any(part in str(error) for part in _NO_ROOM):
         return StoreFull(f"the word index {folder} cannot be written ({text}); free space or check permissions")
@@ -66,7 +67,7 @@ def store_error(error: BaseException, folder: Path) -> StoreError:
 
 @contextmanager
 def index_writer(index: Any, folder: Path, heap: int) -> Iterator[Any]:
-    """Yield a tantivy writer. Commit and merge its work at the end, or drop it after an error.
+    """Yield a tantivy writer. At the end, commit and merge the changes. After an error, discard them.
 
     The caller holds the lock of the folder.
     """
@@ -84,8 +85,8 @@ def index_writer(index: Any, folder: Path, heap: int) -> Iterator[Any]:
 def _open_writer(index: Any, folder: Path, heap: int) -> Any:
     """Open tantivy's writer.
 
-    A child forked while a writer was open inherits tantivy's lock and keeps it for its whole life without writing. Our
-    own lock guarantees that no process writes, so tantivy's lock file is deleted.
+    A child process that was forked while a writer was open inherits tantivy's lock and keeps it until the child ends.
+    Our own lock guarantees that no process writes, so tantivy's lock file can be deleted.
     """
     for _ in range(_TRIES):
         try:
@@ -108,8 +109,8 @@ def write_manifest(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def delete_unlisted(folder: Path) -> None:
-    """Delete files that the manifest does not list: a writer killed before its commit left them, and the next commit
-    would fail on their names. The caller holds the lock and has called `read_manifest`."""
+    """Delete files that the manifest does not list. A writer that was killed before its commit left them, and the next
+    commit would fail because their names exist. The caller holds the lock and has called `read_manifest`."""
     listed = _load_manifest(folder).get("files", {})
     for path in _index_files(folder) if listed else ():
         if path.name not in listed:
@@ -117,10 +118,10 @@ def delete_unlisted(folder: Path) -> None:
 
 
 def read_manifest(folder: Path, *, verify: bool) -> dict[str, Any]:
-    """Return the state; empty for an empty folder.
+    """Return the state from the manifest. It is empty for an empty folder.
 
-    Raises `ValueError` if the manifest does not fit the files. With `verify` all files are read, else only tantivy's
-    list of segments.
+    Raises `ValueError` if the manifest does not match the files. With `verify`, all files are read. Without `verify`,
+    only tantivy's list of segments is read.
     """
     for path in folder.iterdir():  # tantivy would wait forever for a pipe in the place of one of its files
         if not path.is_file() and os.path.lexists(path):
@@ -150,7 +151,7 @@ def _load_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _index_files(folder: Path) -> list[Path]:
-    """Return segments and their list, without locks, hidden and temporary files."""
+    """Return the segments and the list of segments, without locks, hidden files and temporary files."""
     return [p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".") and p.name != MANIFEST_FILE]
 
 

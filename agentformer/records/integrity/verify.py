@@ -83,12 +83,12 @@ def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list
 
 
 def entries(connection: sqlite3.Connection) -> Findings:
-    """Check the checksums of the entries. Keys are `DamagedRow`."""
+    """Check the checksums of the entries. The keys of the findings are `DamagedRow` objects."""
     return _check_rows(connection, Findings("entries", "entries: checksums match"), damaged_entries, "entries")
 
 
 def history(connection: sqlite3.Connection) -> Findings:
-    """Check the checksums of former versions. Keys are `DamagedRow`."""
+    """Check the checksums of former versions. The keys of the findings are `DamagedRow` objects."""
     return _check_rows(connection, Findings("history", "former versions: checksums match"), damaged_history, "history")
 
 
@@ -306,7 +306,7 @@ def _check_utf8(entry: sqlite3.Row) -> None:
 
 
 def _text(row: DamagedRow) -> str:
-    """Return a finding for people, without the general advice."""
+    """Return a finding as a text for users, without the general advice."""
     rows = "former versions" if row.table == "history" else row.table
     return f"{rows} from number {row.num} on: {row.why}" if row.is_range else row.why.partition(f"; {ADVICE}")[0]
 
