@@ -12,7 +12,6 @@ import click
 from agentformer.cli.output import fail, say
 from agentformer.errors import InvalidInput
 from agentformer.factory import present
-from agentformer.memory.recall import above_noise
 from agentformer.records.fields import MAX_CONTENT
 from agentformer.settings import Settings
 from agentformer.types import Hits, Query, Scope
@@ -108,6 +107,7 @@ def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
 
 def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
     """Return the hits of `recall`; with `every`, also those that are not relevant. Nothing counts as used."""
+    from agentformer.memory.recall import above_noise
     from agentformer.search.relevance import relevant_hits
 
     hits = af.backend.search(Query(query, scope, _SEARCHED))
