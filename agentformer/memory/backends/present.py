@@ -1,4 +1,4 @@
-"""Which stores a folder holds, told by their files alone: asked at each opening, also of backends that are not used."""
+"""Checks for a store in a folder by its files alone, without an import of the backend."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def local_json(folder: Path) -> bool:
-    """Does the folder hold a store of the backend `local_json`?"""
+    """Return whether the folder holds a store of the backend `local_json`."""
     return any(folder.glob("memory-*.json"))
