@@ -78,6 +78,7 @@ def llama(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         stop(process)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("llama")
 class TestLlamaCpp(LanguageModelConformance):
     fits = 512
@@ -152,6 +153,7 @@ def aimock(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         stop(process)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("aimock")
 class TestAimock(LanguageModelConformance):
     model: LanguageModel

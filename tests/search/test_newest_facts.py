@@ -165,3 +165,21 @@ def test_a_search_gives_the_latest_first_also_past_its_limit(tmp_path: Path) -> 
         assert [hit.entry.id for hit in af.memory.search(question, limit=1)] == [newer.id]
         first = af.memory.search("does Anna live in Turku", limit=1)  # of which the newer one says much less
         assert [hit.entry.id for hit in first] == [older.id]
+
+
+def test_the_limits_of_a_statement_are_inclusive() -> None:
+    def replaces(older: str, newer: str) -> bool:
+        return order(hits(older, newer)) == ["1", "0"]
+
+    def of_length(length: int) -> str:
+        fact = "Anna lives in Oslo. "
+        return fact + "z" * (length - len(fact))
+
+    assert replaces("Anna lives in Turku.", of_length(300))
+    assert not replaces("Anna lives in Turku.", of_length(301))
+    assert replaces("My new own phone: 040 123", "My new own phone: 050 321")
+    assert not replaces("All my new own phone: 040 123", "All my new own phone: 050 321")
+    assert replaces("It rains. It snows. Anna lives in Turku.", "It rains. It snows. Anna lives in Oslo.")
+    assert not replaces(
+        "It rains. It snows. It hails. Anna lives in Turku.", "It rains. It snows. It hails. Anna lives in Oslo."
+    )

@@ -118,6 +118,16 @@ def test_what_is_a_slip_and_what_another_word() -> None:
         ("tyokalupakki", "työkalupakki", True),
         ("kahvinkeitin", "kahvinkeittin", True),
         ("internal", "international", False),
+        ("rang", "range", True),  # four letters for five
+        ("cats", "acts", False),
+        ("hose", "hoes", False),  # two swapped letters in a word of four
+        ("horse", "hosre", True),  # and of five
+        ("letter", "lettur", False),  # another letter in a word of six
+        ("letters", "lettars", True),  # and of seven
+        ("absolute", "absalote", False),  # two errors in a word of eight
+        ("absolutes", "absalotes", True),  # and of nine
+        ("abandoned", "abandon", True),
+        ("abandoned", "abando", False),
     ]:
         assert is_typo(written, meant) is typo
 

@@ -142,3 +142,10 @@ def test_a_search_looks_deeper_than_its_limit_and_keeps_to_it() -> None:
         alone = reranking.search(search, Query("q", limit=2, mode=mode))
         assert [hit.entry.content for hit in alone] == ["note 0", "note 1"] and len(alone[0].votes) == 1
     assert [query.limit for query in asked] == [4, 5, 2, 2]
+
+
+def test_only_an_entry_over_the_limit_is_reported_as_read_in_part() -> None:
+    for length, warned in ((20_000, False), (20_001, True)):
+        hits = [Hit(make_entry("x" * length), 1 - n / 10) for n in range(2)]
+        _, warnings = rerank(OverlapReranker(), "x", hits, 2)
+        assert bool(warnings) is warned

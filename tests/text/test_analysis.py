@@ -185,3 +185,8 @@ def test_any_text_gives_terms_without_white_space_and_is_found_by_itself(text: s
 @given(st.text(alphabet="aA1_-.:,'@&+#äमक東 \u0308", max_size=80))
 def test_any_joining_of_letters_marks_and_digits_is_analysed(text: str) -> None:
     assert all(term.split() == [term] for term in text_terms(text, "fi").stems)
+
+
+def test_a_word_of_the_longest_term_is_one_term_and_a_longer_one_is_cut() -> None:
+    assert len(text_terms("q" * MAX_TERM, "en").stems) == 1
+    assert len(text_terms("q" * (MAX_TERM + 1), "en").stems) > 1
