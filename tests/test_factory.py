@@ -86,7 +86,7 @@ def test_opening_a_store_with_its_own_embedder_loads_no_model(
     monkeypatch.setattr("agentformer.memory.backends.faiss.folder.stored_space", lambda folder: space)
     with agentformer.connect(index_dir=tmp_path, embedder=spec) as af:
         assert af.embedder.current.known_space is None
-    with pytest.raises(InvalidInput, match="minilm is all-MiniLM-L6-v2"):
+    with pytest.raises(InvalidInput, match="minilm is always all-MiniLM-L6-v2"):
         agentformer.connect(index_dir=tmp_path, embedder="minilm:another")
 
 

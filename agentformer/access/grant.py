@@ -1,4 +1,4 @@
-"""The rights of a caller, and the namespaces they apply to."""
+"""The rights of a caller, and the namespaces in which the caller has these rights."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RIGHTS: tuple[Right, ...] = ("read", "write", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of a key. `admin` includes the other two; `write` does not include `read`, so that a key can store
-    without reading. Without namespaces, the key reaches all of them."""
+    """The rights of a key. `admin` includes `read` and `write`. `write` does not include `read`, so a key can be
+    allowed to store but not to read. A key without namespaces may use all namespaces."""
 
     rights: frozenset[Right]
     namespaces: tuple[str, ...] = ()
     without: frozenset[str] = field(default=frozenset())  # tools that are switched off
-    key_id: str = ""  # "": no key, such as a caller of the library
+    key_id: str = ""  # "": the caller has no key, such as a caller of the library
 
     def may(self, right: Right) -> bool:
         return right in self.rights or "admin" in self.rights
@@ -29,7 +29,7 @@ class Grant:
     def require(self, right: Right) -> None:
         """Raise `Forbidden` if the right is missing."""
         if not self.may(right):
-            raise Forbidden(f"this key has no right to {right}; the rights of a key are set when it is made")
+            raise Forbidden(f"this key has no right to {right}; the rights are chosen when the key is made")
 
     def require_tool(self, name: str) -> None:
         """Raise `Forbidden` if the tool is switched off."""
@@ -40,29 +40,33 @@ class Grant:
         return not self.namespaces or namespace in self.namespaces
 
     def namespace(self, requested: str | None = None) -> str:
-        """Return the namespace to work in: the requested one, else the key's only one, else the default one. Raises
-        `Forbidden`, whether or not the namespace exists, and `InvalidInput` if the caller must choose one."""
+        """Return the namespace to use: the requested namespace, or the only namespace of the key, or the default
+        namespace. Raises `Forbidden`, with the same message if the namespace does not exist, and `InvalidInput` if the
+        caller must choose a namespace."""
         if requested is None:
             if len(self.namespaces) == 1:
                 return self.namespaces[0]
             if not self.reaches(DEFAULT_NAMESPACE):
-                raise InvalidInput("namespace", f"is missing; this key reaches {', '.join(self.namespaces)}")
+                raise InvalidInput("namespace", f"is missing; this key may use {', '.join(self.namespaces)}")
             return DEFAULT_NAMESPACE
         if not self.reaches(fields.name("namespace", requested)):
             plural = "s" if len(self.namespaces) > 1 else ""
-            raise Forbidden(f"this key reaches only the namespace{plural} {', '.join(self.namespaces)}")
+            raise Forbidden(f"this key may use only the namespace{plural} {', '.join(self.namespaces)}")
         return requested
 
     def require_all_namespaces(self) -> None:
         """Raise `Forbidden` for a key that is limited to some namespaces."""
         if self.namespaces:
-            raise Forbidden("this concerns every namespace, and this key is limited to some")
+            raise Forbidden("this request concerns all namespaces, but this key is limited to some namespaces")
 
     def require_visible(self, entry: MemoryEntry) -> MemoryEntry:
-        """Return the entry if its namespace is reached. Raise the same `NotFound` as for a missing entry."""
+        """Return the entry if the key may use its namespace. If not, raise the same `NotFound` as for a missing
+        entry."""
         if not self.reaches(entry.namespace):
             raise NotFound(f"there is no entry {entry.id}")
         return entry
 
 
-EVERYTHING = Grant(frozenset(RIGHTS))  # for callers with access to the files: library, command line, open loopback
+EVERYTHING = Grant(
+    frozenset(RIGHTS)
+)  # for callers with access to the files: the library, the command line, and local requests while there are no keys

@@ -1,5 +1,5 @@
-"""Listening sockets, hosts and origins of requests, and the grant of a request: that of its key, or of a program on
-this machine. An address that other machines reach is opened only if there is a key."""
+"""Listening sockets, hosts and origins of requests, and the grant of a request: the grant of its key, or of a program on
+this machine. An address that other machines can reach is opened only if a key exists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentformer.errors import InvalidInput, Unauthenticated
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][:/?#@\\\s]+)(:[0-9]{0,5})?")  # the port may be empty (RFC 3986, 3.2.3)
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _MAKE_KEY = "make a key with: agentformer keys add NAME"
-_PROXY_HEADERS = (  # only their absence is trusted
+_PROXY_HEADERS = (  # headers of proxies; their values are not trusted, only their absence
     *("Forwarded", "Forwarded-For", "Via", "X-Forwarded", "X-Forwarded-By", "X-Forwarded-For", "X-Forwarded-Host"),
     *("X-Forwarded-Port", "X-Forwarded-Prefix", "X-Forwarded-Proto", "X-Forwarded-Protocol", "X-Forwarded-Scheme"),
     *("X-Forwarded-Server", "X-Forwarded-Ssl", "X-Original-Forwarded-For", "X-Original-Host", "X-Real-IP"),
@@ -30,7 +30,7 @@ _PROXY_HEADERS = (  # only their absence is trusted
 
 
 class Headers(Protocol):
-    """The headers of a request; names match in any case."""
+    """The headers of a request. Names match in upper and lower case."""
 
     def get(self, key: str, /) -> str | None: ...
 
@@ -39,13 +39,13 @@ class Headers(Protocol):
 class Host:
     """A requested host, without its port."""
 
-    name: str  # in lower case; an address without brackets; "" if the header is invalid
-    literal: bool = False  # an IP address, which no name server can redirect
+    name: str  # in lower case; an IPv6 address has no brackets; "" if the header is invalid
+    literal: bool = False  # True for an IP address, which no name server can redirect
 
 
 def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str = "localhost") -> Grant:
-    """Return the grant of a request. `peer` is the address of the sender; `host` is the header `Host`, unless the
-    caller has checked it already. Raises `Unauthenticated`, and `StoreError` if the keys cannot be read."""
+    """Return the grant of a request. `peer` is the address of the sender. `host` is the header `Host`, or None if the
+    caller has already checked this header. Raises `Unauthenticated`, and `StoreError` if the keys cannot be read."""
     scheme, _, secret = (headers.get("Authorization") or "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return keys.grant_of(secret.strip())
@@ -59,7 +59,7 @@ def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str =
 
 
 def check_bind_address(host: str, address: str, keys: KeyStore) -> None:
-    """Raise `InvalidInput` for an address that other machines reach while there is no key."""
+    """Raise `InvalidInput` for an address that other machines can reach, if no key exists."""
     if not keys.ever_made and not is_local(address):
         raise InvalidInput("host", f"{host} can be reached by other machines, so a key is required first; {_MAKE_KEY}")
 
@@ -74,7 +74,7 @@ def host_of(header: str | None) -> Host:
 
 
 def is_local(name: str | None) -> bool:
-    """Return whether this is `localhost` or a loopback address."""
+    """Return True for `localhost` and for a loopback address."""
     address = _address(name or "")
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -95,20 +95,20 @@ def hosts_in(text: str) -> frozenset[str]:
 
 
 def origins_in(text: str) -> frozenset[str]:
-    """Parse the setting `cors_origins`: origins as browsers write them. Raises `InvalidInput`."""
+    """Parse the setting `cors_origins`. An origin has the form in which browsers send it. Raises `InvalidInput`."""
     origins = {origin.removesuffix("/") for origin in text.lower().replace(",", " ").split()}
     for origin in origins:
         if not origin_host(origin):
             raise InvalidInput(
                 "cors_origins",
                 f"{origin[:80]!r} is not an origin; write each as https://app.example.org, with its "
-                "port if it has one; * is not allowed, since it would let every page in",
+                "port if it has one; * is not allowed, because it would allow every page",
             )
     return frozenset(origins)
 
 
 def origin_host(origin: str) -> str:
-    """Return host and port of an origin; "" if it is invalid or `null`."""
+    """Return the host and the port of an origin. Return "" if the origin is invalid or `null`."""
     try:
         parts = urlsplit(origin.lower())
         usable = (

@@ -1,7 +1,7 @@
-"""API keys: made, listed, revoked and checked. They are stored in one JSON file that only its owner may read.
+"""API keys: they are made, listed, revoked and checked here. One JSON file stores them; only its owner may read it.
 
-A key is `af_ID_SECRET`, with a secret of 256 random bits. Only its SHA-256 is stored: nobody can guess such a secret,
-so a slow password hash would cost every request time and add nothing.
+A key is `af_ID_SECRET`, with a secret of 256 random bits. Only the SHA-256 of the key is stored. Nobody can guess such
+a secret, so a slow password hash would only make each request slower.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ OWNER_ONLY = 0o600
 _VERSION = 1
 _SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL_CATEGORIES = ("Cc", "Zl", "Zp")  # control characters, line and paragraph separators
-_LOCK_SECONDS = 10.0  # a change takes milliseconds
+_LOCK_SECONDS = 10.0  # seconds to wait for the lock; a change takes milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A stored key: all but its secret."""
+    """A stored key, without its secret."""
 
     id: str
     name: str
     rights: tuple[Right, ...]
-    namespaces: tuple[str, ...]  # (): all of them
+    namespaces: tuple[str, ...]  # (): all namespaces
     without: frozenset[str]  # tools that are switched off
     digest: str = field(repr=False)  # SHA-256 of the whole key, hexadecimal
     made_at: datetime
@@ -54,24 +54,24 @@ Keys = tuple[Key, ...]
 
 
 class KeyStore:
-    """The keys of one memory. Any number of stores, in any number of processes, may use the same folder: each sees the
-    changes of the others with its next call. Every method raises `StoreDamaged` for a file that is not valid and
-    `StoreError` for one that cannot be read, so that no request is served meanwhile."""
+    """The keys of one memory. Several stores in several processes may use the same folder: each store sees the changes
+    of all stores at its next call. Every method raises `StoreDamaged` if the file is not valid and `StoreError` if the
+    file cannot be read. So no request is accepted during this time."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._lock = FileLock(folder / "keys.lock", timeout=_LOCK_SECONDS)
-        self._cache: tuple[bytes, Keys] | None = None  # bytes and keys of the file when it was last read
-        self._noted: set[tuple[str, date]] = set()  # uses that this process has written down, or tried to
+        self._cache: tuple[bytes, Keys] | None = None  # the bytes and the keys of the file at the last read
+        self._noted: set[tuple[str, date]] = set()  # days of use that this process has stored or tried to store
 
     @property
     def ever_made(self) -> bool:
-        """True after the first key was made. From then on requests need one: the server stays closed after the last
-        key is revoked, and after the file is deleted while a process that has read it runs."""
+        """True after the first key was made. From then on, requests need a key. This stays true after the last key is
+        revoked. It also stays true after the file is deleted, in a process that has read the file."""
         return self._keys() is not None
 
     def all(self) -> Keys:
-        """Return every key that was not revoked, expired ones too, the oldest first."""
+        """Return all keys that were not revoked, the oldest first. Expired keys are included."""
         return self._keys() or ()
 
     def make(
@@ -82,11 +82,12 @@ class KeyStore:
         without: Iterable[str] = (),
         expires: datetime | None = None,
     ) -> tuple[Key, str]:
-        """Make a key; return it and its text, which is not stored. Without namespaces it reaches all of them; the tools
-        in `without` are switched off for it. Raises `InvalidInput`, `StoreFull` or `Busy`."""
+        """Make a key. Return the key and its text; the text is not stored. A key without namespaces may use all
+        namespaces. The tools in `without` are switched off for the key. Raises `InvalidInput`, `StoreFull` or
+        `Busy`."""
         requested = fields.names("rights", rights)
         if not requested or not set(requested) <= set(RIGHTS):
-            raise InvalidInput("rights", f"must be some of {', '.join(RIGHTS)}")
+            raise InvalidInput("rights", f"must be one or more of {', '.join(RIGHTS)}")
         now = datetime.now(UTC)
         expires = fields.moment("expires", expires)
         if expires is not None and expires <= now:
@@ -113,7 +114,7 @@ class KeyStore:
         return made[0]
 
     def revoke(self, key_id: str) -> Key:
-        """Delete a key; the next request with it is refused. Raises `NotFound`."""
+        """Delete a key. The next request with this key is refused. Raises `NotFound`."""
         revoked: list[Key] = []
 
         def remove(keys: Keys) -> Keys:
@@ -126,13 +127,13 @@ class KeyStore:
         return revoked[0]
 
     def grant_of(self, secret: str) -> Grant:
-        """Return the grant of a key. The time does not depend on how much of a wrong key is right. Raises
-        `Unauthenticated`."""
+        """Return the grant of a key. The time of this call does not depend on how many characters of a wrong key are
+        right. Raises `Unauthenticated`."""
         digest = _digest(secret)
-        # Compares with all keys in constant time, so that the time does not reveal which ids exist.
+        # Compares with all keys in constant time. So the time does not show which ids exist.
         matching = [key for key in self.all() if hmac.compare_digest(key.digest, digest)]
         if not matching:
-            raise Unauthenticated("this key is not valid here")
+            raise Unauthenticated("this key is not valid for this memory")
         key, now = matching[0], datetime.now(UTC)
         if key.expires_at is not None and key.expires_at <= now:
             raise Unauthenticated("this key has expired; ask for a new one")
@@ -140,7 +141,7 @@ class KeyStore:
         return Grant(frozenset(key.rights), key.namespaces, key.without, key.id)
 
     def _note_use(self, key: Key, today: date) -> None:
-        """Write down the day, once a day. A request neither waits for it nor fails by it."""
+        """Store the day of the last use, once a day. A request does not wait for this and does not fail if it fails."""
         if key.last_used_on == today or (key.id, today) in self._noted:
             return
         self._noted.add((key.id, today))
@@ -152,15 +153,17 @@ class KeyStore:
             self._change(note, timeout=0)
 
     def _keys(self) -> Keys | None:
-        """Return the keys; None if there never was a file. The file is read each time: its modification time is too
-        coarse to show that a key was revoked a moment ago."""
+        """Return the keys, or None if there was never a file. The file is read at each call, because its modification
+        time is too coarse to show that a key was revoked a moment ago."""
         try:
             data = read_file(self._path)
         except FileNotFoundError:
             return None if self._cache is None else ()
         except OSError as error:
             reason = error.strerror or error
-            raise StoreError(f"{self._path} cannot be read ({reason}); no request is served until it can") from None
+            raise StoreError(
+                f"{self._path} cannot be read ({reason}); all requests are refused until the file can be read"
+            ) from None
         if self._cache is None or data != self._cache[0]:
             self._cache = data, _parse(self._path, data)
         return self._cache[1]
@@ -179,7 +182,7 @@ class KeyStore:
 
 
 def _parse(path: Path, data: bytes) -> Keys:
-    """Return the keys of the file's bytes. Raises `StoreDamaged`."""
+    """Return the keys in the bytes of the file. Raises `StoreDamaged`."""
     try:
         content = json.loads(data)
         if content["version"] != _VERSION:
@@ -189,8 +192,8 @@ def _parse(path: Path, data: bytes) -> Keys:
             raise ValueError("the same id twice")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise StoreDamaged(
-            f"{path} is damaged, or of a newer version; no request is served until it is restored from a copy, or "
-            "deleted and new keys are made"
+            f"{path} is damaged, or was written by a newer version; all requests are refused until you restore the file "
+            "from a copy, or delete it and make new keys"
         ) from None
     return keys
 
@@ -210,8 +213,9 @@ def _json(key: Key) -> dict[str, Any]:
 
 
 def _key(values: dict[str, Any]) -> Key:
-    """Return the key of the output of `_json`. Raises `ValueError`, `TypeError` or `KeyError` for anything else: a
-    lenient reading, such as no namespaces for an unknown value, would open what was closed."""
+    """Return the key from its JSON, as `_json` writes it. Raises `ValueError`, `TypeError` or `KeyError` for anything
+    else, because a lenient reading could give a key more rights. For example, a key with an invalid list of namespaces
+    must not get all namespaces."""
     rights = tuple(right for right in RIGHTS if right in _texts(values["rights"]))
     if not rights or len(rights) != len(values["rights"]) or not _SHA256.fullmatch(values["sha256"]):
         raise ValueError("rights or digest")

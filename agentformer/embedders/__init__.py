@@ -15,25 +15,25 @@ _LOCAL_TEXTS = 64  # texts per call of an embedder that runs in this process
 
 @runtime_checkable
 class Served(Protocol):
-    """An embedder behind a server. It checks by itself that the server still runs the same model."""
+    """An embedder behind a server. The embedder checks that the server still runs the same model."""
 
     @property
     def tokens_read(self) -> int:
-        """Tokens that the server reports, over all calls."""
+        """The number of tokens that the server has reported in all calls."""
         ...
 
     @property
     def request_texts(self) -> int:
-        """Texts per request now."""
+        """The number of texts in the next request."""
         ...
 
 
 class GuardedEmbedder(Guarded[Embedder]):
-    """An embedder that `load` makes at its first use, so that listing or deleting never waits for a model.
+    """An embedder that `load` creates at the first use. So listing and deleting entries never waits for a model.
 
-    After a failure, calls are refused for `seconds`, then longer; an embedder that is not `Served` is loaded again
-    after that. A different model under the same name stays refused: `space` never changes. Only finite unit rows of
-    the right shape are returned. Thread-safe.
+    After a failure, calls are refused for `seconds`, and for longer after each further failure. After that time, an
+    embedder that is not `Served` is loaded again. If the name now has another model, calls fail: `space` never changes.
+    The methods return finite unit rows of the right shape, or raise. Thread-safe.
     """
 
     unavailable = EmbedderUnavailable
@@ -52,7 +52,7 @@ class GuardedEmbedder(Guarded[Embedder]):
         return self.provider().space
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """As `Embedder.embed_documents`."""
+        """See `Embedder.embed_documents`."""
         import numpy as np
 
         if not texts:
@@ -64,7 +64,7 @@ class GuardedEmbedder(Guarded[Embedder]):
         return rows
 
     def embed_query(self, text: str) -> Vector:
-        """As `Embedder.embed_query`."""
+        """See `Embedder.embed_query`."""
         with self.call() as embedder:
             row = embedder.embed_query(text)
             _check_rows(row, (embedder.space.dimension,), embedder.space)
@@ -72,12 +72,12 @@ class GuardedEmbedder(Guarded[Embedder]):
         return row
 
     def token_spans(self, text: str) -> list[Span]:
-        """As `Embedder.token_spans`; available while the server is down."""
+        """See `Embedder.token_spans`. This method also works while the server is down."""
         return self.provider().token_spans(text)
 
     @property
     def request_texts(self) -> int:
-        """Texts per call: what an interruption can cost."""
+        """The number of texts per call. An interruption can lose the work of one call."""
         with self._lock:
             return self._loaded.request_texts if isinstance(self._loaded, Served) else _LOCAL_TEXTS
 

@@ -1,7 +1,8 @@
-"""A deterministic embedder without weights: signed feature hashing of words and their character trigrams.
+"""A deterministic embedder without weights: signed feature hashing of words and of their character trigrams.
 
-For tests and demonstrations, and as the example of an embedder. It knows no meaning: texts are near each other if they
-share words or parts of words. Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning".
+Use it for tests and demonstrations, and as an example of an embedder. It does not know the meaning of words: two texts
+are similar if they share words or parts of words. Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask
+Learning".
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
 
 _TOKEN = re.compile(r"\w{1,16}|[^\w\s]")
 _MAX_TOKENS = 256
-_TRIGRAM_WEIGHT = 0.3  # below the word's own 1.0, so that an exact word beats a similar one
+_TRIGRAM_WEIGHT = 0.3  # less than the 1.0 of a word, so that an exact word scores higher than a similar word
 
 
 class HashingEmbedder:
-    """`hashing` or `hashing:DIMENSION` (default 256)."""
+    """The embedder `hashing` or `hashing:DIMENSION`. The default dimension is 256."""
 
     def __init__(self, dimension: int = 256) -> None:
         if not 8 <= dimension <= 65_536:
@@ -31,9 +32,9 @@ class HashingEmbedder:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> HashingEmbedder:
-        """Return the embedder of this dimension. Raise `InvalidInput`."""
+        """Return the embedder of this dimension. Raise `InvalidInput` for an invalid dimension."""
         if model and not model.isdecimal():
-            raise InvalidInput("embedder", f"hashing takes a dimension, as in hashing:256, not {model!r}")
+            raise InvalidInput("embedder", f"hashing needs a number as its dimension, as in hashing:256, not {model!r}")
         return cls(int(model)) if model else cls()
 
     @property
@@ -44,22 +45,22 @@ class HashingEmbedder:
         return [Span(m.start(), m.end()) for m in _TOKEN.finditer(text)]
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """As `Embedder.embed_documents`."""
+        """See `Embedder.embed_documents`."""
         for text in texts:
             if (count := len(self.token_spans(text))) > _MAX_TOKENS:
-                raise TextTooLong(f"{count} tokens, and the hashing embedder reads {_MAX_TOKENS}")
+                raise TextTooLong(f"the text has {count} tokens, but the hashing embedder reads at most {_MAX_TOKENS}")
         if not texts:
             return np.zeros((0, self._space.dimension), dtype=np.float32)
         return np.stack([self.embed_query(text) for text in texts])
 
     def embed_query(self, text: str) -> Vector:
-        """As `Embedder.embed_query`; a text of any length."""
+        """See `Embedder.embed_query`. The text may have any length."""
         vector = np.zeros(self._space.dimension, dtype=np.float32)
         for feature, weight in _features(text):
             digest = int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=8).digest(), "little")
             vector[(digest >> 1) % len(vector)] += weight if digest & 1 else -weight
         norm = float(np.linalg.norm(vector))
-        if norm == 0.0:  # no features, or they cancel each other: any fixed unit vector will do
+        if norm == 0.0:  # there are no features, or their sum is zero: use a fixed unit vector
             vector[0] = norm = 1.0
         return vector / np.float32(norm)
 

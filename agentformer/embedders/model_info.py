@@ -1,8 +1,8 @@
-"""Facts about embedding models: published prefixes and languages, and probe texts that identify a model.
+"""Facts about embedding models: prefixes and languages from their model cards, and probe texts that identify a model.
 
-Sources of the prefixes are the model cards: nomic-ai/nomic-embed-text-v1.5 and -v2-moe,
-mixedbread-ai/mxbai-embed-large-v1, Snowflake/snowflake-arctic-embed-*, BAAI/bge-*-en-v1.5 and bge-m3, intfloat/e5-* and
-multilingual-e5-*, google/embeddinggemma-300m, Qwen/Qwen3-Embedding-*; for OpenAI its guide to embeddings.
+The prefixes are from the model cards of nomic-ai/nomic-embed-text-v1.5 and -v2-moe, mixedbread-ai/mxbai-embed-large-v1,
+Snowflake/snowflake-arctic-embed-*, BAAI/bge-*-en-v1.5 and bge-m3, intfloat/e5-* and multilingual-e5-*,
+google/embeddinggemma-300m and Qwen/Qwen3-Embedding-*, and from OpenAI's guide to embeddings.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PROBES = (
     "whoever needs to reach the lamp then goes with two others and a rope. The rules have been changed three times, "
     "the last time when a storm took the roof of the boathouse and the spare keys with it.",
 )
-QUICK_PROBES = 4  # the first probes, all short, which every load of a model checks
+QUICK_PROBES = 4  # every load of a model checks the first probes, which are short
 
 
 class ModelCard(NamedTuple):
-    """Prefixes that a model expects, and its languages as in `EmbeddingSpace`; "" where unknown."""
+    """The prefixes that a model expects, and its languages as in `EmbeddingSpace`. A field is "" if it is unknown."""
 
     query_prefix: str = ""
     document_prefix: str = ""
@@ -46,7 +46,7 @@ class ModelCard(NamedTuple):
 _PASSAGES = "Represent this sentence for searching relevant passages: "
 _WEB_SEARCH = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 
-# The first pattern found in the model's name counts, so longer names precede their parts.
+# The first pattern that occurs in the model's name is used. So a longer name comes before its parts.
 _CARDS: tuple[tuple[str, ModelCard], ...] = (
     (r"nomic-embed-text-v2", ModelCard("search_query: ", "search_document: ", "*")),
     (r"nomic-embed-text", ModelCard("search_query: ", "search_document: ", "en")),
@@ -68,24 +68,24 @@ _CARDS: tuple[tuple[str, ModelCard], ...] = (
 
 
 def model_card(model: str) -> ModelCard:
-    """Return the card of the model with this name, whatever its publisher and tag."""
+    """Return the card of the model with this name. The publisher and the tag in the name are ignored."""
     name = model.lower().replace("_", "-")
     return next((card for pattern, card in _CARDS if re.search(pattern, name)), ModelCard())
 
 
 def fingerprint(probe: Vector) -> str:
-    """Return the embedding of `PROBE` as text, which an `EmbeddingSpace` stores."""
+    """Return the embedding of `PROBE` as text. An `EmbeddingSpace` stores this text."""
     return base64.b64encode(probe.astype("<f2").tobytes()).decode()
 
 
 def unit(rows: Matrix) -> Matrix:
-    """Return the rows with length 1, divided in fp32: a unit row in bf16 is up to a thousandth longer."""
+    """Return the rows scaled to length 1. They are divided in fp32: in bf16 a row could be a thousandth too long."""
     lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
     return np.asarray(rows / lengths, dtype=np.float32)
 
 
 def mean_cosine(rows: Matrix, reference: Matrix) -> float:
-    """Return the mean cosine of corresponding rows; -1.0 for different shapes or numbers that are not finite."""
+    """Return the mean cosine of corresponding rows. Return -1.0 if the shapes differ or a number is not finite."""
     if rows.shape != reference.shape or not np.isfinite(rows).all():
         return -1.0
     return float((unit(rows) * unit(reference)).sum(axis=1).mean())

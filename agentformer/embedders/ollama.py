@@ -1,7 +1,8 @@
-"""Models of an Ollama server, through its own API: `/api/embed`, or `/api/embeddings` on older servers.
+"""Models of an Ollama server, through Ollama's own API: `/api/embed`, or `/api/embeddings` on older servers.
 
-https://docs.ollama.com/api/embed. With `truncate: false` the server refuses a text that it would otherwise cut. The
-older endpoint cuts silently; there only the token estimate, which counts high, keeps texts within the model.
+https://docs.ollama.com/api/embed. With `truncate: false` the server refuses a text that is too long and does not cut
+it. The older endpoint cuts the text without an error. For this endpoint, only the token estimate keeps texts within the
+limit of the model; the estimate is higher than the real count.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from agentformer.http.retry_policy import is_overflow
 from agentformer.settings import Settings
 
 DEFAULT_MODEL = "nomic-embed-text"
-_DEFAULT_CONTEXT = 2048  # older releases give it to a model without `num_ctx`; windows need no more
+_DEFAULT_CONTEXT = 2048  # the context of a model without `num_ctx` in older releases; windows need no more tokens
 _NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d+)", re.MULTILINE)
 _ADDRESS_SETTINGS = "OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL"
 
 
 class OllamaEmbedder(RemoteEmbedder):
-    """`ollama:MODEL`. Raises `EmbedderUnavailable` if the server does not answer or lacks the model."""
+    """The embedder `ollama:MODEL`. Raises `EmbedderUnavailable` if the server does not answer or does not have the
+    model."""
 
     provider = "ollama"
 
@@ -47,13 +49,13 @@ class OllamaEmbedder(RemoteEmbedder):
         self._model = model
         self._client = JsonClient(base_url, options.policy, key=key)
         self._keep_alive = int(keep_alive) if keep_alive.lstrip("-").isdecimal() else keep_alive
-        self._has_embed: bool | None = None  # unknown before the first response, then fixed
+        self._has_embed: bool | None = None  # None until the first response
         super().__init__(model, self._client.address, options)
         self._space = self._describe(model, self._context(), model_card(model), revision=self._digest())
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OllamaEmbedder:
-        """Connect to the server that the settings name; its address may end in `/v1`."""
+        """Connect to the server that the settings name. The server's address may end in `/v1`."""
         base_url = settings.embed_base_url or settings.ollama_base_url
         return cls(
             model or DEFAULT_MODEL,
@@ -65,7 +67,7 @@ class OllamaEmbedder(RemoteEmbedder):
 
     @property
     def request_texts(self) -> int:
-        """Texts per request; the older endpoint takes one."""
+        """The number of texts in a request. The older endpoint accepts one text."""
         return 1 if self._has_embed is False else super().request_texts
 
     def _request(self, texts: list[str]) -> Vectors:
@@ -95,7 +97,7 @@ class OllamaEmbedder(RemoteEmbedder):
         return body.get("embedding") if isinstance(body, dict) else None
 
     def _context(self) -> int:
-        """Return the tokens that the model reads on this server."""
+        """Return the number of tokens that the model reads on this server."""
         try:
             body = self._client.post("/api/show", {"model": self._model, "name": self._model})
         except HttpFailure as failure:
@@ -114,7 +116,8 @@ class OllamaEmbedder(RemoteEmbedder):
         return min([*lengths, int(num_ctx[1]) if num_ctx else _DEFAULT_CONTEXT]) if lengths else UNKNOWN_CONTEXT
 
     def _digest(self) -> str:
-        """Return the digest of the model's files as the server lists it; "" if it lists none."""
+        """Return the digest of the model's files from the server's list of models. Return "" if the list has no
+        digest."""
         try:
             body = self._client.get("/api/tags")
         except HttpFailure as failure:
@@ -133,11 +136,11 @@ class OllamaEmbedder(RemoteEmbedder):
             return TimedOut(str(failure).removeprefix(f"{self._client.address} "))
         if is_overflow(failure.status, failure.excerpt):
             reason = failure.excerpt or f"HTTP {failure.status}"
-            return TextTooLong(f"{self._title} refused a text as too long for the model: {reason}")
+            return TextTooLong(f"{self._title} refused a text that is too long for the model: {reason}")
         return self._unavailable(failure)
 
     def _unavailable(self, failure: HttpFailure) -> EmbedderUnavailable:
-        """Return the failure with advice."""
+        """Return the error of a failed request, with advice for the user."""
         if failure.status == 404 and not _lacks_endpoint(failure):
             advice = f"get the model with `ollama pull {self._model}`"
         elif failure.status in (401, 403):
@@ -149,12 +152,12 @@ class OllamaEmbedder(RemoteEmbedder):
         elif failure.cause == "size":
             advice = "lower AGENTFORMER_EMBED_BATCH, and check that this is the address of an Ollama server"
         elif failure.retryable and failure.cause != "host":
-            advice = "try again later, and check the server's log if it persists"
+            advice = "try again later; if the error remains, check the server's log"
         else:
             advice = f"check that {_ADDRESS_SETTINGS} is the address of an Ollama server"
         return EmbedderUnavailable(f"ollama:{self._model}: {failure}; {advice}")
 
 
 def _lacks_endpoint(failure: HttpFailure) -> bool:
-    """Return True for a 404 of the router; one for a missing model names the model."""
+    """Return True if the server does not have the endpoint. A 404 for a missing model names the model."""
     return failure.status in (404, 405) and "model" not in failure.excerpt.lower()

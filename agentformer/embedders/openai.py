@@ -1,4 +1,4 @@
-"""Any server with `/v1/embeddings`: OpenAI, LM Studio, llama.cpp, vLLM and others, through the `openai` package."""
+"""Any server that has `/v1/embeddings`: OpenAI, LM Studio, llama.cpp, vLLM and others. Uses the `openai` package."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _REQUEST_TOKENS = 300_000
 
 
 class OpenAIEmbedder(RemoteEmbedder):
-    """`openai:MODEL` or `openai:MODEL@DIMENSIONS`. Raises `EmbedderUnavailable` if the server does not answer or lacks
-    the model, and `MissingExtra` without the package."""
+    """The embedder `openai:MODEL` or `openai:MODEL@DIMENSIONS`. Raises `EmbedderUnavailable` if the server does not
+    answer or does not have the model, and `MissingExtra` if the `openai` package is not installed."""
 
     provider = "openai"
 
@@ -36,7 +36,7 @@ class OpenAIEmbedder(RemoteEmbedder):
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OpenAIEmbedder:
-        """Connect to the first server of the settings that answers."""
+        """Connect to the first server in the settings that answers."""
         model = model or DEFAULT_MODEL
         servers = FirstThatAnswers(
             candidates(
@@ -61,7 +61,7 @@ class OpenAIEmbedder(RemoteEmbedder):
         body: dict[str, Any] = {"model": self._model, "input": texts, "encoding_format": "float"}
         if self._dimensions:
             body["dimensions"] = self._dimensions
-        try:  # as plain JSON: the package's type of this response would accept "1" and true as numbers
+        try:  # read as plain JSON: the package's type of this response accepts "1" and true as numbers
             response = self._client.post("/embeddings", cast_to=object, body=body)
         except Exception as error:  # noqa: BLE001 - the package and its parsers raise many classes
             failure = explain(error, self._server, self._model, settings="embed")
@@ -78,18 +78,20 @@ class OpenAIEmbedder(RemoteEmbedder):
 
 
 def parse_model(spec: str) -> tuple[str, int]:
-    """Return model and dimensions, 0 for the model's own. Only a number after the last "@" is dimensions, because names
-    of quantized models contain "@" too. Raise `InvalidInput`."""
+    """Return the model and the dimensions; 0 means the dimensions of the model. Names of quantized models contain "@"
+    too, so only a number after the last "@" is read as dimensions. Raise `InvalidInput` for dimensions that are not
+    allowed."""
     model, _, dimensions = spec.rpartition("@")
     if not (model and dimensions.isascii() and dimensions.isdecimal()):
         return spec, 0
     if not 1 <= int(dimensions[:9]) <= 65_536:
-        raise InvalidInput("embedder", f"{spec} needs dimensions in 1..65536")
+        raise InvalidInput("embedder", f"the dimensions of {spec} must be in 1..65536")
     return model, int(dimensions)
 
 
 def _vectors(body: Any) -> Vectors:
-    """Return the vectors in the order of the texts, which servers give as `index` and may not keep."""
+    """Return the vectors in the order of the texts. A server may send the vectors in another order, with their
+    `index`."""
     data = body.get("data") if isinstance(body, dict) else None
     if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
         return Vectors(None, 0)

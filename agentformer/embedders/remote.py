@@ -1,8 +1,9 @@
-"""Base of embedders over HTTP: a token estimate, prefixes, batches, and checks of every row.
+"""The base class of embedders over HTTP: a token estimate, prefixes, batches, and checks of every row.
 
-No server offers its tokenizer, so texts are measured by an estimate that counts high. A text that the server still
-finds too long is an error; it is never cut. A server may load other weights under the same name at any time, so each
-request for documents includes the probe text, and its row must match the fingerprint of the space.
+Servers do not give access to their tokenizer. So the length of a text is estimated, and the estimate is higher than the
+real count. If the server still finds a text too long, this is an error; the text is never cut. A server may load other
+weights under the same name at any time. Therefore each request for documents also contains the probe text, and the
+embedding of the probe text must match the fingerprint of the space.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
 log = logging.getLogger("agentformer")
 
 TIMEOUT_ADVICE = "raise AGENTFORMER_EMBED_TIMEOUT, or lower AGENTFORMER_EMBED_BATCH"
-UNKNOWN_CONTEXT = 512  # tokens of a model whose server does not say; embedding models that read less are rare
+UNKNOWN_CONTEXT = 512  # limit of a model if its server does not report one; few embedding models read less
 GATEWAY_TIMEOUT = (408, 504)
-_CHECK_SECONDS = 30.0  # for which queries rely on the last check of the model; documents never do
-_FAST_RESPONSES = 8  # in a row, after which requests may hold more texts again
-_FAST = 1 / 3  # of the timeout: twice the texts then stay within it
+_CHECK_SECONDS = 30.0  # seconds for which a check of the model is valid for queries; documents are always checked
+_FAST_RESPONSES = 8  # consecutive fast responses after which a request may have more texts
+_FAST = 1 / 3  # share of the timeout: twice as many texts then still take less than the timeout
 
 # Subword vocabularies need about a token for three Latin letters in a language that they were not made for, for two of
 # another alphabet, and for each digit, sign and ideogram.
 _PIECE = re.compile(r"[A-Za-zÀ-ÖØ-öø-ɏ]{1,3}|(?:(?=[\u0370-\u06ff])\w){1,2}|\S")
-_SPECIAL = 4  # tokens that a model adds to a text: two or three, and one for a border that the prefix moves
-_SMALLEST_PART = 16  # tokens: a part of a query that is refused at this size is an error
-_PLACEHOLDER = "."  # for an empty text: servers refuse an input without a token
+_SPECIAL = 4  # tokens that a model adds to a text: two or three, and one more where the prefix meets the text
+_SMALLEST_PART = 16  # tokens: if the server refuses a part of a query of this size, this is an error
+_PLACEHOLDER = "."  # sent for an empty text, because servers refuse an input without tokens
 
 # One sentence in Finnish, German and Russian. An English vocabulary makes 3.4 tokens of a word here (measured with
 # BERT's), multilingual vocabularies fewer than 2.7.
@@ -53,7 +54,7 @@ _FOREIGN_FERTILITY = 2.7
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """Options of an embedder over HTTP. `languages` overrides what is known of the model."""
+    """Options of an embedder over HTTP. `languages` replaces the published or measured languages of the model."""
 
     timeout: float = 60.0  # seconds for one request
     retries: int = 2
@@ -62,7 +63,7 @@ class RemoteOptions:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> RemoteOptions:
-        """Return the options that `settings` give."""
+        """Return the options from `settings`."""
         return cls(settings.embed_timeout, settings.embed_retries, settings.embed_batch, settings.embed_languages)
 
     @property
@@ -71,19 +72,21 @@ class RemoteOptions:
 
 
 class Vectors(NamedTuple):
-    """A server's response: rows in the order of the texts, unchecked, and the tokens that it reports."""
+    """A server's response: unchecked rows in the order of the texts, and the number of tokens that the server
+    reports."""
 
     rows: object
     tokens: int
 
 
 class TimedOut(Exception):
-    """A request timed out; the message completes "PROVIDER:MODEL at ADDRESS ..."."""
+    """A request timed out. The message is the end of a sentence that begins with "PROVIDER:MODEL at ADDRESS"."""
 
 
 class RemoteEmbedder(ABC):
-    """An embedder over HTTP. `tokens_read` counts the tokens that the server reports over all calls, the probe's
-    included. A subclass sets `_space` from `_describe` at the end of its constructor."""
+    """An embedder over HTTP. `tokens_read` is the number of tokens that the server has reported in all calls; the
+    tokens of the probe text are included. The constructor of a subclass ends by setting `_space` to the result of
+    `_describe`."""
 
     provider: str
     _space: EmbeddingSpace
@@ -94,7 +97,7 @@ class RemoteEmbedder(ABC):
         self._languages_given = options.languages
         self._batch_tokens = batch_tokens - len(self.token_spans(PROBE))
         self._lock = threading.Lock()
-        self._checked_at = 0.0  # when the model last matched the space, on the monotonic clock
+        self._checked_at = 0.0  # monotonic time of the last successful check of the model
         self.tokens_read = 0
 
     @abstractmethod
@@ -107,21 +110,21 @@ class RemoteEmbedder(ABC):
 
     @property
     def request_texts(self) -> int:
-        """Texts per request now, without the probe: fewer after a timeout."""
+        """The number of texts in the next request, without the probe text. It becomes smaller after a timeout."""
         return self._request_size.texts
 
     def token_spans(self, text: str) -> list[Span]:
-        """Return estimated tokens."""
+        """Return the spans of estimated tokens."""
         return [Span(match.start(), match.end()) for match in _PIECE.finditer(text)]
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """As `Embedder.embed_documents`. No row is returned before the model has been checked."""
+        """See `Embedder.embed_documents`. The model is checked before any row is returned."""
         space = self._space
         lengths = [len(self.token_spans(text)) for text in texts]
         if texts and max(lengths) > space.max_tokens:
             longest = lengths.index(max(lengths))
             raise TextTooLong(
-                f"text {longest} has about {lengths[longest]} tokens, and {self._title} reads at most "
+                f"text {longest} has about {lengths[longest]} tokens, but {self._title} reads at most "
                 f"{space.max_tokens}"
             )
         rows = np.zeros((len(texts), space.dimension), dtype=np.float32)
@@ -131,7 +134,7 @@ class RemoteEmbedder(ABC):
         return rows
 
     def embed_query(self, text: str) -> Vector:
-        """As `Embedder.embed_query`."""
+        """See `Embedder.embed_query`."""
         limit = self._space.max_tokens
         while True:
             parts = [_input(self._space.query_prefix, part) for part in self._split(text, limit)]
@@ -147,7 +150,7 @@ class RemoteEmbedder(ABC):
             return mean / max(np.float32(np.linalg.norm(mean)), np.float32(1e-12))
 
     def _split(self, text: str, limit: int) -> list[str]:
-        """Return parts of at most `limit` tokens."""
+        """Split the text into parts of at most `limit` tokens."""
         spans = self.token_spans(text)
         groups = [spans[i : i + limit] for i in range(0, len(spans), limit)]
         return [text[group[0].start : group[-1].end] for group in groups] or [text]
@@ -155,8 +158,8 @@ class RemoteEmbedder(ABC):
     def _describe(
         self, model: str, limit: int, card: ModelCard, *, revision: str = "", dimension: int = 0
     ) -> EmbeddingSpace:
-        """Return the space of the model on the server. `limit` is the tokens that it reads in all; `dimension` the one
-        requested, 0 for the model's own."""
+        """Return the space of the model on the server. `limit` is the number of tokens that the model reads, with its
+        special tokens. `dimension` is the requested dimension, or 0 for the dimension of the model."""
         probe = self._checked(self._send([card.document_prefix + PROBE], 1), 1, dimension)[0]
         self._checked_at = time.monotonic()
         prefix = max(len(self.token_spans(p)) for p in (card.query_prefix, card.document_prefix))
@@ -173,7 +176,7 @@ class RemoteEmbedder(ABC):
         )
 
     def _measure_languages(self) -> str:
-        """Return "*" if the model's own tokenizer knows words of three languages, else "en"."""
+        """Return "*" if the model's tokenizer has whole words of three languages, and "en" if it does not."""
         try:
             tokens = self._send([_FOREIGN], 1).tokens
         except TextTooLong:
@@ -183,8 +186,9 @@ class RemoteEmbedder(ABC):
         return "*" if 0 < tokens <= _FOREIGN_FERTILITY * len(_FOREIGN.split()) + _SPECIAL else "en"
 
     def _embed(self, texts: list[str], *, check: bool) -> Matrix:
-        """Embed one batch; with `check`, raise unless the model matches the space. Some servers apply their limit to
-        the batch as a whole, so a refused batch is halved, and at last the probe is sent in a request of its own."""
+        """Embed one batch. If `check` is true, raise `EmbedderUnavailable` unless the model matches the space. Some
+        servers limit the total size of a request. So a refused batch is split in half. If a single text with the probe
+        text is refused, the probe text is sent in a separate request."""
         inputs = [*texts, self._space.document_prefix + PROBE] if check else texts
         try:
             vectors = self._send(inputs, len(texts))
@@ -203,13 +207,13 @@ class RemoteEmbedder(ABC):
         return rows[: len(texts)]
 
     def _send(self, texts: list[str], count: int) -> Vectors:
-        """Send one request of `count` texts, and perhaps the probe."""
+        """Send one request with `count` texts. The probe text may be one more text of the request."""
         start = time.monotonic()
         try:
             vectors = self._request(texts)
         except TimedOut as error:
             self._request_size.timed_out(count)
-            fewer = f"; the next requests hold {self.request_texts} instead of {count} texts" if count > 1 else ""
+            fewer = f"; the next requests contain {self.request_texts} texts instead of {count}" if count > 1 else ""
             raise EmbedderUnavailable(f"{self._title} {error}{fewer}; {TIMEOUT_ADVICE}") from None
         self._request_size.responded(count, time.monotonic() - start)
         return vectors
@@ -218,10 +222,10 @@ class RemoteEmbedder(ABC):
         return time.monotonic() - self._checked_at > _CHECK_SECONDS
 
     def _check_model(self) -> None:
-        """Raise `EmbedderUnavailable` if the server has another model now."""
+        """Raise `EmbedderUnavailable` if the server now has another model."""
         try:
             vectors = self._send([self._space.document_prefix + PROBE], 1)
-        except TextTooLong:  # the model of the space could read it
+        except TextTooLong:  # the model of the space can read the probe text
             raise self._swapped() from None
         self._match(self._checked(vectors, 1, self._space.dimension)[0])
 
@@ -238,8 +242,8 @@ class RemoteEmbedder(ABC):
         )
 
     def _checked(self, vectors: Vectors, count: int, dimension: int) -> Matrix:
-        """Return unit rows. Raise `EmbedderUnavailable` for anything but `count` vectors of `dimension` numbers, of
-        any dimension if that is 0."""
+        """Return unit rows. Raise `EmbedderUnavailable` unless the response has `count` vectors of `dimension` numbers.
+        If `dimension` is 0, the vectors may have any dimension."""
         with self._lock:
             self.tokens_read += max(0, vectors.tokens)
         try:
@@ -252,7 +256,7 @@ class RemoteEmbedder(ABC):
 
 
 class _RequestSize:
-    """Texts per request: halved after a timeout, doubled after some fast responses."""
+    """The number of texts per request. It is halved after a timeout and doubled after some fast responses."""
 
     def __init__(self, largest: int, timeout: float) -> None:
         self.texts = largest
@@ -269,7 +273,8 @@ class _RequestSize:
                 self.texts = min(self.texts, texts // 2)
 
     def responded(self, texts: int, seconds: float) -> None:
-        """Count a response; a smaller request than allowed says nothing about a full one."""
+        """Count a response. A response to a smaller request is not counted, because it does not show that a full
+        request is fast."""
         with self._lock:
             if texts < self.texts:
                 return
@@ -280,7 +285,7 @@ class _RequestSize:
 
 @functools.cache
 def _warn_languages(title: str) -> None:
-    """Warn once per process and model: the guess may be wrong."""
+    """Warn once per process and model that the guess of the languages may be wrong."""
     log.warning(
         "%s reports no token counts, so it is assumed to know English only; if it knows more, set "
         "AGENTFORMER_EMBED_LANGUAGES to their codes, such as: en fi; or to * for many",
@@ -289,19 +294,19 @@ def _warn_languages(title: str) -> None:
 
 
 def _unit_rows(rows: object, count: int, dimension: int) -> Matrix:
-    """Return the rows checked and with length 1, as float32. Raise `ValueError` that says what is wrong."""
+    """Return the rows as float32, checked and scaled to length 1. Raise `ValueError` with the problem."""
     if not isinstance(rows, list):
-        raise ValueError("sent no list of vectors that belong to the texts")
+        raise ValueError("did not send a list of one vector for each text")
     if len(rows) != count:
         raise ValueError(f"sent {len(rows)} vectors for {count} texts")
     dimension = dimension or (len(rows[0]) if rows and isinstance(rows[0], list) else 0)
     for row in rows:
         if not isinstance(row, list) or not row:
-            raise ValueError("sent something that is not a vector, or an empty one")
+            raise ValueError("sent an empty vector or a value that is not a vector")
         if len(row) != dimension:
-            raise ValueError(f"sent a vector of {len(row)} numbers where {dimension} were expected")
+            raise ValueError(f"sent a vector of {len(row)} numbers instead of {dimension}")
         if any(type(number) is not float and type(number) is not int for number in row):
-            raise ValueError("sent a vector that holds something that is not a number")
+            raise ValueError("sent a vector with a value that is not a number")
     try:
         values = np.array(rows, dtype=np.float64)
     except OverflowError:
@@ -311,18 +316,19 @@ def _unit_rows(rows: object, count: int, dimension: int) -> Matrix:
     largest = np.abs(values).max(axis=1, keepdims=True)
     if not largest.all():
         raise ValueError("sent a vector of zeros")
-    values /= largest  # so that squares neither overflow nor vanish
+    values /= largest  # so that the squares neither overflow nor become 0
     rows_unit: Matrix = (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
     return rows_unit
 
 
 def _input(prefix: str, text: str) -> str:
-    """Return the text as sent: without lone surrogates, which UTF-8 cannot carry, and never empty."""
+    """Return the text to send. It has no lone surrogates, because UTF-8 cannot encode them, and it is never empty."""
     return prefix + (text.encode("utf-8", "replace").decode() if text.strip() else _PLACEHOLDER)
 
 
 def _batches(lengths: Sequence[int], count: int, tokens: float) -> Iterator[tuple[int, int]]:
-    """Yield borders of consecutive groups of at most `count` texts and `tokens` tokens; a longer text is alone."""
+    """Yield start and end of consecutive groups. A group has at most `count` texts and `tokens` tokens. A text that has
+    more tokens is a group of one text."""
     start = total = 0
     for at, length in enumerate(lengths):
         if at > start and (at - start == count or total + length > tokens):

@@ -1,1 +1,2 @@
-"""HTTP to model providers: one policy of deadlines, retries, limits and redaction; the clients; the guard."""
+"""HTTP requests to model providers: the policy of deadlines, retries, limits and redaction, the clients, and the
+guard."""

@@ -1,6 +1,6 @@
-"""The two HTTP clients: JSON with the standard library, and the client under the `openai` package.
+"""Two HTTP clients: a JSON client on the standard library, and the client that the `openai` package uses.
 
-Neither follows redirects: a text and its key reach the configured address only.
+No redirects are followed, so texts and keys are sent only to the configured address.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from agentformer.http.redaction import credentials, error_message, redact, redac
 from agentformer.http.retry_policy import CONNECT_SECONDS, OverLimit, Policy, ResponseLimit, is_temporary
 
 _SENT = frozenset({"host", "accept", "connection", "content-type", "content-length", "transfer-encoding", "user-agent"})
-_EXAMINED = 2000  # characters of an error response that the retry decision examines
+_EXAMINED = 2000  # characters of an error response that are examined before a retry
 Cause = Literal["refused", "timeout", "host", "size", "lost", ""]
 
 
 class HttpFailure(Exception):
-    """A request failed; the message begins with the server's address.
+    """A request failed. The message begins with the server's address.
 
-    `status` is 0 without a whole response. `excerpt` is the server's message without secrets. `retryable`: the same
-    request may succeed later. `cause` says why there is no response: the connection was refused or lost, the deadline
-    passed, there is no such host, or the response was too large.
+    `status` is 0 if no complete response arrived. `excerpt` is the server's message without secrets. `retryable` is
+    true if the same request may succeed later. `cause` is the reason for a missing response: the connection was refused
+    or lost, the deadline passed, the host is unknown, or the response was too large.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class HttpFailure(Exception):
 
 
 class JsonClient:
-    """A client of one server with the standard library. Each request has its own connection, without a proxy.
+    """A client of one server on the standard library. Each request opens a new connection and uses no proxy.
     Thread-safe."""
 
     def __init__(self, base_url: str, policy: Policy | None = None, *, key: str = "") -> None:
         parts = urlsplit(base_url)
-        # Letters outside ASCII are sent as %C3%A4; a path that is already encoded stays.
+        # Characters outside ASCII are sent as %C3%A4. A path that is already encoded is not changed.
         self._parts = parts._replace(path=quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"))
         self.address = redact_url(base_url)
         self._credentials = credentials(base_url, key)
@@ -90,8 +90,10 @@ class JsonClient:
             with self._connected(limit) as connection:
                 connection.request(method, self._parts.path + path, body, self._headers)
                 response = connection.getresponse()
-                content = response.read(self._policy.max_bytes + 1)  # never allocates what a header announces
-                if response.length:  # fewer bytes than announced
+                content = response.read(
+                    self._policy.max_bytes + 1
+                )  # does not allocate memory by the length in a header
+                if response.length:  # fewer bytes than the header promised
                     raise ConnectionAbortedError
                 return response, content
         except OverLimit as error:
@@ -100,18 +102,18 @@ class JsonClient:
         except TimeoutError:
             raise self._failure(str(limit.too_slow()), retryable=True, cause="timeout") from None
         except ssl.SSLCertVerificationError as error:
-            raise self._failure(f"has a certificate that is not trusted ({error.verify_message})") from None
+            raise self._failure(f"has an untrusted certificate ({error.verify_message})") from None
         except ConnectionRefusedError:
             raise self._failure("refused the connection", retryable=True, cause="refused") from None
         except (socket.gaierror, UnicodeError):
-            raise self._failure("cannot be reached: unknown host", retryable=True, cause="host") from None
+            raise self._failure("cannot be reached: the host name is unknown", retryable=True, cause="host") from None
         except (OSError, http.client.HTTPException) as error:
             what = f"closed the connection ({type(error).__name__})"
             raise self._failure(what, retryable=True, cause="lost") from None
 
     @contextmanager
     def _connected(self, limit: ResponseLimit) -> Iterator[http.client.HTTPConnection]:
-        """Yield a connection on which every read and write ends at the limit."""
+        """Yield a connection. Every read and every write on it ends when the time limit is reached."""
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         seconds = min(limit.left(), CONNECT_SECONDS)
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=seconds)
@@ -130,7 +132,7 @@ class JsonClient:
         what = f"returned HTTP {status}"
         if 300 <= status < 400:
             target = redact(redact_url(response.getheader("Location", "")), secrets)
-            what = f"{what}, a redirect to {target}, which is not followed"
+            what = f"{what}, a redirect to {target}; redirects are not followed"
         return self._failure(
             f"{what}: {excerpt}" if excerpt else what,
             status=status,
@@ -150,7 +152,8 @@ class JsonClient:
 
 
 def _bounded(sock: socket.socket, limit: ResponseLimit) -> Any:
-    """Return the part of a socket that `http.client` uses. `close` does nothing: the response is still read then."""
+    """Return a replacement for the socket that `http.client` uses. Its `close` does nothing, because the response is
+    read after `http.client` calls `close`."""
 
     def sendall(data: bytes) -> None:
         sock.settimeout(limit.left())
@@ -163,7 +166,7 @@ def _bounded(sock: socket.socket, limit: ResponseLimit) -> Any:
 
 
 class _Reader(io.RawIOBase):
-    """Reads a socket within the limit of a response."""
+    """Reads a socket within the time and size limits of a response."""
 
     def __init__(self, sock: socket.socket, limit: ResponseLimit) -> None:
         self._sock = sock
@@ -189,15 +192,15 @@ def _reject_constant(name: str) -> float:
 
 def open_http(policy: Policy, authorization: str = "") -> Any:
     """Return an HTTP client for the `openai` package. A response that exceeds a limit raises `OverLimit`. Raise
-    `MissingExtra` without the package.
+    `MissingExtra` if the package is not installed.
 
-    The package supports two generations of its HTTP library, httpx and httpx2. Both have the two public hooks used
-    here: event hooks of the client, and the `trace` extension of a request.
+    The package supports two versions of its HTTP library: httpx and httpx2. This function uses only public parts of
+    httpx and httpx2: the event hooks of the client, and the `trace` extension of a request.
     """
     try:
         import openai
     except ImportError as error:
-        raise MissingExtra("llm", "a server that speaks the OpenAI protocol", error) from None
+        raise MissingExtra("llm", "a server of the OpenAI protocol", error) from None
     hooks = _Hooks(policy, authorization)
     http: Any = openai.DefaultHttpxClient(
         timeout=openai.Timeout(policy.timeout, connect=min(policy.timeout, CONNECT_SECONDS)),
@@ -217,8 +220,8 @@ class _Hooks:
         self._thread = threading.local()
 
     def send(self, send: Any, request: Any, **options: Any) -> Any:
-        """Send the request with `send`, and again as the policy allows. The package's own retries wait for as long as
-        a server asks, whatever its timeout."""
+        """Send the request with `send`, and retry it if the policy allows this. The retries of the package itself are
+        not used, because they wait as long as the server asks, without a limit."""
         attempts = self._policy.start()
         while True:
             request.extensions["trace"] = partial(self._trace, attempts.limit())
@@ -236,7 +239,8 @@ class _Hooks:
             response.close()
 
     def request(self, request: Any) -> None:
-        """Remove headers that come from the environment; refuse compression, which could expand to gigabytes."""
+        """Remove headers that come from the environment. Refuse compression, because a small response could expand to
+        gigabytes."""
         for name in [name for name in request.headers if name.lower() not in _SENT]:
             del request.headers[name]
         request.headers["Accept-Encoding"] = "identity"
@@ -244,27 +248,29 @@ class _Hooks:
             request.headers["Authorization"] = self._authorization
 
     def response(self, response: Any) -> None:
-        """Remove headers that repeat the key, because the libraries log headers. Raise `OverLimit` for compression."""
+        """Remove headers that repeat the key, because the libraries log headers. Raise `OverLimit` if the response is
+        compressed."""
         secret = self._authorization.rpartition(" ")[2]
         for name in [name for name, value in response.headers.items() if secret and secret in value]:
             del response.headers[name]
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise OverLimit("compressed its response although the request forbids it")
+            raise OverLimit("compressed its response, although the request forbids compression")
 
     def _trace(self, limit: ResponseLimit, event: str, info: dict[str, Any]) -> None:
-        """Wrap the stream of a new connection, and note the limit of the response that this thread begins to read."""
+        """Wrap the stream of a new connection. When this thread begins to read a response, store the limit of that
+        response."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._wrap(info["return_value"])
         elif event.endswith("receive_response_headers.started"):
             self._thread.limit = limit
         elif "receive_response_headers." in event:
             self._thread.limit = None
-            if "return_value" in info:  # logged next by the library; a server may repeat a key in a header
+            if "return_value" in info:  # the library logs the headers next; a server may repeat a key in a header
                 info["return_value"] = info["return_value"][:3]
 
     def _wrap(self, stream: Any) -> None:
-        """Limit the reads of a connection. It serves one response at a time: the limit set while its headers are read
-        is valid for its body, which another thread may read."""
+        """Limit the reads of a connection. A connection carries one response at a time. So the limit that is set when
+        the headers are read is also valid for the body, which another thread may read."""
         receive = stream.read
         limit: ResponseLimit | None = None
 
@@ -277,5 +283,5 @@ class _Hooks:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Return True for a connection that was refused or lost, which cost no time, unlike a timeout."""
+    """Return True if the connection was refused or lost. Such a failure takes no time; a timeout does."""
     return any(kind.__name__ in ("NetworkError", "RemoteProtocolError") for kind in type(error).__mro__)

@@ -1,4 +1,5 @@
-"""The guard around every provider: lazy loading, a circuit breaker, usage counts and one kind of error."""
+"""The guard around every provider: lazy loading, a circuit breaker, usage counts, and one error class for all
+failures."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ T = TypeVar("T")
 
 
 class Breaker:
-    """A circuit breaker (Nygard 2007, "Release It!"): closed while calls succeed, open after a failure, half-open
-    after the wait, when one call is let through as a trial. Thread-safe.
+    """A circuit breaker (Nygard 2007, "Release It!"). It is closed while calls succeed and open after a failure. After
+    the wait it is half-open, and one call is allowed as a trial. Thread-safe.
 
-    The wait is `seconds` at first. It doubles, up to `longest` seconds, each time the trial fails. Concurrent calls
-    that fail together count as one failure.
+    The first wait is `seconds`. Each time the trial fails, the wait doubles, up to `longest` seconds. If concurrent
+    calls fail together, they count as one failure.
     """
 
     def __init__(self, seconds: float, *, longest: float = 300.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,8 +34,8 @@ class Breaker:
         self._half_open = False
 
     def blocked(self) -> str:
-        """Return why no call may be made now, or "" to let the call through. After the wait the first caller gets ""
-        and becomes the trial; other callers stay blocked for another wait."""
+        """Return the reason why no call is allowed now, or "" if the call is allowed. After the wait, the first caller
+        gets "" and makes the trial call; the other callers are blocked for one more wait."""
         with self._lock:
             if not self._reason:
                 return ""
@@ -50,7 +51,7 @@ class Breaker:
             self._wait, self._reason, self._half_open = 0.0, "", False
 
     def failed(self, reason: str) -> None:
-        """Open the breaker, or keep it open for longer after a failed trial."""
+        """Open the breaker. After a failed trial, the next wait is longer."""
         with self._lock:
             if self._reason and not self._half_open:
                 return
@@ -59,13 +60,13 @@ class Breaker:
             self._reason, self._half_open = reason, False
 
     def reset(self) -> None:
-        """Let the next call through without waiting."""
+        """Allow the next call without a wait."""
         with self._lock:
             self._until = 0.0
 
 
 class Usage:
-    """Calls, errors, tokens and latency of a provider since the process started. Thread-safe."""
+    """The calls, errors, tokens and latency of a provider since the process started. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +80,7 @@ class Usage:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Count and time a call; count an error by its class and raise it again."""
+        """Count and time a call. Count an error by its class and raise it again."""
         started = time.perf_counter()
         try:
             yield
@@ -100,13 +101,13 @@ class Usage:
             self._last_error = str(error)
 
     def tokens(self, read: int, written: int = 0) -> None:
-        """Add tokens that the provider reports."""
+        """Add the tokens that the provider reports."""
         with self._lock:
             self._tokens_in += read
             self._tokens_out += written
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the counts as JSON values; latency in milliseconds, failed calls included."""
+        """Return the counts as JSON values. The latency is in milliseconds and includes failed calls."""
         with self._lock:
             mean = self._seconds / self._calls if self._calls else 0.0
             return {
@@ -122,14 +123,14 @@ class Usage:
 
 
 class Guarded(Generic[T]):
-    """Base of `GuardedEmbedder`, `GuardedModel` and `GuardedReranker`.
+    """The base class of `GuardedEmbedder`, `GuardedModel` and `GuardedReranker`.
 
-    `load` makes the provider at the first use. After a failure, calls raise `unavailable` without reaching the
-    provider until the breaker lets one through. Errors of a plugin's own classes become `unavailable`.
+    `load` creates the provider at the first use. After a failure, calls raise `unavailable` and do not reach the
+    provider, until the breaker allows a call again. Errors of a plugin's own classes are converted to `unavailable`.
     """
 
-    unavailable: type[AgentFormerError]  # raised while the provider cannot be used
-    expected: tuple[type[AgentFormerError], ...] = (AgentFormerError,)  # errors that reach the caller unchanged
+    unavailable: type[AgentFormerError]  # the class that is raised while the provider cannot be used
+    expected: tuple[type[AgentFormerError], ...] = (AgentFormerError,)  # classes of errors that are raised unchanged
 
     def __init__(self, load: Callable[[], T], breaker: Breaker, usage: Usage | None = None) -> None:
         self._load = load
@@ -144,11 +145,11 @@ class Guarded(Generic[T]):
         raise NotImplementedError
 
     def retry_now(self) -> None:
-        """Let the next call through without waiting for the breaker."""
+        """Allow the next call without waiting for the breaker."""
         self._breaker.reset()
 
     def provider(self) -> T:
-        """Return the provider, loading it at the first use. A loaded provider is returned while its server is down."""
+        """Return the provider. Load it at the first use. Return a loaded provider also while its server is down."""
         with self._lock:
             if self._loaded is None:
                 self._check_breaker()
@@ -163,8 +164,8 @@ class Guarded(Generic[T]):
 
     @contextmanager
     def call(self) -> Iterator[T]:
-        """Yield the provider for one call: check the breaker, count the call, translate errors. An error that the
-        provider itself raises on purpose, such as a text that is too long, shows that the provider works."""
+        """Yield the provider for one call: check the breaker, count the call, convert errors. If the provider raises an
+        error about the input, such as a text that is too long, the provider itself still works."""
         provider = self.provider()
         self._check_breaker()
         try:
@@ -173,7 +174,7 @@ class Guarded(Generic[T]):
         except self.unavailable as error:
             self._failed(provider, error)
             raise
-        except InvalidInput:  # the caller's mistake says nothing about the provider
+        except InvalidInput:  # a mistake of the caller is no failure of the provider
             raise
         except (AgentFormerError, GeneratorExit):
             self._breaker.succeeded()

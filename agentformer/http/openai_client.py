@@ -1,4 +1,4 @@
-"""OpenAI-compatible servers: the one asked for a model and its key, a client of it, and the meaning of its errors."""
+"""OpenAI-compatible servers: the choice of the server and the key for a model, a client, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import openai
 
 Kind = Literal["unavailable", "timeout", "too_long", "rejected"]
-_READ = 2000  # characters of an error message that are examined; lists of validation errors are long
-_NO_KEY = "none"  # the package requires a key; this one is never sent
+_READ = 2000  # characters of an error message that are examined; many, because lists of validation errors are long
+_NO_KEY = "none"  # the package requires a key; this value is never sent
 OPENAI_URL = "https://api.openai.com/v1"
 LMSTUDIO_URL = "http://127.0.0.1:1234"
 OLLAMA_URL = "http://127.0.0.1:11434"
@@ -34,8 +34,9 @@ _OPENAI_NAMES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server of the OpenAI protocol. `base_url` ends before `/chat/completions`; it and the key may be secret, so
-    neither is in the `repr`. As text, a server is its name and address: "LM Studio at http://127.0.0.1:1234/v1"."""
+    """A server of the OpenAI protocol. `base_url` ends before `/chat/completions`. The address and the key may be
+    secret, so the `repr` contains neither. As text, a server is its name and address: "LM Studio at
+    http://127.0.0.1:1234/v1"."""
 
     name: str
     base_url: str = field(repr=False)
@@ -46,7 +47,7 @@ class Server:
 
     @property
     def label(self) -> str:
-        """The name for messages."""
+        """The server's name in messages."""
         return _LABELS.get(self.name, "the server")
 
     @property
@@ -56,7 +57,7 @@ class Server:
 
     @property
     def credentials(self) -> Credentials:
-        """The header to send. Raise `InvalidInput` for a key that no header can carry."""
+        """The header to send. Raise `InvalidInput` for a key that no header can contain."""
         return credentials(self.base_url, self.api_key)
 
 
@@ -70,11 +71,12 @@ def candidates(
     lmstudio_url: str,
     ollama_url: str,
 ) -> tuple[Server, ...]:
-    """Return the servers to ask for `model`, best first; an empty address is no server.
+    """Return the servers that may have `model`, the preferred server first. An empty address is not a server.
 
-    An explicit address is the only one. A model of OpenAI is asked for at `OPENAI_BASE_URL` if that is set, because a
-    proxy must not be bypassed, else at OpenAI. Any other model is asked for at `OPENAI_BASE_URL`, LM Studio and
-    Ollama. OpenAI's key is sent to OpenAI's own address and to `OPENAI_BASE_URL` only.
+    If an explicit address is set, only this server is returned. For a model of OpenAI, the server is `OPENAI_BASE_URL`
+    if this is set, because a proxy must not be bypassed, and OpenAI if it is not set. For any other model, the servers
+    are `OPENAI_BASE_URL`, LM Studio and Ollama. OpenAI's key is sent only to OpenAI's own address and to
+    `OPENAI_BASE_URL`.
     """
     if explicit_url:
         url = with_path(explicit_url, "/v1")
@@ -91,7 +93,7 @@ def candidates(
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
-    """Return scheme, host and port."""
+    """Return the scheme, the host and the port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
@@ -107,7 +109,8 @@ def answers(server: Server) -> bool:
 
 
 class FirstThatAnswers:
-    """Chooses the first of the servers that answers, and remembers it. A single server is not probed. Thread-safe."""
+    """Chooses the first server that answers and stores this choice. If there is only one server, it is chosen without a
+    request. Thread-safe."""
 
     def __init__(self, servers: Sequence[Server], answers: Callable[[Server], bool] = answers) -> None:
         self._servers = tuple(servers)
@@ -116,7 +119,8 @@ class FirstThatAnswers:
         self._chosen: Server | None = None
 
     def pick(self, exclude: Collection[Server] = ()) -> Server | None:
-        """Return the server to ask, or None if none of them answers. Servers in `exclude` have failed."""
+        """Return the server to use, or None if no server answers. Servers in `exclude` have failed before and are not
+        chosen."""
         with self._lock:
             if len(self._servers) == 1:
                 return None if self._servers[0] in exclude else self._servers[0]
@@ -127,34 +131,34 @@ class FirstThatAnswers:
 
     @property
     def has_fallback(self) -> bool:
-        """True if there are several servers and one is known to answer."""
+        """True if there are several servers and at least one of them is known to answer."""
         return len(self._servers) > 1 and self._chosen is not None
 
     @property
     def tried(self) -> str:
-        """The servers with their addresses, for a message."""
+        """The servers with their addresses, as text for a message."""
         return ", ".join(map(str, self._servers)) or "no server"
 
 
 def open_client(server: Server, policy: Policy) -> openai.OpenAI:
-    """Return a client of this server alone, with this key or none. The package's environment variables are ignored.
+    """Return a client of this server only, with this key or without a key. The package's environment variables are
+    ignored.
 
-    Raise `MissingExtra` without the package, and `InvalidInput` for an address or key that cannot be sent.
+    Raise `MissingExtra` if the package is not installed, and `InvalidInput` for an address or a key that cannot be
+    sent.
     """
     parts = urlsplit(server.base_url)
     if parts.query or parts.fragment:
-        raise InvalidInput(
-            "base_url", f"{server.address} must be given without a query; keys have settings of their own"
-        )
+        raise InvalidInput("base_url", f"{server.address} must not contain a query; set a key in the setting for keys")
     http = open_http(policy, server.credentials.authorization)
-    import openai  # after `open_http`, which checks that the package is installed
+    import openai  # import it after `open_http`, which checks that the package is installed
 
     client = openai.OpenAI(
-        # The HTTP library logs addresses with their passwords, so the password is sent in the header.
+        # The HTTP library logs addresses with passwords. So the password is sent in the header only.
         base_url=urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])),
         api_key=_NO_KEY,
         timeout=http.timeout,
-        max_retries=0,  # the HTTP client retries, within the policy
+        max_retries=0,  # the HTTP client retries under the policy
         http_client=http,
     )
     client.admin_api_key = client.webhook_secret = None  # the package reads these from the environment
@@ -163,10 +167,11 @@ def open_client(server: Server, policy: Policy) -> openai.OpenAI:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The meaning of a client's error. `detail` is the server's own message, redacted, or the limit it exceeded.
+    """The meaning of a client's error. `detail` is the server's message without secrets, or the limit that was
+    exceeded.
 
-    Kinds: `unavailable` (unreachable, busy, broken, a wrong key, model or address), `timeout`, `too_long` (the input),
-    `rejected` (any other request that the server refuses).
+    Kinds: `unavailable` (the server is unreachable, busy or broken, or the key, model or address is wrong), `timeout`,
+    `too_long` (the input), `rejected` (the server refuses the request for any other reason).
     """
 
     kind: Kind
@@ -183,10 +188,11 @@ def explain(
     settings: Literal["llm", "embed"] = "llm",
     seconds: str = "timeout",
 ) -> Failure:
-    """Return the meaning of any exception of a call or of reading its response. The message names server and model and
-    the settings to change: `settings` is their group, `seconds` the one that limits a response as a whole.
+    """Return the meaning of any exception from a call or from reading its response. The message names the server, the
+    model and the settings to change. `settings` is the group of the settings; `seconds` is the setting that limits a
+    complete response.
 
-    The message contains no key, but the exception may: raise the new error outside the `except` block.
+    The message contains no key, but the exception may contain one. So raise the new error outside the `except` block.
     """
     status = int(getattr(error, "status_code", 0) or 0)
     prefix = f"AGENTFORMER_{settings.upper()}"
@@ -201,7 +207,7 @@ def explain(
     detail = redact(error_message(getattr(error, "body", None)), secrets, _READ)
     if status:
         kind, advice = _explain_status(status, detail, prefix)
-        if status in (401, 403):  # the server's message is about a key, perhaps of another server
+        if status in (401, 403):  # the server's message may quote a key
             detail = ""
         message = f"{server.label} returned HTTP {status} {where}{_quoted(detail)}{advice}"
         return Failure(kind, message, status, detail)
@@ -213,12 +219,12 @@ def explain(
     if detail:  # an error event in the middle of a stream
         kind = "too_long" if is_overflow(0, detail) else "unavailable"
         return Failure(kind, f"{server.label} ended the stream {where} with an error{_quoted(detail)}", 0, detail)
-    what = f"returned a response that is not of the OpenAI protocol ({type(error).__name__})"
+    what = f"returned a response that does not follow the OpenAI protocol ({type(error).__name__})"
     return Failure("unavailable", f"{server.label} {what} {where}; check the address ({prefix}_BASE_URL)")
 
 
 def _explain_status(status: int, detail: str, prefix: str) -> tuple[Kind, str]:
-    """Return the meaning of a status, and advice."""
+    """Return the meaning of a status, and advice for the user."""
     if status in (401, 403):
         return "unavailable", f"; check the key ({prefix}_API_KEY or OPENAI_API_KEY)"
     if status >= 400 and is_overflow(status, detail):
@@ -226,7 +232,7 @@ def _explain_status(status: int, detail: str, prefix: str) -> tuple[Kind, str]:
     if status == 404:
         return "unavailable", f"; check the model's name and the path of the address ({prefix}_BASE_URL)"
     if 300 <= status < 400:
-        return "unavailable", f", a redirect, which is not followed; set the final address ({prefix}_BASE_URL)"
+        return "unavailable", f", a redirect; redirects are not followed; set the final address ({prefix}_BASE_URL)"
     if status in (408, 504):
         return "timeout", "; try again later"
     return ("unavailable", "; try again later") if is_temporary(status) else ("rejected", "")
@@ -237,16 +243,16 @@ def _quoted(detail: str) -> str:
 
 
 def _is_connection(error: BaseException) -> bool:
-    """Return True for an error of the network. The package wraps most errors of its HTTP library, but not those while
-    an error's body is read."""
+    """Return True for a network error. The `openai` package wraps most errors of its HTTP library, but it does not wrap
+    an error that happens while the body of an error response is read."""
     library = type(error).__module__.partition(".")[0].startswith("httpx")
     return library or any(kind.__name__ in ("APIConnectionError", "OSError") for kind in type(error).__mro__)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes: of the package, the HTTP library, its transport and the system."""
+    """Yield the error and all its causes, down to the error of the operating system."""
     cause: BaseException | None = error
-    for _ in range(8):  # in case they form a circle
+    for _ in range(8):  # stops if the causes form a cycle
         if cause is not None:
             yield cause
             cause = cause.__cause__

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): the answer of every server to a failed request."""
+"""Problem documents (RFC 9457). Every server of this package answers a failed request with such a document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from agentformer.errors import (
 
 PROBLEM = "application/problem+json"
 
-# The first class that matches decides.
+# The first class that matches is used.
 _STATUS: tuple[tuple[type[AgentFormerError], int, str], ...] = (
     (InvalidInput, 400, "invalid-input"),
     (Unauthenticated, 401, "unauthenticated"),
@@ -64,7 +64,7 @@ _TITLES = {
     "store-unusable": "Store unavailable: see the server's log",
     "internal": "Internal server error",
 }
-# Messages of these describe the request. Messages of the others may name files of the server, and are only logged.
+# The messages of these classes describe the request. Other messages may name files of the server and are only logged.
 _SHOWS_MESSAGE = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 501, 503})
 
 
@@ -81,7 +81,7 @@ class Problem:
         return json.dumps(self.document)
 
     def as_http(self) -> bytes:
-        """Return a complete HTTP/1.1 response, for a server that closes the connection after it."""
+        """Return a complete HTTP/1.1 response, for a server that closes the connection after the response."""
         body = self.as_json().encode()
         headers = {"Connection": "close", "Content-Type": PROBLEM, "Content-Length": str(len(body)), **self.headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -89,7 +89,7 @@ class Problem:
 
 
 def problem_of(error: AgentFormerError) -> Problem:
-    """Return the problem of an error: status, type, `field` or `limit`, and the headers that the status needs."""
+    """Return the problem for an error: status, type, `field` or `limit`, and the headers that the status needs."""
     status, kind = next((status, kind) for cls, status, kind in _STATUS if isinstance(error, cls))
     members: dict[str, str] = {}
     headers: dict[str, str] = {}
@@ -106,7 +106,7 @@ def problem_of(error: AgentFormerError) -> Problem:
 
 
 def problem_json(status: int, kind: str, detail: str = "", **members: Any) -> dict[str, Any]:
-    """Return a problem document. `members` are further members, such as `title` for a kind without a known title."""
+    """Return a problem document. `members` are additional members, such as `title` for a kind without a known title."""
     document: dict[str, Any] = {"type": f"urn:agentformer:problem:{kind}", "title": _TITLES.get(kind, kind)}
     document |= {"status": status, **members}
     return {**document, **({"detail": detail} if detail else {})}

@@ -1,4 +1,5 @@
-"""Addresses, keys and servers' messages: checked before use, and without secrets where they are shown."""
+"""Addresses, keys and messages of servers: they are checked before use, and secrets are removed before they are
+shown."""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from agentformer.errors import InvalidInput
 
 QUOTED = 200  # characters of a server's message in an error
-_READ = 20_000  # characters of it that are searched for secrets
-_RUN = 6  # consecutive characters of a secret that are hidden: servers quote halves of keys
+_READ = 20_000  # characters of a server's message that are searched for secrets
+_RUN = 6  # parts of a secret from this length are hidden, because servers quote parts of keys
 _SECRET = re.compile(r"\b(sk-|Bearer\s+)[\w.*~+/=-]{6,}", re.IGNORECASE)
 
 
 def check_url(setting: str, url: str) -> str:
-    """Return `url` without a trailing slash. Raise `InvalidInput`, naming the setting, unless it is an HTTP address
-    without query and fragment, which would be lost when a path is appended."""
+    """Return `url` without a slash at its end. Raise `InvalidInput` with the name of the setting if it is not an HTTP
+    address, or if it has a query or a fragment, because these are lost when a path is appended."""
     if not url.strip().isprintable():
-        raise InvalidInput(setting, "contains a line break or another control character; write it again")
+        raise InvalidInput(setting, "contains a line break or another control character; write the address again")
     try:
         parts = urlsplit(url.strip())
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -34,14 +35,14 @@ def check_url(setting: str, url: str) -> str:
     if "?" in url or "#" in url:
         raise InvalidInput(
             setting,
-            "must end with its path, without ? and #; keys have settings of their own, and in a password "
-            "they are %3F and %23",
+            "must not contain ? or #; set a key in the setting for keys; write ? and # in a password as %3F and %23",
         )
     return url.strip().rstrip("/")
 
 
 def redact_url(url: str) -> str:
-    """Return scheme, host, port and path: user, password, query and fragment may be secrets."""
+    """Return the scheme, host, port and path. The user, password, query and fragment are removed, because they may be
+    secret."""
     try:
         parts = urlsplit(url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
@@ -52,22 +53,23 @@ def redact_url(url: str) -> str:
 
 
 def with_path(url: str, path: str) -> str:
-    """Return `url`, with `path` appended if it has no path."""
+    """Return `url`. If it has no path, append `path`."""
     parts = urlsplit(url.rstrip("/"))
     return urlunsplit(parts._replace(path=parts.path or path))
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The `Authorization` header for a server, "" for none, and every string that no message may contain."""
+    """The `Authorization` header for a server, and every string that no message may contain. The header is "" if no
+    header is sent."""
 
     authorization: str = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
 
 
 def credentials(url: str, key: str) -> Credentials:
-    """Return the credentials of a key, else of user and password in the address. Raise `InvalidInput` for a key that
-    no header can carry."""
+    """Return the credentials from a key. Without a key, return the credentials from the user and password in the
+    address. Raise `InvalidInput` for a key that no header can contain."""
     key = key.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise InvalidInput("api_key", "must be printable ASCII without spaces")
@@ -76,11 +78,13 @@ def credentials(url: str, key: str) -> Credentials:
     encoded = base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""
     authorization = f"Bearer {key}" if key else f"Basic {encoded}" if encoded else ""
     secrets = {key, encoded, password, parts.password or ""} - {""}
-    return Credentials(authorization, tuple(sorted(secrets, key=len, reverse=True)))  # one may be a part of another
+    return Credentials(
+        authorization, tuple(sorted(secrets, key=len, reverse=True))
+    )  # the longest first, because a secret may be a part of another secret
 
 
 def error_message(body: Any) -> str:
-    """Return the message in the body of an error response: bytes, text or parsed JSON. "" for HTML."""
+    """Return the message in the body of an error response, which is bytes, text or parsed JSON. Return "" for HTML."""
     if isinstance(body, bytes):
         text = body.decode("utf-8", "replace")
         try:
@@ -95,17 +99,19 @@ def error_message(body: Any) -> str:
 
 
 def redact(text: str, secrets: Collection[str], limit: int = QUOTED) -> str:
-    """Return a server's message on one line, without secrets or parts of them, at most `limit` characters long."""
+    """Return a server's message on one line, without secrets or parts of secrets, and with at most `limit`
+    characters."""
     text = "".join(char if char.isprintable() else " " for char in text[:_READ])
     text = " ".join(text.split())
     for secret in secrets:
-        text = text.replace(secret, "[key]")  # first, so that the pattern does not take the text next to a secret
+        text = text.replace(secret, "[key]")  # before the pattern, which could match text next to a secret
     text = mask(_SECRET.sub("[key]", text), secrets)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """Return `text` with "[key]" for each secret and for every run of 6 or more characters of one."""
+    """Return `text` with "[key]" in place of each secret, and of each part of a secret that has 6 or more
+    characters."""
     hidden = [False] * len(text)
     for secret in filter(None, secrets):
         size = min(_RUN, len(secret))

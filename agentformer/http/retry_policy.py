@@ -1,7 +1,7 @@
-"""One policy for every request to a provider: deadlines, a size limit, and which failed requests are retried.
+"""The policy for every request to a provider: deadlines, a size limit, and the choice of failed requests to retry.
 
-A read timeout alone limits nothing, because one byte per second resets it forever. Therefore each response has a
-deadline and a size limit, checked at every read from the network.
+A read timeout alone is not enough: a server that sends one byte per second would never reach it. Therefore each
+response also has a deadline and a size limit. They are checked at every read from the network.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-MAX_BYTES = 64 * 1024 * 1024  # of one response; 64 vectors of 4,096 numbers are 6 MiB of text
-CONNECT_SECONDS = 5.0  # a running host accepts at once; an absent host must not cost the whole timeout
-_LONGEST_WAIT = 30.0  # seconds of a Retry-After that are waited for, if the deadline allows it
-# The phrases of Ollama, OpenAI, vLLM, llama.cpp, LM Studio, text-embeddings-inference and gateways.
+MAX_BYTES = 64 * 1024 * 1024  # size of one response; 64 vectors of 4,096 numbers are 6 MiB of text
+CONNECT_SECONDS = 5.0  # a running host accepts at once; for a missing host, do not wait for the complete timeout
+_LONGEST_WAIT = 30.0  # longest Retry-After in seconds; the deadline may shorten the wait
+# Phrases from the error messages of Ollama, OpenAI, vLLM, llama.cpp, LM Studio, text-embeddings-inference and gateways.
 _OVERFLOW = re.compile(
     r"context[ _-]?(length|size|window)|maximum (input|context)|exceed_context|too many tokens|tokens per request"
     r"|(input|prompt|text) length|(input|prompt|text)( \(\d+ tokens\))?( is)? too (long|large)"
@@ -27,8 +27,8 @@ _OVERFLOW = re.compile(
 
 
 def is_overflow(status: int, message: str) -> bool:
-    """Return True if an error means that the input is longer than the model reads. Some servers use status 500 for it.
-    A 429 is about tokens per minute."""
+    """Return True if an error means that the input is longer than the model reads. Some servers report this with status
+    500. A 429 is about tokens per minute, so it does not count."""
     return status == 413 or (status != 429 and bool(_OVERFLOW.search(message)))
 
 
@@ -38,8 +38,8 @@ def is_temporary(status: int) -> bool:
 
 
 class OverLimit(Exception):
-    """A response exceeded a limit; the message completes "the server ...". `exceeded` is the field of `Policy` that
-    gives more time, "" for the size."""
+    """A response exceeded a limit. The message is the end of a sentence that begins with "the server". `exceeded` is
+    the field of `Policy` to raise for more time, or "" if the response is too large."""
 
     def __init__(self, message: str, exceeded: Literal["timeout", "seconds", ""] = "") -> None:
         super().__init__(message)
@@ -48,13 +48,13 @@ class OverLimit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Limits of requests to one server. All attempts and the waits between them end within `timeout` plus `seconds`;
-    a retry starts within twice `timeout` at the latest."""
+    """Limits of the requests to one server. All attempts and waits together end within `timeout` plus `seconds`. No
+    retry starts later than twice `timeout` after the first attempt."""
 
     timeout: float = 60.0  # seconds without a byte
-    seconds: float = 0.0  # of one response as a whole; 0: as many as `timeout`
+    seconds: float = 0.0  # for one complete response; 0: the same as `timeout`
     retries: int = 2
-    backoff: float = 0.5  # seconds before the first retry, doubled each time
+    backoff: float = 0.5  # seconds before the first retry; doubled for each further retry
     max_bytes: int = MAX_BYTES
 
     def start(self) -> Attempts:
@@ -77,11 +77,12 @@ class Attempts:
         return ResponseLimit(self._policy.timeout, min(self._seconds, left), self._policy.max_bytes)
 
     def retry(self, status: int = 0, headers: Any = None, message: str = "") -> bool:
-        """Wait and return True if another attempt may succeed and is allowed. `status` 0: the connection was lost.
-        `headers` has a method `get` that ignores case.
+        """Wait and return True if another attempt is allowed and may succeed. `status` is 0 if the connection was lost.
+        The method `get` of `headers` ignores case.
 
-        Retried are lost connections, 408, 409, 429 and 5xx except 501, unless the input is too long. A timeout is not:
-        the server is still busy with the first attempt. The wait is the server's Retry-After, else the backoff.
+        These failures are retried unless the input is too long: lost connections, 408, 409, 429 and 5xx except 501. A
+        timeout is not retried, because the server still works on the first attempt. The wait is the server's
+        Retry-After if there is one, and the backoff of the policy if there is none.
         """
         if self._retries >= self._policy.retries:
             return False
@@ -89,7 +90,7 @@ class Attempts:
             return False
         wait = _retry_after(headers or {})
         if wait is None:
-            spread: float = random.uniform(0.5, 1.5)  # noqa: S311 - clients that failed together come back apart
+            spread: float = random.uniform(0.5, 1.5)  # noqa: S311 - clients that failed together retry at different times
             wait = self._policy.backoff * 2.0**self._retries * spread
         latest = self._start + self._policy.timeout + min(self._policy.timeout, self._seconds)
         if wait > _LONGEST_WAIT or time.monotonic() + wait >= latest:
@@ -100,7 +101,7 @@ class Attempts:
 
 
 class ResponseLimit:
-    """The time and bytes that one response has left."""
+    """The remaining time and the remaining bytes of one response."""
 
     def __init__(self, timeout: float, seconds: float, max_bytes: int) -> None:
         self._timeout = timeout
@@ -110,7 +111,7 @@ class ResponseLimit:
         self._bytes = 0
 
     def left(self) -> float:
-        """Return the seconds left for the response. Raise `OverLimit` if there are none."""
+        """Return the seconds left for the response. Raise `OverLimit` if no time is left."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise self.too_slow()
@@ -121,9 +122,9 @@ class ResponseLimit:
         return OverLimit(f"did not finish within {self._seconds:.3g} s", "seconds")
 
     def read(self, receive: Callable[[float], Any], timeout: float | None = None) -> Any:
-        """Return the bytes that `receive`, called with its timeout in seconds, returns. Raise `OverLimit`.
+        """Call `receive` with its timeout in seconds and return the bytes. Raise `OverLimit`.
 
-        `timeout` replaces the one of the policy.
+        `timeout` replaces the timeout of the policy.
         """
         left = self.left()
         wait = min(left, self._timeout if timeout is None else timeout)
@@ -133,7 +134,7 @@ class ResponseLimit:
             if not isinstance(error, TimeoutError) and not isinstance(error.__cause__, TimeoutError):
                 raise
             data = None
-        if data is None:  # raised here, so that the timeout is no cause: it must not count as a lost connection
+        if data is None:  # raised here, without the timeout as its cause: it is not a lost connection
             raise self.too_slow() if wait == left else OverLimit(f"sent nothing for {wait:.3g} s", "timeout")
         self._bytes += len(data)
         if self._bytes > self._max_bytes:
@@ -142,7 +143,8 @@ class ResponseLimit:
 
 
 def _retry_after(headers: Any) -> float | None:
-    """Return the seconds of `retry-after-ms` or `Retry-After`, which may be a date; None if missing or invalid."""
+    """Return the seconds of `retry-after-ms` or of `Retry-After`, which may be a date. Return None if the header is
+    missing or invalid."""
     for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name) or ""
         try:

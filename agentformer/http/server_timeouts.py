@@ -1,4 +1,4 @@
-"""Timeouts of our servers for slow clients: time for headers, time for a body, and a least transfer rate."""
+"""Timeouts of our servers for slow clients: time for the headers, time for the body, and a least transfer rate."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from typing import Any
 
 @dataclass(slots=True)
 class ServerTimeouts:
-    """Limits of one server, in seconds and bytes per second."""
+    """The limits of one server, in seconds and in bytes per second."""
 
-    headers: float  # for the headers of a request
-    body: float  # for the body, plus the time that `rate` allows for its length
-    idle: float  # without a byte in either direction
-    rate: int  # bytes per second that a client must send or read at least
-    linger: float  # after a refusal, so that a client that is still sending can read the response
+    headers: float  # seconds for the headers of a request
+    body: float  # seconds for the body, in addition to the time that `rate` gives for its length
+    idle: float  # seconds without a byte in either direction
+    rate: int  # least bytes per second that a client must send or read
+    linger: float  # seconds after a refusal in which the client can finish sending and read the response
 
 
-# Only waiting counts, so that 1 KiB/s is enough: less than any line in use.
+# Only the time of waiting is counted. Any network connection in use is faster than 1 KiB/s.
 HTTP_API = ServerTimeouts(headers=10.0, body=30.0, idle=20.0, rate=1024, linger=2.0)
-# All time counts, and bodies are held in memory: the largest message (64 MiB) has about five minutes.
+# The complete time is counted, and bodies are in memory. The largest message (64 MiB) has about five minutes.
 MCP = ServerTimeouts(headers=20.0, body=30.0, idle=20.0, rate=256 * 1024, linger=1.0)
 
-HEAD_BYTES = 64 * 1024  # of the headers of a request, and of what is read before a thread is needed
+HEAD_BYTES = 64 * 1024  # bytes of the headers of a request; no more is read before a thread is needed
 _DISCARD_BYTES = 64 * 1024
-_HEADERS_END = re.compile(rb"\r\n\r\n|(?<!\r)\n")  # no parser goes on after a line that ends with a bare \n
+_HEADERS_END = re.compile(rb"\r\n\r\n|(?<!\r)\n")  # all parsers stop at a line that ends with \n without \r
 
 
 class HeadersTooLong(Exception):
-    """More than `HEAD_BYTES` came without an end of the headers."""
+    """The client sent more than `HEAD_BYTES` bytes before the end of the headers."""
 
 
 class TimeBudget:
-    """The time that a client may still take for one direction of one request. Transferred bytes add time."""
+    """The time that a client has left in one direction of one request. Transferred bytes add time."""
 
     def __init__(self, seconds: float, timeouts: ServerTimeouts) -> None:
         self._left = seconds
@@ -46,7 +46,7 @@ class TimeBudget:
 
     @property
     def left(self) -> float:
-        """Seconds until the client is too slow; 0 if it already is."""
+        """The seconds left; 0 if the client is too slow already."""
         return max(0.0, min(self._left, self._timeouts.idle))
 
     def spend(self, seconds: float, transferred: int) -> None:
@@ -55,12 +55,12 @@ class TimeBudget:
 
 
 class TimedSocket(socket.socket):
-    """A connection of a server with threads, which no slow client can block for long.
+    """A connection of a server with threads. No slow client can block a thread for long.
 
     The headers of a request are read without blocking, before a thread is needed. After that, the time that a thread
-    waits for the client is counted; the time for making the response is not. When the time is over, reading returns
-    the end of the stream and writing raises `BrokenPipeError`. A timeout that a caller sets replaces these limits.
-    Not thread-safe.
+    waits for the client is counted; the time for making the response is not counted. When no time is left, reading
+    returns the end of the stream, and writing raises `BrokenPipeError`. If a caller sets a timeout, it replaces these
+    limits. Not thread-safe.
     """
 
     _buffer: bytearray  # received, but not yet returned by `recv`
@@ -69,7 +69,7 @@ class TimedSocket(socket.socket):
 
     @classmethod
     def replacing(cls, plain: socket.socket) -> TimedSocket:
-        """Take over the connection of `plain`, which is detached."""
+        """Take over the connection of the socket `plain`, and detach `plain`."""
         timeout = plain.gettimeout()
         timed = cls(fileno=plain.detach())
         timed.settimeout(timeout)
@@ -78,7 +78,8 @@ class TimedSocket(socket.socket):
         return timed
 
     def expect_headers(self, received: bytes = b"") -> None:
-        """Begin a new request. `received` are its first bytes, if they came with the previous request."""
+        """Begin a new request. `received` are the first bytes of the request, if they came with the previous
+        request."""
         self._buffer[:0] = received
         self._searched = 0
         self._complete = self._too_long = False
@@ -86,9 +87,9 @@ class TimedSocket(socket.socket):
         self._writing = TimeBudget(HTTP_API.body, HTTP_API)
 
     def receive_headers(self) -> bool:
-        """Read the available bytes without waiting; the socket must be non-blocking.
+        """Read the available bytes without waiting. The socket must be non-blocking.
 
-        Return True if a thread can take over: the headers are complete or too long, or the connection has ended.
+        Return True if a thread can continue: the headers are complete or too long, or the connection has ended.
         """
         if self._has_headers():
             return True
@@ -101,19 +102,20 @@ class TimedSocket(socket.socket):
         return self._complete or self._too_long or self._ended
 
     def take_buffer(self) -> bytes:
-        """Return the bytes behind the last request, and remove them from the buffer."""
+        """Return the bytes after the last request, and remove them from the buffer."""
         data = bytes(self._buffer)
         self._buffer.clear()
         return data
 
     def expect_body(self) -> None:
-        """Start the time for the body, after the headers are read."""
+        """Start the time for the body after the headers are read."""
         self._reading = TimeBudget(HTTP_API.body, HTTP_API)
 
     def end_writing(self) -> bool:
         """Send the end of the stream. Return False if the connection is already closed.
 
-        Closing at once could discard a response that the client has not read yet: call `discard` for a moment.
+        If the connection is closed at once, the client may lose a response that it has not read. So call `discard` for
+        a short time before closing.
         """
         self._ended = True
         try:
@@ -124,19 +126,21 @@ class TimedSocket(socket.socket):
         return True
 
     def discard(self) -> bool:
-        """Discard the available bytes without waiting. Return False at the end of the connection."""
+        """Read and drop the available bytes without waiting. Return False at the end of the connection."""
         try:
             return bool(self._receive_now(_DISCARD_BYTES))
         except BlockingIOError:
             return True
 
     def setblocking(self, flag: bool, /) -> None:
-        """Ignore a closed socket: gunicorn would count the error as a second end of the connection."""
+        """Do nothing if the socket is closed, because gunicorn would handle the error as a second end of the
+        connection."""
         if self.fileno() >= 0:
             super().setblocking(flag)
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """Return b"" at the end of the stream or of the time. Raises `HeadersTooLong`."""
+        """Return the received bytes. Return b"" at the end of the stream, or if no time is left. Raises
+        `HeadersTooLong`."""
         if self._buffer:
             data = bytes(self._buffer[:size])
             del self._buffer[:size]
@@ -153,7 +157,7 @@ class TimedSocket(socket.socket):
         return data
 
     def sendall(self, data: Any, flags: int = 0, /) -> None:
-        """Raises `BrokenPipeError` also for a client that reads too slowly."""
+        """Send the data. Raises `BrokenPipeError`, also if the client reads too slowly."""
         if self.gettimeout() is not None:
             return super().sendall(data, flags)
         rest = memoryview(data).cast("B")
@@ -176,7 +180,8 @@ class TimedSocket(socket.socket):
         return data
 
     def _receive_now(self, size: int) -> bytes:
-        """Return b"" also for a broken connection. Raises `BlockingIOError` if nothing is available."""
+        """Return the available bytes. Return b"" also for a broken connection. Raises `BlockingIOError` if no bytes are
+        available."""
         try:
             return super().recv(size)
         except (BlockingIOError, InterruptedError):
@@ -187,12 +192,12 @@ class TimedSocket(socket.socket):
     def _has_headers(self) -> bool:
         if not self._complete:
             self._complete = _HEADERS_END.search(self._buffer, self._searched) is not None
-            self._searched = max(0, len(self._buffer) - 3)  # up to three bytes of the end may have come
+            self._searched = max(0, len(self._buffer) - 3)  # up to three bytes of the end may be in the buffer already
         return self._complete
 
     @contextmanager
     def _counting(self, budget: TimeBudget) -> Iterator[list[int]]:
-        """Yield a list for the number of transferred bytes. Raises `TimeoutError` when the budget is used up."""
+        """Yield a list for the number of transferred bytes. Raises `TimeoutError` when no time is left."""
         transferred: list[int] = []
         if not budget.left:
             raise TimeoutError

@@ -1,1 +1,1 @@
-"""Upload jobs: files that are ingested after their request was answered."""
+"""Upload jobs: files that the server ingests after it has answered the upload request."""

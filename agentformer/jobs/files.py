@@ -1,4 +1,4 @@
-"""The files of unfinished jobs on disk, with a lock per job."""
+"""The files of unfinished jobs on disk, with one lock per job."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from agentformer.records.files import sync_folder, write_atomically
 
 _BLOCK = 1024 * 1024
 _LOCK = "lock"
-_PASSWORD = "password"  # noqa: S105 (the name of its file)
+_PASSWORD = "password"  # noqa: S105 (the name of the file)
 
 
 class JobFiles:
-    """A folder per job, with its files named 0, 1, 2: a client chooses no name on the disk.
+    """One folder per job. The files in the folder are named 0, 1, 2, so a client cannot choose a name on the disk.
 
-    The process that works on a job holds the lock in its folder. The system releases it when the process dies.
+    The process that works on a job holds the lock in the folder. The operating system releases the lock when the
+    process dies.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, job_id: str, files: Sequence[BinaryIO], password: str | None) -> FileLock:
-        """Write and sync the files; return the job's lock, which the caller releases. Raises `StoreFull`, and then
-        writes nothing."""
+        """Write and sync the files. Return the lock of the job; the caller releases it. Raises `StoreFull`, and leaves
+        no files in this case."""
         folder = self._folder / job_id
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with self._guard():  # a clean-up must not delete the folder before its lock is held
+            with self._guard():  # a clean-up must not delete the folder before the lock is held
                 folder.mkdir(mode=0o700)
                 lock = FileLock(str(folder / _LOCK))
                 lock.acquire(timeout=0)
@@ -54,7 +55,7 @@ class JobFiles:
         return lock
 
     def lock(self, job_id: str) -> FileLock | None:
-        """Acquire the job's lock; return None if another process has it, or the files are missing."""
+        """Acquire the lock of the job. Return None if another process holds the lock or the files are missing."""
         if not self.has(job_id):
             return None
         lock = FileLock(str(self._folder / job_id / _LOCK))
@@ -72,7 +73,7 @@ class JobFiles:
         return (self._folder / job_id / str(number)).open("rb")
 
     def password(self, job_id: str) -> str | None:
-        """Return the password of the uploaded files, if one was given."""
+        """Return the password of the uploaded files, if the client sent a password."""
         try:
             return (self._folder / job_id / _PASSWORD).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -87,7 +88,7 @@ class JobFiles:
         return sorted(path.name for path in self._folder.iterdir() if path.is_dir()) if self._folder.is_dir() else []
 
     def remove_unlocked(self, job_id: str) -> None:
-        """Delete the files unless a process works on the job or is just creating it."""
+        """Delete the files, unless a process works on the job or is creating the job."""
         with self._guard():
             if lock := self.lock(job_id):
                 lock.release()

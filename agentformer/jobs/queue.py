@@ -1,4 +1,4 @@
-"""The job queue that the HTTP API uses, and the worker thread that ingests the files, one job at a time."""
+"""The job queue of the HTTP API, and the worker thread. The worker ingests the files of one job at a time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ log = logging.getLogger("agentformer")
 
 FILE = "jobs.sqlite"
 FOLDER = ".jobs"
-_CLOSE_SECONDS = 10.0  # for the file that is being read when the queue closes; after that the job is repeated
-_POLL_SECONDS = 1.0  # between looks at jobs that other processes work on
-_PROGRESS_SECONDS = 0.5  # between two writes of a file's progress; each waits for the disk
-_MAX_PAUSE = 60.0  # seconds between attempts while the store refuses to write
-_MAX_ATTEMPTS = 5  # at one file that kills the process; then it fails, and the other files have their turn
+_CLOSE_SECONDS = (
+    10.0  # seconds for the current file when the queue closes; after that, the file is ingested again later
+)
+_POLL_SECONDS = 1.0  # seconds between checks of jobs that other processes work on
+_PROGRESS_SECONDS = 0.5  # seconds between two writes of the progress; each write waits for the disk
+_MAX_PAUSE = 60.0  # seconds between attempts while the store cannot be written
+_MAX_ATTEMPTS = (
+    5  # attempts at a file that crashes the process; then the file fails, and the job continues with the other files
+)
 
-_NONE_USABLE = "no file became a document; `documents` has the reasons"
-_STORE_REFUSES = "the store cannot be written now; the job is tried again"
+_NONE_USABLE = "no file was stored as a document; `documents` contains the reasons"
+_STORE_REFUSES = "the store cannot be written now; the server tries the job again later"
 _FILES_MISSING = "the uploaded files are missing on this server; send them again"
 _CRASHED = f"the server crashed {_MAX_ATTEMPTS} times while it read this file"
 _INTERNAL_ERROR = "an internal error occurred; see the server's log"
@@ -40,8 +44,9 @@ class Ingestor(Protocol):
     def ingest(
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
     ) -> Mapping[str, Any]:
-        """Return the outcome as JSON with a `status`. Must be idempotent for the same bytes. An exception from
-        `progress` cancels the work, and nothing of the file may be stored then. `StoreError` means: try again later."""
+        """Ingest the file and return the outcome as JSON with a `status`. A second call with the same bytes must change
+        nothing. If `progress` raises an exception, the work is cancelled and nothing of the file may be stored.
+        `StoreError` means that the caller should try again later."""
         ...
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:
@@ -50,17 +55,17 @@ class Ingestor(Protocol):
 
 
 class Progress(Protocol):
-    """Receives the number of windows that are done, and of all windows of the file."""
+    """Receives two numbers: the windows that are done, and all windows of the file."""
 
     def __call__(self, done: int, windows: int, /) -> None: ...
 
 
 class Jobs:
-    """The jobs of one memory. Several processes may share the same folders: each job is worked on by one of them, and
-    by another if that one dies. Thread-safe.
+    """The jobs of one memory. Several processes may use the same folders. Each job is processed by one of these
+    processes; if this process dies, another process continues the job. Thread-safe.
 
-    A job that `submit` has returned is on the disk with its files, and ends at some time, even if this process dies.
-    Its files and its password are deleted then. Raises `StoreError` and its subclasses.
+    After `submit` has returned a job, the job and its files are on the disk. The job ends at some time, even if this
+    process dies. The files and the password are deleted when the job ends. Raises `StoreError` and its subclasses.
     """
 
     def __init__(self, index_dir: Path, upload_dir: Path, ingestor: Ingestor, *, most: int, days: float) -> None:
@@ -72,7 +77,7 @@ class Jobs:
         self._closed = False
 
     def start(self) -> None:
-        """Continue the jobs of earlier processes. A store that cannot be read now is logged."""
+        """Continue the jobs of earlier processes. If the store cannot be read now, log a warning."""
         try:
             self._clean_up()
             if self._store.active():
@@ -81,8 +86,8 @@ class Jobs:
             log.error("the jobs cannot be read: %s", error)
 
     def submit(self, task: Task, files: Sequence[BinaryIO], password: str | None = None) -> Job:
-        """Queue a new job. Raises `Busy` if too many are active, `StoreFull`, and `StoreError` after `close`; then
-        nothing is stored."""
+        """Queue a new job. Raises `Busy` if too many jobs are active, `StoreFull`, and `StoreError` after `close`. If
+        this method raises, nothing is stored."""
         if self._closed:
             raise StoreError("the job queue is closed; open the memory again")
         self._store.check_limit(self._limit)
@@ -104,12 +109,13 @@ class Jobs:
         return self._store.get(job_id)
 
     def page(self, namespaces: Sequence[str], *, after: str = "", limit: int = 100) -> list[Job]:
-        """Return at most `limit` jobs of the namespaces (all if empty), newest first, older than the job `after`."""
+        """Return at most `limit` jobs of the namespaces, the newest first. Only jobs older than the job `after` are
+        returned. If `namespaces` is empty, jobs of all namespaces are returned."""
         return self._store.page(namespaces, after, limit)
 
     def cancel(self, job_id: str) -> Job:
-        """End a job: at once if no process works on it, else after the current file or batch. Stored documents stay.
-        Raises `NotFound`, and `Conflict` if it has ended."""
+        """End a job. If no process works on the job, it ends at once; otherwise it ends after the current file or
+        batch. Stored documents stay. Raises `NotFound`, and `Conflict` if the job has already ended."""
         job = self._store.cancel(job_id)
         if lock := self._files.lock(job_id):
             self._store.end(job_id, "cancelled")
@@ -119,22 +125,23 @@ class Jobs:
         return job
 
     def stop(self) -> None:
-        """Interrupt the running job, which the next process continues. Does not wait."""
+        """Interrupt the running job without waiting. The next process continues the job."""
         self._worker.stop()
 
     def stopped(self, seconds: float) -> bool:
-        """Wait at most `seconds` for `stop` or `close`; return whether one was called."""
+        """Wait at most `seconds` for `stop` or `close`. Return True if `stop` or `close` was called."""
         return self._worker.stopping.wait(seconds)
 
     def close(self) -> None:
-        """Interrupt the running job and wait a few seconds for it. Idempotent. No job is accepted afterwards."""
+        """Interrupt the running job and wait a few seconds for the worker. Idempotent. After this, no new job is
+        accepted."""
         self._closed = True
         self._worker.stop()
         self._worker.join(_CLOSE_SECONDS)
         self._store.close()
 
     def _clean_up(self) -> None:
-        """Delete old jobs, and the files of jobs that ended, or were never queued, when their process died."""
+        """Delete old jobs. Also delete the files of a job that ended or was never queued because its process died."""
         self._store.delete_older(self._retention)
         for job_id in self._files.ids():
             if not self._is_active(job_id):
@@ -148,7 +155,7 @@ class Jobs:
 
 
 class _Worker:
-    """The thread that works on jobs. `wake` starts it; `stop` puts its job back into the queue."""
+    """The thread that works on jobs. `wake` starts the thread. `stop` puts the current job back into the queue."""
 
     def __init__(self, store: JobStore, files: JobFiles, ingestor: Ingestor) -> None:
         self._store = store
@@ -161,7 +168,7 @@ class _Worker:
         self.stopping = threading.Event()
 
     def wake(self) -> None:
-        """Look for jobs now; start the thread if it does not run."""
+        """Look for jobs now. Start the thread if it is not running."""
         self._woken.set()
         with self._starting:
             if not self.stopping.is_set() and (self._thread is None or not self._thread.is_alive()):
@@ -169,7 +176,7 @@ class _Worker:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Stop after the current file or batch. Does not wait."""
+        """Stop after the current file or batch, without waiting."""
         self.stopping.set()
         self._woken.set()
 
@@ -187,7 +194,7 @@ class _Worker:
             self._woken.wait(seconds)
 
     def _run_next(self) -> float | None:
-        """Work on one job. Return the seconds to wait for the next one; None: until woken."""
+        """Work on one job. Return the seconds to wait before the next job, or None to wait for a wake-up."""
         try:
             for job_id in self._store.active():
                 if lock := self._files.lock(job_id):
@@ -206,8 +213,8 @@ class _Worker:
         return pause
 
     def _run_job(self, job_id: str, lock: FileLock) -> None:
-        """Work on a job until it ends or this process stops. Releases the lock, and deletes the files of an ended
-        job."""
+        """Work on a job until the job ends or this process stops. Release the lock. If the job has ended, delete its
+        files."""
         ended = True
         try:
             job = self._store.start(job_id)
@@ -238,8 +245,8 @@ class _Worker:
             self._store.end(job.id, "failed", _NONE_USABLE)
 
     def _ingest_file(self, job: Job, number: int, password: str | None) -> Job:
-        """Return the job with one more outcome. A file whose outcome a killed process did not store is ingested again,
-        which changes nothing."""
+        """Ingest the next file and return the job with its outcome. If a process was killed before it stored an
+        outcome, the file is ingested again, which changes nothing."""
         progress = _FileProgress(self, job)
         name = job.task.names[number]
         try:
@@ -258,7 +265,7 @@ class _Worker:
         return self._store.add_outcome(job, document, job.windows + progress.windows)
 
     def _check(self, job: Job) -> None:
-        """Raise `_Stopped` or `_Cancelled` if the job must not go on."""
+        """Raise `_Stopped` or `_Cancelled` if the job must not continue."""
         if self.stopping.is_set():
             raise _Stopped
         if job.cancelling:

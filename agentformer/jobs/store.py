@@ -1,4 +1,4 @@
-"""Jobs and their SQLite file, shared by all processes that serve one memory."""
+"""Jobs and their SQLite file. All processes that serve one memory share this file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from agentformer.records.integrity.file_guard import GuardedConnection, open_dat
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 ACTIVE_STATES: tuple[State, ...] = ("queued", "running")  # a job in another state never changes again
-_USABLE = ("ready", "pending")  # statuses of a document that searches find
+_USABLE = ("ready", "pending")  # statuses of documents that searches can find
 _IS_ACTIVE = f"state IN ({', '.join(repr(state) for state in ACTIVE_STATES)})"
-_RETRY_SECONDS = 5  # about the time that a document takes
-_BUSY_SECONDS = 30.0  # a transaction here is a few rows; a longer wait means that another process hangs
+_RETRY_SECONDS = 5  # about the time for one document
+_BUSY_SECONDS = 30.0  # a transaction writes a few rows; a longer wait means that another process hangs
 _VERSION = 1
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS jobs (
@@ -44,7 +44,7 @@ _SCHEMA = """
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The namespace, metadata and file names of an upload, as the client gave them."""
+    """The namespace, the metadata and the file names of an upload, as the client sent them."""
 
     namespace: str
     names: tuple[str, ...]
@@ -53,8 +53,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The state of a job. `documents` has the outcome of each finished file, in the order of `task.names`. Windows
-    are the parts of texts that are embedded; `windows` counts those of the files read so far."""
+    """The state of a job. `documents` has the outcome of each finished file, in the order of `task.names`. Windows are
+    the parts of texts that are embedded; `windows` is the number of windows in the files that were read so far."""
 
     id: str
     task: Task
@@ -65,14 +65,14 @@ class Job:
     windows_done: int = 0
     windows: int = 0
     cancelling: bool = False  # cancellation was requested, and the job has not ended yet
-    reason: str = ""  # why it failed or waits
+    reason: str = ""  # the reason why the job failed or waits
 
     @property
     def ended(self) -> bool:
         return self.state not in ACTIVE_STATES
 
     def as_json(self) -> dict[str, Any]:
-        """Return the job as HTTP answers show it."""
+        """Return the job in the form of HTTP responses."""
         return {
             "id": self.id,
             "state": self.state,
@@ -86,7 +86,7 @@ class Job:
         }
 
     def progress(self) -> dict[str, int]:
-        """Return the numbers of finished and of all files and windows."""
+        """Return the number of finished files, of all files, of finished windows and of all windows."""
         return {
             "files_done": len(self.documents),
             "files": len(self.task.names),
@@ -96,13 +96,13 @@ class Job:
 
 
 def any_usable(documents: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether searches find any of these documents."""
+    """Return True if searches find any of these documents."""
     return any(document["status"] in _USABLE for document in documents)
 
 
 class JobDatabase:
-    """The SQLite file, created with the first job. Thread-safe; several processes may have it open. When `writing` ends
-    without an error, its changes have reached the disk. Raises `StoreFull`, `StoreDamaged` or `StoreError`."""
+    """The SQLite file, which is created with the first job. Thread-safe; several processes may open the file. When
+    `writing` ends without an error, its changes are on the disk. Raises `StoreFull`, `StoreDamaged` or `StoreError`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -126,7 +126,7 @@ class JobDatabase:
             yield connection
 
     def close(self) -> None:
-        """Release the file; the next transaction opens it again."""
+        """Close the file. The next transaction opens the file again."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -150,7 +150,9 @@ class JobDatabase:
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version > _VERSION:
-                raise StoreError(f"the jobs are of a newer version ({version}, known {_VERSION}); upgrade agentformer")
+                raise StoreError(
+                    f"the jobs have version {version}, but this release knows only {_VERSION}; upgrade agentformer"
+                )
             if version < _VERSION:
                 connection.execute(_SCHEMA)
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
@@ -161,7 +163,7 @@ class JobDatabase:
 
 
 class JobStore:
-    """Jobs by id; ids sort by time. Each change is one transaction, and reads see every acknowledged change of any
+    """Jobs by id. Ids sort by time. Each change is one transaction. A read sees every acknowledged change of every
     process. Raises `StoreError` and its subclasses."""
 
     def __init__(self, path: Path) -> None:
@@ -177,7 +179,7 @@ class JobStore:
             return _get(connection, job_id)
 
     def check_limit(self, limit: int) -> None:
-        """Raise `Busy` as `add` would, before its files are written."""
+        """Raise `Busy` if `add` would raise it. Call this before the files are written."""
         if self._database.exists:
             with self._database.reading() as connection:
                 _check_limit(connection, limit)
@@ -190,7 +192,8 @@ class JobStore:
             return _get(connection, job_id)
 
     def page(self, namespaces: Sequence[str], after: str, limit: int) -> list[Job]:
-        """Return at most `limit` jobs of the namespaces (all if empty), newest first, older than the job `after`."""
+        """Return at most `limit` jobs of the namespaces, the newest first. Only jobs older than the job `after` are
+        returned. If `namespaces` is empty, jobs of all namespaces are returned."""
         if not self._database.exists:
             return []
         conditions, values = ["1"], [*namespaces]
@@ -206,21 +209,22 @@ class JobStore:
             return [_job(row) for row in rows]
 
     def active(self) -> list[str]:
-        """Return the ids of queued and running jobs, oldest first."""
+        """Return the ids of queued and running jobs, the oldest first."""
         if not self._database.exists:
             return []
         with self._database.reading() as connection:
             return [row["id"] for row in connection.execute(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")]
 
     def start(self, job_id: str) -> Job | None:
-        """Mark a job as running and return it; None if it has ended. The caller holds the job's lock."""
+        """Mark a job as running and return it. Return None if the job has ended. The caller holds the lock of the
+        job."""
         with self._database.writing() as connection:
             _set(connection, job_id, state="running", reason="")
             job = _find(connection, job_id)
             return None if job is None or job.ended else job
 
     def count_attempt(self, job_id: str) -> int:
-        """Count an attempt at the next file; return the number of attempts with this one."""
+        """Count an attempt at the next file. Return the number of attempts at this file."""
         with self._database.writing() as connection:
             connection.execute(f"UPDATE jobs SET attempts = attempts + 1 WHERE id = ? AND {_IS_ACTIVE}", [job_id])
             row = connection.execute("SELECT attempts FROM jobs WHERE id = ?", [job_id]).fetchone()
@@ -234,13 +238,13 @@ class JobStore:
             return _get(connection, job.id)
 
     def set_progress(self, job_id: str, done: int, windows: int) -> Job:
-        """Store the number of windows that are done, and of all windows so far."""
+        """Store the number of windows that are done, and the number of all windows so far."""
         with self._database.writing() as connection:
             _set(connection, job_id, windows_done=done, windows=windows)
             return _get(connection, job_id)
 
     def requeue(self, job_id: str, reason: str = "") -> None:
-        """Queue a job again without counting the attempt."""
+        """Put a job back into the queue without counting the attempt."""
         with self._database.writing() as connection:
             _set(connection, job_id, state="queued", attempts=0, reason=reason)
 
@@ -250,7 +254,7 @@ class JobStore:
             _set(connection, job_id, state=state, reason=reason)
 
     def cancel(self, job_id: str) -> Job:
-        """Request the cancellation of a job. Raises `NotFound`, and `Conflict` if it has ended."""
+        """Request the cancellation of a job. Raises `NotFound`, and `Conflict` if the job has already ended."""
         if not self._database.exists:
             raise _not_found(job_id)
         with self._database.writing() as connection:
@@ -269,11 +273,12 @@ class JobStore:
             connection.execute(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?", [before])
 
     def close(self) -> None:
+        """Close the file. The next transaction opens the file again."""
         self._database.close()
 
 
 def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
-    """Change an active job; a job that has ended is not changed."""
+    """Change an active job. A job that has ended is not changed."""
     columns = ", ".join(f"{name} = ?" for name in (*values, "updated_at"))
     connection.execute(
         f"UPDATE jobs SET {columns} WHERE id = ? AND {_IS_ACTIVE}", [*values.values(), to_micros(now()), job_id]
@@ -282,7 +287,7 @@ def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
 
 def _check_limit(connection: sqlite3.Connection, limit: int) -> None:
     if connection.execute(f"SELECT count(*) FROM jobs WHERE {_IS_ACTIVE}").fetchone()[0] >= limit:
-        raise Busy("max_jobs", f"{limit} jobs are queued or running; send this again later", _RETRY_SECONDS)
+        raise Busy("max_jobs", f"{limit} jobs are queued or running; send this request again later", _RETRY_SECONDS)
 
 
 def _get(connection: sqlite3.Connection, job_id: str) -> Job:

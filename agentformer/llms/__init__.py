@@ -12,7 +12,7 @@ from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
 @runtime_checkable
 class Failover(Protocol):
-    """A model that can be asked at several servers."""
+    """A model that several servers can serve."""
 
     @property
     def has_fallback(self) -> bool:
@@ -21,8 +21,9 @@ class Failover(Protocol):
 
 
 class GuardedModel(Guarded[LanguageModel]):
-    """A language model behind a circuit breaker. The breaker opens only if no server answers: an invalid reply comes
-    from a server that works. Calls that the breaker refuses are not counted. Thread-safe if `inner` is."""
+    """A language model behind a circuit breaker. The breaker opens only if no server answers, because an invalid reply
+    still comes from a server that works. Calls that the breaker refuses are not counted. Thread-safe if `inner` is
+    thread-safe."""
 
     unavailable = LanguageModelUnavailable
 
@@ -43,7 +44,7 @@ class GuardedModel(Guarded[LanguageModel]):
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """As `LanguageModel.complete`."""
+        """See `LanguageModel.complete`."""
         with self.call() as model:
             reply = model.complete(messages, tools=tools, schema=schema, temperature=temperature, max_tokens=max_tokens)
             self.usage.tokens(reply.tokens_in, reply.tokens_out)
@@ -52,7 +53,8 @@ class GuardedModel(Guarded[LanguageModel]):
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        """As `LanguageModel.stream`. The whole stream is one call; closing it early is not an error."""
+        """See `LanguageModel.stream`. The complete stream counts as one call. If the caller closes the stream early,
+        this is not an error."""
         with self.call() as model:
             reply = yield from model.stream(messages, temperature=temperature, max_tokens=max_tokens)
             self.usage.tokens(reply.tokens_in, reply.tokens_out)

@@ -1,4 +1,4 @@
-"""A model that repeats the last user message: for tests, and as the example of a language model."""
+"""A model that repeats the last user message. Use it for tests, and as an example of a language model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from agentformer.types import ChatMessage, Reply, Tool
 
 
 class EchoModel:
-    """Replies with the last user message, cut to `max_tokens` words. It calls no tools and repeats JSON like any
-    text."""
+    """Replies with the last user message, cut to `max_tokens` words. The model calls no tools and treats JSON like any
+    other text."""
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> EchoModel:
@@ -30,7 +30,7 @@ class EchoModel:
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """As `LanguageModel.complete`. Raise `InvalidReply` if the message is not valid under the schema."""
+        """See `LanguageModel.complete`. Raise `InvalidReply` if the message is not valid under the schema."""
         check_request(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
         words = next((m.content for m in reversed(messages) if m.role == "user"), "").split(" ")
         text = " ".join(words[:max_tokens])
@@ -41,13 +41,15 @@ class EchoModel:
         try:
             text, data = Schema(schema).read(reply.text)
         except Mismatch as mismatch:
-            raise InvalidReply(f"echo can only repeat, and the message is not valid: {mismatch}") from None
+            raise InvalidReply(
+                f"echo repeats the message, but the message is not valid under the schema: {mismatch}"
+            ) from None
         return replace(reply, text=text, data=data)
 
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        """As `LanguageModel.stream`, one word at a time."""
+        """See `LanguageModel.stream`. The reply is streamed word by word."""
         reply = self.complete(messages, temperature=temperature, max_tokens=max_tokens)
         for i, word in enumerate(reply.text.split(" ")):
             if piece := f" {word}" if i else word:

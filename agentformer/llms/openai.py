@@ -1,4 +1,4 @@
-"""Any server of the OpenAI chat protocol: OpenAI, LM Studio, Ollama, llama.cpp, vLLM."""
+"""Models on any server of the OpenAI chat protocol: OpenAI, LM Studio, Ollama, llama.cpp, vLLM."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentformer")
 T = TypeVar("T")
-_TRIES = 6  # of one request: as many as there are options that a server may refuse
-_QUOTED_REPLY = 2000  # characters of an invalid reply that the model is shown again
+_TRIES = 6  # attempts of one request: one for each option that a server may refuse
+_QUOTED_REPLY = 2000  # characters of an invalid reply that are sent back to the model
 
 
 class OpenAIModel:
-    """Chat completions at the first of `servers` that answers. A failed call continues at the next server, unless a
-    stream has yielded a piece. Thread-safe.
+    """A chat model at the first of `servers` that answers. A failed call is repeated at the next server, unless a
+    stream has already yielded a piece. Thread-safe.
 
-    `timeout`: seconds for a whole reply, and between two pieces of a stream; `stream_seconds`: for a whole stream.
-    Retries follow `http.policy`.
+    `timeout` is the number of seconds for a complete reply, and for the wait between two pieces of a stream.
+    `stream_seconds` is the number of seconds for a complete stream. Retries follow `http.policy`.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class OpenAIModel:
         self._choice = FirstThatAnswers(servers)
         whole, streamed = Policy(timeout, retries=retries), Policy(timeout, stream_seconds, retries=retries)
         self._servers = {server: _ChatServer(server, model, whole, streamed) for server in servers}
-        for server in servers[:1]:  # a missing package or an invalid key is reported now, not at the first question
+        for server in servers[:1]:  # reports a missing package or an invalid key now, not at the first question
             self._servers[server].client(streams=False)
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Return the model at the servers of the settings. Raise `MissingExtra` without the `openai` package, and
-        `InvalidInput` for an empty name or a key that cannot be sent."""
+        """Return the model at the servers of the settings. Raise `MissingExtra` if the `openai` package is not
+        installed, and `InvalidInput` for an empty name or for a key that cannot be sent."""
         servers = candidates(
             model,
             explicit_url=settings.llm_base_url,
@@ -84,13 +84,13 @@ class OpenAIModel:
 
     @classmethod
     def ollama(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Return the model at Ollama only. Raise as `from_settings` does."""
+        """Return the model at Ollama only. Raises the errors of `from_settings`."""
         url = settings.llm_base_url or settings.ollama_base_url or OLLAMA_URL
         return cls._at(model, [Server("ollama", with_path(url, "/v1"), settings.llm_api_key)], settings)
 
     @classmethod
     def lmstudio(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Return the model at LM Studio only. Raise as `from_settings` does."""
+        """Return the model at LM Studio only. Raises the errors of `from_settings`."""
         url = settings.llm_base_url or settings.lmstudio_base_url or LMSTUDIO_URL
         return cls._at(model, [Server("lmstudio", with_path(url, "/v1"), settings.llm_api_key)], settings)
 
@@ -108,7 +108,7 @@ class OpenAIModel:
 
     @property
     def has_fallback(self) -> bool:
-        """True if another server answers after one has failed a call."""
+        """True if another server answers after a call has failed at one server."""
         return self._choice.has_fallback
 
     def complete(
@@ -120,7 +120,7 @@ class OpenAIModel:
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """As `LanguageModel.complete`. JSON that is not valid under the schema is requested once more."""
+        """See `LanguageModel.complete`. If the JSON is not valid under the schema, it is requested once more."""
         check_request(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
         shape = None if schema is None else Schema(schema)
         request = _ChatRequest(messages, temperature, max_tokens, tuple(tools), shape)
@@ -129,27 +129,27 @@ class OpenAIModel:
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        """As `LanguageModel.stream`. Closing the generator closes the connection."""
+        """See `LanguageModel.stream`. If the caller closes the generator, the connection is closed."""
         check_request(messages, temperature=temperature, max_tokens=max_tokens)
         request = _ChatRequest(messages, temperature, max_tokens)
 
         def begin(server: Server) -> tuple[Server, str, Generator[str, None, Reply]]:
             pieces = self._servers[server].stream(request)
-            return server, next(pieces), pieces  # a stream without a piece raises its own error here
+            return server, next(pieces), pieces  # if the stream has no piece, the error is raised here
 
         server, first, rest = self._first_reply(begin)
         try:
             yield first
             return (yield from rest)
         except LanguageModelUnavailable:
-            self._choice.pick(exclude=[server])  # the next call uses another server
+            self._choice.pick(exclude=[server])  # the next call can use another server
             raise
         finally:
             rest.close()
 
     def _first_reply(self, call: Callable[[Server], T]) -> T:
-        """Return the result of `call` at the first server that is available. If none is, the error has the errors of
-        all of them."""
+        """Return the result of `call` at the first server that is available. If no server is available, raise one error
+        with the messages of all servers."""
         failed: dict[Server, str] = {}
         while True:
             server = self._choice.pick(exclude=failed)
@@ -190,14 +190,15 @@ class _ChatServer:
         self._lock = threading.Lock()
 
     def client(self, *, streams: bool) -> openai.OpenAI:
-        """Return the client for streams or for whole replies. Raise as `open_client` does."""
+        """Return the client for streams or for complete replies. Raises the errors of `open_client`."""
         with self._lock:
             if streams not in self._clients:
                 self._clients[streams] = open_client(self._server, self._policies[streams])
             return self._clients[streams]
 
     def complete(self, request: _ChatRequest) -> Reply:
-        """Return the reply. JSON that is not valid under the schema is requested once more, with what is wrong."""
+        """Return the reply. If the JSON is not valid under the schema, tell the model what is wrong and request the
+        JSON once more."""
         schema = request.schema
         if schema is None:
             return self._complete(request)
@@ -270,7 +271,7 @@ class _ChatServer:
             piece = self._attempt(lambda: piece_in(next(parts, None)), streams=True)
             if isinstance(piece, Failure) and not finish:
                 raise _error(piece)
-            if piece is None or isinstance(piece, Failure):  # after the finish only counts can be lost
+            if piece is None or isinstance(piece, Failure):  # after the end of the reply, only token counts can be lost
                 break
             events += 1
             finish, tokens = piece.finish or finish, piece.tokens or tokens
@@ -291,9 +292,9 @@ class _ChatServer:
         return Reply("".join(texts), self._model, *tokens, finish)
 
     def _send(self, body: Callable[[str], dict[str, Any]], read: Callable[[Any], T], *, streams: bool = False) -> T:
-        """Return `read` of the response. An option that the server refuses is left out or replaced, and the request
-        is sent again; `body` gets the last shape of JSON that was refused."""
-        create: Any = self.client(streams=streams).chat.completions.create  # its overloads accept no dictionary
+        """Send the request and return `read` of the response. If the server refuses an option, leave the option out or
+        replace it, and send the request again. `body` gets the last JSON format that the server refused."""
+        create: Any = self.client(streams=streams).chat.completions.create  # the type stubs accept no dictionary
         refused = ""
         for attempt in range(_TRIES):
             sent = body(refused)
@@ -310,8 +311,8 @@ class _ChatServer:
         try:
             return call()
         except InvalidReply as error:
-            message = mask(str(error), self._server.credentials.secrets)  # it may quote the model
-        except Exception as error:  # noqa: BLE001 - a server can send anything, and the package passes on its own errors
+            message = mask(str(error), self._server.credentials.secrets)  # the error may quote the model
+        except Exception as error:  # noqa: BLE001 - a server can send anything, and the package raises many classes
             setting = "stream_seconds" if streams else "timeout"
             return explain(error, self._server, self._model, seconds=setting)
         raise InvalidReply(message)

@@ -1,7 +1,7 @@
 """Removes the reasoning of models from their text.
 
 Known marks are `<think>`, `<thinking>` and `<reasoning>`, `[THINK]` (Mistral) and the channels of gpt-oss. Most servers
-separate reasoning from the reply; some servers and templates do not.
+separate the reasoning from the reply, but some servers and templates do not.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ _LONGEST = max(map(len, _MARKS))
 
 
 def strip_reasoning(text: str) -> str:
-    """Return the text without reasoning, trimmed. "" if there is nothing else."""
+    """Return the text without reasoning and without spaces at both ends. Return "" if the text contains only
+    reasoning."""
     reasoning = ReasoningFilter()
     return (reasoning.feed(text) + reasoning.rest()).strip()
 
 
 class ReasoningFilter:
-    """Removes reasoning from a text that arrives in pieces, cut anywhere.
+    """Removes reasoning from a text that arrives in pieces. A piece may end anywhere, also inside a mark.
 
-    Reasoning that is never closed extends to the end if it begins a line; otherwise its mark is only mentioned, and all
-    is text. Text before a closing mark without an opening one is reasoning too, because templates may omit the opening;
-    the part of it that earlier pieces returned cannot be taken back.
+    If reasoning is never closed and its mark begins a line, the reasoning extends to the end of the text. If the mark
+    does not begin a line, it is only mentioned, and everything is text. The text before a closing mark without an
+    opening mark is reasoning too, because some templates leave out the opening mark. Text that `feed` has already
+    returned cannot be removed.
     """
 
     def __init__(self) -> None:
         self._pending = ""  # text that is not classified yet
-        self._opened_by = ""  # the mark of the reasoning that `_pending` begins with
-        self._searched = 0  # characters of open reasoning without an end
-        self._started = False  # True once text was returned
+        self._opened_by = ""  # the opening mark at the start of `_pending`
+        self._searched = 0  # characters of open reasoning that contain no closing mark
+        self._started = False  # True after text was returned
         self._at_line_start = True
 
     def feed(self, piece: str) -> str:
-        """Return the text that is known to be no reasoning; "" if there is none yet."""
+        """Add a piece and return the text that is known not to be reasoning. Return "" if there is no such text yet."""
         self._pending += piece
         texts: list[str] = []
         while self._pending:
@@ -70,14 +72,14 @@ class ReasoningFilter:
         return self._trim("".join(texts))
 
     def rest(self) -> str:
-        """Return the pending text after the last piece."""
+        """Return the remaining text after the last piece."""
         pending, self._pending = self._pending, ""
         if self._opened_by and (self._at_line_start or self._opened_by.startswith("<|")):
             return ""
         return self._trim(pending)
 
     def _close(self) -> bool:
-        """Remove the open reasoning if its end has arrived."""
+        """Remove the open reasoning if its closing mark has arrived."""
         end = _ENDS[self._opened_by]
         at = self._pending.find(end, max(len(self._opened_by), self._searched - len(end)))
         if at < 0:
@@ -92,7 +94,7 @@ class ReasoningFilter:
         return text
 
     def _trim(self, text: str) -> str:
-        """Remove the space that reasoning leaves before the first word."""
+        """Remove the spaces between the reasoning and the first word."""
         if not self._started:
             text = text.lstrip()
             self._started = bool(text)
@@ -100,7 +102,7 @@ class ReasoningFilter:
 
 
 def _partial_mark(text: str) -> int:
-    """Return how many characters at the end may be the beginning of a mark."""
+    """Return the number of characters at the end of the text that may begin a mark."""
     return next(
         (n for n in range(min(_LONGEST - 1, len(text)), 0, -1) if any(mark.startswith(text[-n:]) for mark in _MARKS)), 0
     )

@@ -1,4 +1,4 @@
-"""JSON from a model's text: parsed strictly, and valid under a JSON Schema."""
+"""JSON from the text of a model. The JSON is parsed strictly and checked against a JSON Schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentformer.errors import InvalidInput, MissingExtra
 
 _FENCE = re.compile(r"\A\s*```[ \t]*\w*[ \t]*\n(.*?)\n?[ \t]*```\s*\Z", re.DOTALL)
 _REASONING = re.compile(r"\A.*</think>", re.DOTALL)
-_ERRORS = 5  # reported to a model at once
+_ERRORS = 5  # problems that are reported to a model in one message
 # OpenAI's strict mode: https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
 _LOOSE = frozenset(
     (
@@ -25,13 +25,13 @@ _LOOSE = frozenset(
 
 
 class Mismatch(ValueError):
-    """A text is not valid under the schema; the message is for the model."""
+    """A text is not valid under the schema. The message is written for the model."""
 
 
 class Schema:
-    """A checked JSON Schema. Raises `InvalidInput` for an invalid one; nothing is downloaded for a `$ref`.
+    """A checked JSON Schema. Raises `InvalidInput` for an invalid schema. Nothing is downloaded for a `$ref`.
 
-    The time of a `pattern` is not limited, so it must not backtrack exponentially, as `^(a+)+$` does.
+    The time of a `pattern` is not limited. So a pattern must not backtrack exponentially, as `^(a+)+$` does.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -48,28 +48,28 @@ class Schema:
         except SchemaError as error:
             raise InvalidInput("schema", f"is no valid JSON Schema: {error.message:.200}") from None
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidInput("schema", f"must be a JSON Schema, an object of JSON values: {error}") from None
+            raise InvalidInput("schema", f"must be a JSON Schema, which is an object of JSON values: {error}") from None
         self._validator = kind(self.wire, registry=REGISTRY)
 
     @property
     def is_object(self) -> bool:
-        """True if the value is an object, the only kind that `json_object` can give."""
+        """True if the value is an object. The format `json_object` can return only objects."""
         return self.wire.get("type") == "object"
 
     @property
     def strict(self) -> bool:
-        """True if strict decoding supports the schema."""
+        """True if the schema is supported by strict decoding."""
         return self.is_object and "anyOf" not in self.wire and all(_is_strict(part) for part in _parts(self.wire))
 
     @property
     def instruction(self) -> str:
-        """A prompt with the schema, for a server that does not pass the schema to the model."""
+        """A prompt with the schema, for a server that does not give the schema to the model."""
         schema = json.dumps(self.wire, ensure_ascii=False)
         return f"Answer with one JSON value and nothing else. It must be valid under this JSON Schema:\n{schema}"
 
     def read(self, text: str) -> tuple[str, Any]:
-        """Return the JSON in `text`, which may be fenced, and its value. Raise `Mismatch`, also for text that only some
-        parsers accept, such as an object with a duplicate key."""
+        """Return the JSON in `text` and its value. The JSON may be in a code fence. Raise `Mismatch`, also for text
+        that only some parsers accept, such as an object with a duplicate key."""
         text = _REASONING.sub("", text)
         fence = _FENCE.match(text)
         text = (fence[1] if fence else text).strip()
@@ -117,15 +117,16 @@ def _is_strict(part: Mapping[str, Any]) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Return a JSON value that every parser reads alike and any file can hold. Raise `ValueError`, also for NaN, a
-    number beyond a double, a duplicate key, half a surrogate pair and nesting that is too deep."""
+    """Return a JSON value that every parser reads in the same way and that can be written to any file. Raise
+    `ValueError` for any other text, also for NaN, a number that is too large for a double, a duplicate key, a lone
+    surrogate and nesting that is too deep."""
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_number, object_pairs_hook=_members)
         json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except UnicodeEncodeError:
-        raise ValueError("a text contains half a surrogate pair") from None
+        raise ValueError("a text contains a lone surrogate") from None
     return value
 
 

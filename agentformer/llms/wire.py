@@ -1,4 +1,4 @@
-"""The OpenAI chat protocol: requests as each server accepts them, and replies."""
+"""The OpenAI chat protocol: requests in the form that each server accepts, and replies."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _FINISH: Mapping[str, Finish] = {
     "content_filter": "filtered",
 }
 _ROLES = ("system", "user", "assistant", "tool")
-SHAPES = ("json_schema", "json_object", "text")  # ways to request JSON, the strictest first
-_CHARS_PER_TOKEN = 40  # no tokenizer averages a fifth of it
+SHAPES = ("json_schema", "json_object", "text")  # formats for requesting JSON, the strictest first
+_CHARS_PER_TOKEN = 40  # over five times the average of any tokenizer
 _LONGEST_TOKEN = 1000
 _UNSUPPORTED = re.compile(
     r"unsupported|not support|unrecognized|unknown|unexpected|not permitted|extra|only the default|not allowed",
@@ -39,7 +39,7 @@ _THIS_SCHEMA = re.compile(r"invalid schema|schema conversion|grammar|strict", re
 def check_request(
     messages: Sequence[ChatMessage], *, temperature: float, max_tokens: int, tools: Sequence[Tool] = ()
 ) -> None:
-    """Validate a request before it is sent. Raise `InvalidInput`, naming the argument."""
+    """Validate a request before it is sent. Raise `InvalidInput` with the name of the argument."""
     if not messages:
         raise InvalidInput("messages", "must contain at least one ChatMessage")
     for message in messages:
@@ -70,15 +70,15 @@ def _check_message(message: object) -> None:
 
 def _check_json(field: str, value: object) -> None:
     try:
-        json.dumps(dict(value), allow_nan=False)  # type: ignore[call-overload]  # this checks that it is a mapping
+        json.dumps(dict(value), allow_nan=False)  # type: ignore[call-overload]  # the call checks that the value is a mapping
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(field, f"parameters and arguments must be objects of JSON values: {error}") from None
 
 
 class Capabilities:
-    """The parts of the protocol that one server refused. Newer models refuse `max_tokens` or a temperature, older
-    servers JSON Schema or usage in streams; each is tried once. Threads may share it: at worst one sends a request in
-    vain."""
+    """The options that a server has refused. Newer models refuse `max_tokens` or a temperature; older servers refuse
+    JSON Schema or token counts in streams. Each option is tried once. Several threads may share this object: in the
+    worst case one thread tries a refused option again."""
 
     def __init__(self) -> None:
         self._refused: set[str] = set()
@@ -98,8 +98,8 @@ class Capabilities:
     def json_request(
         self, messages: Sequence[ChatMessage], schema: Schema, below: str
     ) -> tuple[Sequence[ChatMessage], dict[str, Any]]:
-        """Return messages and options that request JSON in the strictest shape that the server has not refused, below
-        the shape `below`. If the shape does not carry the schema, the messages do."""
+        """Return messages and options that request JSON in the strictest format that the server has not refused. The
+        format is less strict than `below`. If the format does not contain the schema, the messages contain it."""
         remaining = SHAPES[SHAPES.index(below) + 1 :] if below else SHAPES
         usable = [s for s in remaining if s not in self._refused and (schema.is_object or s != "json_object")]
         shape = usable[0] if usable else "text"
@@ -109,19 +109,19 @@ class Capabilities:
                 described["strict"] = True
             return messages, {"response_format": {"type": shape, "json_schema": described}}
         extended = [*messages, ChatMessage("user", schema.instruction)]
-        if schema.instruction in messages[-1].content:  # the messages carry it already
+        if schema.instruction in messages[-1].content:  # the messages already contain the schema
             extended = list(messages)
-        elif messages[-1].role == "user":  # some models accept no two consecutive messages of one role
+        elif messages[-1].role == "user":  # some models do not accept two consecutive messages with the same role
             extended = [*messages[:-1], ChatMessage("user", f"{messages[-1].content}\n\n{schema.instruction}")]
         return extended, {"response_format": {"type": shape}} if shape == "json_object" else {}
 
     def learn(self, failure: Failure, sent: Mapping[str, Any]) -> str:
-        """Return the part of the request that the server refused, and remember it; "" if the request cannot be changed.
-        A shape refused for one schema only is not remembered."""
+        """Store the option that the server refused and return its name. Return "" if the request cannot be changed. A
+        format that is refused for one schema only is not stored."""
         if failure.kind != "rejected":
             return ""
         for name in ("max_tokens", "temperature", "stream_options"):
-            # A refused value, such as too high a limit, is the caller's mistake.
+            # If only the value is refused, such as a limit that is too high, this is a mistake of the caller.
             supported = name != "stream_options" and not _UNSUPPORTED.search(failure.detail)
             if name in sent and name in failure.detail and not supported:
                 self._refused.add(name)
@@ -136,7 +136,7 @@ class Capabilities:
 
 
 def messages_out(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Return messages in the protocol."""
+    """Return the messages in the form of the protocol."""
     return [_message_out(message) for message in messages]
 
 
@@ -157,7 +157,7 @@ def _message_out(message: ChatMessage) -> dict[str, Any]:
 
 
 def tools_out(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Return tools in the protocol."""
+    """Return the tools in the form of the protocol."""
     return [
         {
             "type": "function",
@@ -168,30 +168,31 @@ def tools_out(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 
 def clean(text: str) -> str:
-    """Return `text` without halves of surrogate pairs, which JSON can carry and no file can."""
+    """Return `text` without lone surrogates. JSON can contain them, but no file can."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class SurrogateJoiner:
-    """Joins surrogate pairs that a stream cuts in two."""
+    """Joins surrogate pairs that a stream splits into two pieces."""
 
     def __init__(self) -> None:
         self._half = ""
 
     def add(self, piece: str) -> str:
-        """Return the text of a piece; the first half of a pair waits for the second."""
+        """Return the text of a piece. The first half of a pair is held back until the second half arrives."""
         text = self._half + piece
         self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
         return clean(text.removesuffix(self._half))
 
     def end(self) -> str:
-        """Return the rest: the replacement character for half a pair."""
+        """Return the rest of the text. If half a pair is left, return the replacement character."""
         return clean(self._half)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One event of a stream. `text` may begin or end within a surrogate pair. `tokens`: read and written, if given."""
+    """One event of a stream. `text` may begin or end within a surrogate pair. `tokens` are the tokens read and written,
+    if the event has these counts."""
 
     text: str
     finish: Finish
@@ -199,7 +200,7 @@ class Piece:
 
 
 def piece_in(chunk: Any) -> Piece | None:
-    """Return an event of a stream; None after the last. Raise as `reply_in` does."""
+    """Convert an event of a stream to a piece. Return None after the last event. Raises the errors of `reply_in`."""
     if chunk is None:
         return None
     usage = getattr(chunk, "usage", None)
@@ -209,17 +210,17 @@ def piece_in(chunk: Any) -> Piece | None:
     choice = chunk.choices[0]
     text = choice.delta.content if choice.delta else None
     if text is not None and not isinstance(text, str):
-        raise TypeError("content is no text")
+        raise TypeError("content is not text")
     return Piece(text or "", _finish_in(choice.finish_reason), tokens)
 
 
 def reply_in(response: Any, title: str, model: str, max_tokens: int) -> Reply:
-    """Return the reply of a whole completion. Raise `InvalidReply` for an empty or far too long one, and
-    `AttributeError`, `TypeError` and the like for a response that is not a completion."""
+    """Return the reply of a complete response. Raise `InvalidReply` for a reply that is empty or far too long. Raise
+    `AttributeError`, `TypeError` and similar errors if the response is not a completion."""
     choice = response.choices[0]
     content = choice.message.content
     if content is not None and not isinstance(content, str):
-        raise TypeError("content is no text")
+        raise TypeError("content is not text")
     calls = _calls_in(choice.message.tool_calls or (), title)
     finish = _finish_in(choice.finish_reason)
     text = clean(content or "")
@@ -231,21 +232,22 @@ def reply_in(response: Any, title: str, model: str, max_tokens: int) -> Reply:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object with its members as attributes, None for a missing one, like the package's own objects."""
+    """A JSON object with its members as attributes, as in the `openai` package. A missing member is None."""
 
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
 
 
 def unstreamed_in(parts: Any) -> Any:
-    """Return the whole completion of a server that does not stream although asked to; None for a stream."""
+    """Return the complete response of a server that does not stream, although a stream was requested. Return None for a
+    stream."""
     if not parts.response.headers.get("content-type", "").lower().startswith("application/json"):
         return None
     return json.loads(parts.response.read(), object_hook=_Object)
 
 
 def check_length(chars: int, max_tokens: int, title: str) -> None:
-    """Raise `InvalidReply` for a text longer than `max_tokens` can be: the server does not obey the limit."""
+    """Raise `InvalidReply` for a text that is longer than `max_tokens` allows. The server does not obey this limit."""
     if chars > max_tokens * _CHARS_PER_TOKEN + _LONGEST_TOKEN:
         raise InvalidReply(f"{title} does not stop at max_tokens; use another server or model")
 
@@ -255,7 +257,7 @@ def check_text(text: str, finish: Finish, title: str) -> None:
     if text.strip():
         return
     if finish == "length":
-        raise InvalidReply(f"{title} used all tokens before its reply began; raise max_tokens")
+        raise InvalidReply(f"{title} used all its tokens before the reply began; raise max_tokens")
     if finish == "filtered":
         raise InvalidReply(f"{title}: the provider's content filter withheld the reply; rephrase the question")
     raise InvalidReply(f"{title} returned an empty reply; ask again, or use another model")
@@ -266,14 +268,14 @@ def _finish_in(reason: object) -> Finish:
 
 
 def _usage_in(usage: Any) -> tuple[int, int]:
-    """Return tokens read and written; 0 where missing or invalid."""
+    """Return the tokens read and written. A count that is missing or invalid is 0."""
     counts = (getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0))
     read, written = (count if type(count) is int and count >= 0 else 0 for count in counts)
     return read, written
 
 
 def _calls_in(calls: Any, title: str) -> tuple[ToolCall, ...]:
-    """Return tool calls with unique ids. Raise `InvalidReply` for arguments that are not a JSON object."""
+    """Return the tool calls with unique ids. Raise `InvalidReply` for arguments that are not a JSON object."""
     by_id: dict[str, ToolCall] = {}
     for call in calls:
         name = call.function.name
@@ -287,7 +289,8 @@ def _calls_in(calls: Any, title: str) -> tuple[ToolCall, ...]:
 
 
 def _arguments_in(arguments: Any, name: str, title: str) -> Mapping[str, Any]:
-    """Return a call's arguments: some servers send an object, some nothing for a tool without parameters."""
+    """Return the arguments of a call. Some servers send an object instead of text. Some servers send nothing for a tool
+    without parameters."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     try:
         value = parse_json(text) if text.strip() else None

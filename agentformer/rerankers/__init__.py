@@ -12,9 +12,12 @@ from agentformer.types import BoundedReranker, Reranker, Vector
 
 
 class GuardedReranker(Guarded[Reranker]):
-    """A reranker that `load` makes at its first use. After a failure, calls are refused for `seconds`, then longer, so
-    that a search does not wait for a broken model each time. Every error is a `RerankerUnavailable`. Only finite
-    scores, one per text, are returned. Thread-safe if the reranker is."""
+    """A reranker that `load` creates at the first use.
+
+    After a failure, calls are refused for `seconds`, and for longer after each further failure. So a broken model does
+    not slow down every search. Every error is raised as `RerankerUnavailable`. The methods return one finite score per
+    text. Thread-safe if the reranker is thread-safe.
+    """
 
     unavailable = RerankerUnavailable
     expected = (RerankerUnavailable,)
@@ -28,11 +31,11 @@ class GuardedReranker(Guarded[Reranker]):
         return self._name
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
-        """As `Reranker.scores`."""
+        """See `Reranker.scores`."""
         return self.judged(query, texts)[0]
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
-        """As `BoundedReranker.judged`; no warnings from a reranker that is not one."""
+        """See `BoundedReranker.judged`. If the reranker is not a `BoundedReranker`, there are no warnings."""
         import numpy as np
 
         if not texts:
@@ -52,13 +55,15 @@ class GuardedReranker(Guarded[Reranker]):
 
 
 def named_reranker(settings: Settings) -> GuardedReranker | None:
-    """Return the configured reranker, loaded at its first use, or None. Raise `InvalidInput` for an unknown
-    provider."""
+    """Return the configured reranker, or None. The reranker is loaded at its first use. Raise `InvalidInput` for an
+    unknown provider."""
     if not settings.reranker:
         return None
     provider, _, model = settings.reranker.partition(":")
     if provider not in ours("rerankers"):
-        lookup("rerankers", provider)  # raises if no plugin has this name, or if the plugin cannot be imported
+        lookup(
+            "rerankers", provider
+        )  # raises `InvalidInput` if no plugin has this name, or if the plugin cannot be imported
     return GuardedReranker(
         settings.reranker, lambda: lookup("rerankers", provider)(model, settings), seconds=settings.breaker_seconds
     )

@@ -1,9 +1,10 @@
-"""Cross-encoders on torch, by sentence-transformers.
+"""Cross-encoders on torch, through sentence-transformers.
 
-That library silently cuts a pair that is longer than the model reads. Here a long passage is read in windows and has
-the score of its best window (Dai and Callan, "Deeper Text Understanding for IR", SIGIR 2019). A long question is read
-in parts, whose scores are averaged. If there are more of them than the limits below, evenly spaced ones are read, the
-first and the last included, and a warning says so.
+If a pair is longer than the model reads, sentence-transformers cuts the pair without an error. Here a long passage is
+split into windows, and its score is the score of the best window (Dai and Callan, "Deeper Text Understanding for IR",
+SIGIR 2019). A long question is split into parts, and the scores of the parts are averaged. If there are more windows or
+parts than the limits below, the model reads only some of them, at even distances from the first to the last, and a
+warning reports the limit.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 _T = TypeVar("_T")
-_MAX_TOKENS = 8192  # of a pair, for a model that names no limit
-_SPARE = 8  # tokens that a text may have more of next to another than alone
-_QUERY_SHARE = 0.5  # of the tokens that the model reads; the rest is the passage's
-_WINDOWS = 16  # of a passage
-_PARTS = 4  # of a question
-_HEADS = ("ForSequenceClassification", "ForCausalLM")  # can score a pair; any other model would get a random head
+_MAX_TOKENS = 8192  # tokens of a pair, for a model without a limit
+_SPARE = 8  # tokens that a text may gain when it is joined with another text
+_QUERY_SHARE = 0.5  # share of the model's tokens for the question; the passage gets the rest
+_WINDOWS = 16  # windows of a passage
+_PARTS = 4  # parts of a question
+# These models can score a pair. Any other model would get a head with random weights.
+_HEADS = ("ForSequenceClassification", "ForCausalLM")
 _TRUE = {"1", "on", "true", "yes"}
 
 
 class _Window(NamedTuple):
-    """A window of the text with the number `text_index`."""
+    """A part of the text with the number `text_index`."""
 
     text_index: int
     text: str
@@ -45,13 +47,13 @@ class _Window(NamedTuple):
 
 
 class CrossEncoderReranker:
-    """A cross-encoder on torch, which computes one batch at a time. Thread-safe. Raises `RerankerUnavailable` if the
-    model cannot be loaded or is no reranker."""
+    """A cross-encoder on torch. It computes one batch at a time. Thread-safe. Raises `RerankerUnavailable` if the model
+    cannot be loaded or is not a reranker."""
 
     def __init__(self, model: str, *, device: str = "", batch_tokens: int = 2048) -> None:
         self._name = f"sbert:{model}"
         self._batch_tokens = batch_tokens
-        self._lock = threading.Lock()  # fast tokenizers fail if two threads use them at once
+        self._lock = threading.Lock()  # a fast tokenizer fails if two threads use it at the same time
         self._model = _load(model, device)
         self._tokenizer: Any = self._model.tokenizer
         self._limit = min(int(self._model.max_seq_length or _MAX_TOKENS), _MAX_TOKENS)
@@ -72,7 +74,7 @@ class CrossEncoderReranker:
         return self.judged(query, texts)[0]
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
-        """As `BoundedReranker.judged`."""
+        """See `BoundedReranker.judged`."""
         if not texts:
             return np.zeros(0, dtype=np.float32), ()
         all_parts = self._query_parts(replace_surrogates(query))
@@ -94,7 +96,8 @@ class CrossEncoderReranker:
         return [query[start:end] for start, end in windows(query, self._spans, max(1, limit))] or [query]
 
     def _best_scores(self, query: str, selected: Sequence[_Window], count: int, used: int) -> Vector:
-        """Return (count,) the best window's score of each text. `used` tokens of a pair are not the window's."""
+        """Return (count,) scores: for each text the score of its best window. Of the tokens of a pair, `used` are not
+        available to the window."""
         best = np.full(count, -np.inf, dtype=np.float32)
         for batch in self._batches(selected, used):
             scores = self._predict([(query, window.text) for window in batch])
@@ -102,7 +105,8 @@ class CrossEncoderReranker:
         return best
 
     def _batches(self, selected: Sequence[_Window], used: int) -> Iterator[Sequence[_Window]]:
-        """Yield batches, the longest windows first: those of a batch are padded to the same length."""
+        """Yield batches. The longest windows come first, because all windows of a batch are padded to the same
+        length."""
         ordered = sorted(selected, key=lambda window: -window.tokens)
         start = 0
         while start < len(ordered):
@@ -111,7 +115,7 @@ class CrossEncoderReranker:
             start = end
 
     def _windows(self, text_index: int, text: str, limit: int) -> Iterator[_Window]:
-        """Yield the text in windows of at most `limit` tokens."""
+        """Split the text into windows of at most `limit` tokens."""
         tokens: list[Span] = []
 
         def count(part: str) -> list[Span]:
@@ -133,9 +137,9 @@ class CrossEncoderReranker:
             scores = self._model.predict(
                 list(pairs),
                 batch_size=len(pairs),
-                activation_fn=nn.Identity(),  # raw scores: a sigmoid turns all good ones into 1
+                activation_fn=nn.Identity(),  # raw scores: a sigmoid would turn every high score into 1
                 show_progress_bar=False,
-                processing_kwargs={"text": {"truncation": False}},  # a pair that does not fit is an error
+                processing_kwargs={"text": {"truncation": False}},  # if a pair is too long, this is an error
             )
         return np.asarray(scores, dtype=np.float32)
 
@@ -147,21 +151,21 @@ class CrossEncoderReranker:
         return token_spans(encoded["offset_mapping"])
 
     def _overhead_tokens(self) -> int:
-        """Return the tokens that the model adds to a pair: special tokens, prompt or template."""
+        """Return the number of tokens that the model adds to a pair: special tokens, a prompt or a template."""
         prompt = self._model.prompts.get(self._model.default_prompt_name or "")
         features = self._model.preprocess([("", "")], prompt=prompt)
         return int(features["attention_mask"].sum())
 
 
 def _evenly_spaced(items: Sequence[_T], count: int) -> Sequence[_T]:
-    """Return at most `count` items at even distances from the first to the last."""
+    """Return at most `count` items at even distances, from the first item to the last item."""
     last = len(items) - 1
     return items if last < count else [items[n * last // (count - 1)] for n in range(count)]
 
 
 def _load(model: str, device: str) -> CrossEncoder:
-    """Load a model from a folder, or by its name on the hub. With `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE` the folder
-    of the hub's cache is used, because the hub's client sends a request even if told to read its cache only."""
+    """Load a model from a folder, or by its name on the model hub. If `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE` is
+    set, the hub's cache folder is used directly, because the hub's client would still send a request."""
     try:
         from sentence_transformers import CrossEncoder
         from transformers.utils import logging as transformers_logging
@@ -172,7 +176,7 @@ def _load(model: str, device: str) -> CrossEncoder:
     folder = given if given.is_dir() else _cached(model) if _offline() else None
     try:
         loaded = CrossEncoder(str(folder or model), device=device or None, local_files_only=folder is not None)
-    except Exception as error:  # the hub's client, transformers and torch each raise their own classes
+    except Exception as error:  # the hub's client, transformers and torch raise different classes
         reason = str(error).strip().split("\n", 1)[0][:200]
         raise RerankerUnavailable(
             f"the reranker {model!r} could not be loaded ({type(error).__name__}: {reason}); "
@@ -180,9 +184,11 @@ def _load(model: str, device: str) -> CrossEncoder:
         ) from error
     architecture = (loaded.config.architectures or [""])[0]
     if not architecture.endswith(_HEADS):
-        raise RerankerUnavailable(f"{model!r} is not a cross-encoder, but {architecture or 'something else'}")
+        raise RerankerUnavailable(f"{model!r} is not a cross-encoder (its architecture is {architecture or 'unknown'})")
     if loaded.num_labels != 1:
-        raise RerankerUnavailable(f"{model!r} sorts pairs into {loaded.num_labels} classes instead of scoring them")
+        raise RerankerUnavailable(
+            f"{model!r} is a classifier with {loaded.num_labels} classes; a reranker needs a model with one score"
+        )
     if loaded.device.type == "cpu":
         limit_torch_threads()
         loaded.float()  # weights saved in half precision are slow here
@@ -190,11 +196,12 @@ def _load(model: str, device: str) -> CrossEncoder:
 
 
 def _cached(model: str) -> Path:
-    """Return the hub's cached folder of a model. Raise `RerankerUnavailable`."""
+    """Return the folder of a model in the hub's cache. Raise `RerankerUnavailable` if the model is not in the cache."""
     folder = local_folder(model, "cross-encoder")
     if folder is None:
         raise RerankerUnavailable(
-            f"the reranker {model!r} could not be loaded: it is not on this machine, and the hub is switched off"
+            f"the reranker {model!r} could not be loaded: it is not on this machine, and the "
+            "environment switches the model hub off"
         )
     return folder
 

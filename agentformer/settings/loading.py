@@ -1,7 +1,8 @@
 """The sources of settings. No other module reads settings from the environment.
 
-A setting is taken from the argument, else from `AGENTFORMER_<NAME>` in the file `.env` of the current folder, else from
-the environment, else it has its default. The providers' own variables (`OPENAI_API_KEY`, ...) have no prefix.
+The value of a setting is the first of these that exists: the argument; `AGENTFORMER_<NAME>` in the file `.env` of the
+current folder; `AGENTFORMER_<NAME>` in the environment; the default. The variables of the providers (`OPENAI_API_KEY`,
+...) have no prefix.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _KINDS = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
 def parse_routes(text: str) -> tuple[Route, ...]:
-    """Return the routes of a text as in the environment; see `Settings.routes`. Raise `InvalidInput`."""
+    """Parse routes that are written as in the environment; see `Settings.routes`. Raise `InvalidInput`."""
     routes = []
     for rule in filter(None, (part.strip() for part in text.split(";"))):
         selector, _, target = (part.strip() for part in rule.partition("="))
@@ -58,11 +59,12 @@ _VARIABLES = {name: PLAIN.get(name, ENV_PREFIX + name.upper()) for name in _BY_N
 
 
 def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Return settings from arguments, `.env` and the environment (or `environ` instead of both), and defaults.
+    """Return the settings from the arguments, from `.env` and the environment (or only from `environ`), and from the
+    defaults.
 
-    `None` in `given` and empty variables count as missing. A variable with our prefix that is no setting causes one
-    warning. Raise `InvalidInput` for an unknown setting or an invalid value. The message names the variable and its
-    file, but not its value: keys end up in wrong variables.
+    `None` in `given` and an empty variable count as missing. A variable that has our prefix but is not a setting causes
+    one warning. Raise `InvalidInput` for an unknown setting or an invalid value. The message names the variable and its
+    file. It does not contain the value, because the value may be a key in the wrong variable.
     """
     file = _env_file(Path(ENV_FILE)) if environ is None else {}
     environ = {**os.environ, **file} if environ is None else environ
@@ -94,12 +96,13 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
 
 
 def _env_file(path: Path) -> dict[str, str]:
-    """Return the variables of the file that are not empty, without expansion of `$`. {} if there is no file. Invalid
-    lines cause one warning with their number. Raise `InvalidInput` for a file that cannot be read or is not UTF-8."""
+    """Return the variables of the file that are not empty. `$` is not expanded. Without a file, return {}. Each invalid
+    line causes one warning with its line number. Raise `InvalidInput` for a file that cannot be read or is not
+    UTF-8."""
     try:
         if path.is_symlink() and not path.exists():
             _warn(f"{path.absolute()} is a link to {path.readlink()}, which does not exist; no setting is read from it")
-        if not path.is_file():  # a folder of this name is a virtual environment
+        if not path.is_file():  # a folder with this name is a virtual environment
             return {}
         from dotenv.parser import parse_stream
 
@@ -112,7 +115,9 @@ def _env_file(path: Path) -> dict[str, str]:
         if line.error:
             text = line.original.string
             number = line.original.line + text[: len(text) - len(text.lstrip())].count("\n")
-            _warn(f"{path.resolve()}, line {number}: not of the form NAME=value; ignored")
+            _warn(
+                f"{path.resolve()}, line {number}: this line is ignored, because it does not have the form NAME=value"
+            )
     last = {line.key: line.value for line in assignments if line.key}
     return {name: value for name, value in last.items() if value}
 
@@ -124,7 +129,7 @@ def _warn(message: str) -> None:
 
 
 def _warn_unknown(variable: str) -> None:
-    """Warn, with the most similar variable, never with the value."""
+    """Warn about an unknown variable and suggest the most similar one. The warning never contains the value."""
     bare = variable.removeprefix(ENV_PREFIX)
     similar = [bare] if bare in PLAIN.values() else difflib.get_close_matches(variable, _VARIABLES.values(), 1)
     _warn(f"{variable} is not a setting and has no effect{f'; did you mean {similar[0]}?' if similar else ''}")
@@ -148,7 +153,7 @@ def _convert(name: str, value: Any) -> Any:
 
 
 def _parsed(name: str, value: Any) -> Any:
-    """Return a setting of several parts, parsed if it is text."""
+    """Return a setting that has several parts. If it is text, parse it."""
     try:
         if isinstance(value, str):
             return _PARSED[name](value)

@@ -85,7 +85,7 @@ def test_the_comparison_can_be_made_by_queries_of_ones_own(run: Run, tmp_path: P
         ((), "--to"),
         (("--to", "hashing:64", "--abandon"), "--to"),
         (("--to", "word2vec"), "known are"),
-        (("--to", "hashing:big"), "hashing takes a dimension"),
+        (("--to", "hashing:big"), "hashing needs a number"),
     ],
 )
 def test_bad_arguments_say_what_is_meant(run: Run, arguments: tuple[str, ...], said: str) -> None:

@@ -174,7 +174,7 @@ def test_the_options_say_whose_memories_are_meant(tmp_path: Path) -> None:
         return await client.call_tool("memory_add", {"content": "x", "namespace": "default"})
 
     refused = with_client(tmp_path, talk, *place)
-    assert refused.content[0].text == "this key reaches only the namespace work"
+    assert refused.content[0].text == "this key may use only the namespace work"
     with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         (entry,) = af.memory.list(namespace="work")
     assert (entry.user_id, entry.agent_id, entry.project) == ("aino", "helper", "harbour")

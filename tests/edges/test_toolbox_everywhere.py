@@ -256,7 +256,7 @@ def test_a_tool_that_is_switched_off_is_refused(call: Opened) -> None:
 def test_a_caller_without_the_right_to_write_changes_nothing(call: Opened) -> None:
     for name in sorted(set(NAMES) - set(READING)):
         assert call.correction(name, "reader", content="x") == (
-            "this key has no right to write; the rights of a key are set when it is made"
+            "this key has no right to write; the rights are chosen when the key is made"
         )
 
 
@@ -264,7 +264,7 @@ def test_other_namespaces_are_refused_by_name_and_hidden_by_id(call: Opened) -> 
     secret = call("memory_add", content="The safe opens with 4711.")["memory"]["id"]
     for name, arguments in (("memory_search", {"query": "safe"}), ("memory_add", {"content": "x"})):
         assert call.correction(name, "harbour", namespace="default", **arguments) == (
-            "this key reaches only the namespace harbour"
+            "this key may use only the namespace harbour"
         )
     for name, more in (("memory_get", {}), ("memory_update", {"title": "x"})):
         unseen = call.correction(name, "harbour", id=secret, **more)

@@ -193,7 +193,7 @@ def advice(answer: bytes) -> str:
 def test_only_a_refused_connection_is_answered_with_how_to_start_the_server() -> None:
     for answer in (b"", said("<html>hello"), said("", status="413 Too Large"), b"\x00\r\n\r\n"):
         assert "ollama serve" not in advice(answer)
-    with pytest.raises(EmbedderUnavailable, match=r"unknown host.*OLLAMA_BASE_URL") as caught:
+    with pytest.raises(EmbedderUnavailable, match=r"host name is unknown.*OLLAMA_BASE_URL") as caught:
         OllamaEmbedder("all-minilm", f"http://{'a' * 70}.invalid", RemoteOptions(retries=0))
     assert "ollama serve" not in str(caught.value)
     with socket.create_server(("127.0.0.1", 0)) as free:

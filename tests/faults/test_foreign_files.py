@@ -94,7 +94,7 @@ def test_the_file_of_the_jobs_is_looked_at_as_closely(tmp_path: Path, what: str)
 @pytest.mark.parametrize("what", ["a folder", "a pipe", "a circle of links", "random bytes"])
 def test_what_is_no_file_of_keys_lets_nobody_in(tmp_path: Path, what: str) -> None:
     PLACED[what][0](tmp_path / "keys.json")
-    with pytest.raises(StoreError, match="no request is served"):
+    with pytest.raises(StoreError, match="all requests are refused"):
         KeyStore(tmp_path).grant_of("af_x")
 
 

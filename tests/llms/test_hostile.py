@@ -94,7 +94,7 @@ def test_nonsense_is_one_error_that_names_model_and_address(serve: Serve, ask: A
     [
         (refuses(401, "who are you"), "AGENTFORMER_LLM_API_KEY"),
         (refuses(404, "model 'tiny' not found"), "model 'tiny'"),
-        (NONSENSE["a redirect"], "a redirect, which is not followed"),
+        (NONSENSE["a redirect"], "a redirect; redirects are not followed"),
         (NONSENSE["html"], "AGENTFORMER_LLM_BASE_URL"),
         (refuses(429, "slow down"), '): "slow down"; try again later'),
     ],
@@ -152,9 +152,9 @@ def test_a_done_without_a_reason_is_a_cut(serve: Serve) -> None:
     ("last", "says_so"),
     [
         (b'data: {"error": {"message": "the GPU is on fire"}}\n\n', "GPU is on fire"),
-        (b'data: {"choi\n\n', "not of the OpenAI protocol"),
-        (b'data: {"choices": [{"delta": {"content": 7}}]}\n\n', "not of the OpenAI protocol"),
-        (b"data: 7\n\n", "not of the OpenAI protocol"),
+        (b'data: {"choi\n\n', "does not follow the OpenAI protocol"),
+        (b'data: {"choices": [{"delta": {"content": 7}}]}\n\n', "does not follow the OpenAI protocol"),
+        (b"data: 7\n\n", "does not follow the OpenAI protocol"),
     ],
     ids=["error event", "half a json", "no text", "no event"],
 )

@@ -243,7 +243,7 @@ def test_rights_and_switched_off_tools_are_checked_before_arguments(af: AgentFor
 
 def test_a_key_of_several_namespaces_is_asked_which_one(af: AgentFormer) -> None:
     caller = Caller(grant=Grant(frozenset({"read", "write"}), ("work", "home")))
-    with pytest.raises(InvalidInput, match="this key reaches work, home"):
+    with pytest.raises(InvalidInput, match="this key may use work, home"):
         af.toolbox.call("memory_add", {"content": "x"}, caller)
     assert af.toolbox.call("memory_add", {"content": "x", "namespace": "home"}, caller)["memory"]["namespace"] == "home"
     only = Caller(grant=Grant(frozenset({"read"}), ("home",)))

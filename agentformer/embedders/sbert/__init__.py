@@ -1,6 +1,6 @@
 """Sentence-transformers models: by hub name, by local folder, or the packaged all-MiniLM-L6-v2.
 
-They run on torch, or on OpenVINO from an export that is made once and loads without torch.
+A model runs on torch or on OpenVINO. OpenVINO uses an export of the model, which is made once and loads without torch.
 """
 
 from agentformer.embedders.sbert.embedder import SbertEmbedder

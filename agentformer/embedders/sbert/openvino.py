@@ -1,8 +1,9 @@
-"""A model on OpenVINO: its export from torch, and the runtime, which imports neither torch nor transformers.
+"""A model on OpenVINO: the export of the model from torch, and the runtime, which imports neither torch nor
+transformers.
 
-An export is one graph of all modules (transformer, pooling, dense layers), the tokenizer, the model's facts, and its
-fp32 rows of the probe texts. It runs in a process of its own, so that torch and the exporter's changes to it never stay
-in the calling process.
+An export contains one graph of all modules (transformer, pooling, dense layers), the tokenizer, the model's facts, and
+the fp32 rows of the probe texts. A separate process makes the export, because torch and the exporter's changes to torch
+must not stay in the calling process.
 """
 
 from __future__ import annotations
@@ -45,23 +46,24 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _MODEL, _TOKENIZER, _FACTS, _PROBE_ROWS = "model.xml", "tokenizer.json", "facts.json", "probes.npy"
-# Mean cosine of an int8 model with itself on another processor: rounding differs, a swapped model is far below.
+# Mean cosine of the same int8 model on two processors, which round differently. Another model is far below it.
 _SAME_INT8 = 0.99
-_LEAST_INT8 = 0.97  # of int8 with fp32; below it the model does not tolerate quantization
-# Kernels are compiled for each new text length, in 5 ms for fp32 and 25 ms for int8, so lengths are rounded up.
+_LEAST_INT8 = 0.97  # mean cosine of int8 and fp32; a model below it cannot be quantized well
+# Lengths are rounded up, because OpenVINO compiles a kernel for each new length (5 ms for fp32, 25 ms for int8).
 _LENGTH_STEP = 8
-_REQUESTS = 2  # one is filled or emptied while the other is computed; more would only wait
-_COMPILED = "compiled/*.blob"  # twice as large as the model; OpenVINO names it by path, time and processor
-_QUOTED = 300  # characters of a failed process's last line
-_NOT_EXPORTABLE = 3  # exit status of an export that fails each time
-_TELEMETRY = "openvino_telemetry"  # an optional package through which OpenVINO and NNCF report their use
-_CONVERTER = "openvino.tools"  # optional as well
+_REQUESTS = 2  # one request is filled or read while the other is computed; a third would only wait
+_COMPILED = "compiled/*.blob"  # twice as large as the model; OpenVINO names a file by path, time and processor
+_QUOTED = 300  # characters of the last line of a failed process
+_NOT_EXPORTABLE = 3  # exit status if the export would fail again
+_TELEMETRY = "openvino_telemetry"  # an optional package that sends reports about the use of OpenVINO and NNCF
+_CONVERTER = "openvino.tools"  # another optional package
 _import_lock = threading.Lock()
 
 
 class OpenVinoRuntime:
-    """The export in `folder`, in bf16 if the processor has it and the vectors stay the same. Raises `BadExport` if the
-    export is damaged or its vectors differ from its model's, and `OpenVinoUnavailable` without its packages."""
+    """The export in `folder`. It runs in bf16 if the processor supports bf16 and the vectors stay the same. Raises
+    `BadExport` if the export is damaged or its vectors differ from the vectors of the model, and `OpenVinoUnavailable`
+    without its packages."""
 
     def __init__(self, folder: Path, precision: str) -> None:
         ov = import_openvino()
@@ -72,7 +74,7 @@ class OpenVinoRuntime:
             self._compile(ov.Core(), folder, precision)
         except OpenVinoUnavailable:
             raise
-        except Exception as error:  # OpenVINO and tokenizers raise their own classes for a damaged file
+        except Exception as error:  # OpenVINO and tokenizers raise many classes for a damaged file
             raise BadExport(f"its export cannot be read ({type(error).__name__}: {str(error)[:200]})") from error
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
@@ -82,7 +84,7 @@ class OpenVinoRuntime:
         return self._tokenizer.offsets(text)
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
-        """As `Runtime.rows`."""
+        """See `Runtime.rows`."""
         longest = max(item.length for item in batch)
         width = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
         inputs = self._tokenizer.arrays(batch, min(width, self.facts.max_tokens))
@@ -102,7 +104,9 @@ class OpenVinoRuntime:
             "ENABLE_CPU_PINNING": False,
         }
         compiled_before = set(folder.glob(_COMPILED))
-        if precision and os.access(folder, os.W_OK):  # packing int8 weights takes 1.5 s, reading packed ones 0.2 s
+        if precision and os.access(
+            folder, os.W_OK
+        ):  # packing int8 weights takes 1.5 s; reading packed weights takes 0.2 s
             options["CACHE_DIR"] = str(folder / "compiled")
         cosine = -1.0
         for kind in ("bf16", "f32") if has_bf16() else ("f32",):
@@ -114,11 +118,13 @@ class OpenVinoRuntime:
             if cosine >= least:
                 _delete_old_compiled(folder, compiled_before)
                 return
-        raise BadExport(f"its export gives other vectors: mean cosine {cosine:.5f}, at least {least} is required")
+        raise BadExport(
+            f"its export computes different vectors: the mean cosine is {cosine:.5f}, but at least {least} is required"
+        )
 
 
 def _delete_old_compiled(folder: Path, before: set[Path]) -> None:
-    """After a new compilation, delete those for other processors or folders, which are not read again."""
+    """Delete the compiled models of other processors or folders after a new compilation. They are not read again."""
     with suppress(OSError):
         compiled = sorted(folder.glob(_COMPILED), key=lambda file: file.stat().st_mtime_ns)
         for former in compiled[:-1] if set(compiled) - before else []:
@@ -126,11 +132,12 @@ def _delete_old_compiled(folder: Path, before: set[Path]) -> None:
 
 
 def import_openvino() -> Any:
-    """Import OpenVINO without its model converter, which reports each import to its makers. A host application that
-    imports OpenVINO itself gets all of it. Raise `OpenVinoUnavailable` if it is missing or broken."""
+    """Import OpenVINO without its model converter, because the converter reports each import to Intel. If the host
+    application imports OpenVINO itself, it gets the complete package. Raise `OpenVinoUnavailable` if OpenVINO is
+    missing or broken."""
     with _import_lock:
         if "openvino" in sys.modules:
-            return import_package("openvino")  # waits for another thread that imports it
+            return import_package("openvino")  # waits while another thread imports the module
         with _hidden(_TELEMETRY, _CONVERTER):
             package = import_package("openvino")
         if "convert_model" not in vars(package):
@@ -146,7 +153,7 @@ def _import_converter(name: str) -> Any:
 
 @contextmanager
 def _hidden(*names: str) -> Iterator[None]:
-    """Make packages that are not imported yet appear as not installed."""
+    """Hide packages that are not imported yet, as if they were not installed."""
     hidden = [name for name in names if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]
@@ -158,7 +165,8 @@ def _hidden(*names: str) -> Iterator[None]:
 
 
 def export_in_process(model: Path, target: Path, precision: str) -> None:
-    """Run `export` in a process that ends with this one. Raise `OpenVinoUnavailable` with its last line."""
+    """Run `export` in a child process, which ends when this process ends. Raise `OpenVinoUnavailable` with the last
+    line of the child's output."""
     for package in _packages(precision):
         if importlib.util.find_spec(package) is None:
             extra = "sbert" if package == "sentence_transformers" else "fast"
@@ -174,7 +182,7 @@ def export_in_process(model: Path, target: Path, precision: str) -> None:
             process.kill()
             raise
     if status < 0:
-        raise OpenVinoUnavailable(f"it could not be exported (the process was ended by signal {-status})")
+        raise OpenVinoUnavailable(f"it could not be exported (signal {-status} ended the process)")
     if status:
         last = (output.strip().splitlines() or [f"exit status {status}"])[-1]
         kind = NotExportable if status == _NOT_EXPORTABLE else OpenVinoUnavailable
@@ -182,7 +190,7 @@ def export_in_process(model: Path, target: Path, precision: str) -> None:
 
 
 def main() -> None:
-    """Export in this process: its arguments are model, target and precision."""
+    """Make an export in this process. The arguments of the process are the model, the target and the precision."""
     sys.modules[_TELEMETRY] = None  # type: ignore[assignment]
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     model, target, precision = sys.argv[1:]
@@ -197,13 +205,13 @@ def main() -> None:
 
 
 def _exit_with_parent() -> None:
-    """Wait for the end of standard input, a pipe that closes when the parent process ends."""
+    """Wait until standard input ends, then exit. It is a pipe, which closes when the parent process ends."""
     os.read(0, 1)
     os._exit(1)
 
 
 def _packages(precision: str) -> list[str]:
-    """Return the packages of an export, those that import fastest first."""
+    """Return the packages that an export needs. The packages that import fastest come first."""
     return ["tokenizers", "openvino", *(["nncf"] if precision else []), "sentence_transformers"]
 
 
@@ -213,19 +221,20 @@ def _describe(error: Exception) -> str:
 
 @contextmanager
 def _blame_model() -> Iterator[None]:
-    """Turn errors into `NotExportable`, except those that a retry or a repaired package could solve."""
+    """Convert errors to `NotExportable`, except errors that could disappear after a retry or a repair of a package."""
     try:
         yield
     except (OpenVinoUnavailable, ImportError, OSError, MemoryError):
         raise
     except Exception as error:
-        if "alloc" in str(error):  # how torch and OpenVINO report too little memory
+        if "alloc" in str(error):  # errors of torch and OpenVINO for too little memory
             raise
         raise NotExportable(_describe(error)) from error
 
 
 def export(folder: Path, target: Path, precision: str) -> None:
-    """Export the model in `folder` to `target`. Raise `NotExportable` if that fails or gives other vectors."""
+    """Export the model in `folder` to `target`. Raise `NotExportable` if the export fails or computes different
+    vectors."""
     import openvino as ov
     import torch
 
@@ -247,7 +256,7 @@ def export(folder: Path, target: Path, precision: str) -> None:
             graph = _quantize(graph, tokenizer, max_tokens)
         rows = _compute(ov, graph, tokenizer, probes)
         _require(mean_cosine(rows, reference), _LEAST_INT8, precision)
-        reference = rows  # int8 is a space of its own
+        reference = rows  # int8 has a separate space
     ov.save_model(graph, target / _MODEL, compress_to_fp16=False)
     np.save(target / _PROBE_ROWS, unit(reference))
     facts = dataclasses.asdict(facts_of(model, reference))
@@ -257,7 +266,9 @@ def export(folder: Path, target: Path, precision: str) -> None:
 
 def _require(cosine: float, least: float, what: str) -> None:
     if cosine < least:
-        raise NotExportable(f"{what} gives other vectors: mean cosine {cosine:.5f}, at least {least} is required")
+        raise NotExportable(
+            f"{what} computes different vectors: the mean cosine is {cosine:.5f}, but at least {least} is required"
+        )
 
 
 def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer:
@@ -270,7 +281,7 @@ def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer
     texts = list(PROBES)
     expected = original(texts, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
     if [item.content[0] for item in tokenizer.tokenize(texts)] != expected:
-        raise NotExportable("its tokenizer gives other tokens outside of transformers")
+        raise NotExportable("its tokenizer returns different tokens without transformers")
     return tokenizer
 
 
@@ -285,7 +296,7 @@ def _convert(model: SentenceTransformer) -> Any:
     size = model.truncate_dim
 
     class AllModules(torch.nn.Module):
-        """The model's modules in their order, from tokens to the vector."""
+        """All modules of the model in their order, from the tokens to the vector."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -307,7 +318,7 @@ def _convert(model: SentenceTransformer) -> Any:
 
 
 def _quantize(graph: Any, tokenizer: FastTokenizer, max_tokens: int) -> Any:
-    """Return the graph with weights and activations of matrix products in int8, calibrated on sample texts."""
+    """Return the graph with matrix products in int8. The range of their values is measured with sample texts."""
     import nncf
 
     texts = files("agentformer.embedders.sbert").joinpath("calibration.txt").read_text(encoding="utf-8").splitlines()
@@ -317,6 +328,6 @@ def _quantize(graph: Any, tokenizer: FastTokenizer, max_tokens: int) -> Any:
 
 
 def _compute(ov: Any, graph: Any, tokenizer: FastTokenizer, texts: Sequence[str]) -> Matrix:
-    """Return the rows of the texts, computed one by one, so that padding does not affect the comparison."""
+    """Return the rows of the texts. Each text is computed alone, so that padding does not affect the comparison."""
     compiled = ov.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return np.concatenate([compiled(tokenizer.arrays([item]))[0] for item in tokenizer.tokenize(texts)])

@@ -1,4 +1,4 @@
-"""The contract of the runtimes torch and OpenVINO, and what both use: model files, tokenizer, processor."""
+"""The contract of the runtimes torch and OpenVINO, and the code that they share: model files, tokenizer, processor."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from agentformer.types import Matrix, Span
 
-# Cosine from which vectors of two runtimes may be in one index, on average over the probe texts.
+# Vectors of two runtimes may be in one index if their mean cosine over the probe texts is at least this.
 SAME_SPACE = 0.9999
-_HUB_SECONDS = 3.0  # a reachable hub answers sooner, and a start must not wait long for an unreachable one
+_HUB_SECONDS = 3.0  # a hub that is reachable answers sooner; the start must not wait long for a hub that is not
 _FLAGS = Path("/proc/cpuinfo")
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # version 2: "200000 100000", or "max 100000"
 _OLD_QUOTA = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
@@ -28,7 +28,7 @@ _OLD_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
 class Tokenized(NamedTuple):
-    """A text as its runtime reads it. `length` counts tokens, special tokens included."""
+    """A text in the form that its runtime reads. `length` is the number of tokens, special tokens included."""
 
     length: int
     content: Any
@@ -36,14 +36,14 @@ class Tokenized(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Properties of a model, the same on every runtime."""
+    """Properties of a model that do not depend on the runtime."""
 
     dimension: int
-    max_tokens: int  # that the model reads, special tokens included
+    max_tokens: int  # limit of the model, special tokens included
     special_tokens: int  # added to every text
     vocabulary: int
     prompts: Mapping[str, str]  # by name, from the model's configuration
-    fingerprint: str  # of the fp32 rows, unless the model is quantized
+    fingerprint: str  # fingerprint of the fp32 rows; for a quantized model, of its own rows
 
 
 class Runtime(Protocol):
@@ -53,11 +53,11 @@ class Runtime(Protocol):
     def facts(self) -> ModelFacts: ...
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
-        """Return each text in tokens; nothing is cut."""
+        """Return the tokens of each text. No text is cut."""
         ...
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return start and end of each token in the text, without special tokens."""
+        """Return the start and the end of each token in the text, without special tokens."""
         ...
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
@@ -66,15 +66,15 @@ class Runtime(Protocol):
 
 
 class OpenVinoUnavailable(Exception):
-    """OpenVINO cannot be used for a model; torch can."""
+    """A model cannot run on OpenVINO, but it can run on torch."""
 
 
 class BadExport(OpenVinoUnavailable):
-    """An export is damaged, or belongs to another model."""
+    """An export is damaged or belongs to another model."""
 
 
 class NotExportable(OpenVinoUnavailable):
-    """These versions of the packages cannot export the model."""
+    """The installed versions of the packages cannot export the model."""
 
 
 def import_package(package: str) -> Any:
@@ -90,8 +90,8 @@ def import_package(package: str) -> Any:
 
 
 def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | None:
-    """Return the folder of a model on this machine: a local folder or the hub's cache; None if there is none.
-    `publisher` is that of a name without one."""
+    """Return the folder of a model on this machine: a local folder, or a folder in the hub's cache. Return None if
+    there is no such folder. If the name has no publisher, `publisher` is used."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve()
@@ -100,10 +100,10 @@ def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | 
     except ImportError:
         return None
     repository = name if "/" in name else f"{publisher}/{name}"
-    for file in ("modules.json", "config.json"):  # a model of plain transformers has the second only
+    for file in ("modules.json", "config.json"):  # a model of plain transformers has only the second file
         try:
             cached = try_to_load_from_cache(repository, file)
-        except ValueError:  # not the name of any repository
+        except ValueError:  # no repository can have this name
             return None
         if isinstance(cached, str):
             return Path(cached).parent
@@ -111,9 +111,9 @@ def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | 
 
 
 def why_unavailable(name: str) -> str:
-    """Return why a hub model can be neither loaded from the cache nor downloaded now; "" if it can.
+    """Return the reason why a model of the hub can neither be loaded from the cache nor be downloaded now, or "".
 
-    The hub is asked once, briefly, and only if the model is not cached; never with `HF_HUB_OFFLINE=1`.
+    If the model is not cached, one short request is sent to the hub. With `HF_HUB_OFFLINE=1` no request is sent.
     """
     try:
         from huggingface_hub import hf_hub_url, try_to_load_from_cache
@@ -127,7 +127,7 @@ def why_unavailable(name: str) -> str:
         return "it is not cached, and HF_HUB_OFFLINE is set"
     import urllib.request  # imports TLS
 
-    try:  # one plain request: the hub's client retries for a quarter of a minute
+    try:  # a plain request, because the hub's client retries for 15 seconds
         with urllib.request.urlopen(hf_hub_url(repository, "modules.json"), timeout=_HUB_SECONDS):  # noqa: S310
             return ""
     except (OSError, ValueError):
@@ -135,8 +135,9 @@ def why_unavailable(name: str) -> str:
 
 
 class FastTokenizer:
-    """A model's tokenizer without transformers, from its `tokenizer.json`. `inputs` are the names of the model's inputs
-    in their order. Immutable, therefore thread-safe. Raises `OpenVinoUnavailable` without the package tokenizers."""
+    """The tokenizer of a model, read from `tokenizer.json` without transformers. `inputs` are the names of the model's
+    inputs in their order. Immutable and thread-safe. Raises `OpenVinoUnavailable` if the package tokenizers is not
+    installed."""
 
     def __init__(self, file: Path, inputs: Sequence[str], pad_id: int) -> None:
         self._tokenizer = import_package("tokenizers").Tokenizer.from_file(str(file))
@@ -146,21 +147,22 @@ class FastTokenizer:
         self.pad_id = pad_id
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
-        """Return each text in tokens; `content` is (ids, type ids)."""
+        """Return the tokens of each text. `content` is (ids, type ids)."""
         texts = [replace_surrogates(text) for text in texts]
-        # For one text, threads cost more than they save.
+        # For a single text, threads would make it slower.
         one = len(texts) == 1
         encoded = [self._tokenizer.encode(texts[0])] if one else self._tokenizer.encode_batch_fast(texts)
         return [Tokenized(len(item.ids), (item.ids, item.type_ids)) for item in encoded]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return start and end of each token, without special tokens."""
+        """Return the start and the end of each token, without special tokens."""
         encoded = self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False)
         offsets: list[tuple[int, int]] = encoded.offsets
         return offsets
 
     def arrays(self, batch: Sequence[Tokenized], width: int = 0) -> dict[str, NDArray[np.int64]]:
-        """Return the model's inputs by name: (len(batch), the longest or `width`), padded at the end."""
+        """Return the model's inputs by name. Each is an array of (len(batch), length of the longest text or `width`),
+        padded at the end."""
         width = max(width, *(item.length for item in batch))
         ids = np.full((len(batch), width), self.pad_id, dtype=np.int64)
         types = np.zeros_like(ids)
@@ -173,12 +175,13 @@ class FastTokenizer:
 
 
 def replace_surrogates(text: str) -> str:
-    """Return the text without lone surrogates, which Rust's strings cannot hold; offsets stay valid."""
+    """Return the text without lone surrogates, because strings in Rust cannot contain them. Offsets stay valid."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def token_spans(offsets: Sequence[tuple[int, int]]) -> list[Span]:
-    """Return the offsets of tokens without overlaps: byte-level tokenizers give several tokens to one character."""
+    """Return the offsets of tokens without overlaps. A byte-level tokenizer may split one character into several
+    tokens."""
     spans: list[Span] = []
     end = 0
     for start, stop in offsets:
@@ -189,13 +192,13 @@ def token_spans(offsets: Sequence[tuple[int, int]]) -> list[Span]:
 
 
 def fitting(batch: Sequence[Tokenized], max_tokens: int) -> list[Tokenized]:
-    """Return the texts that a model of `max_tokens` reads whole."""
+    """Return the texts that are short enough for a model of `max_tokens`."""
     return [item for item in batch if item.length <= max_tokens]
 
 
 def usable_cpus() -> int:
-    """Return the threads a model may use: the processors of this process, limited by a container's quota and by
-    `OMP_NUM_THREADS`. At least 1."""
+    """Return the number of threads that a model may use, at least 1: the processors of this process, limited by the
+    quota of the container and by `OMP_NUM_THREADS`."""
     count = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     limits = [count, math.ceil(_quota())] if _quota() else [count]
     threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
@@ -205,7 +208,7 @@ def usable_cpus() -> int:
 
 
 def _quota() -> float:
-    """Return the container's quota in processors; 0.0 for no limit."""
+    """Return the quota of the container in processors. Return 0.0 if there is no limit."""
     try:
         if _QUOTA.exists():
             quota, period = _QUOTA.read_text().split()
@@ -217,7 +220,8 @@ def _quota() -> float:
 
 
 def limit_torch_threads() -> None:
-    """Keep torch within `usable_cpus`: it counts all cores of the machine. Its own smaller number stays."""
+    """Limit the threads of torch to `usable_cpus`, because torch counts all cores of the machine. A smaller limit that
+    is already set stays."""
     import torch
 
     if torch.get_num_threads() > usable_cpus():
@@ -226,7 +230,7 @@ def limit_torch_threads() -> None:
 
 @functools.cache
 def has_bf16() -> bool:
-    """Return True if the processor multiplies bf16 itself; otherwise bf16 is slower than fp32."""
+    """Return True if the processor has instructions for bf16. Without them bf16 is slower than fp32."""
     try:
         text = _FLAGS.read_text()
     except OSError:
@@ -236,7 +240,7 @@ def has_bf16() -> bool:
 
 
 def may_have_accelerator() -> bool:
-    """Return True if torch is likely to find a device faster than the processor, without loading torch."""
+    """Return True if torch would probably find a GPU or another accelerator. Torch is not imported."""
     apple = sys.platform == "darwin" and platform.machine() == "arm64"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
     cards = (Path("/dev/nvidiactl"), Path("/dev/kfd"))

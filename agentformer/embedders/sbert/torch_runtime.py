@@ -1,4 +1,4 @@
-"""A model on torch, by sentence-transformers: any model, on any device."""
+"""A model on torch, through sentence-transformers: any model, on any device."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class TorchRuntime:
-    """A model on `device`, by default torch's own choice. On a processor with bf16 the model runs in bf16 if its
-    vectors stay the same; `bf16` overrides the detection."""
+    """A model on `device`; without `device`, torch chooses the device. If the processor has bf16, the model runs in
+    bf16 if its vectors stay the same. `bf16` replaces the detection."""
 
     def __init__(self, model: str, *, local_only: bool = False, device: str = "", bf16: bool | None = None) -> None:
         self.model = load_model(model, local_only=local_only, device=device)
         self._tokenizer: Any = self.model.tokenizer
-        self._lock = threading.Lock()  # fast tokenizers fail if two threads use them at once
+        self._lock = threading.Lock()  # a fast tokenizer fails if two threads use it at the same time
         if self.model.device.type == "cpu":
             limit_torch_threads()
             self.model.float()  # weights saved in half precision are slow here
@@ -41,14 +41,14 @@ class TorchRuntime:
             self._try_bf16(reference)
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
-        """As `Runtime.tokenize`."""
+        """See `Runtime.tokenize`."""
         texts = [replace_surrogates(text) for text in texts]
         with self._lock:
             encoded = self._tokenizer(texts, add_special_tokens=True, truncation=False, verbose=False)
         return [Tokenized(len(ids), text) for ids, text in zip(encoded["input_ids"], texts, strict=True)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """As `Runtime.offsets`."""
+        """See `Runtime.offsets`."""
         with self._lock:
             encoded = self._tokenizer(
                 replace_surrogates(text),
@@ -67,7 +67,7 @@ class TorchRuntime:
         with self._lock:
             rows = self.model.encode(
                 texts,
-                prompt="",  # the texts have their prefix; otherwise the model would add its default prompt
+                prompt="",  # the texts already have their prefix; without this the model would add its default prompt
                 batch_size=len(texts),
                 convert_to_numpy=True,
                 show_progress_bar=False,
@@ -81,7 +81,7 @@ class TorchRuntime:
         self.model.to(torch.bfloat16)
         if mean_cosine(self._encode(list(PROBES[:QUICK_PROBES])), reference) < SAME_SPACE:
             self.model.float()
-            self.model.load_state_dict(fp32)  # undoes the rounding
+            self.model.load_state_dict(fp32)  # restores the weights from before the rounding to bf16
 
 
 def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransformer:
@@ -94,7 +94,7 @@ def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransfor
     transformers_logging.disable_progress_bar()  # loading takes a second
     try:
         return SentenceTransformer(model, local_files_only=local_only, device=device or None)
-    except Exception as error:  # the hub's client, transformers and torch each raise their own classes
+    except Exception as error:  # the hub's client, transformers and torch raise different classes
         reason = str(error).strip().split("\n", 1)[0][:200]
         raise EmbedderUnavailable(
             f"the model {model!r} could not be loaded ({type(error).__name__}: {reason}); "
