@@ -192,7 +192,7 @@ def _parse(path: Path, data: bytes) -> Keys:
             raise ValueError("the same id twice")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise StoreDamaged(
-            f"{path} is damaged, or was written by a newer version; all requests are refused until you restore the file "
+            f"{path} is damaged, or was written by a newer version; all requests are refused until you restore it "
             "from a copy, or delete it and make new keys"
         ) from None
     return keys

@@ -165,4 +165,4 @@ def test_a_limit_of_time_names_the_setting_that_raises_it_and_another_limit_none
 def test_any_other_exception_means_that_the_response_is_not_of_the_protocol() -> None:
     failure = explain(AttributeError(f"no choices in {KEY}"), SERVER, "tiny")
     assert failure.kind == "unavailable"
-    assert "not of the OpenAI protocol (AttributeError)" in failure.message and KEY not in failure.message
+    assert "does not follow the OpenAI protocol (AttributeError)" in failure.message and KEY not in failure.message
