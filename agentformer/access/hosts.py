@@ -128,16 +128,16 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def listen(host: str, port: int, keys: KeyStore, *, backlog: int) -> socket.socket:
-    """Return a socket that listens at `host` and `port`; port 0 takes a free one.
+    """Return a socket that listens at `host` and `port`. With port 0, the system chooses a free port.
 
-    Raises `InvalidInput` for an address that cannot be used, or that other machines reach while there is no key.
-    Raises `StoreDamaged` and `StoreError` for keys that cannot be read.
+    Raises `InvalidInput` for an address that cannot be used, or that other machines can reach while no key exists.
+    Raises `StoreDamaged` and `StoreError` if the keys cannot be read.
     """
     family, address = _resolve(host, port)
     check_bind_address(host, str(address[0]), keys)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":  # elsewhere this option lets two servers share a port
+        if os.name == "posix":  # on other systems, this option would allow two servers on the same port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(backlog)

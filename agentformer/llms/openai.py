@@ -54,7 +54,7 @@ class OpenAIModel:
     stream has already yielded a piece. Thread-safe.
 
     `timeout` is the number of seconds for a complete reply, and for the wait between two pieces of a stream.
-    `stream_seconds` is the number of seconds for a complete stream. Retries follow `http.policy`.
+    `stream_seconds` is the number of seconds for a complete stream. Retries follow `http.retry_policy`.
     """
 
     def __init__(
