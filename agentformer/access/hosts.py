@@ -1,5 +1,5 @@
-"""Listening sockets, hosts and origins of requests, and the grant of a request: the grant of its key, or of a program on
-this machine. An address that other machines can reach is opened only if a key exists."""
+"""Listening sockets, hosts and origins of requests, and the grant of a request. The grant is the grant of the key, or the
+grant of a program on this machine. An address that other machines can reach is opened only if a key exists."""
 
 from __future__ import annotations
 
@@ -145,7 +145,10 @@ def listen(host: str, port: int, keys: KeyStore, *, backlog: int) -> socket.sock
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise _not_of_this_machine(host) from None
-        message = f"{_bracketed(str(address[0]))}:{port} cannot be used: {error.strerror or error}; choose another"
+        message = (
+            f"{_bracketed(str(address[0]))}:{port} cannot be used: {error.strerror or error}; "
+            "choose another address or port"
+        )
         raise InvalidInput("port", message) from None
     return listener
 
