@@ -1,5 +1,8 @@
-"""Listening sockets, hosts and origins of requests, and the grant of a request. The grant is the grant of the key, or the
-grant of a program on this machine. An address that other machines can reach is opened only if a key exists."""
+"""Listening sockets, hosts and origins of requests, and the grant of a request.
+
+A request has the grant of its key, or the grant of a program on this machine. An address that other machines can reach
+is opened only if a key exists.
+"""
 
 from __future__ import annotations
 
