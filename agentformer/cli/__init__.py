@@ -1,7 +1,7 @@
 """The command line: `agentformer COMMAND`. `agentformer --help` lists the commands and the exit codes.
 
-`start` is the entry point, `group` has the common options, and each module of `commands` defines some commands.
-docs/CLI.md is generated from them.
+`start` is the entry point. `group` has the options that every command has. Each module of `commands` defines some
+commands. docs/CLI.md is generated from these commands.
 """
 
 TYPE_CHECKING = False  # true for type checkers; an import of `typing` would come before Ctrl-C is handled

@@ -30,51 +30,51 @@ Command = Callable[..., Any]
 
 EXIT_CODES = {
     0: "success",
-    1: "partial success, or a finding: a file without usable text, an incomplete answer, a task that does not fit, "
-    "entries that still wait for an embedder",
-    2: "an invalid argument, or one that conflicts with the stored data",
+    1: "partial success, or something was found: a file without usable text, an incomplete answer, a task that does "
+    "not fit, or entries that still wait for an embedder",
+    2: "an argument is invalid, or it conflicts with the stored data",
     3: "the memory, a model or the output cannot be used",
     130: "interrupted by Ctrl-C; finished work is kept",
-    141: "the reader of the output closed the pipe, as `head` does",
+    141: "the program that reads the output closed the pipe, as `head` does",
 }
-# Section -> command -> help on one line. The help of all commands is shown without importing them.
+# Section -> command -> help in one line. So the list of all commands is shown without importing the commands.
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Documents": {
         "ingest": "Ingest documents: files, and folders with all their files",
         "ask": "Answer a question from the documents, with citations",
-        "search": "Search documents and memories, best hits first",
+        "search": "Search documents and memories, and show the best hits first",
         "list": "List the documents; `memories` lists the memories",
         "remove": "Delete documents and everything derived from them",
         "eval": "Measure how well your documents answer your own questions",
-        "optimize": "Find the settings that answer your own questions best",
+        "optimize": "Find the settings that give the best answers to your own questions",
     },
     "Memories": {
         "remember": "Store a fact, a decision, or a message of a session",
-        "recall": "Search the memories that are relevant to a query, best hits first",
+        "recall": "Search the memories that are relevant to a query, and show the best hits first",
         "context": "Show the context that a model gets for a task",
-        "memories": "List entries, oldest first",
+        "memories": "List the stored entries, oldest first",
         "core": "Show and edit the core blocks, which are in every context",
         "update": "Change a memory; `history` shows its former versions",
         "supersede": "Replace an older memory by a newer one",
         "history": "Show the former versions of an entry and the current one",
         "forget": "Delete memories permanently",
     },
-    "Upkeep": {
-        "status": "Show what is stored, and the state of all parts",
+    "Maintenance": {
+        "status": "Show what is stored, and the state of each part of the memory",
         "doctor": "Verify the stored data of every namespace",
-        "clean": "Summarize the older messages of sessions, and archive them",
-        "restore": "Restore the originals of a summary, or a superseded entry",
+        "clean": "Summarize the older messages of sessions, and archive these messages",
+        "restore": "Restore the original entries of a summary, or restore a superseded entry",
         "audit": "Show duplicates, contradictions and entries that were never read",
         "reindex": "Embed the entries that wait for an embedder, in every namespace",
-        "reembed": "Move the memory to another embedder while it stays in use",
+        "reembed": "Move the memory to another embedder while the memory stays in use",
         "spaces": "Show the embedding spaces of the memory",
-        "backup": "Copy the whole memory into a new folder while it stays in use",
-        "export": "Write the stored data to a folder, or print its text",
+        "backup": "Copy the whole memory into a new folder while the memory stays in use",
+        "export": "Write the stored data to a folder, or print the text of the documents",
         "import": "Import the folder that `export --to` wrote",
     },
     "Interfaces": {
-        "chat": "Chat with a language model that has this memory and its documents",
-        "serve": "Serve the HTTP API until SIGTERM or Ctrl-C; running requests then have 20 seconds to finish",
+        "chat": "Chat with a language model that can use this memory and its documents",
+        "serve": "Serve the HTTP API until SIGTERM or Ctrl-C",
         "keys": "Create, list and revoke the keys for access over HTTP and MCP",
         "mcp": "Serve tools and documents to MCP clients, such as Claude, Cursor and VS Code",
         "completion": "Print the completion script for a shell",
@@ -86,14 +86,15 @@ _EVERYWHERE = ("as_json", "embedder", "index_dir", "upload_dir")
 
 
 class Described(click.Command):
-    """A command with its own options first in the help, then those of the place, then those of every command."""
+    """A command with a help text in a fixed order: the options of this command, the options that select a user or
+    session, and the options that every command has."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters in the order of the help."""
-        return sorted(super().get_params(ctx), key=_rank)  # stable: own options keep their order
+        return sorted(super().get_params(ctx), key=_rank)  # a stable sort: the options of the command keep their order
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write own options and those of every command in two sections."""
+        """Write the options of this command and the options of every command in two sections."""
         parts: dict[str, list[tuple[str, str]]] = {"Options": [], "In every command": []}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
@@ -120,7 +121,7 @@ class Group(Described, click.Group):
 
 
 class CommandLine(Group):
-    """The root group: commands in sections, and one place that handles Ctrl-C and a lost output."""
+    """The root group. It lists the commands in sections. It handles Ctrl-C and a closed output for all commands."""
 
     group_class = Group
 
@@ -159,7 +160,7 @@ class CommandLine(Group):
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help: command lines as they are typed."""
+    """Return the last part of a command's help: example command lines."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -176,7 +177,8 @@ def main(on_start: Callable[[], None] | None) -> None:
     agentformer recall "What does Aino drink?"
 
     `agentformer COMMAND --help` explains a command, with examples. With --json, the result is JSON on standard output.
-    Errors are one line on standard error, and an exit code.
+    An error is one line on standard error, and sets the
+    exit code.
     """
     if on_start is not None:
         on_start()
@@ -187,8 +189,8 @@ def main(on_start: Callable[[], None] | None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for each closed standard stream. Otherwise the next opened file, such as the database,
-    would get its number, and library output would be written into it."""
+    """Open the null device for each standard stream that is closed. Otherwise the next opened file, such as the
+    database, would get the number of that stream, and library output would be written into the file."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -197,7 +199,7 @@ def _open_closed_streams() -> None:
 
 
 def common(command: Command) -> Command:
-    """Add the options of every command, and report errors in one line."""
+    """Add the options that every command has, and print each error as one line."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
@@ -209,16 +211,28 @@ def common(command: Command) -> Command:
             fail(str(error), 3)
 
     for option in (
-        click.option("--upload-dir", type=click.Path(path_type=Path), help="Folder of the files [default: uploads]."),
-        click.option("--index-dir", type=click.Path(path_type=Path), help="Folder of the memory [default: indexes]."),
+        click.option(
+            "--upload-dir",
+            type=click.Path(path_type=Path),
+            help="Folder of the original files of documents [default: uploads].",
+        ),
+        click.option(
+            "--index-dir",
+            type=click.Path(path_type=Path),
+            help="Folder of the stored data and its indexes [default: indexes].",
+        ),
         click.option(
             "--embedder",
             metavar="SPEC",
-            help="auto, minilm, sbert:MODEL_OR_FOLDER, ollama:MODEL, openai:MODEL or hashing [default: auto].",
+            help="The embedder: auto, minilm, sbert:MODEL_OR_FOLDER, ollama:MODEL, openai:MODEL or hashing "
+            "[default: auto].",
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
         click.option(
-            "--namespace", metavar="NAME", default=DEFAULT_NAMESPACE, help=f"Namespace [default: {DEFAULT_NAMESPACE}]."
+            "--namespace",
+            metavar="NAME",
+            default=DEFAULT_NAMESPACE,
+            help=f"Use this namespace [default: {DEFAULT_NAMESPACE}].",
         ),
     ):
         run = option(run)
@@ -226,24 +240,25 @@ def common(command: Command) -> Command:
 
 
 def in_place(command: Command) -> Command:
-    """Add the options of an entry's place, passed to the command as one mapping `place`."""
+    """Add the options --session, --agent, --user and --project. The command gets their values as one mapping
+    `place`."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
         command(place={name: options.pop(name) for name in _PLACE}, **options)
 
     for option in (
-        click.option("--project", metavar="NAME", help="Only this project."),
-        click.option("--user", "user_id", metavar="ID", help="Only this user."),
-        click.option("--agent", "agent_id", metavar="ID", help="Only this agent."),
-        click.option("--session", "session_id", metavar="ID", help="Only this session."),
+        click.option("--project", metavar="NAME", help="Store or select entries of this project."),
+        click.option("--user", "user_id", metavar="ID", help="Store or select entries of this user."),
+        click.option("--agent", "agent_id", metavar="ID", help="Store or select entries of this agent."),
+        click.option("--session", "session_id", metavar="ID", help="Store or select entries of this session."),
     ):
         run = option(run)
     return run
 
 
 def explicit_namespace(namespace: str) -> str | None:
-    """Return the namespace if the command line or the environment gives it, and None if it is the default."""
+    """Return the namespace if the command line or the environment gives one, else None."""
     source = click.get_current_context().get_parameter_source("namespace")
     return None if source is ParameterSource.DEFAULT else namespace
 
@@ -252,7 +267,9 @@ def entry_in(af: AgentFormer, entry_id: str, namespace: str) -> MemoryEntry:
     """Return the entry of this id. Raises `NotFound` if it is not in the namespace."""
     entry = af.memory.get(entry_id)
     if entry.namespace != namespace:
-        raise NotFound(f"there is no entry {entry_id} in namespace {namespace}; --namespace selects another one")
+        raise NotFound(
+            f"there is no entry {entry_id} in namespace {namespace}; use --namespace to select another namespace"
+        )
     return entry
 
 
@@ -262,7 +279,8 @@ def first_sentence(command: click.Command) -> str:
 
 
 def _rank(parameter: click.Parameter) -> int:
-    """Return a parameter's position in the help: own options, the place, options of every command, --help."""
+    """Return the position of a parameter in the help: options of the command first, then the options of `in_place`,
+    then the options of every command, and --help last."""
     order = (*_PLACE, *_EVERYWHERE, "help")
     name = "help" if "--help" in parameter.opts else parameter.name or ""
     return 1 + order.index(name) if name in order else 0
@@ -270,7 +288,7 @@ def _rank(parameter: click.Parameter) -> int:
 
 @contextmanager
 def _handling_interrupts() -> Iterator[None]:
-    """End the command without a traceback at Ctrl-C, or when the output is lost."""
+    """End the command without a traceback after Ctrl-C, or when the output is closed."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):

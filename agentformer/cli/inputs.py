@@ -1,4 +1,4 @@
-"""Input of the command line: text, metadata, references and confirmations; and hints if there is nothing to show."""
+"""Input of the command line: text, metadata, references and confirmations. Also hints for an empty result."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from agentformer.types import Hits, Query, Scope
 if TYPE_CHECKING:
     from agentformer.factory import AgentFormer
 
-_MAX_BYTES = 4 * MAX_CONTENT  # of standard input: the longest content in UTF-8
-_NAMED = 20  # namespaces in a hint
-_SEARCHED = 30  # hits that are searched for a hint
+_MAX_BYTES = 4 * MAX_CONTENT  # limit for standard input: the size of the longest content in UTF-8
+_NAMED = 20  # at most this many namespaces are named in a hint
+_SEARCHED = 30  # hits of the search that decides about a hint
 
 
 def text_of(argument: str, name: str = "TEXT") -> str:
@@ -59,7 +59,7 @@ def source_of(text: str) -> dict[str, str]:
 
 
 def confirm(target: str) -> None:
-    """Ask on standard error whether to delete `target`, and exit with code 2 unless the answer is yes."""
+    """Ask on standard error whether to delete `target`. Exit with code 2 unless the answer is yes."""
     try:
         confirmed = sys.stdin is not None and click.confirm(f"Delete {target} permanently?", err=True)
     except click.Abort as aborted:
@@ -71,13 +71,14 @@ def confirm(target: str) -> None:
 
 
 def require_memory(settings: Settings) -> None:
-    """Raise `InvalidInput` if the index folder is empty. A wrong path is reported, and no new memory is created."""
+    """Raise `InvalidInput` if the index folder is empty. So a wrong path is reported, and no new memory is created
+    there."""
     if not present(settings) and not (settings.index_dir.is_dir() and any(settings.index_dir.iterdir())):
         raise InvalidInput("--index-dir", f"there is no memory in {settings.index_dir}")
 
 
 def hint_namespaces(af: AgentFormer, namespace: str) -> None:
-    """Name the existing namespaces on standard error if this one is empty."""
+    """If this namespace is empty, print the names of the other namespaces on standard error."""
     names = af.backend.namespaces()
     if namespace in names or not names:
         return
@@ -86,15 +87,19 @@ def hint_namespaces(af: AgentFormer, namespace: str) -> None:
 
 
 def nothing_recalled(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> str:
-    """Return that a search found nothing, with the options that would show more."""
-    hints = [] if every or not _search(af, query, scope, every=True) else ["--all shows the nearest entries"]
+    """Return a message that a search found nothing, and the options that show more hits."""
+    hints = (
+        []
+        if every or not _search(af, query, scope, every=True)
+        else ["--all shows the nearest entries, also those that are not relevant"]
+    )
     hints += _archived_hint(af, query, scope, every)
     text = "nothing found" if every else "nothing relevant found"
     return f"{text}; {', '.join(hints)}" if hints else text
 
 
 def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
-    """Return that a list is empty, and why."""
+    """Return a message that a list is empty, with the reason."""
     if after:
         return "no more entries"
     everything = dataclasses.replace(scope, include_archived=True)

@@ -1,6 +1,6 @@
 """The output of commands: JSON for programs, lines and tables for people, errors in one line, and progress.
 
-Progress goes to standard error, and only to a terminal, so that pipes and logs stay clean.
+Progress is written to standard error, and only if standard error is a terminal. So pipes and logs contain no progress.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from agentformer.types import Answer, MemoryEntry
 INTERRUPTED = 130  # exit code that shells use after Ctrl-C
 READER_GONE = 141  # exit code that shells use after a closed pipe
 CLOSED = "standard output is closed"
-EXCERPT = 300  # code points of a text that are shown
+EXCERPT = 300  # at most this many code points of a text are shown
 # Characters that move a cursor, change colors, or reverse the reading direction.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _GAP = "  "
 _INDENT = "    "
-_READABLE = 24  # cells that the last column needs; if it has less, longer cells move to a line of their own
+_READABLE = 24  # least width of the last column; in a narrower column, long cells move to a separate line
 _REFRESH_SECONDS = 0.5
-_LINE_SECONDS = 5.0  # between two progress lines without a terminal
+_LINE_SECONDS = 5.0  # seconds between two progress lines if there is no terminal
 
-Progress = Callable[[int, int], None]  # called with the number done and the total
+Progress = Callable[[int, int], None]  # called with the number of finished items and the number of all items
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print JSON, in ASCII if the output's encoding is not Unicode."""
+    """Print JSON. If the encoding of the output is not Unicode, print ASCII only."""
     unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "").startswith("utf")
     _echo(json.dumps(value, ensure_ascii=not unicode, indent=indent))
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a line, or with `nl=False` a part of one, without terminal control characters."""
+    """Print a line without terminal control characters. With `nl=False`, do not end the line."""
     _echo(safe(text), err=err, nl=nl)
 
 
@@ -74,8 +74,10 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 
 def output_lost(error: OSError) -> NoReturn:
-    """Exit because standard output cannot be written: silently after a closed pipe, else with an error."""
-    with suppress(OSError, ValueError, AttributeError):  # buffered output must not fail again at exit
+    """Exit because standard output cannot be written. Print an error, except after a closed pipe."""
+    with suppress(
+        OSError, ValueError, AttributeError
+    ):  # otherwise the interpreter would try to write the buffered output again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         sys.exit(READER_GONE)
@@ -99,7 +101,8 @@ def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = (), indent: str = ""
 ) -> None:
-    """Print a table: with headings and cut to the width of a terminal, or complete rows alone in a pipe."""
+    """Print a table. On a terminal it has headings and is cut to the width of the terminal; in a pipe it has complete
+    rows and no headings."""
     cleaned = [[safe(cell) for cell in row] for row in rows]
     terminal = sys.stdout is not None and sys.stdout.isatty()
     cells = max(shutil.get_terminal_size().columns - len(indent), 1) if terminal else None
@@ -112,8 +115,8 @@ def table(
 ) -> Iterator[str]:
     """Yield the lines of a table. The columns in `right` are aligned right.
 
-    With `cells`, the width of a terminal, the table has headings and its last column is cut to fit. Without, it is for
-    a program: rows alone, nothing cut.
+    With `cells`, the width of a terminal, the table has headings and its last column is cut to this width. Without
+    `cells`, the table has only rows, and no cell is cut, so that a program can read it.
     """
     lines = [[" ".join(cell.split()) for cell in row] for row in rows]
     shown = [list(headings), *lines] if cells and lines else lines
@@ -145,7 +148,7 @@ def width(text: str) -> int:
 
 
 def clip(text: str, cells: int) -> str:
-    """Return the text in at most `cells` cells. The last one is an ellipsis if the text is cut."""
+    """Return the text in at most `cells` cells. If the text is cut, its last character is an ellipsis."""
     if width(text) <= cells:
         return text
     if cells <= 0:
@@ -174,7 +177,7 @@ def entry_line(entry: MemoryEntry) -> str:
 
 
 def entry_cells(entry: MemoryEntry) -> tuple[str, str, str, str]:
-    """Return an entry's id, tier and kind, time, and text with title and speaker."""
+    """Return four cells for an entry: its id, its tier and kind, its time, and its text with title and speaker."""
     speaker = f"{entry.speaker or entry.role}: " if entry.speaker or entry.role else ""
     title = f"[{entry.title}] " if entry.title else ""
     state = " archived" if entry.archived_at else " superseded" if entry.superseded_by else ""
@@ -194,7 +197,7 @@ def excerpt(text: str) -> str:
 
 
 def document_line(document: Mapping[str, Any]) -> str:
-    """Return an ingested document on one line: state, name, size, and the reason of a failure."""
+    """Return an ingested document on one line: status, name, size, and the reason if ingestion failed."""
     state = "unchanged" if document.get("unchanged") else document["status"]
     size = f"{plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
     line = f"{state:9}  {document['name']}  {size}"
@@ -214,7 +217,7 @@ def print_answer(answer: Answer) -> None:
 
 
 def confidence(answer: Answer) -> str:
-    """Return the confidence of a quoting answer; there is none for an answer that a model wrote."""
+    """Return the confidence of an extractive answer as text. An answer that a model wrote has no confidence."""
     return f", confidence {answer.confidence:.2f}" if answer.mode == "extractive" and answer.confidence else ""
 
 
@@ -241,7 +244,7 @@ def bar(label: str) -> Iterator[Progress]:
 
 @contextmanager
 def watching(state: Callable[[], str]) -> Iterator[None]:
-    """Show the state of running work on a terminal twice a second, and clear the line at the end."""
+    """Twice a second, show the state of running work on a terminal. Clear the line when the work ends."""
     if not on_terminal():
         yield
         return
@@ -268,7 +271,8 @@ def _watch(state: Callable[[], str], done: threading.Event) -> None:
 
 @contextmanager
 def rate(noun: str) -> Iterator[Progress]:
-    """Show progress, speed and time left: on one line of a terminal, else as a line every few seconds."""
+    """Show progress, speed and remaining time. On a terminal this is one line; otherwise a new line is printed every
+    few seconds."""
     started = printed = time.monotonic()
     terminal = on_terminal()
 
@@ -290,7 +294,7 @@ def rate(noun: str) -> Iterator[Progress]:
 
 
 def duration(seconds: float) -> str:
-    """Return minutes and seconds, and hours if there are any."""
+    """Return minutes and seconds, and hours if there are any, such as 2:05 or 1:02:05."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""The entry point of the program. It handles Ctrl-C before anything else is imported, so it imports very little."""
+"""The entry point of the program. It handles Ctrl-C before other modules are imported, so it imports very little."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def run() -> None:
         from agentformer.cli.commands import main
 
         main(prog_name="agentformer", obj=raise_on_interrupt)
-    except ImportError as error:  # commands report missing optional packages themselves, so this one is required
+    except ImportError as error:  # a required package is missing; commands report missing optional packages themselves
         _report_broken(error)
     finally:
-        exit_on_interrupt()  # while the interpreter shuts down
-        gc.freeze()  # the collection at exit takes a tenth of a short command's time
+        exit_on_interrupt()  # Ctrl-C while the interpreter shuts down
+        gc.freeze()  # without this, garbage collection at exit takes a tenth of the time of a short command
 
 
 def exit_on_interrupt() -> None:
-    """Let Ctrl-C end the process at once, while nothing is open. If SIGINT is ignored, as under `nohup`, it stays
-    ignored."""
+    """Let Ctrl-C end the process at once. Use this while no file is open. If SIGINT is ignored, as under `nohup`, it
+    stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit)
 
 
 def raise_on_interrupt() -> None:
-    """Let Ctrl-C raise `KeyboardInterrupt`, for a command that has files to close."""
+    """Let Ctrl-C raise `KeyboardInterrupt`. Use this while a command has open files."""
     if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -51,7 +51,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 def _report_broken(error: ImportError) -> NoReturn:
-    """Name the package that cannot be imported, and exit."""
+    """Print the name of the package that cannot be imported, and exit."""
     from agentformer.errors import failed_package
 
     reason = " ".join(str(error).split())[:_SHOWN]

@@ -1,1 +1,1 @@
-"""Memory: the manager that callers talk to, and the backends that keep and find entries."""
+"""Memory: the manager that callers use, and the backends that store and search entries."""

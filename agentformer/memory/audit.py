@@ -1,6 +1,7 @@
-"""The audit of a memory: duplicates, entries that nobody reads, contradictions, oversized core blocks.
+"""The audit of a memory: duplicates, entries that are never read, contradictions, and oversized core blocks.
 
-Uses no language model and changes nothing. `merge_duplicates` is a separate call that supersedes exact duplicates.
+The audit uses no language model and changes nothing. `merge_duplicates` is a separate function that supersedes exact
+duplicates.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from agentformer.memory.near_duplicates import Text, find_near_duplicates, norma
 from agentformer.records.entries import is_duplicate
 from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope
 
-UNREAD_DAYS = 30  # age from which an entry without any use is reported
-_LISTED_UNREAD = 20  # unread entries that are listed; all are counted
-_EXCERPT = 200  # code points of a duplicate that are shown
-_NEARLY_FULL = 0.8  # of a block's limit: the next edits will not fit
+UNREAD_DAYS = 30  # days; an older entry without any use is reported
+_LISTED_UNREAD = 20  # at most this many unread entries are listed; all of them are counted
+_EXCERPT = 200  # at most this many code points of a duplicate are shown
+_NEARLY_FULL = 0.8  # share of a block's limit; above this share, the next edits will not fit
 _PAGE = 1000  # entries read at a time
-_MAX_VARIANTS = 20  # of one text with different details; further entries are compared with the first ones only
+_MAX_VARIANTS = 20  # groups of one text with different details; further entries are compared with these groups only
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Entries with the same content, oldest first, with their versions at the time of the audit."""
+    """Entries with the same content, oldest first, and their versions at the time of the audit."""
 
     ids: tuple[str, ...]
     versions: tuple[int, ...]
@@ -38,7 +39,7 @@ class Duplicates:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Entries stored `days` ago or earlier that no search found and nobody read."""
+    """Entries that were stored at least `days` ago, and that no search found and no caller read."""
 
     days: int
     count: int = 0
@@ -48,7 +49,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A core block that exceeds its limit of tokens, or nearly does."""
+    """A core block that exceeds its token limit, or is close to the limit."""
 
     id: str
     title: str
@@ -60,9 +61,9 @@ class Oversized:
 class AuditReport:
     """Findings among the live entries of a namespace.
 
-    `duplicates` have the text, owner and details of their first entry and can be merged; `near_duplicates` are similar,
-    and a person decides. Messages, parts of documents and entries of the working tier are never duplicates: people
-    repeat themselves, and documents quote each other.
+    `duplicates` are groups of entries with equal text, owner and details. They can be merged. `near_duplicates` are
+    groups of similar entries. A person decides what to do with these entries. Messages, parts of documents and entries
+    of the working tier are not compared, because people repeat themselves and documents quote each other.
     """
 
     namespace: str
@@ -86,9 +87,9 @@ def audit(
     unread_days: int = UNREAD_DAYS,
     at: datetime | None = None,
 ) -> AuditReport:
-    """Examine the live entries of a namespace, or those of a user and a project in it. Changes nothing.
+    """Examine the live entries of a namespace, or only the entries of one user and project. Change nothing.
 
-    `block_tokens` is the limit of a core block; `at` is the moment from which ages are computed (now).
+    `block_tokens` is the limit of a core block. The ages of entries are computed at the moment `at` (default: now).
     """
     read_before = (at or datetime.now(UTC)) - timedelta(days=unread_days)
     candidates: list[_Candidate] = []
@@ -114,9 +115,10 @@ def audit(
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:
-    """Keep the oldest entry of each group of `duplicates` and mark the others as superseded by it; delete nothing.
+    """Keep the oldest entry of each group of `duplicates`, and mark the other entries as superseded by the oldest.
+    Delete nothing.
 
-    Entries changed since the audit are skipped. Returns the superseded entries.
+    Entries that changed after the audit are skipped. Return the superseded entries.
     """
     merged: list[MemoryEntry] = []
     for group in report.duplicates:
@@ -136,7 +138,7 @@ def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[Memory
 
 
 def _supersede(backend: MemoryBackend, entry: MemoryEntry, by: str | None) -> MemoryEntry | None:
-    """Return the changed entry, or None if a concurrent caller changed or removed it."""
+    """Return the changed entry, or None if another caller changed or removed the entry."""
     try:
         return backend.update(entry.id, {"superseded_by": by}, expected_version=entry.version)
     except (Conflict, NotFound):
@@ -149,7 +151,7 @@ def _live(backend: MemoryBackend, ids: Sequence[str]) -> list[MemoryEntry]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """The part of an entry that the search for duplicates keeps in memory."""
+    """The fields of an entry that the search for duplicates needs."""
 
     id: str
     version: int
@@ -175,7 +177,8 @@ def _live_entries(
 
 
 def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:
-    """True if the entry is of this project, or none is given. Core blocks have no project and belong to the user."""
+    """True if the entry belongs to this project, or if no project is given. Core blocks belong to a user and have no
+    project."""
     if project is None:
         return True
     return entry.user_id == user_id if entry.tier == "core" else entry.project == project
@@ -194,7 +197,7 @@ def _is_unread(entry: MemoryEntry, read_before: datetime) -> bool:
 
 
 def _exact_duplicates(backend: MemoryBackend, candidates: Sequence[_Candidate]) -> list[Duplicates]:
-    """Return groups in which no entry says more than the first one."""
+    """Return groups of entries with the same content, in which the first entry has all details of the other entries."""
     by_digest: dict[bytes, list[str]] = {}
     for candidate in candidates:
         by_digest.setdefault(candidate.digest, []).append(candidate.id)
@@ -202,7 +205,7 @@ def _exact_duplicates(backend: MemoryBackend, candidates: Sequence[_Candidate]) 
 
 
 def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplicates]:
-    """Split entries with one content into groups with the same details, by the rule that `store` uses."""
+    """Split entries with the same content into groups with the same details, by the rule that `store` uses."""
     groups: list[list[MemoryEntry]] = []
     for start in range(0, len(ids), _PAGE):
         for entry in backend.get(ids[start : start + _PAGE]):
@@ -217,7 +220,7 @@ def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplic
 
 
 def _near_duplicates(candidates: Sequence[_Candidate], exact: Sequence[Duplicates]) -> Iterator[Duplicates]:
-    """Yield groups of similar entries; of exact duplicates only the first one takes part."""
+    """Yield groups of similar entries. Of each group of exact duplicates, only the first entry is compared."""
     repeated = {entry_id for group in exact for entry_id in group.ids[1:]}
     texts = [Text(n, item.place, item.content) for n, item in enumerate(candidates) if item.id not in repeated]
     for group in find_near_duplicates(texts):

@@ -1,4 +1,4 @@
-"""Background threads of a memory: a queue of jobs, a periodic call, and the retry of failed embedding."""
+"""Background threads of a memory: a queue of jobs, a periodic call, and a thread that retries failed embeddings."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from agentformer.types import MemoryBackend
 
 log = logging.getLogger("agentformer")
 
-_MAX_WAIT = 300.0  # seconds between two tries; an embedder that was away for hours is noticed within minutes
-_JITTER = 0.2  # so that many processes do not call one server at the same moment
+_MAX_WAIT = 300.0  # seconds between two attempts, so that an embedder is used again minutes after it becomes available
+_JITTER = 0.2  # random part of a wait, so that many processes do not call one server at the same moment
 Job = TypeVar("Job", bound=Hashable)
 
 
 class JobQueue(Generic[Job]):
-    """Runs jobs one after another in a daemon thread; equal jobs wait only once. Thread-safe.
+    """Runs jobs one after another in a daemon thread. A job that waits already is not queued again. Thread-safe.
 
-    `run` must not raise. The thread ends when the queue is empty, so that it does not keep its owner alive.
+    `run` must not raise. The thread ends when the queue is empty, so that the thread does not keep the owner of the
+    queue alive.
     """
 
     def __init__(self, run: Callable[[Job], object]) -> None:
@@ -35,17 +36,19 @@ class JobQueue(Generic[Job]):
         return len(self._waiting)
 
     def add(self, job: Job) -> None:
-        """Queue a job. Does nothing if an equal job waits already or the queue is closed."""
+        """Queue a job. Do nothing if an equal job waits already or the queue is closed."""
         with self._lock:
             if self._closed:
                 return
             self._waiting[job] = None
-            if self._thread is None or not self._thread.is_alive():  # a fork does not copy threads
+            if (
+                self._thread is None or not self._thread.is_alive()
+            ):  # the thread is not alive after a fork, which does not copy threads
                 self._thread = threading.Thread(target=self._work, name="agentformer-cleaner", daemon=True)
                 self._thread.start()
 
     def close(self, seconds: float) -> bool:
-        """Accept no more jobs and wait up to `seconds` for the queued ones; return False on timeout. Idempotent."""
+        """Accept no more jobs, and wait up to `seconds` for the queued jobs. Return False on timeout. Idempotent."""
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -53,7 +56,7 @@ class JobQueue(Generic[Job]):
             return True
         thread.join(max(0.0, seconds))
         with self._lock:
-            self._waiting.clear()  # after a timeout only the running job finishes
+            self._waiting.clear()  # after a timeout, only the running job is finished
         return not thread.is_alive()
 
     def _work(self) -> None:
@@ -68,17 +71,18 @@ class JobQueue(Generic[Job]):
 
 
 class PeriodicThread:
-    """Calls `tick` every `seconds` on a daemon thread, first after that time; 0 starts no thread.
+    """Calls `tick` on a daemon thread every `seconds`. The first call is after `seconds`. With 0 seconds, no thread is
+    started.
 
-    After a `tick` that returns True the next wait is twice as long as the last. The thread holds this object only while
-    `tick` runs, and ends when the object is dropped.
+    If `tick` returns True, the next wait is twice as long. The thread references this object only while `tick` runs,
+    and ends when the object is deleted.
     """
 
     name = "agentformer-clock"
-    jitter = 0.0  # by which fraction a wait varies at random
+    jitter = 0.0  # random fraction by which a wait is shortened or extended
 
     def __init__(self, seconds: float, tick: Callable[[], object] | None = None) -> None:
-        self._seconds = min(seconds, threading.TIMEOUT_MAX / 2)  # half: jitter adds to it
+        self._seconds = min(seconds, threading.TIMEOUT_MAX / 2)  # half, because jitter is added
         self._tick = tick
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -98,14 +102,14 @@ class PeriodicThread:
             self._thread.join(seconds)
 
     def tick(self) -> bool:
-        """Call the function; return True to wait longer before the next call."""
+        """Call the function. Return True to wait longer before the next call."""
         if self._tick is not None:
             self._tick()
         return False
 
 
 class EmbedRetry(PeriodicThread):
-    """Embeds the entries that wait for their vectors, every `seconds`; waits longer after a failure."""
+    """Embeds the entries that wait for their vectors, every `seconds`. After a failure, the next wait is longer."""
 
     name = "agentformer-embedding"
     jitter = _JITTER
@@ -119,7 +123,7 @@ class EmbedRetry(PeriodicThread):
         super().close(seconds)
 
     def tick(self) -> bool:
-        """Embed the queue; return True if entries still wait."""
+        """Embed the waiting entries. Return True if entries still wait."""
         try:
             return self._backend.embed_pending(refused=False) > 0
         except Exception as error:  # noqa: BLE001 - the thread goes on after any error

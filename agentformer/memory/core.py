@@ -1,7 +1,7 @@
-"""`CoreMemory`: named blocks of limited size that are always in context and edited in place.
+"""`CoreMemory`: named blocks of limited size that are in every context and can be edited.
 
-A block is an entry of the tier `core`; its title is its name. Its id is derived from name and owner, so that two
-writers who create a block at once create one block.
+A block is an entry of the tier `core`. The title of the entry is the name of the block. The id is derived from name and
+owner. So if two callers create the same block at the same time, only one block is stored.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Scope
 
 BLOCK_KIND = "block"
-_ATTEMPTS = 100  # at an edit while others edit the same block
+_ATTEMPTS = 100  # attempts of an edit while other callers edit the same block
 _PAGE = 1000
 _Owner = tuple[str, str | None, str | None]  # namespace, agent and user
 
 
 class CoreMemory:
-    """The blocks of a backend. `count_tokens` measures a block, which may have at most `block_tokens`.
+    """The blocks of a backend. `count_tokens` counts the tokens of a block. A block may have at most `block_tokens`.
 
-    A block belongs to a namespace, and to an agent and a user if these are given. Edits are atomic.
+    A block belongs to a namespace. It also belongs to an agent or a user if the caller gives an agent or a user. Edits
+    are atomic.
     """
 
     def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, block_tokens: int) -> None:
@@ -34,9 +35,10 @@ class CoreMemory:
     def blocks(
         self, namespace: str = DEFAULT_NAMESPACE, *, agent_id: str | None = None, user_id: str | None = None
     ) -> list[MemoryEntry]:
-        """Return the live blocks of this agent and user and those without an agent or a user, in order of name.
+        """Return the live blocks of this agent and user, and the blocks without an agent or user, in the order of their
+        names.
 
-        Without an agent or a user, blocks that belong to one are left out.
+        If no agent is given, blocks of agents are left out. If no user is given, blocks of users are left out.
         """
         scope = Scope(_owner(namespace, agent_id, user_id)[0], tiers=("core",))
         blocks = [
@@ -66,7 +68,7 @@ class CoreMemory:
         agent_id: str | None = None,
         user_id: str | None = None,
     ) -> MemoryEntry:
-        """Add a line to a block unless the block has it; create the block if it does not exist. Raises
+        """Add a line to a block, unless the block contains the line. Create the block if it does not exist. Raises
         `InvalidInput` if the block would exceed its limit."""
         text = fields.content(text)
         name, owner = fields.name("name", name), _owner(namespace, agent_id, user_id)
@@ -96,7 +98,8 @@ class CoreMemory:
         agent_id: str | None = None,
         user_id: str | None = None,
     ) -> MemoryEntry:
-        """Replace the text `old`, which must occur once in the block, by `new`. Raises `InvalidInput`, `NotFound`."""
+        """Replace the text `old` by `new`. `old` must occur exactly once in the block. Raises `InvalidInput`,
+        `NotFound`."""
         old, new = fields.text("old", old), fields.text("new", new)
         name, owner = fields.name("name", name), _owner(namespace, agent_id, user_id)
         for _ in range(_ATTEMPTS):
@@ -126,13 +129,14 @@ class CoreMemory:
         self._backend.remove([block.id])
 
     def check(self, name: str, content: str) -> None:
-        """Raise `InvalidInput` if a block of this content would exceed the limit, with the number of excess tokens."""
+        """Raise `InvalidInput` if a block with this content would exceed the limit. The message has the number of
+        excess tokens."""
         tokens = self._count_tokens(content)
         if tokens > self.block_tokens:
             raise InvalidInput(
                 "content",
                 f"core block {name!r} would have {tokens} tokens, {tokens - self.block_tokens} over its limit of "
-                f"{self.block_tokens}; shorten it, or store the rest as a fact",
+                f"{self.block_tokens}; shorten the text, or store a part of it as a fact",
             )
 
     def _get(self, name: str, owner: _Owner) -> MemoryEntry:
@@ -144,7 +148,7 @@ class CoreMemory:
         for entry in self._backend.list(scope, limit=_PAGE):
             if entry.title == name and (entry.agent_id, entry.user_id) == (agent_id, user_id):
                 return entry
-        raise NotFound(f"there is no core block {name!r} in namespace {namespace}; append to it to create it")
+        raise NotFound(f"there is no core block {name!r} in namespace {namespace}; create it with append")
 
     def _new_block(self, name: str, content: str, owner: _Owner) -> MemoryEntry:
         self.check(name, content)
@@ -180,4 +184,4 @@ def _owner(namespace: str, agent_id: str | None, user_id: str | None) -> _Owner:
 
 
 def _too_many_writers(name: str) -> Conflict:
-    return Conflict(f"core block {name!r} is edited by too many writers at once; try again")
+    return Conflict(f"core block {name!r} is edited by too many callers at once; try again")

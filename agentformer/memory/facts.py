@@ -1,10 +1,7 @@
-"""Facts that a text states: numbers, times, dates and negation, each in one form however it is written.
+"""Facts in a text: numbers, times, dates and negation. A fact has the same value in every spelling.
 
-Similarity of words does not see them: "Room 12 at 9:00" and "Room 14 at 9:00" share nearly all letters. Units are not
-compared.
-
-`find_contradictions` compares the facts of core blocks, which are part of every prompt. It compares terms, numbers and
-negations, not meaning; a person decides whether a reported pair is a contradiction.
+A similarity of words does not detect such differences: "Room 12 at 9:00" and "Room 14 at 9:00" share nearly all
+letters. Units are not compared.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from agentformer.text.languages import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS,
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
 
-MAX_NUMBER_LENGTH = 40  # code points; a longer run is data, not a number
+MAX_NUMBER_LENGTH = 40  # code points; a longer run of digits is not read as a number
 _NUMBER = re.compile(
     r"(?<!\d)(?:\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,:'’]\d+)*)(?P<half>\s?[ap]\.?\s?m\b\.?)?",
     re.I,
@@ -34,18 +31,18 @@ _MASK = "\ufffc"  # replaces each character of a date or number that is already 
 _WORD = re.compile(rf"(?<={_MASK})(?:st|nd|rd|th)\b|(?P<word>[^\W\d_]+(?:['’][^\W\d_]+)*)", re.IGNORECASE)
 _LABEL = re.compile(r"\W*[^\W\d_]+\s+(\d+)[\s:,]+[^\W\d_]")  # "Room 12 has", "Huone 12: vapaa"
 
-_MIN_SIMILARITY = 0.6  # Jaccard index of two sentences' terms, to have the same subject
+_MIN_SIMILARITY = 0.6  # least Jaccard index of the terms of two sentences that have the same subject
 _MIN_SIMILARITY_NEGATED = 0.5  # lower, because a negation changes the verb too in Finnish: "pitää", "ei pidä"
 _MAX_SENTENCES = 2_000
 _MAX_REPORTED = 100
 _MAX_SHARED = 200  # sentences looked up per term; a more frequent term does not discriminate
-_SAMPLED_BLOCKS = 20  # from which the common language is detected
-_MAX_LENGTH = 1_000  # code points of a sentence that are compared
+_SAMPLED_BLOCKS = 20  # code points of the sample from which the common language is detected
+_MAX_LENGTH = 1_000  # at most this many code points of a sentence are compared
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number or time at `[start, end)` of a text, with its possible `readings`, each a set of values."""
+    """A number or time at `[start, end)` of a text. Each of the possible `readings` is a set of values."""
 
     start: int
     end: int
@@ -58,7 +55,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of a text. `label` is the number in a subject such as "Room 12 ..."; `rest` holds the other words."""
+    """The facts of a text. `label` is the number in a subject such as "Room 12 ...". `rest` holds the other words."""
 
     numbers: frozenset[str]
     days: frozenset[Day]
@@ -74,7 +71,7 @@ class Facts:
 
 
 def find_numbers(text: str) -> Iterator[Number]:
-    """Yield the numbers of `text` in order; values are plain decimals ("1234.5") and times ("at 13:56")."""
+    """Yield the numbers of `text` in order. Values are decimals ("1234.5") and times ("at 13:56")."""
     plain = ascii_digits(text)
     for match in _NUMBER.finditer(plain):
         if match.end() - match.start() <= MAX_NUMBER_LENGTH:
@@ -92,14 +89,14 @@ def ascii_digits(text: str) -> str:
 
 
 def number_values(text: str) -> frozenset[str]:
-    """Return the values of all numbers, including those in dates, in one spelling: 1,234.50 and 1 234,5 are 1234.5;
-    5 pm, 17:00 and 17 are 17. Needs no language."""
+    """Return the values of all numbers in one spelling, including numbers in dates. Examples: 1,234.50 and 1 234,5 are
+    1234.5; 5 pm, 17:00 and 17 are 17. No language is needed."""
     text = unicodedata.normalize("NFKC", text)
     return frozenset(value for number in find_numbers(text) for value in _values(text, number))
 
 
 def facts_of(text: str, language: str) -> Facts:
-    """Return the facts of `text`, written in `language` ("" if unknown)."""
+    """Return the facts of `text`. `language` is the language of the text, or "" if unknown."""
     text = unicodedata.normalize("NFKC", text)
     dates = find_dates(text)
     text = _masked(text, dates)
@@ -122,10 +119,10 @@ def facts_of(text: str, language: str) -> Facts:
 
 
 def conflict(one: Facts, other: Facts) -> str:
-    """Return the kind of contradiction between two sentences on one subject: "number", "date", "negation" or "".
+    """Return the kind of contradiction between two sentences about one subject: "number", "date", "negation" or "".
 
     A sentence that only adds facts does not contradict. Sentences with different labels, weekdays or years describe
-    different rooms, days or years, and do not contradict either.
+    different things, so they do not contradict either.
     """
     if one.label != other.label:
         return ""
@@ -142,7 +139,7 @@ def conflict(one: Facts, other: Facts) -> str:
 
 
 def _readings(written: str, half: str) -> Iterator[set[str]]:
-    """Yield the possible meanings of `written`; `half` is "a" or "p" if a.m. or p.m. follows."""
+    """Yield the possible meanings of `written`. `half` is "a" or "p" if a.m. or p.m. follows the number."""
     parts = re.split(r"\D", written)
     marks = [mark for mark in written if not mark.isdigit()]
     yield from ({time} for time in _times(parts, marks, half))
@@ -188,7 +185,7 @@ def _decimal(whole: str, fraction: str) -> str:
 
 
 def _values(text: str, number: Number) -> list[str]:
-    """Return the values of the first reading, with a leading sign; a full hour is the number of the hour."""
+    """Return the values of the first reading, with the sign. A full hour has the value of its number."""
     before = text[max(0, number.start - 2) : number.start]
     sign = "-" if before and before[-1] in "-−" and not before[:-1].strip() else ""
     return [sign + value.removeprefix("at ").removesuffix(":00") for value in number.readings[0]]
@@ -202,12 +199,12 @@ def _masked(text: str, counted: Sequence[Mention | Number]) -> str:
 
 
 def _has_other_day(one: Facts, other: Facts) -> bool:
-    """True if `one` states a date that is neither a date of `other` nor a part of one."""
+    """True if `one` states a date that is not a date of `other` and not a part of such a date."""
     return any(not is_given(day, other.days, (day.year,)) for day in one.days)
 
 
 def _differ_in_year(one: Facts, other: Facts) -> bool:
-    """True if each text states a year of its own, and the texts differ in another number too."""
+    """True if each text states a different year, and the texts also differ in another number."""
     only_one, only_other = one.numbers - other.numbers, other.numbers - one.numbers
     years = all(any(map(_is_year, numbers)) for numbers in (only_one, only_other))
     return years and (len(only_one) > 1 or len(only_other) > 1)
@@ -219,7 +216,8 @@ def _is_year(number: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two sentences of core blocks, the older block's first. `about` is `number`, `date` or `negation`."""
+    """Two sentences of core blocks; the sentence of the older block is first. `about` is `number`, `date` or
+    `negation`."""
 
     about: str
     ids: tuple[str, str]
@@ -236,7 +234,8 @@ class _Sentence:
 
 
 def find_contradictions(blocks: Sequence[MemoryEntry]) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
-    """Return contradictions within a block or between blocks that one context may hold, and notes on limits reached."""
+    """Return contradictions within a block, or between blocks that can be in the same context. Also return notes about
+    limits that were reached."""
     notes: list[str] = []
     sentences = list(islice(_sentences(blocks), _MAX_SENTENCES + 1))
     if len(sentences) > _MAX_SENTENCES:
@@ -269,13 +268,14 @@ def _sentences(blocks: Sequence[MemoryEntry]) -> Iterator[_Sentence]:
 
 
 def _language(text: str, fallbacks: Sequence[str]) -> str:
-    """Return the sentence's language, or the first fallback whose negations are known if it has none."""
+    """Return the language of the sentence. If its negations are not known, return the first fallback language with
+    known negations."""
     own = detect_language(text)
     return next((language for language in (own, *fallbacks) if language in NEGATIONS), own)
 
 
 def _candidates(sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, _Sentence]]:
-    """Yield each pair of sentences that share a term and may be in one context."""
+    """Yield each pair of sentences that share a term and can be in the same context."""
     by_term: defaultdict[str, list[int]] = defaultdict(list)
     for n, sentence in enumerate(sentences):
         shared = {other for term in sentence.terms for other in by_term[term][:_MAX_SHARED]}
@@ -287,7 +287,7 @@ def _candidates(sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, _Se
 
 
 def _share_context(one: MemoryEntry, other: MemoryEntry) -> bool:
-    """True if one context may hold both blocks: no agent, user or project differs."""
+    """True if both blocks can be in the same context: agent, user and project are equal or not set."""
     owners = ((one.agent_id, other.agent_id), (one.user_id, other.user_id), (one.project, other.project))
     return all(first is None or second is None or first == second for first, second in owners)
 

@@ -1,8 +1,8 @@
 """`HierarchicalMemory`: the four tiers and their rules, over any backend.
 
-*Core*: named blocks of limited size, always in context (`core.py`). *Working*: the last messages of a session, and
-notes stored in this tier. *Episodic*: everything that happened, with time, speaker, session and project, including what
-a summary covers. *Semantic*: facts, summaries and chunks of documents.
+*Core*: named blocks of limited size, which are in every context (`core.py`). *Working*: the last messages of a session,
+and notes that are stored in this tier. *Episodic*: all events with time, speaker, session and project, including the
+originals of summaries. *Semantic*: facts, summaries and chunks of documents.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from agentformer.memory.core import BLOCK_KIND, CoreMemory, block_id
 from agentformer.records.codec import happened_at
 from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
-_EXTRA = 20  # entries read beyond the limit, because superseded ones are left out
+_EXTRA = 20  # additional entries that are read, because superseded entries are left out
 _PAGE = 1000
 
 
 class HierarchicalMemory:
-    """The tiers of a backend. The working tier of a session is its last `working_messages` messages."""
+    """The tiers of a backend. The working tier of a session contains its last `working_messages` messages."""
 
     def __init__(self, backend: MemoryBackend, core: CoreMemory, *, working_messages: int) -> None:
         self._backend = backend
@@ -29,7 +29,8 @@ class HierarchicalMemory:
         self.working_messages = working_messages
 
     def check_tier(self, entry: MemoryEntry) -> MemoryEntry:
-        """Return the entry as its tier stores it. Raises `InvalidInput` if the entry breaks a rule of its tier."""
+        """Return the entry in the form in which its tier stores it. Raises `InvalidInput` if the entry breaks a rule of
+        the tier."""
         if entry.tier == "working" and entry.session_id is None:
             raise InvalidInput("session_id", "is missing; an entry of working memory belongs to a session")
         if entry.tier != "core":
@@ -49,7 +50,7 @@ class HierarchicalMemory:
         self.core.check(former.title or former.id, changes.get("content", former.content))
 
     def working(self, scope: Scope) -> list[MemoryEntry]:
-        """Return the last messages and notes of the scope's session, oldest first, summarized or not."""
+        """Return the last messages and notes of the scope's session, oldest first. Summarized messages are included."""
         wide = dataclasses.replace(scope, tiers=(), include_archived=True)
         messages = self._latest(dataclasses.replace(wide, kinds=wide.kinds or ("message",)), self.working_messages)
         notes = self._latest(dataclasses.replace(wide, tiers=("working",)), self.working_messages)
@@ -57,7 +58,8 @@ class HierarchicalMemory:
         return sorted(entries.values(), key=_by_time)[-self.working_messages :]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[MemoryEntry]:
-        """Return every message of a session in order of time, its `content` as it was received, summarized or not."""
+        """Return every message of a session in order of time, with its original text. Summarized messages are
+        included."""
         scope = Scope(namespace, kinds=("message",), session_id=session_id, include_archived=True)
         messages: list[MemoryEntry] = []
         while page := self._backend.list(scope, after=messages[-1].id if messages else "", limit=_PAGE):
@@ -66,11 +68,11 @@ class HierarchicalMemory:
         return sorted(originals, key=_by_time)
 
     def recent(self, scope: Scope, limit: int) -> list[MemoryEntry]:
-        """Return the newest episodic entries of the scope, newest first, summarized or not."""
+        """Return the newest episodic entries of the scope, newest first. Summarized entries are included."""
         return self._latest(_episodic(scope), limit)
 
     def relevant(self, query: str, scope: Scope, limit: int) -> Hits:
-        """Search the episodic entries of the scope, summarized or not."""
+        """Search the episodic entries of the scope. Summarized entries are included."""
         hits = self._backend.search(Query(query, _episodic(scope), limit + _EXTRA))
         return Hits([hit for hit in hits if hit.entry.superseded_by is None][:limit], hits.warnings)
 

@@ -1,7 +1,8 @@
-"""`MemoryCleaner`: replaces old episodic entries of a session by summaries that link back to them.
+"""`MemoryCleaner`: replaces old episodic entries of a session by summaries. Each summary links to its original entries.
 
-A crash at any moment leaves either the originals live, or the summary stored and the originals archived. Nothing is
-locked while a model writes; if an original changes meanwhile, the commit fails and the group waits for the next run.
+After a crash, either the originals are live, or the summary is stored and the originals are archived. No lock is held
+while a model writes a summary. If an original changes during this time, the summary is not stored, and the next run
+tries the group again.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("agentformer")
 
 _PAGE = 1000  # entries read at a time
-_MAX_IMMEDIATE = 4  # groups cleaned while a caller waits, a few milliseconds each; the rest goes to the background
-_MAX_SESSIONS = 4096  # message counts kept in memory
+_MAX_IMMEDIATE = 4  # groups that are cleaned while a caller waits, a few milliseconds each; other groups are queued
+_MAX_SESSIONS = 4096  # at most this many message counts are kept in memory
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningReport:
     """The result of one run.
 
-    `sessions` counts the sessions that had entries to summarize, `summaries` holds the new ids, `outcomes` counts how
-    they were made. `busy` names sessions that another caller was cleaning. `conflicts` counts groups in which an entry
-    changed meanwhile or whose summary failed (`status` has the last error); the next run takes both.
+    `sessions` counts the sessions that had entries to summarize. `summaries` holds the ids of the new summaries.
+    `outcomes` counts how the summaries were made. `busy` names the sessions that another caller was cleaning.
+    `conflicts` counts the groups that were not replaced, because an entry changed or the summary failed. The next run
+    tries these groups again. `status` has the last error.
     """
 
     sessions: int = 0
@@ -62,10 +64,11 @@ class CleaningReport:
 def select_groups(
     entries: Iterable[MemoryEntry], *, keep_recent: int, batch: int, leave: Collection[str] = ()
 ) -> list[list[str]]:
-    """Group the ids of one session's live episodic entries for summaries: `batch` ids each, in order of time.
+    """Group the ids of one session's live episodic entries for summaries: `batch` ids per group, in order of time.
 
-    The newest `keep_recent` entries stay, and so do entries that do not fill a group. Entries of different agents,
-    users or projects are not mixed. Summaries, derived entries and the ids in `leave` are skipped.
+    The newest `keep_recent` entries are not grouped. Entries that do not fill a group are not grouped either. Entries
+    of different agents, users or projects are in different groups. Summaries, derived entries and the ids in `leave`
+    are skipped.
     """
     ordered = sort_by_time(entry for entry in entries if entry.kind != SUMMARY_KIND and not entry.derived_from)
     groups: list[list[str]] = []
@@ -81,10 +84,10 @@ def select_groups(
 
 
 class MessageCounter:
-    """Counts the messages of each session without asking the store each time. Thread-safe.
+    """Counts the messages of each session, without a query for each message. Thread-safe.
 
-    The store is asked for a new session and whenever the count reaches a multiple of `every`. Messages of other
-    processes count from then on; removed messages delay a cleaning by fewer than `every` messages.
+    The store is queried for a new session, and each time the count reaches a multiple of `every`. So messages of other
+    processes are counted at these moments. Removed messages delay a cleaning by fewer than `every` messages.
     """
 
     def __init__(self, every: int) -> None:
@@ -93,13 +96,15 @@ class MessageCounter:
         self._lock = threading.Lock()
 
     def reached(self, session: tuple[str, str], count_stored: Callable[[], int]) -> bool:
-        """Return True if the message just stored completes a multiple of `every`."""
+        """Return True if the new message completes a multiple of `every`."""
         with self._lock:
             count = self._counts.pop(session, None)
             if count is not None and (count + 1) % self._every:
-                self._counts[session] = count + 1  # moves to the end: the first session is the least recently used
+                self._counts[session] = (
+                    count + 1
+                )  # the session moves to the end, so that the first session is the least recently used
                 return False
-        stored = count_stored()  # if it raises, the session is counted in the store again next time
+        stored = count_stored()  # if this raises, the next call counts the session in the store again
         with self._lock:
             self._counts[session] = stored
             if len(self._counts) > _MAX_SESSIONS:
@@ -109,8 +114,8 @@ class MessageCounter:
 
 @dataclass(frozen=True, slots=True)
 class CleaningOptions:
-    """`every` messages of a session trigger a cleaning; 0 turns the trigger off. The newest `keep_recent` entries stay;
-    `batch` entries become one summary. `interval` (0: never) and `lease_seconds` are in seconds."""
+    """A cleaning starts after `every` messages of a session; 0 means never. The newest `keep_recent` entries are not
+    summarized. `batch` entries become one summary. `interval` (0: never) and `lease_seconds` are in seconds."""
 
     every: int = 10
     keep_recent: int = 5
@@ -120,7 +125,7 @@ class CleaningOptions:
 
 
 class SummaryWriter(Protocol):
-    """Makes one summary of several entries. `instant`: within milliseconds, without a model."""
+    """Makes one summary of several entries. If `instant`, it uses no model and needs only milliseconds."""
 
     @property
     def instant(self) -> bool: ...
@@ -129,10 +134,10 @@ class SummaryWriter(Protocol):
 
 
 class OnDemandSummarizer:
-    """Builds a `Summarizer` for each summary, and works without the language model if that cannot be built.
+    """Builds a `Summarizer` for each summary. If the language model cannot be built, it summarizes without the model.
 
-    A caller that adds a message cannot repair the model's settings, so its messages are summarized all the same.
-    `instant` is true if no language model is configured.
+    A caller that adds a message cannot repair the settings of the model. So the messages are summarized without the
+    model in this case. `instant` is True if no language model is configured.
     """
 
     def __init__(
@@ -162,9 +167,10 @@ class OnDemandSummarizer:
 
 
 class MemoryCleaner:
-    """Cleans the sessions of a backend. Thread-safe; a lease lets one thread of one process clean a session.
+    """Cleans the sessions of a backend. Thread-safe. A lease ensures that only one thread of one process cleans a
+    session.
 
-    Entries without a session are not a conversation, and stay.
+    Entries without a session are not part of a conversation, so they are never summarized.
     """
 
     def __init__(
@@ -175,7 +181,8 @@ class MemoryCleaner:
         *,
         ready: Callable[[], object] = lambda: None,
     ) -> None:
-        """`ready` loads what the summarizer needs, and raises its errors, before `run`; the triggers work without."""
+        """`ready` is called before `run`. It loads the parts that the summarizer needs, and raises their errors.
+        Automatic cleaning does not call `ready`."""
         self._backend = backend
         self._ready = ready
         self._summarizer = summarizer
@@ -188,18 +195,18 @@ class MemoryCleaner:
         self._last_error: str | None = None
 
     def run(self, *, namespace: str | None = None, session_id: str | None = None) -> CleaningReport:
-        """Clean one session, one namespace, or everything, and return when done. Without a namespace, a session id is
-        looked for in every namespace.
+        """Clean one session, one namespace, or everything, and return after the cleaning. Without a namespace, a
+        session id is searched in every namespace.
 
-        Sessions that another process is cleaning are skipped. Restored originals are summarized again, unlike by the
-        triggers. Raises what `ready` raises, such as `InvalidInput` for an unknown language model; nothing has changed
-        then.
+        Sessions that another process is cleaning are skipped. `run` summarizes restored originals again; automatic
+        cleaning does not. Raises the errors of `ready`, such as `InvalidInput` for an unknown language model. In this
+        case, nothing has changed.
         """
         return self._run(namespace, session_id, on_request=True)
 
     def message_added(self, entry: MemoryEntry) -> None:
-        """Clean the session after each `every` messages: at once without a model, else in the background. Errors of
-        the cleaning are logged, not raised."""
+        """Clean the session after each `every` messages. Without a model, clean now; with a model, clean in the
+        background. Errors of the cleaning are logged and not raised."""
         if self._options.every <= 0 or entry.session_id is None:
             return
         scope = Scope(entry.namespace, kinds=("message",), session_id=entry.session_id, include_archived=True)
@@ -212,23 +219,23 @@ class MemoryCleaner:
                 self._queue.add((entry.namespace, entry.session_id))
 
     def start(self) -> None:
-        """Clean everything every `interval` seconds from now on, if `interval` is above 0."""
+        """Start to clean everything every `interval` seconds. Do nothing if `interval` is 0."""
         self._clock.start()
 
     def close(self, seconds: float = 10.0) -> None:
-        """Stop the clock and finish the queued jobs within `seconds`. Idempotent."""
+        """Stop the periodic thread, and finish the queued jobs within `seconds`. Idempotent."""
         self._clock.close()
         if not self._queue.close(seconds):
             self._stopped.set()
             log.warning("cleaning did not finish within %g s; the next run continues it", seconds)
 
     def restore(self, summary_id: str) -> list[MemoryEntry]:
-        """Restore the originals of a summary unchanged and archive the summary. Raises what `MemoryBackend.restore`
-        raises."""
+        """Restore the originals of a summary unchanged, and archive the summary. Raises the errors of
+        `MemoryBackend.restore`."""
         return list(self._backend.restore(summary_id))
 
     def status(self) -> dict[str, Any]:
-        """Return the outcomes of the stored summaries of all namespaces and the state of cleaning, as JSON values."""
+        """Return how the stored summaries of all namespaces were made, and the state of cleaning, as JSON values."""
         outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         for namespace in self._backend.namespaces():
             for outcome in OUTCOMES:
@@ -268,7 +275,7 @@ class MemoryCleaner:
 
     @contextmanager
     def _logging_errors(self) -> Iterator[None]:
-        """Log errors instead of raising them: a caller that adds a message has stored it."""
+        """Log errors instead of raising them, because the caller's message is already stored."""
         try:
             yield
         except AgentFormerError as error:
@@ -279,22 +286,22 @@ class MemoryCleaner:
             log.exception("cleaning failed")
 
     def _sessions(self, namespace: str) -> list[str]:
-        """Return the sessions with enough live entries to clean, sorted."""
+        """Return the sessions that have enough live entries to clean, sorted."""
         counts = Counter(entry.session_id for entry in self._entries(Scope(namespace, tiers=("episodic",))))
         least = self._options.keep_recent + self._options.batch
         return sorted(session for session, count in counts.items() if session is not None and count >= least)
 
     def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
-        """Yield the entries of the scope in order of id, read a page at a time."""
+        """Yield the entries of the scope in the order of their ids. Read one page at a time."""
         after = ""
         while page := self._backend.list(scope, after=after, limit=_PAGE):
             yield from page
             after = page[-1].id
 
     def _clean(self, namespace: str, session_id: str, max_groups: int | None, on_request: bool) -> CleaningReport:
-        """Clean one session under its lease; groups beyond `max_groups` are queued."""
+        """Clean one session under its lease. If there are more than `max_groups` groups, queue the session."""
         name = f"clean/{namespace}/{session_id}"
-        holder = f"{os.getpid()}/{new_id()}"  # of this run: two threads must not share a lease either
+        holder = f"{os.getpid()}/{new_id()}"  # a new holder for each run, because two threads must not share a lease
         if not self._backend.lease(name, holder, self._options.lease_seconds):
             return CleaningReport(busy=(session_id,))
         try:
@@ -313,7 +320,7 @@ class MemoryCleaner:
         return report
 
     def _groups(self, namespace: str, session_id: str, on_request: bool) -> list[list[str]]:
-        """Return the groups of a session to summarize. Texts are dropped at once, since a session can be long."""
+        """Return the groups of a session to summarize. Texts are not kept in memory, because a session can be long."""
         scope = Scope(namespace, tiers=("episodic",), session_id=session_id)
         entries = [dataclasses.replace(entry, content="", raw=None, metadata={}) for entry in self._entries(scope)]
         restored = frozenset() if on_request else self._restored(namespace, session_id)
@@ -321,27 +328,27 @@ class MemoryCleaner:
         return select_groups(entries, keep_recent=options.keep_recent, batch=options.batch, leave=restored)
 
     def _restored(self, namespace: str, session_id: str) -> frozenset[str]:
-        """Return the originals of archived summaries, which callers restored."""
+        """Return the originals of archived summaries. Callers restored these originals."""
         live = Scope(namespace, kinds=(SUMMARY_KIND,), session_id=session_id)
         scope = dataclasses.replace(live, include_archived=True)
         if self._backend.count(scope) == self._backend.count(live):
-            return frozenset()  # the usual case, in which no summary needs to be read
+            return frozenset()  # in the usual case, no summary needs to be read
         archived = (entry for entry in self._entries(scope) if entry.archived_at is not None)
         return frozenset(link.id for summary in archived for link in summary.derived_from)
 
     def _summarize_group(self, session_id: str, ids: Sequence[str]) -> CleaningReport:
-        """Summarize a group; an error in one group does not stop the others. Raises `StoreError`."""
+        """Summarize a group. An error in one group does not stop the other groups. Raises `StoreError`."""
         try:
             return self._replace_by_summary(ids)
         except StoreError:
             raise
         except Exception as error:
             self._last_error = str(error)
-            log.exception("%d entries of session %r could not be summarized, and stay", len(ids), session_id)
+            log.exception("%d entries of session %r could not be summarized and were not changed", len(ids), session_id)
             return CleaningReport(conflicts=1)
 
     def _replace_by_summary(self, ids: Sequence[str]) -> CleaningReport:
-        """Summarize a group and commit; a conflict changes nothing."""
+        """Summarize a group and commit the summary. After a conflict, nothing has changed."""
         originals = [
             entry for entry in self._backend.get(ids) if entry.archived_at is None and entry.superseded_by is None
         ]

@@ -1,4 +1,4 @@
-"""`MemoryManager`: checks what callers pass in, and stores, searches, changes and removes entries."""
+"""`MemoryManager`: validates arguments of callers, and stores, searches, changes and removes entries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class PartBuilders:
-    """Functions that build the parts of a `MemoryManager` for one call, so that other calls do not import them.
+    """Functions that build parts of a `MemoryManager` for one call. So other calls do not import these parts.
 
     `audit` takes `namespace`, `user_id` and `project`, and returns the report.
     """
@@ -53,11 +53,11 @@ class PartBuilders:
 
 
 class MemoryManager:
-    """Stores and searches entries. As thread-safe as its backend. A call stays inside one namespace.
+    """Stores and searches entries. As thread-safe as its backend. A call uses only one namespace.
 
-    `place` below means the keyword arguments `namespace` ("default"), `session_id`, `agent_id`, `user_id` and
-    `project`; a search does not filter by those that are not given. `decay_rates` are daily rates by category.
-    `discard_originals` gets the digests of uploaded files whose documents were removed with a scope.
+    Below, `place` means the keyword arguments `namespace` ("default"), `session_id`, `agent_id`, `user_id` and
+    `project`. A search does not filter by arguments that are not given. `decay_rates` are daily rates by category. If a
+    scope with documents is removed, `discard_originals` is called with the digests of the uploaded files.
     """
 
     def __init__(
@@ -81,20 +81,21 @@ class MemoryManager:
 
     @property
     def core(self) -> CoreMemory:
-        """The named blocks that are always in context."""
+        """The named blocks that are in every context."""
         return self.hierarchical.core
 
     def add_message(self, session_id: str, role: str, content: str, **values: Unpack[MessageFields]) -> MemoryEntry:
-        """Store a message of a session; `role` is user, assistant, system or tool.
+        """Store a message of a session. `role` is user, assistant, system or tool.
 
-        `values` are `speaker`, `occurred_at` (aware datetime or ISO 8601 with a zone; now), `metadata`, `place` and the
-        references of `store`. After every `Settings.clean_every` messages old ones are summarized. Raises
-        `InvalidInput`."""
+        `values` are `speaker`, `occurred_at` (aware datetime or ISO 8601 with a zone; default: now), `metadata`,
+        `place`, and the references of `store`. After every `Settings.clean_every` messages, old messages are
+        summarized. Raises `InvalidInput`.
+        """
         return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
-        """Store messages, given as mappings of `add_message`'s arguments in order of time, in one transaction, all or
-        none. Raises `InvalidInput`."""
+        """Store messages in one transaction. Each message is a mapping with the arguments of `add_message`. The
+        messages are in order of time. Raises `InvalidInput`; in this case, no message is stored."""
         entries = [validation.new_message(message) for message in validation.mappings("messages", messages)]
         stored = [*self._backend.store(entries, replacing=validation.replaced(entries))] if entries else []
         for entry in stored:
@@ -102,23 +103,24 @@ class MemoryManager:
         return stored
 
     def store(self, content: str, **values: Unpack[StoredFields]) -> MemoryEntry:
-        """Store an entry; it is on disk when this returns, and every later search finds it.
+        """Store an entry. When the call returns, the entry is on disk, and every later search can find it.
 
-        `values`: `tier` ("semantic"), `kind` ("fact"), `place`, `title`, `metadata` (JSON; a list under `aliases`
-        holds other names to find it by), `category`, `occurred_at` (aware datetime or ISO 8601 with a zone),
-        `salience` (0..1), `speaker`, `parent_id`, `pair_id`, and `source_type` with `source_id`: a record of the
-        host application; earlier entries of that record are replaced.
+        `values`: `tier` ("semantic"), `kind` ("fact"), `place`, `title`, `metadata` (JSON; a list under `aliases` holds
+        other names of the entry), `category`, `occurred_at` (aware datetime or ISO 8601 with a zone), `salience`
+        (0..1), `speaker`, `parent_id`, `pair_id`, `source_type` and `source_id`. `source_type` and `source_id` name a
+        record of the host application. The new entry replaces earlier entries of the same record.
 
-        An equal fact is not stored twice: the existing entry is returned, its `repeat_count` increased by one.
-        Raises `InvalidInput` naming the field, and `Conflict` for a core block that exists with another text.
+        If an equal fact is stored already, no new entry is stored. The `repeat_count` of the stored entry is increased,
+        and this entry is returned. Raises `InvalidInput` with the name of the field. Raises `Conflict` if a core block
+        of this name exists with another text.
         """
         return self.store_many([{**values, "content": content}])[0]
 
     def store_many(self, items: Iterable[str | Mapping[str, Any]], **common: Unpack[StoredFields]) -> list[MemoryEntry]:
-        """Store many entries in one transaction, all or none, and return them in the order of `items`.
+        """Store many entries in one transaction, and return them in the order of `items`.
 
-        An item is a content or a mapping of `store`'s arguments; `common` holds arguments for all items. Items of one
-        `source_id` replace its earlier entries together.
+        An item is a content, or a mapping with the arguments of `store`. `common` holds arguments for all items. All
+        items with the same `source_id` together replace the earlier entries of that record.
         """
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
             raise InvalidInput("items", f"must be a list of contents or mappings, got {type(items).__name__}")
@@ -144,12 +146,13 @@ class MemoryManager:
     ) -> Hits:
         """Return the best `limit` entries of the scope, best first; see `Hit`.
 
-        `scope`: `place`, `tiers`, `kinds`, `categories`, `metadata` (equality of keys), `occurred_from`,
-        `occurred_to`, `parent_id`, `source_type`, `source_id`, `min_salience` (after decay) and `include_archived`.
-        `mode` is `hybrid`, `dense` or `lexical`. A hybrid search drops hits that share no term with `text` and have a
-        cosine below `Settings.noise_floor`; `relevant_only` drops every hit that is not relevant. Salience changes the
-        ranking slightly, and the newest of contradicting facts comes first. Relative dates in `text` ("yesterday") are
-        resolved from `at` (aware, or ISO 8601 with a zone; now). Raises `InvalidInput` naming the field.
+        `scope`: `place`, `tiers`, `kinds`, `categories`, `metadata` (equality of keys), `occurred_from`, `occurred_to`,
+        `parent_id`, `source_type`, `source_id`, `min_salience` (after decay) and `include_archived`. `mode` is
+        `hybrid`, `dense` or `lexical`. A hybrid search drops hits that share no term with `text` and have a cosine
+        below `Settings.noise_floor`. With `relevant_only`, every hit that is not relevant is dropped. Salience has a
+        small influence on the ranking. If facts contradict each other, the newest fact is ranked first. Relative dates
+        in `text` ("yesterday") are resolved at the moment `at` (aware datetime or ISO 8601 with a zone; default: now).
+        Raises `InvalidInput` with the name of the field.
         """
         fields.text("text", text)
         _check_ranking(min_score, mode)
@@ -160,19 +163,21 @@ class MemoryManager:
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
-        """Search as `search` does, and return the host application's records of the hits, each once, best first."""
+        """Search as `search` does. Return the host application's records to which the hits belong, best first. Each
+        record is returned once."""
         return _references(self.search(text, **options))
 
     def get(self, entry_id: str) -> MemoryEntry:
-        """Return the entry of this id, archived or not. Raises `NotFound`."""
+        """Return the entry of this id. The entry can be archived. Raises `NotFound`."""
         self._usage.flush_if_due([fields.name("entry_id", entry_id)])
         entry = _entry(self._backend, entry_id)
         self._usage.count_gets([entry_id])
         return entry
 
     def list(self, *, limit: int = 100, after: str | None = None, **scope: Unpack[ScopeFields]) -> Entries:
-        """Return entries of the scope (see `search`) in order of id, which is the order of storing, after the id
-        `after`. For the tier `working` of a session, return its last messages and notes."""
+        """Return entries of the scope (see `search`) in the order of their ids, which is the order of storing. Only
+        entries after the id `after` are returned. For the tier `working` of a session, return its last messages and
+        notes."""
         after = fields.text("after", after or "", fields.MAX_NAME)
         limit = fields.limit("limit", limit)
         wanted = self._scope(scope)
@@ -183,11 +188,11 @@ class MemoryManager:
         return [*self._backend.list(wanted, after=after, limit=limit)]
 
     def recent(self, limit: int = 10, **scope: Unpack[ScopeFields]) -> Entries:
-        """Return the newest episodic entries, newest first, summarized or not."""
+        """Return the newest episodic entries, newest first. Summarized entries are included."""
         return self.hierarchical.recent(self._scope(scope), fields.limit("limit", limit))
 
     def relevant(self, query: str, limit: int = 10, **scope: Unpack[ScopeFields]) -> Hits:
-        """Search the episodic entries, summarized or not."""
+        """Search the episodic entries. Summarized entries are included."""
         fields.text("query", query)
         hits = self.hierarchical.relevant(query, self._scope(scope), fields.limit("limit", limit))
         self._usage.count_matches(hit.entry.id for hit in hits)
@@ -199,23 +204,24 @@ class MemoryManager:
         return [*self._backend.history(entry_id)]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Entries:
-        """Return the messages of a session word for word, in order of time, summarized or not."""
+        """Return the messages of a session with their original text, in order of time. Summarized messages are
+        included."""
         session_id, namespace = fields.name("session_id", session_id), fields.name("namespace", namespace)
         return self.hierarchical.transcript(session_id, namespace=namespace)
 
     def build_context(
         self, task: str, conversation: Any = (), max_tokens: int | None = None, **place: Unpack[Place]
     ) -> Context:
-        """Return chat messages of at most `max_tokens` (`Settings.context_tokens`) and a report of their contents; see
-        `ContextBuilder.build`. Included entries count as read."""
+        """Return chat messages of at most `max_tokens` (default: `Settings.context_tokens`), and a report of their
+        contents; see `ContextBuilder.build`. The included entries count as read."""
         context = self._parts.context_builder().build(task, conversation, max_tokens, **place)
         self._usage.count_reads(entry_id for ids in context.report.included.values() for entry_id in ids)
         return context
 
     def update(self, entry_id: str, *, expected_version: int | None = None, **changes: Any) -> MemoryEntry:
-        """Change fields of an entry; its former version is kept in its history.
+        """Change fields of an entry. The former version is added to the history of the entry.
 
-        Raises `NotFound`, `InvalidInput`, and `Conflict` if the stored version is not `expected_version`.
+        Raises `NotFound` and `InvalidInput`. Raises `Conflict` if the stored version is not `expected_version`.
         """
         former = _changeable(self._backend, entry_id)
         checked = validation.changes(former, changes)
@@ -223,20 +229,23 @@ class MemoryManager:
         return self._backend.update(entry_id, checked, expected_version)
 
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
-        """Replace an older entry by a newer one in search results; the older one stays available by its id.
+        """Replace an older entry by a newer entry in search results. The older entry can still be read by its id.
 
-        Returns the older entry. Raises `NotFound`, `InvalidInput`, and `Conflict` if one is superseded already.
+        Return the older entry. Raises `NotFound` and `InvalidInput`. Raises `Conflict` if one of the entries is
+        superseded already.
         """
         old, new = _changeable(self._backend, old_id), _changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
 
     def remove(self, what: str | Scope, *, expected_version: int | None = None) -> int:
-        """Delete an entry, or everything in a scope, with parts, vectors, terms, history and files; return the count.
+        """Delete an entry, or everything in a scope, with parts, vectors, terms, history and files. Return the number
+        of deleted entries.
 
-        A document with a part in the scope is deleted as a whole. If an original of a summary is deleted, the summary
-        is deleted too and its other originals are restored. Raises `NotFound`, `Conflict` if the stored version is not
-        `expected_version`, and `InvalidInput` for an uploaded document's id, which `rag.remove` takes.
+        If a part of a document is in the scope, the complete document is deleted. If an original of a summary is
+        deleted, the summary is deleted too, and its other originals are restored. Raises `NotFound`. Raises `Conflict`
+        if the stored version is not `expected_version`. Raises `InvalidInput` for the id of an uploaded document; use
+        `rag.remove` for documents.
         """
         if isinstance(what, Scope):
             scope = dataclasses.replace(validation.checked(what), include_archived=True)
@@ -249,7 +258,7 @@ class MemoryManager:
         raise NotFound(f"there is no entry {what}")
 
     def mark_read(self, ids: Sequence[str]) -> None:
-        """Count entries as read, by a person or a model. Raises `NotFound`."""
+        """Count that a person or a model read these entries. Raises `NotFound`."""
         for entry_id in fields.names("ids", ids):
             _entry(self._backend, entry_id)
         self._usage.count_reads(ids)
@@ -263,7 +272,8 @@ class MemoryManager:
     def restore(self, summary_id: str) -> Entries:
         """Restore the originals of a summary unchanged and archive the summary, or restore a superseded entry.
 
-        Raises `NotFound`, `InvalidInput` for an entry that is neither, and `Conflict` if it is restored already.
+        Raises `NotFound`. Raises `InvalidInput` if the entry is not a summary and not superseded. Raises `Conflict` if
+        the entry is restored already.
         """
         entry = _entry(self._backend, summary_id)
         if entry.superseded_by is not None:
@@ -273,8 +283,8 @@ class MemoryManager:
     def audit(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None
     ) -> AuditReport:
-        """Report duplicates, unread entries, and contradicting or oversized core blocks, optionally of one user or
-        project. Uses no language model and changes nothing."""
+        """Report duplicates, unread entries, contradictions between core blocks, and oversized core blocks. The report
+        can be limited to a user or a project. The audit uses no language model and changes nothing."""
         self._usage.flush()
         owner = {"user_id": user_id, "project": project}
         checked = {name: fields.optional_name(name, value) for name, value in owner.items()}
@@ -285,7 +295,7 @@ class MemoryManager:
         return effective_salience(entry, self._decay)
 
     def reindex(self) -> int:
-        """Embed entries that still wait for their vectors; return how many wait afterwards."""
+        """Embed entries that still wait for their vectors. Return how many entries still wait after this."""
         return self._backend.embed_pending()
 
     def status(self) -> dict[str, Any]:
@@ -294,7 +304,7 @@ class MemoryManager:
         return {**self._backend.status(), "cleaner": self._cleaner.status()}
 
     def close(self) -> None:
-        """Write the usage counts that are still in memory. The backend stays open."""
+        """Write the usage counts that are only in memory. The backend is not closed."""
         self._usage.flush()
 
     def _scope(self, values: Mapping[str, Any]) -> Scope:
@@ -302,7 +312,8 @@ class MemoryManager:
 
 
 def _store_conflict(entries: Sequence[MemoryEntry]) -> Conflict | None:
-    """Return an error that explains a conflict of entries with core blocks; None if there is no block."""
+    """Return an error that explains a conflict with core blocks, or None if there is no core block among the
+    entries."""
     blocks = [entry.title for entry in entries if entry.tier == "core" and entry.title]
     if not blocks:
         return None
@@ -317,7 +328,8 @@ def _entry(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
 
 
 def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    """Return an entry that is not part of a document: citations are exact only while documents do not change."""
+    """Return the entry. Raise `InvalidInput` if it is part of a document, because a citation is exact only if its
+    document does not change."""
     entry = _entry(backend, entry_id)
     if entry.kind in UNSEARCHED_KINDS or entry.source is not None:
         raise InvalidInput(
@@ -327,7 +339,8 @@ def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
 
 
 def _remove_scope(backend: MemoryBackend, scope: Scope) -> tuple[int, list[str]]:
-    """Remove a scope and its documents; return the number of entries and the digests of the documents' files."""
+    """Remove a scope and its documents. Return the number of removed entries and the digests of the documents'
+    files."""
     documents = sorted({*_documents_of(backend, scope)})
     digests = [str(entry.metadata["sha256"]) for entry in backend.get(documents)]
     deleted = backend.remove(documents) if documents else 0
@@ -354,7 +367,7 @@ def _check_ranking(min_score: Any, mode: Any) -> None:
 
 
 def _references(hits: Iterable[Hit]) -> list[Reference]:
-    """Return the host application's records of the hits, each once, in order."""
+    """Return the host application's records of the hits, in order. Each record is returned once."""
     references: dict[tuple[str, str], Reference] = {}
     for hit in hits:
         entry = hit.entry

@@ -1,8 +1,8 @@
-"""Near-duplicates among many texts: MinHash signatures with banding, then exact Jaccard similarity.
+"""Near-duplicates among many texts: MinHash signatures with banding, followed by exact Jaccard similarity.
 
 MinHash: Broder, "On the resemblance and containment of documents", 1997. Banding: Leskovec, Rajaraman & Ullman, "Mining
-of Massive Datasets", chapter 3. The work grows with the number of texts, not of pairs. Shingles are runs of characters,
-so no language needs a word tokenizer.
+of Massive Datasets", chapter 3. The work grows with the number of texts, not with the number of pairs. Shingles are
+runs of characters, so no word tokenizer is needed for any language.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from numpy.typing import NDArray
 from agentformer.memory.facts import Facts, facts_of, number_values
 from agentformer.text.languages import detect_language
 
-MIN_SIMILARITY = 0.8  # Jaccard index of two texts' shingles
-_SHINGLE = 4  # characters: with 3, long texts of one language look alike; with 5, a typo separates short texts
+MIN_SIMILARITY = 0.8  # least Jaccard index of the shingles of two similar texts
+_SHINGLE = (
+    4  # characters: with 3, all long texts of one language are similar; with 5, a typo makes short texts different
+)
 _BANDS, _ROWS = 20, 6  # a pair of similarity .8 shares a band with probability .998, one of .5 with .27
-_ESTIMATE_ERROR = 0.15  # of the similarity estimated from signatures: four standard deviations of 120 draws
+_ESTIMATE_ERROR = (
+    0.15  # error of the similarity that is estimated from signatures: four standard deviations of 120 draws
+)
 _MAX_COMPARED = 20_000  # code points of a text
 _SMALL_RUN = 16  # texts that share a band; up to this number, all pairs are compared
-_LEADERS = 3  # of a larger run: each text is compared with the first ones and with its predecessor
+_LEADERS = 3  # in a larger run, each text is compared with this many first texts and with the text before it
 _CACHED_SHINGLES = 1000  # texts; a few hundred megabytes at most
 _CHUNK = 2048  # shingles hashed at a time, which bounds the memory for a long text
 
-# Punctuation carries little meaning, unlike the signs in "C++", "C#" and "$5".
+# Punctuation has little meaning, in contrast to the signs in "C++", "C#" and "$5".
 _IGNORED = re.compile(r"[\s.,;:!?…\"'`´“”„‘’«»()\[\]{}<>\-‐‑–—·•*_。、！？「」『』（）]+")
 
 Hashes = NDArray[np.uint64]
@@ -37,7 +41,7 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text to compare with the texts of the same `place`. Keys ascend with age."""
+    """A text to compare with the other texts of the same `place`. Newer texts have higher keys."""
 
     key: int
     place: str
@@ -46,16 +50,16 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class NearDuplicates:
-    """Similar texts of one place, oldest first. `similarity` is the lowest one to the first text."""
+    """Similar texts of one place, oldest first. `similarity` is the lowest similarity of a text to the first text."""
 
     keys: tuple[int, ...]
     similarity: float
 
 
 def find_near_duplicates(texts: Sequence[Text]) -> list[NearDuplicates]:
-    """Return groups of two or more texts in order of their first text. A text is in at most one group.
+    """Return groups of two or more texts, in the order of the first text of each group. A text is in at most one group.
 
-    Texts that differ in a number, a date or a negation are not duplicates, however similar they look.
+    Texts that differ in a number, a date or a negation are not duplicates, even if they are very similar.
     """
     comparison = _Comparison(texts)
     groups = [group for members in comparison.components() for group in comparison.groups(members)]
@@ -77,7 +81,8 @@ class _Comparison:
             self._signatures[n] = _signature(_shingles(text))
 
     def components(self) -> list[list[int]]:
-        """Return the indexes of texts that similarity links directly or through others, ascending in each list."""
+        """Return lists of indexes of texts. The texts of a list are linked by similarity, directly or through other
+        texts. Each list is ascending."""
         keys = np.array([_comparison_key(text) for text in self._texts], np.uint64)
         for band in range(_BANDS):
             rows = self._signatures[:, band * _ROWS : (band + 1) * _ROWS]
@@ -89,7 +94,7 @@ class _Comparison:
         return [members for members in components.values() if len(members) > 1]
 
     def groups(self, members: Sequence[int]) -> Iterator[NearDuplicates]:
-        """Split a component so that every member of a group is similar to the first one of its group."""
+        """Split a component into groups. Every text of a group is similar to the first text of the group."""
         by_leader: dict[int, list[int]] = {}
         for n in members:
             leaders = list(by_leader)[:_SMALL_RUN]
@@ -117,7 +122,8 @@ class _Comparison:
         return n
 
     def _similarity(self, one: int, other: int) -> float:
-        """Return the exact similarity, or 0 if the texts state different facts or are surely below the minimum."""
+        """Return the exact similarity. Return 0 if the texts state different facts, or if the estimated similarity is
+        far below the minimum."""
         if (one, other) not in self._similarities:
             self._similarities[one, other] = self._compare(one, other)
         return self._similarities[one, other]
@@ -148,14 +154,14 @@ class _Comparison:
 
 
 def normalize(text: str) -> str:
-    """Return the text in one case and one Unicode form, without punctuation, its words separated by one space."""
+    """Return the text in lower case and one Unicode form, without punctuation, with one space between words."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return _IGNORED.sub(" ", folded).strip() or " ".join(folded.split())
 
 
 def _comparison_key(text: Text) -> int:
-    """Return a hash of place and numbers. Only texts of one key are compared, so that a form filled in a hundred
-    thousand times with different numbers causes no work."""
+    """Return a hash of place and numbers. Only texts with the same key are compared. So many copies of a form that
+    contain different numbers cause no work."""
     key = "\0".join((text.place, *sorted(number_values(text.content[:_MAX_COMPARED]))))
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
@@ -185,7 +191,7 @@ _OFFSETS = _CONSTANTS[_BANDS * _ROWS :][:, None]
 
 
 def _signature(shingles: Hashes) -> NDArray[np.uint32]:
-    """Return the lowest value of each hash function over the shingles, (bands * rows,)."""
+    """Return the lowest value of each hash function over the shingles, shape (bands * rows,)."""
     lowest = np.full(_BANDS * _ROWS, np.iinfo(np.uint64).max, np.uint64)
     for start in range(0, len(shingles), _CHUNK):
         values = shingles[start : start + _CHUNK] * _FACTORS + _OFFSETS
@@ -194,7 +200,7 @@ def _signature(shingles: Hashes) -> NDArray[np.uint32]:
 
 
 def _band_hashes(rows: NDArray[np.uint32], keys: Hashes) -> Hashes:
-    """Return one hash per text of its rows of a band and its comparison key."""
+    """Return one hash per text, computed from the rows of a band and the comparison key."""
     hashes = keys
     for row in rows.T:
         hashes = _mixed(hashes ^ row.astype(np.uint64))
@@ -202,7 +208,7 @@ def _band_hashes(rows: NDArray[np.uint32], keys: Hashes) -> Hashes:
 
 
 def _runs(hashes: Hashes) -> Iterator[list[int]]:
-    """Yield the ascending indexes of two or more texts that share a hash."""
+    """Yield the ascending indexes of texts that share a hash, for each hash of two or more texts."""
     order = np.argsort(hashes, kind="stable")
     starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
     ends = np.append(starts[1:], len(order))

@@ -1,7 +1,7 @@
-"""Markers around recalled memory in a prompt, and their removal before a text is stored.
+"""Markers around recalled memory in a prompt, and the removal of recalled memory before a text is stored.
 
-Recalled memory is data: it stands between two markers, each entry in a tag of its own. Escaping keeps content from
-opening or closing either. The markers also keep recalled text from being stored again as if it were new.
+Recalled memory is data. It is written between two markers, and each entry is in a separate tag. The content is escaped,
+so it cannot contain a marker or a tag. The markers also prevent that recalled text is stored again as new text.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _MAX_ATTRIBUTE = 200  # code points
 
 
 def recalled_block(entries: Iterable[MemoryEntry]) -> str:
-    """Return entries between the markers of recalled memory, each with its origin."""
+    """Return entries between the markers of recalled memory. The origin of each entry is included."""
     return "\n".join([RECALLED_OPEN, *(_item(entry, _origin(entry)) for entry in entries), RECALLED_CLOSE])
 
 
 def core_block(blocks: Iterable[MemoryEntry]) -> str:
-    """Return core blocks between the markers of core memory, each with its name."""
+    """Return core blocks between the markers of core memory. The name of each block is included."""
     return "\n".join([CORE_OPEN, *(_item(block, {"name": block.title}) for block in blocks), CORE_CLOSE])
 
 
 def without_recalled(text: str) -> tuple[str, list[str]]:
-    """Remove all memory blocks; return the remaining text and the ids of the removed entries.
+    """Remove all memory blocks. Return the remaining text and the ids of the removed entries.
 
-    A block is a pair of markers around at least one entry; nested blocks are removed as one. Markers around plain words
-    are left in. An opening marker without a closing one takes only the entries that follow it directly. Linear in the
-    length of the text.
+    A block is a pair of markers around at least one entry. Nested blocks are removed as one block. Markers around other
+    text are not removed. If an opening marker has no closing marker, only the entries directly after the opening marker
+    are removed. The time is linear in the length of the text.
     """
     remaining, ids, at = [], [], 0
     for start, end in _block_spans(text):
@@ -65,7 +65,7 @@ def _block_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _merged(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Extend spans over the entries that follow them, and join overlapping spans."""
+    """Extend each span to the end of the entries that follow it, and join overlapping spans."""
     start = end = -1
     for first, last in spans:
         if first >= end:
@@ -78,12 +78,12 @@ def _merged(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]
 
 
 def _after_items(text: str, at: int) -> int:
-    """Return the end of the entries that begin at `at`, one per line, or `at` if there is none."""
+    """Return the end of the entries that begin at `at`, with one entry per line. Return `at` if there is no entry."""
     while True:
         begin = at + 1 if text[at : at + 1] == "\n" else at
         if not text.startswith(_ITEM_OPEN, begin):
             return at
-        end = text.find("<", begin + 1)  # an escaped entry holds no bracket
+        end = text.find("<", begin + 1)  # an escaped entry contains no bracket
         if not text.startswith(_ITEM_CLOSE, end):
             return at
         at = end + len(_ITEM_CLOSE)

@@ -10,8 +10,8 @@ from agentformer.search.newest_facts import latest_first
 from agentformer.search.relevance import EntryLanguages, relevant_hits
 from agentformer.types import Decay, Hit, Hits, MemoryBackend, Query
 
-_COMPARED = 30  # hits that are compared with each other to decide which are relevant
-_ARCHIVED = 30  # archived entries that are searched for a reason
+_COMPARED = 30  # hits that are compared with each other to find the relevant hits
+_ARCHIVED = 30  # archived entries that are searched to find a reason
 
 EXTRA_HITS = 10  # hits beyond the limit that salience may lift into it
 _SALIENCE_WEIGHT = 0.1  # share of the score that an entry of salience 0 loses
@@ -41,7 +41,7 @@ class Recall:
         self._noise_floor = noise_floor
 
     def search(self, query: Query, *, min_score: float = 0.0, relevant_only: bool = False) -> Hits:
-        """Return the best `query.limit` hits, best first. If there is none, a warning says why."""
+        """Return the best `query.limit` hits, best first. If there is no hit, a warning gives the reason."""
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
         wider = dataclasses.replace(query, limit=count)
         hits = self._backend.search(wider)
@@ -55,7 +55,8 @@ class Recall:
         return Hits(best, hits.warnings) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 
     def _why_nothing(self, query: Query) -> tuple[str, ...]:
-        """Return the reason for an empty result. Other namespaces are not named: the caller may lack the right."""
+        """Return the reason for an empty result. Other namespaces are not named, because the caller may have no right
+        to see them."""
         scope = query.scope
         everything = dataclasses.replace(scope, include_archived=True)
         if not query.text.strip() or self._backend.count(everything) == 0:
@@ -67,4 +68,4 @@ class Recall:
         summarized = sum(hit.entry.archived_by is not None for hit in relevant_hits(query.text, hits))
         if not summarized:
             return ()
-        return (f"archived originals of summaries match ({summarized}); include_archived finds them",)
+        return (f"archived originals of summaries match ({summarized}); set include_archived to find them",)

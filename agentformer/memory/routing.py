@@ -1,7 +1,7 @@
-"""`RoutedBackend`: several backends as one, with routes that choose the backend of an entry.
+"""`RoutedBackend`: several backends used as one backend. Routes select the backend of an entry.
 
-A write goes to the backend of the first route that matches. A read asks every backend, so that entries stay visible
-when a route changes. With a single backend, none of this code runs.
+An entry is written to the backend of the first route that matches. A read queries every backend, so that entries are
+still found after a route changed. If only one backend is configured, this module is not used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from agentformer.types import (
     Waiting,
 )
 
-_PAGE = 1_000  # vectors imported, or entries listed, at a time
+_PAGE = 1_000  # vectors that are imported, or entries that are listed, at a time
 
 
 def matches(route: Route, entry: MemoryEntry) -> bool:
@@ -49,7 +49,7 @@ def matches(route: Route, entry: MemoryEntry) -> bool:
 
 
 class CombinedSnapshot:
-    """A `MemorySnapshot` over several, each of a moment of its own."""
+    """A `MemorySnapshot` over several snapshots. The snapshots are from different moments."""
 
     def __init__(self, snapshots: Sequence[MemorySnapshot]) -> None:
         self._snapshots = snapshots
@@ -65,7 +65,7 @@ class CombinedSnapshot:
         return next(filter(None, (snapshot.history(entry_id) for snapshot in self._snapshots)), [])
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Yield each vector of a space once, also if several backends store it."""
+        """Yield each vector of a space once, even if several backends store it."""
         sources = (snapshot.vectors(namespaces) for snapshot in self._snapshots)
         ordered = merge_sorted(*sources, key=lambda vector: (vector.hash, vector.space.spec))
         for _, group in groupby(ordered, key=lambda vector: vector.hash):
@@ -77,12 +77,12 @@ class CombinedSnapshot:
 
 
 class RoutedBackend:
-    """`MemoryBackend` over several. `backends` maps targets to backends; `default` is the target of entries that no
-    route matches, and of leases.
+    """`MemoryBackend` over several backends. `backends` maps targets to backends. `default` is the target of leases,
+    and of entries that no route matches.
 
-    One call is one transaction in each backend. If it fails in one, the others undo their part; a crash between two
-    commits can leave the part of the first. A summary is stored beside its originals, whatever the routes say, so that
-    consolidation is one transaction.
+    A call runs one transaction in each backend. If one transaction fails, the other backends undo their changes. After
+    a crash between two commits, only the changes of the first backend may be stored. A summary is stored in the backend
+    of its originals, even if a route selects another backend. So consolidation is one transaction.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class RoutedBackend:
         return [entries[entry_id] for entry_id in ids if entry_id in entries]
 
     def search(self, query: Query) -> Hits:
-        """Search every backend and merge the hits by rank."""
+        """Search every backend, and merge the hits by rank."""
         lists = [backend.search(query) for backend in self._all]
         warnings = tuple(dict.fromkeys(warning for hits in lists for warning in hits.warnings))
         lists = [hits for hits in lists if hits]
@@ -154,7 +154,7 @@ class RoutedBackend:
             backend.touch(uses)
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Remove entries; pages and chunks of a document are removed with it, in whichever backend they are."""
+        """Remove entries. If a document is removed, its pages and chunks are removed from all backends."""
         parts = [*self._parts(self._documents(what) if isinstance(what, Scope) else self.get(what))]
         return sum(backend.remove(what, expected_version) for backend in self._all) + self._remove(parts)
 
@@ -178,7 +178,7 @@ class RoutedBackend:
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Consolidate entries of one backend. Raises `Conflict` if they are stored in several."""
+        """Store a summary and archive its originals. Raises `Conflict` if the originals are in several backends."""
         owners = {self._all.index(self._owner(entry_id, Conflict)) for entry_id in archive_ids}
         if len(owners) != 1:
             raise Conflict("these entries are stored in several backends, so one summary cannot replace them")
@@ -207,7 +207,7 @@ class RoutedBackend:
         queries: Sequence[str] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Reembedding:
-        """Move each backend by itself; a call that was interrupted between two continues with the second."""
+        """Move one backend after another. If the call is interrupted, the next call continues."""
         moves = []
         for backend in self._all:
             try:
@@ -219,7 +219,9 @@ class RoutedBackend:
         return _combined_move(moves)
 
     def abandon_reembedding(self) -> bool:
-        return sum(backend.abandon_reembedding() for backend in self._all) > 0  # of every backend, also after a True
+        return (
+            sum(backend.abandon_reembedding() for backend in self._all) > 0
+        )  # call every backend, even if an earlier result is True
 
     def prune_spaces(self) -> int:
         return sum(backend.prune_spaces() for backend in self._all)
@@ -232,19 +234,20 @@ class RoutedBackend:
 
     @contextmanager
     def snapshot(self) -> Iterator[CombinedSnapshot]:
-        """Take the snapshots one after another; a concurrent call may be visible in part, as after a crash."""
+        """Take one snapshot after another. The changes of a concurrent call may be only partly visible, as after a
+        crash."""
         with ExitStack() as stack:
             yield CombinedSnapshot([stack.enter_context(backend.snapshot()) for backend in self._all])
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        """Import vectors into every backend; return the largest number that one backend imported."""
+        """Import vectors into every backend. Return the largest number of vectors that one backend imported."""
         remaining, imported = iter(vectors), 0
         while page := [*islice(remaining, _PAGE)]:
             imported += max(backend.keep_vectors(page) for backend in self._all)
         return imported
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Verify each backend; the names of its checks begin with the name of its target."""
+        """Verify each backend. The name of each check begins with the target of the backend."""
         names = {id(backend): name for name, backend in reversed(self._names.items())}
         return [
             dataclasses.replace(check, name=f"{names.get(id(backend), 'default')} {check.name}")
@@ -253,7 +256,7 @@ class RoutedBackend:
         ]
 
     def backup(self, folder: Path) -> None:
-        """Copy all backends into one folder, as they share one, each as of a moment of its own."""
+        """Copy all backends into one folder. The copies are from different moments."""
         for number, backend in enumerate(self._all):
             part = folder / f".part{number}"
             part.mkdir()
@@ -283,7 +286,7 @@ class RoutedBackend:
         raise missing(f"there is no entry {entry_id}")
 
     def _documents(self, scope: Scope) -> Iterator[MemoryEntry]:
-        """Yield the documents of a scope, archived ones included."""
+        """Yield the documents of a scope, including archived documents."""
         if not scope.kinds or "document" in scope.kinds:
             yield from self._entries(dataclasses.replace(scope, kinds=("document",), include_archived=True))
 
@@ -304,7 +307,7 @@ class RoutedBackend:
         return sum(backend.remove(ids) for backend in self._all) if ids else 0
 
     def _merged(self, lists: Sequence[Sequence[Hit]], query: Query) -> Sequence[Hit]:
-        """Merge hits by rank, since scores of different backends are not comparable."""
+        """Merge hits by rank, because scores of different backends are not comparable."""
         best = {hit.entry.id: hit for hits in reversed(lists) for hit in hits}
         ranked = merge([[hit.entry.id for hit in hits] for hits in lists], k=self._rrf_k)
         top = ranked[0][1]
@@ -317,7 +320,7 @@ class RoutedBackend:
 
 
 def _combined_move(moves: Sequence[Reembedding]) -> Reembedding:
-    """Add up the moves of several backends; the overlap is the mean over all compared samples."""
+    """Add the numbers of several moves. The overlap is the mean over all compared samples."""
     counts = {
         name: sum(getattr(move, name) for move in moves)
         for name in ("entries", "embedded", "reused", "failed", "seconds", "sample")

@@ -1,7 +1,7 @@
-"""`UsageCounter`: counts uses of entries in memory and writes them in batches, so that a search does not write.
+"""`UsageCounter`: counts uses of entries in memory and writes the counts in batches, so that a search does not write.
 
-Counts are written when a call changes or reads an entry, in the background when there are many, and on close. A killed
-process loses the counts of its last searches.
+Counts are written before a call that changes or reads an entry, in the background if there are many, and on close. If
+the process is killed, the counts of its last searches are lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BATCH = 256  # entries counted before a search triggers a write: one transactio
 
 
 class _Counts:
-    """The uses of one entry since the last write; mutable, since every search counts ten entries."""
+    """The uses of one entry since the last write. Mutable, because every search counts about ten entries."""
 
     __slots__ = ("at", "matches", "others", "reads")
     at: datetime
@@ -53,7 +53,8 @@ class UsageCounter:
         self._add(ids, others=1)
 
     def flush_if_due(self, ids: Iterable[str] | None = None) -> None:
-        """Write the counts if these entries (None: any) have matches or reads, which the caller is about to return.
+        """Write the counts if these entries (None: any entry) have matches or reads. The caller is about to return the
+        entries.
 
         Requests by id alone do not cause a write.
         """
@@ -64,7 +65,8 @@ class UsageCounter:
             self.flush()
 
     def flush(self) -> None:
-        """Write all counts. A store that cannot be written is logged: counting must not fail the caller's request."""
+        """Write all counts. If the store cannot be written, log a warning, because counting must not fail the caller's
+        request."""
         with self._writing:
             with self._lock:
                 counts, self._counts = self._counts, {}

@@ -1,4 +1,4 @@
-"""Validates the arguments of callers and builds entries, scopes and changes from them. Errors name the field."""
+"""Validates arguments of callers, and builds entries, scopes and changes from them. Errors name the field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentformer.types import DEFAULT_NAMESPACE, Decay, MemoryEntry, Scope, Tier
 
 
 class Place(TypedDict, total=False):
-    """The owner of an entry. A search does not filter by missing keys; `namespace` defaults to "default"."""
+    """The owner of an entry. The default of `namespace` is "default". A search does not filter by a missing key."""
 
     namespace: str
     session_id: str | None
@@ -37,7 +37,7 @@ class _Common(TypedDict, total=False):
 
 
 class MessageFields(_Common, total=False):
-    """Arguments of `add_message` besides session, role and content."""
+    """Arguments of `add_message`, except session, role and content."""
 
     namespace: str
     agent_id: str | None
@@ -46,7 +46,7 @@ class MessageFields(_Common, total=False):
 
 
 class StoredFields(Place, _Common, total=False):
-    """Arguments of `store` besides the content."""
+    """Arguments of `store`, except the content."""
 
     tier: Tier
     kind: str
@@ -69,7 +69,7 @@ class ScopeFields(Place, total=False):
     parent_id: str | None
     min_salience: float  # 0..1, after decay
     include_archived: bool
-    or_nobody: bool  # with a user or a project: entries without one match too
+    or_nobody: bool  # with a user or project, entries without a user or project match too
 
 
 ROLES = ("user", "assistant", "system", "tool")
@@ -82,12 +82,12 @@ _RECALLED = "(recalled memory)"  # the content of a message that only repeats re
 
 
 def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
-    """Return an entry to store. Text that was recalled from memory is removed from its content."""
+    """Return an entry to store. Text that was recalled from memory is removed from the content."""
     check_known(values, STORED)
     entry = MemoryEntry(**{"id": new_id(), "content": "", **_checked_fields({"content": None, **values})})
     new_text, recalled = without_recalled(entry.content)
     if recalled and not new_text.strip():
-        raise InvalidInput("content", "is only recalled memory, which is stored already")
+        raise InvalidInput("content", "contains only recalled memory, which is stored already")
     entry = replace(
         entry,
         content=new_text.strip() if recalled else entry.content,
@@ -97,7 +97,7 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def new_message(values: Mapping[str, Any]) -> MemoryEntry:
-    """Return an entry for a message of a session: its text cleaned for search, the original text in `raw`."""
+    """Return an entry for a message of a session. `content` is cleaned for search; `raw` has the original text."""
     check_known(values, ("session_id", "role", "content", *MessageFields.__annotations__))
     role = values.get("role")
     if role not in ROLES:
@@ -125,21 +125,22 @@ def new_message(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def context_line(entry: MemoryEntry) -> str:
-    """Return the text that is indexed with the content: the title and the aliases, or the speaker and the day."""
+    """Return the text that is indexed together with the content. For a message, it has the speaker and the day. For
+    other entries, it has the title and the aliases."""
     if entry.kind != "message":
         aliases = entry.metadata.get("aliases")
         names = (entry.title, *(aliases if isinstance(aliases, (list, tuple)) else ()))
         return ", ".join(name for name in names if isinstance(name, str) and name.strip())
-    # The format of a transcript. With a comma instead, sentence models read the line as most of a short message:
-    # vector recall was a seventh lower (docs/BENCHMARKS.md).
+    # The format of a transcript. With a comma instead of a colon, sentence models give the line too much weight:
+    # vector recall was 14% lower (docs/BENCHMARKS.md).
     day = f" ({entry.occurred_at:%Y-%m-%d})" if entry.occurred_at else ""
     return f"{entry.speaker or entry.role}{day}:"
 
 
 def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return checked fields to change, with the fields that follow from them."""
+    """Return the checked fields to change, and other fields that depend on them."""
     if not values:
-        raise InvalidInput("changes", f"are missing; these can be changed: {', '.join(CHANGED)}")
+        raise InvalidInput("changes", f"are missing; these fields can be changed: {', '.join(CHANGED)}")
     if unknown := sorted(set(values) - set(CHANGED)):
         raise InvalidInput(unknown[0], f"cannot be changed; only these fields can be changed: {', '.join(CHANGED)}")
     changed = {name: _CHECKS[name](name, value) for name, value in values.items()}
@@ -154,7 +155,7 @@ def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
-    """Return a scope of checked values."""
+    """Return a scope with checked values."""
     check_known(values, ScopeFields.__annotations__)
     given = values.get
     optional = ("session_id", "agent_id", "user_id", "project", "source_type", "source_id", "parent_id")
@@ -175,20 +176,20 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
 
 
 def checked(scope: Scope) -> Scope:
-    """Return a scope of a caller with every value checked."""
+    """Return the caller's scope after all its values were checked."""
     values = {name: getattr(scope, name) for name in ScopeFields.__annotations__}
     valid = scope_from(values, scope.decay)
     return replace(valid, document_id=fields.optional_name("document_id", scope.document_id))
 
 
 def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the owner of memories, checked; None for each part that is not given."""
+    """Return the checked owner of memories. A part that is not given is None."""
     check_known(values, Place.__annotations__)
     return {"namespace": DEFAULT_NAMESPACE, **dict.fromkeys(_OWNERS), **_checked_fields(values)}
 
 
 def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
-    """Return scopes of the former entries of the records that these entries refer to."""
+    """Return scopes of the former entries. These are entries of the same records of the host application."""
     records = {(entry.namespace, entry.source_type, entry.source_id) for entry in entries if entry.source_id}
     return [
         Scope(namespace, source_type=kind, source_id=record, include_archived=True)
@@ -208,18 +209,18 @@ def mappings(field: str, values: Any) -> list[Mapping[str, Any]]:
 
 
 def check_known(values: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raise `InvalidInput` for a name that a call does not take."""
+    """Raise `InvalidInput` if a call has an argument with an unknown name."""
     if unknown := sorted(set(map(str, values)) - set(known)):
-        raise InvalidInput(unknown[0], f"is not known here; known are {', '.join(known)}")
+        raise InvalidInput(unknown[0], f"is not an argument of this call; the arguments are {', '.join(known)}")
 
 
 _OWNERS = tuple(name for name in Place.__annotations__ if name != "namespace")
 
 
 def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values as they are stored. Raises `InvalidInput`."""
+    """Return the values in the form in which they are stored. Raises `InvalidInput`."""
     given = {name: value for name, value in values.items() if value is not None or name not in _EMPTY_IF_NONE}
     entry = {name: _CHECKS[name](name, value) for name, value in given.items()}
     if (entry.get("source_type") is None) != (entry.get("source_id") is None):
-        raise InvalidInput("source_id", "and source_type go together: the type of the record, and its id")
+        raise InvalidInput("source_id", "and source_type must be given together: the id and the type of the record")
     return entry

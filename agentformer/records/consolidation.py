@@ -45,7 +45,9 @@ def archive(
     if _originals(connection, ids):
         raise Conflict("one of the entries to archive is a summary; a summary cannot be summarized again")
     if len(live) != len(set(ids)):
-        raise Conflict("some of the entries to archive are missing, changed, archived or superseded; select again")
+        raise Conflict(
+            "some of the entries to archive are missing, changed, archived or superseded; select the entries again"
+        )
     connection.executemany(
         "UPDATE entries SET archived_at = ?, archived_by = ? WHERE num = ?",
         ((to_micros(at), summary_id, num) for num in live),

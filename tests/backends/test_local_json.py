@@ -195,7 +195,7 @@ def test_the_next_call_reads_a_file_edited_by_hand(tmp_path: Path, backend: Loca
         (b'{\n  "entries": [\n    {"id": "a" "content": "b"}\n  ]\n}', "line 3 column 16"),
         ('{"namespace": "default",\n"entries": [{"id": "ä"}]}'.encode("latin-1"), "line 2 is not UTF-8"),
         ('{"namespace": "default", "entries": []}'.encode("utf-16"), "line 1 is not UTF-8"),
-        (b"[" * 100_000, "no JSON"),
+        (b"[" * 100_000, "not JSON"),
         (b"[]", '"entries"'),
         (b'{"namespace": "default"}', '"entries"'),
         (b'{"entries": []}', '"namespace"'),
@@ -211,7 +211,7 @@ def test_the_next_call_reads_a_file_edited_by_hand(tmp_path: Path, backend: Loca
         (b'{"namespace": "default", "entries": [{"id": "a", "content": "b", "contnt": ""}]}', "contnt: is no field"),
         (b'{"namespace": "default", "entries": [{"id": "a", "content": "b", "tier": "top"}]}', "tier: must be one of"),
         (b'{"namespace": "default", "entries": [{"id": "a", "content": "b", "salience": 7}]}', "salience: must be"),
-        (b'{"namespace": "default", "entries": [{"id": "a", "content": "b", "salience": NaN}]}', "NaN is no number"),
+        (b'{"namespace": "default", "entries": [{"id": "a", "content": "b", "salience": NaN}]}', "NaN is not a number"),
         (b'{"namespace": "default", "entries": [{"id": "a", "content": "b", "metadata": {"x": 1e999}}]}', "metadata"),
         (
             b'{"namespace": "default", "entries": [{"id": "a", "content": "b", "metadata": []}]}',
@@ -230,7 +230,7 @@ def test_the_next_call_reads_a_file_edited_by_hand(tmp_path: Path, backend: Loca
         (b'{"namespace": "default", "entries": [{"id": "a", "content": "b", "namespace": "c"}]}', "another file"),
         (
             b'{"namespace": "default", "entries": [{"id": "a", "content": "b"}, {"id": "a", "content": "c"}]}',
-            "entry 2 has the id a of an entry before it",
+            "entry 2 has the id a of an earlier entry",
         ),
     ],
 )

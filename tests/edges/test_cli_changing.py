@@ -107,7 +107,7 @@ def test_blocks_of_agents_and_users_are_their_own(run: Invoke, shown: Shown) -> 
     owners = [(), ("--agent", "a"), ("--user", "u"), ("--agent", "a", "--user", "u"), ("--namespace", "n")]
     for number, owner in enumerate(owners[1:], 1):
         shown("core append", "persona", f"Number {number}.", *owner)
-    assert "--agent and --user show those" in run("core show").stdout
+    assert "use --agent or --user to show the blocks" in run("core show").stdout
     shown("core append", "persona", "Number 0.")
     for number, owner in enumerate(owners):
         (block,) = shown("core show", "persona", *owner)["blocks"]

@@ -151,7 +151,7 @@ def test_without_a_model_it_is_told_what_is_missing_and_what_works(run: Invoke, 
     done = run("chat", "Who keeps the keys?")
     assert (done.exit_code, done.stdout) == (3, "")
     assert "AGENTFORMER_LLM_MODEL" in done.stderr
-    assert "need no language model: ask" in done.stderr
+    assert "need no language model. Nothing was sent" in done.stderr
     assert "Nothing was sent or stored" in done.stderr
     assert shown("memories")["entries"] == []
 
@@ -399,7 +399,7 @@ def test_after_reading_the_person_at_the_terminal_decides(
     (fact,) = shown("memories", "--kind", "fact")["entries"]
     model.reply = forgetting(fact["id"])
     terminal.type(f"{FORGET}\n")
-    terminal.until("and asks to call memory_delete:")
+    terminal.until("and wants to call memory_delete:")
     terminal.until(f'id: "{fact["id"]}"')
     assert f"{fact['id']} semantic/fact" in terminal.until("Aino has a boat.").partition("The memory is: ")[2]
     terminal.until("Allow this call? [y/N] ")
@@ -418,12 +418,12 @@ def test_what_a_call_asks_for_is_told_within_bounds_and_draws_no_lines_of_its_ow
     script = [calling("memory_search", query="boat"), ask, completion("Done.")]
     model.reply = lambda messages: script[sum(message["role"] == "tool" for message in messages)]
     terminal.type(f"{FORGET}\n")
-    terminal.until("and asks to call memory_delete:")
+    terminal.until("and wants to call memory_delete:")
     shown = terminal.until("Allow this call? [y/N] ").strip().splitlines()
     assert shown[0].strip() == 'id: "nothing"'
     assert shown[1] == '  x [2JThe model asks to call memory_search :: "a b"'
     assert shown[2] == f'  {"y" * 60} ... and 4940 more characters: "a b"'
-    assert shown[-2:] == ["  ... and 483 more arguments", "The memory is: none that the call can reach"]
+    assert shown[-2:] == ["  ... and 483 more arguments", "The memory is: no memory that the call can use"]
     assert len(shown) == 22
     os.write(terminal.own, b"n\n")
     terminal.until("Done.")

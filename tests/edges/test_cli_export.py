@@ -208,5 +208,8 @@ def test_an_import_that_was_killed_goes_on_with_the_same_command(
     assert child.stdout is not None and child.stdout.readline() == "stored\n"
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=60)
-    assert copy("import", str(tmp_path / "out")).stdout == "entries imported: 700; skipped, since they exist: 500\n"
+    assert (
+        copy("import", str(tmp_path / "out")).stdout
+        == "entries imported: 700; skipped because they exist already: 500\n"
+    )
     assert json.loads(copy("status", "--json").stdout)["entries"] == 1200

@@ -109,7 +109,10 @@ def test_a_recall_that_finds_nothing_gives_the_hints_that_apply(
     assert run("recall", "quantum").stdout == "nothing relevant found\n"
     assert run("recall", "quantum", "--all").stdout == "nothing found\n"
     monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "-1")
-    assert run("recall", "quantum").stdout == "nothing relevant found; --all shows the nearest entries\n"
+    assert (
+        run("recall", "quantum").stdout
+        == "nothing relevant found; --all shows the nearest entries, also those that are not relevant\n"
+    )
     assert TEA in run("recall", "quantum", "--all").stdout
     monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "1")
     shown("supersede", old["id"], new["id"])
@@ -225,7 +228,7 @@ def test_a_task_that_does_not_fit_is_told_first(run: Invoke, shown: Callable[...
         shown("remember", task, "--session", "s1", "--role", "user")
     for options in ((), ("--json",)):
         done = run("context", task, "--session", "s1", "--max-tokens", "12", *options)
-        note = "note: the task does not fit into 12 tokens; raise --max-tokens, or shorten it"
+        note = "note: the task does not fit into 12 tokens; raise --max-tokens, or shorten the task"
         assert (done.exit_code, done.stderr.splitlines()[0]) == (1, note)
         assert run("context", task, "--session", "s1", *options).exit_code == 0
 

@@ -45,7 +45,7 @@ def test_what_was_chosen_and_how_sure_that_is_is_told_and_written(
         "to choose by",
         "to judge by",
         "window_tokens: 0 -> 32",
-        "better, also on the questions",
+        "better, also for the questions",
     ):
         assert said in out
     assert "instead of AGENTFORMER_WINDOW_TOKENS=64" in out

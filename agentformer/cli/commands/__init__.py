@@ -1,4 +1,4 @@
-"""The modules that define the commands. Each is imported when one of its commands is first used."""
+"""The modules that define the commands. Each module is imported when one of its commands is first used."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _IMPORT = {name: load for load, names in _MODULES.items() for name in names}
 
 
 class Commands(MutableMapping[str, click.Command]):
-    """The commands by name, in the order of the help. All names are known before a command is imported."""
+    """The commands by name, in the order of the help. The names are known before the commands are imported."""
 
     def __init__(self) -> None:
         self._commands: dict[str, click.Command] = {}

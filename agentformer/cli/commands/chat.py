@@ -23,13 +23,13 @@ from agentformer.records.fields import MAX_CONTENT, optional_name
 from agentformer.tools.result_json import report_json
 from agentformer.types import MemoryEntry, ToolCall, new_id
 
-_MAX_LINE = 4 * MAX_CONTENT  # bytes of a line of standard input
+_MAX_LINE = 4 * MAX_CONTENT  # limit for a line of standard input, in bytes
 _SHOWN = 60  # characters of a call's arguments
-_MEMORIES = 5  # that are listed for a turn
+_MEMORIES = 5  # at most this many memories are listed for a turn
 _ARGUMENT = 2_000  # characters of an argument in a request for permission
 _NAME, _NAMES = 60, 20  # characters of an argument's name, and number of arguments
 _WITHOUT_MODEL = (
-    "These commands need no language model: ask, search, recall, remember and all others. Nothing was sent or stored."
+    "All other commands, such as ask, search, recall and remember, need no language model. Nothing was sent or stored."
 )
 _HELP = """/memories  show the memories of the last answer
 /tools     show the tools of the model
@@ -52,15 +52,17 @@ _HELP = """/memories  show the memories of the last answer
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=Path(),
-    help="Folder from which the model may ingest files [default: the current one].",
+    help="Folder from which the model may ingest files [default: the current folder].",
 )
-@click.option("--read-only", is_flag=True, help="Only tools that change nothing; messages are not stored.")
-@click.option("--without", "disabled", multiple=True, metavar="TOOL", help="Disable this tool; repeatable.")
+@click.option("--read-only", is_flag=True, help="Offer only tools that change nothing, and do not store the messages.")
+@click.option(
+    "--without", "disabled", multiple=True, metavar="TOOL", help="Disable this tool. The option can be repeated."
+)
 @click.option(
     "--allow",
     multiple=True,
     metavar="TOOL",
-    help="Allow this tool even after the model has read stored text; repeatable.",
+    help="Allow this tool also after the model has read stored text. The option can be repeated.",
 )
 @common
 @in_place
@@ -74,16 +76,17 @@ def chat(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Chat with a language model that has this memory and its documents.
+    """Chat with a language model that can use this memory and its documents.
 
-    With MESSAGE, or with `-` and standard input as the message, one turn. Without, a conversation on a terminal, or one
-    turn for each line of standard input. Used tools and memories are shown on standard error; --json prints an object
-    for each turn. With --user, the session contains the messages of that user and the answers to them. With
-    --namespace, tools reach only that one.
+    With MESSAGE, the command answers this message and ends. MESSAGE `-` means that the message is all of standard
+    input. Without MESSAGE, the command starts a conversation on a terminal; if standard input is not a terminal, each
+    of its lines is a message. The command shows used tools and memories on standard error. With --json, it prints an
+    object for each turn. With --user, the session contains the messages of that user and the answers to these messages.
+    With --namespace, tools use only that namespace.
 
-    After the model has read stored text, a tool that changes or deletes data runs only if --allow names it, or if the
-    user at the terminal allows the call. A language model is required, such as AGENTFORMER_LLM_MODEL=ollama:gemma3. The
-    exit code is 1 if a message got no answer, or an incomplete one.
+    After the model has read stored text, a tool that changes or deletes data runs only in two cases: --allow names the
+    tool, or the user at the terminal allows the call. A language model is required, such as
+    AGENTFORMER_LLM_MODEL=ollama:gemma3. The exit code is 1 if a message got no answer, or if an answer is incomplete.
     """
     text = None if message is None else text_of(message, "MESSAGE")
     place = {name: optional_name(name, value) for name, value in place.items()}
@@ -101,7 +104,7 @@ def chat(
 
 
 class Chat:
-    """The turns of a session, shown as they happen."""
+    """The turns of a session. Each event is shown when it happens."""
 
     def __init__(self, agent: Agent, session: str, as_json: bool) -> None:
         self.session = session
@@ -110,13 +113,13 @@ class Chat:
         self._last: Turn | None = None
 
     def begin(self) -> None:
-        """Show the name of the session, with which it can be continued."""
+        """Show the name of the session. The user can continue the session by this name."""
         if not self._as_json and self._agent.stores:
             dim(f"session {self.session}")
 
     def turn(self, message: str) -> bool:
-        """Show the answer to a message, and return whether it is one. Raises `KeyboardInterrupt`; the message is
-        stored then."""
+        """Show the answer to a message. Return False if there is no complete answer. Ctrl-C raises `KeyboardInterrupt`;
+        the message is then already stored."""
         turn = self._last = self._agent.turn(message, session_id=self.session, on_event=self._show)
         if self._as_json:
             print_json(report_json(turn), indent=None)
@@ -177,7 +180,7 @@ class Chat:
 
 
 def new_session() -> str:
-    """Return a session name with the current time."""
+    """Return a session name that contains the current time."""
     return f"chat-{datetime.now(UTC):%Y%m%d-%H%M%S}-{new_id()[-6:]}"
 
 
@@ -220,7 +223,7 @@ def _run(chat: Chat, message: str | None) -> int:
 
 
 def _run_all(chat: Chat, messages: Iterator[str]) -> int:
-    """Run a turn for each message, and return 1 if one of them has no answer."""
+    """Answer each message. Return 1 if a message has no answer, else 0."""
     chat.begin()
     answers: list[bool] = []
     try:
@@ -230,12 +233,13 @@ def _run_all(chat: Chat, messages: Iterator[str]) -> int:
         chat.interrupted()
         return INTERRUPTED
     if not answers:
-        raise InvalidInput("MESSAGE", "is missing, and standard input has none")
+        raise InvalidInput("MESSAGE", "is missing, and standard input is empty")
     return 0 if all(answers) else 1
 
 
 def _lines() -> Iterator[str]:
-    """Yield the lines of standard input that are not blank. Raises `InvalidInput` for a long line or other encoding."""
+    """Yield the lines of standard input that are not blank. Raises `InvalidInput` if a line is too long or is not
+    UTF-8."""
     while line := sys.stdin.buffer.readline(_MAX_LINE + 1):
         if len(line) > _MAX_LINE:
             raise InvalidInput("MESSAGE", f"a line has over {_MAX_LINE} bytes; ingest it with: agentformer ingest FILE")
@@ -279,7 +283,7 @@ def _enable_line_editing() -> None:
         import readline
     except ImportError:  # not on every system
         return
-    readline.parse_and_bind("tab: self-insert")  # a tab in a pasted text is a tab
+    readline.parse_and_bind("tab: self-insert")  # the Tab key inserts a tab, so that pasted text keeps its tabs
 
 
 def _grant(af: AgentFormer, read_only: bool, disabled: tuple[str, ...]) -> Grant:
@@ -302,15 +306,15 @@ def _check_tools(af: AgentFormer, option: str, names: tuple[str, ...]) -> None:
 
 
 def _confirm(call: ToolCall, memory: MemoryEntry | None) -> bool:
-    """Ask the user whether a call may run. `memory` is the entry that it names. No answer means no."""
-    say(f"The model has read stored text, and asks to call {call.name}:", err=True)
+    """Ask the user whether a call may run. `memory` is the entry that the call names. An empty answer means no."""
+    say(f"The model has read stored text, and wants to call {call.name}:", err=True)
     for name, value in [*call.arguments.items()][:_NAMES]:
         text = json.dumps(value, ensure_ascii=False, default=str)
         say(f"  {_one_line(name, _NAME)}: {_one_line(text, _ARGUMENT)}", err=True)
     if more := len([*call.arguments][_NAMES:]):
         say(f"  ... and {more} more arguments", err=True)
     if "id" in call.arguments:
-        entry = _one_line(entry_line(memory), _ARGUMENT) if memory else "none that the call can reach"
+        entry = _one_line(entry_line(memory), _ARGUMENT) if memory else "no memory that the call can use"
         say(f"The memory is: {entry}", err=True)
     say("Allow this call? [y/N] ", err=True, nl=False)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

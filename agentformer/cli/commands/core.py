@@ -29,20 +29,20 @@ _OWNERS = (("--namespace", "namespace"), ("--agent", "agent_id"), ("--user", "us
 def core() -> None:
     """Show and edit the core blocks, which are in every context.
 
-    Core blocks are small named texts, such as `persona`. A block is shared, or belongs to an --agent or a --user.
+    Core blocks are small named texts, such as `persona`. A block is shared, or it belongs to an --agent or a --user.
     """
 
 
 def owned(command: Command) -> Command:
-    """Add the options of a block's owner, passed to the command as one mapping `owner`."""
+    """Add the options --agent and --user. The command gets their values as one mapping `owner`."""
 
     @functools.wraps(command)
     def run(*, namespace: str, agent_id: str | None, user_id: str | None, **options: Any) -> None:
         command(owner={"namespace": namespace, "agent_id": agent_id, "user_id": user_id}, **options)
 
     for option in (
-        click.option("--user", "user_id", metavar="ID", help="The block of this user."),
-        click.option("--agent", "agent_id", metavar="ID", help="The block of this agent."),
+        click.option("--user", "user_id", metavar="ID", help="Use the block of this user."),
+        click.option("--agent", "agent_id", metavar="ID", help="Use the block of this agent."),
     ):
         run = option(run)
     return run
@@ -53,9 +53,9 @@ def owned(command: Command) -> Command:
 @common
 @owned
 def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
-    """Show one block, or all of them.
+    """Show one block, or show all blocks.
 
-    The shared blocks are shown, and with --agent and --user also those of that agent and user.
+    The command shows the shared blocks. With --agent or --user, it also shows the blocks of that agent or user.
     """
     with connect(**options) as af:
         if name is None:
@@ -70,9 +70,9 @@ def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
     for block in blocks:
         _print_block(block)
     if others:
-        say("no shared core blocks; --agent and --user show those of an agent or a user")
+        say("there are no shared core blocks; use --agent or --user to show the blocks of an agent or a user")
     elif not blocks:
-        say("no core blocks; add one with: agentformer core append NAME TEXT")
+        say("there are no core blocks; add a block with: agentformer core append NAME TEXT")
 
 
 @core.command(epilog=examples('agentformer core append persona "You help the harbour office."'))
@@ -81,9 +81,9 @@ def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
 @common
 @owned
 def append(name: str, text: str, owner: Any, as_json: bool, **options: Any) -> None:
-    """Append a line to a block, or create the block.
+    """Append a line to a block. Create the block if it does not exist.
 
-    A line that the block contains already is not added again.
+    If the block contains the line already, the line is not added again.
     """
     line = text_of(text)
     with connect(**options) as af:
@@ -98,9 +98,9 @@ def append(name: str, text: str, owner: Any, as_json: bool, **options: Any) -> N
 @common
 @owned
 def replace(name: str, old: str, new: str, owner: Any, as_json: bool, **options: Any) -> None:
-    """Replace OLD by NEW in a block.
+    """Replace the text OLD by NEW in a block.
 
-    OLD must occur exactly once, letter for letter. An empty NEW deletes it.
+    OLD must occur exactly once in the block, in exactly the same spelling. An empty NEW deletes OLD.
     """
     with connect(**options) as af, _naming_blocks(af, owner):
         block = af.memory.core.replace(name, old, new, **owner)
@@ -113,7 +113,7 @@ def replace(name: str, old: str, new: str, owner: Any, as_json: bool, **options:
 @common
 @owned
 def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> None:
-    """Delete a block permanently, with its history."""
+    """Delete a block and its history permanently."""
     with connect(**options) as af, _naming_blocks(af, owner):
         block = af.memory.core.get(name, **owner)
         if not yes:
@@ -137,7 +137,7 @@ def edit_hint(name: str, place: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _naming_blocks(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
-    """Add the names of the existing blocks to `NotFound`."""
+    """If the block raises `NotFound`, raise it again with the names of the existing blocks."""
     try:
         yield
     except NotFound as error:
@@ -146,7 +146,7 @@ def _naming_blocks(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _name(block: MemoryEntry) -> str:
-    """Return a block's name with the options that select it."""
+    """Return the name of a block with the options that select the block."""
     owner = {"agent_id": block.agent_id, "user_id": block.user_id}
     return f"{block.title or block.id}{_options(owner, (None,))}"
 

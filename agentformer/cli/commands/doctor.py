@@ -1,4 +1,4 @@
-"""Commands about the state of the store: `status` counts its contents, and `doctor` verifies them."""
+"""Commands about the state of the store. `status` counts the contents of the store; `doctor` verifies them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _TRY = "`agentformer doctor --repair` recovers the readable records"
 )
 @common
 def status(namespace: str, as_json: bool, **options: Any) -> None:
-    """Show what is stored, and the state of all parts.
+    """Show what is stored, and the state of each part of the memory.
 
-    Documents are counted in the namespace, all else in the whole memory. Provider calls are counted per process.
+    Documents are counted in the namespace. Everything else is counted in the whole memory. Calls of providers are
+    counted only in the current process.
     """
     with connect(**options) as af:
         state = af.status()
@@ -97,7 +98,7 @@ def _providers(providers: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, st
 
 
 def _kinds(state: Mapping[str, Any]) -> Mapping[str, int]:
-    """Count entries by kind over all backends. `hierarchical` is another name of one of them."""
+    """Count entries by kind over all backends. Skip `hierarchical`, which is a second name of another backend."""
     backends = state.get("backends", {"": state})
     kinds: Counter[str] = Counter()
     for name, backend in backends.items():
@@ -111,27 +112,28 @@ def _listed(counts: Mapping[Any, int]) -> str:
 
 
 def _labelled(label: str, values: Sequence[str]) -> list[tuple[str, str]]:
-    """Return several lines of which the first has the label."""
+    """Return several lines; the first line begins with the label."""
     return [(label if not number else "", value) for number, value in enumerate(values)]
 
 
 @main.command(epilog=examples("agentformer doctor", "agentformer doctor --repair", "agentformer doctor --json"))
-@click.option("--repair", is_flag=True, help="Rebuild derived data, and move unreadable records into a file.")
+@click.option("--repair", is_flag=True, help="Repair what can be repaired, and move unreadable records into a file.")
 @common
 def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
     """Verify the stored data of every namespace.
 
-    It checks the database file, every entry and vector by its checksum, links, windows against texts, both indexes
-    against the records, documents with their pages, chunks and files, files that belong to no document, and entries
-    that wait for an embedder. Other processes may use the memory meanwhile.
+    The command checks the database file, the checksum of every entry and vector, links between entries, the indexes,
+    and documents with their pages, chunks and files. It also reports files without a document, and entries that wait
+    for an embedder. Other processes may use the memory during the check.
 
-    Without --repair nothing is changed. With it, data that follows from the records is rebuilt, and a document is
-    read again from its file. Other damaged records are moved into a file `damaged-DATE.jsonl` beside the database. A
-    database file that is not completely readable is replaced by its readable part, and kept as
-    `memory.sqlite3.damaged-DATE`; this needs all other processes to close the memory first.
+    Without --repair, nothing is changed. With --repair, data that can be computed from the records is rebuilt, and a
+    damaged document is ingested again from its file. Other damaged records are moved into a file `damaged-DATE.jsonl`
+    in the folder of the database. If the database file is not completely readable, a new file with the readable records
+    replaces it, and the damaged file is kept as `memory.sqlite3.damaged-DATE`. All other processes must close the
+    memory before this repair.
 
-    The exit code is 0 if everything is intact, or all findings are repaired; 1 if findings are left, and once if data
-    is lost; 2 if there is no memory; 3 if it cannot be opened.
+    The exit code is 0 if no problem is left. It is 1 if problems are left, or if this repair lost data. It is 2 if
+    there is no memory, and 3 if the memory cannot be opened.
     """
     require_memory(load_settings(options))
     checks, code = _run_checks(options, repair=repair)
@@ -147,7 +149,7 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
 
 
 class _NotOpened(Exception):
-    """The memory cannot be opened."""
+    """Raised if the memory cannot be opened."""
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))
@@ -155,7 +157,7 @@ class _NotOpened(Exception):
 
 
 def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[list[Check], int]:
-    """Return the checks, and the exit code for a memory that cannot be opened, else 0."""
+    """Return the checks and an exit code. The code is 0 unless the memory cannot be opened."""
     with watching(lambda: "repairing" if repair else "verifying"):
         try:
             return _verify(options, repair=repair), 0

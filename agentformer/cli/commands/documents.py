@@ -43,17 +43,19 @@ _USABLE = ("ready", "pending")
     )
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
-@click.option("--metadata", metavar="JSON", help="An object stored with each document; questions can filter by it.")
-@click.option("--password", metavar="TEXT", help="Password of encrypted files.")
+@click.option(
+    "--metadata", metavar="JSON", help="A JSON object that is stored with each document. Queries can filter by it."
+)
+@click.option("--password", metavar="TEXT", help="Password of the encrypted files.")
 @common
 def ingest(
     paths: tuple[str, ...], metadata: str | None, password: str | None, namespace: str, as_json: bool, **options: Any
 ) -> None:
     """Ingest documents: files, and folders with all their files.
 
-    A file of a folder is named by its path in it, such as 2024/rules.pdf. Another content under the same name is a new
-    version; the same content again changes nothing. Unreadable pages are reported, not indexed. The exit code is 1 if
-    a file has no usable text.
+    The name of a file in a folder includes its path in that folder, such as 2024/rules.pdf. If a document of the same
+    name exists, the new file replaces it. If the content is the same, nothing changes. Unreadable pages are reported
+    and not indexed. The exit code is 1 if a file has no usable text.
     """
     given = {
         "namespace": fields.name("--namespace", namespace),
@@ -86,8 +88,12 @@ def ingest(
     )
 )
 @click.argument("question")
-@click.option("--top-k", metavar="N", type=click.IntRange(1, 100), help="Passages to answer from [default: 3].")
-@click.option("--stream", is_flag=True, help="Print the answer as it is written; with --json, one event per line.")
+@click.option(
+    "--top-k", metavar="N", type=click.IntRange(1, 100), help="Answer from at most this many passages [default: 3]."
+)
+@click.option(
+    "--stream", is_flag=True, help="Print the answer while the model writes it. With --json, print one event per line."
+)
 @common
 def ask(question: str, top_k: int | None, stream: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Answer a question from the documents, with citations.
@@ -127,7 +133,7 @@ def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
     headings = ("ID", "STATE", "PAGES", "CHUNKS", "NAME")
     print_table(headings, [_document_cells(document) for document in documents], right=(2, 3))
     if not documents:
-        say("no documents; add some with: agentformer ingest PATH...")
+        say("there are no documents; add documents with: agentformer ingest PATH...")
 
 
 @main.command(epilog=examples("agentformer remove 01a20046-0087-7000-994b-d506d6655eb7"))
@@ -136,7 +142,7 @@ def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
 def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) -> None:
     """Delete documents and everything derived from them.
 
-    `list` shows the ids. If one of the ids does not exist, nothing is deleted.
+    `list` shows the ids. If one of the given ids does not exist, nothing is deleted.
     """
     with connect(**options) as af:
         ids = tuple(dict.fromkeys(ids))
@@ -151,7 +157,7 @@ def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) 
 
 
 def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
-    """Print an answer as it is written, and return whether it is complete. Ctrl-C exits with code 130."""
+    """Print an answer while the model writes it. Return True if the answer is complete. Ctrl-C exits with code 130."""
     complete = True
     try:
         for event in events:
@@ -182,16 +188,17 @@ def _print_end(answer: Answer) -> None:
 
 
 def _print_mode(answer: Answer) -> None:
-    """Print the mode of an incomplete answer without citations, so that its end is visible."""
+    """Print the mode of an incomplete answer without citations, so that the reader sees where the answer ends."""
     if not (answer.complete or answer.citations):
         say(f"\n({answer.mode})")
 
 
 def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
-    """Yield the path itself, or all visible files below a folder in the order of names, with that folder.
+    """Yield the path, or if it is a folder, all visible files below it in the order of names. Each file comes with the
+    folder.
 
-    Linked folders are skipped, since links may form a cycle. An unreadable folder is yielded itself, so that ingesting
-    it reports the error.
+    Linked folders are skipped, since links may form a cycle. For an unreadable folder, yield the folder, so that
+    ingesting it reports the error.
     """
     try:
         children = sorted(path.iterdir()) if path.is_dir() and not (root and path.is_symlink()) else None
@@ -207,7 +214,8 @@ def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | 
 
 
 def _name(file: Path, root: Path | None, files: Sequence[tuple[Path, Path | None]]) -> str:
-    """Return a document's name: its path below the given folder, else the file name if it is unique in this call."""
+    """Return the name of a document: its path below the given folder. For a single file, return the file name if no
+    other file of this call has it."""
     if root is not None:
         return file.relative_to(root).as_posix()
     unique = sum(other.name == file.name for other, _ in files) == 1
@@ -215,7 +223,8 @@ def _name(file: Path, root: Path | None, files: Sequence[tuple[Path, Path | None
 
 
 def _ingest_file(af: AgentFormer, file: Path, name: str, given: Mapping[str, Any], position: str) -> dict[str, Any]:
-    """Return the result of one file, with a progress bar on a terminal. A failure does not stop the other files."""
+    """Return the result of one file, and show progress on a terminal. If a file fails, the other files are still
+    ingested."""
     with bar(f"{position} {clip(safe(file.name), 40)}") as progress:
         try:
             document = af.rag.upload(file, name=name, progress=progress, **given)

@@ -39,14 +39,18 @@ _CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
     )
 )
 @click.argument("entry_id", metavar="ID")
-@click.option("--content", metavar="TEXT|-", help="The new text; `-` reads it from standard input.")
-@click.option("--kind", metavar="WORD", help="fact, decision, error, milestone, or your own word.")
-@click.option("--title", metavar="TEXT", help="A short name. A core block keeps its name.")
-@click.option("--category", metavar="WORD", help="Sets the decay rate: decisions, summaries, context, or your own.")
-@click.option("--salience", metavar="NUMBER", type=float, help="Importance, 0 to 1.")
-@click.option("--metadata", metavar="JSON", help="An object that replaces the stored one.")
+@click.option("--content", metavar="TEXT|-", help="The new text. With `-`, the text is read from standard input.")
+@click.option("--kind", metavar="WORD", help="The kind: fact, decision, error, milestone, or a word that you choose.")
+@click.option("--title", metavar="TEXT", help="The new title. The title of a core block cannot be changed.")
 @click.option(
-    "--expected-version", metavar="N", type=click.IntRange(1), help="Change nothing if the entry has another version."
+    "--category",
+    metavar="WORD",
+    help="The category, which sets the decay rate: decisions, summaries, context, or a word that you choose.",
+)
+@click.option("--salience", metavar="NUMBER", type=float, help="Importance, from 0 to 1.")
+@click.option("--metadata", metavar="JSON", help="A JSON object that replaces the stored metadata.")
+@click.option(
+    "--expected-version", metavar="N", type=click.IntRange(1), help="Change the entry only if it has this version."
 )
 @common
 def update(
@@ -76,7 +80,7 @@ def update(
 def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options: Any) -> None:
     """Replace an older memory by a newer one.
 
-    OLD and NEW are ids. OLD leaves the results, and --archived still shows it. `restore OLD` undoes this.
+    OLD and NEW are ids. Searches no longer find OLD, unless --archived is given. `restore OLD` makes OLD current again.
     """
     with connect(**options) as af:
         for entry_id in (old_id, new_id):
@@ -96,7 +100,7 @@ def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options
     )
 )
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--namespace-all", is_flag=True, help="Everything in the namespace, including documents.")
+@click.option("--namespace-all", is_flag=True, help="Delete everything in the namespace, including documents.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @common
 @in_place
@@ -105,9 +109,9 @@ def forget(
 ) -> None:
     """Delete memories permanently.
 
-    Give ids, or delete all memories of a --session, --user, --agent or --project. Their vectors, terms, history and
-    summaries are deleted too. `remove` deletes documents. Backups, exports, and the files that `doctor --repair` wrote
-    beside the records (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) stay: delete them yourself.
+    Give ids, or select all memories of a --session, --user, --agent or --project. Their vectors, index terms, history
+    and summaries are deleted too. To delete documents, use `remove`. Backups, exports, and the files that `doctor
+    --repair` wrote (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) are not deleted. Delete these files yourself.
     """
     narrowed = any(value is not None for name, value in place.items() if name != "namespace")
     if [bool(ids), narrowed, namespace_all].count(True) != 1:
@@ -116,7 +120,12 @@ def forget(
         deleted = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place), yes)
         files = sorted(file.name for pattern in _QUARANTINE for file in Path(af.settings.index_dir).glob(pattern))
     if files:
-        print_warnings([f"files of an earlier repair may still contain it: {', '.join(files)}; delete them if unused"])
+        print_warnings(
+            [
+                f"files of an earlier repair may still contain it: {', '.join(files)}; "
+                "delete these files if you do not need them"
+            ]
+        )
     if as_json:
         print_json({"forgotten": deleted})
     else:
@@ -142,18 +151,19 @@ def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> Non
 
 
 def _forget_ids(af: AgentFormer, ids: Sequence[str], namespace: str) -> int:
-    """Delete entries, or none if one of them does not exist or is part of a document. Return the number deleted."""
+    """Delete entries. Delete nothing if one of them does not exist or is part of a document. Return the number of
+    deleted entries."""
     for entry_id in ids:
         _check_memory(af, entry_id, namespace, "delete it with: agentformer remove ID")
     deleted = 0
     for entry_id in ids:
-        with suppress(NotFound):  # it was a part or a summary of an entry that was deleted before
+        with suppress(NotFound):  # deleted with an earlier entry, as its part or its summary
             deleted += af.memory.remove(entry_id)
     return deleted
 
 
 def _forget_scope(af: AgentFormer, scope: Scope, yes: bool) -> int:
-    """Delete the entries of a scope after confirmation. Return the number deleted."""
+    """Ask for confirmation, delete the entries of a scope, and return the number of deleted entries."""
     count = af.backend.count(dataclasses.replace(scope, include_archived=True))
     if count and not yes:
         confirm(plural(count, "entry"))
@@ -161,7 +171,8 @@ def _forget_scope(af: AgentFormer, scope: Scope, yes: bool) -> int:
 
 
 def _check_memory(af: AgentFormer, entry_id: str, namespace: str, instead: str) -> None:
-    """Raise `InvalidInput`, with what to do `instead`, if the entry is a document or a part of one."""
+    """Raise `InvalidInput` if the entry is a document or a part of a document. `instead` says what the user can do
+    instead."""
     entry = entry_in(af, entry_id, namespace)
     if entry.source is not None:
         raise InvalidInput("ID", f"{entry_id} is a part of the document {entry.source.document_id}; {instead}")

@@ -1,6 +1,6 @@
 """`agentformer eval`: measures how well the documents answer the questions of a file.
 
-`eval_folder` measures the questions of a folder, and generated ones.
+`eval_folder` measures the questions of a folder, and generated questions.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from agentformer.types import Hit, Query, Scope
 Mode = Literal["hybrid", "dense", "lexical"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-_DEPTH = 10  # passages of a search
+_DEPTH = 10  # passages that a search returns
 _CUTOFFS = (1, 3, 5, 10)
-_SHOWN = 10  # questions without a correct passage
-# Scripts without spaces between words, or with endings: Chinese, Japanese, Korean, Thai, Lao, Myanmar, Khmer.
+_SHOWN = 10  # at most this many questions without a correct passage are listed
+# Scripts without spaces between words, or with endings written inside the word:
+# Chinese, Japanese, Korean, Thai, Lao, Myanmar, Khmer.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
@@ -41,12 +42,12 @@ _UNSPACED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one question. Ranks count from 1; None is outside the first ten."""
+    """The result of one question. Ranks begin with 1. None means that the passage is not among the first ten hits."""
 
     question: Question
-    rank: int | None  # of the first passage of the correct document that contains the answer
-    page_rank: int | None  # of the first such passage on the correct page
-    declined: bool | None  # whether the answer was that there is none; None if not asked
+    rank: int | None  # rank of the first passage of the correct document that contains the answer
+    page_rank: int | None  # rank of the first such passage that is on the correct page
+    declined: bool | None  # True if the answer was declined; None if the question was not asked
     search_ms: float
     answer_ms: float | None
     warnings: tuple[str, ...]
@@ -63,14 +64,26 @@ class Outcome:
     ),
 )
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option("--top-k", metavar="N", type=click.IntRange(1, 100), help="For a FILE: passages per answer [default: 3].")
-@click.option("--mode", type=click.Choice(MODES), help="For a FILE: search mode [default: hybrid].")
-@click.option("--no-answers", is_flag=True, help="For a FILE: only search, without answers and without a model.")
 @click.option(
-    "--modes", metavar="MODES", help=f"For a DIR or --synthetic: compared modes [default: {','.join(MODES)}]."
+    "--top-k",
+    metavar="N",
+    type=click.IntRange(1, 100),
+    help="Only for a FILE: answer from at most this many passages [default: 3].",
 )
-@click.option("--half", type=click.Choice(["dev", "test"]), help="For a DIR: only this half of the questions.")
-@click.option("--sample", metavar="N", type=click.IntRange(1), help="For a DIR or --synthetic: questions at most.")
+@click.option("--mode", type=click.Choice(MODES), help="Only for a FILE: the search mode [default: hybrid].")
+@click.option("--no-answers", is_flag=True, help="Only for a FILE: search, but do not answer the questions.")
+@click.option(
+    "--modes",
+    metavar="MODES",
+    help=f"Only for a DIR or --synthetic: compare these search modes [default: {','.join(MODES)}].",
+)
+@click.option("--half", type=click.Choice(["dev", "test"]), help="Only for a DIR: use only this half of the questions.")
+@click.option(
+    "--sample",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Only for a DIR or --synthetic: use at most this many questions.",
+)
 @click.option(
     "--synthetic",
     metavar="[N]",
@@ -80,30 +93,32 @@ class Outcome:
     help=f"Generate N questions [default: {COUNT}] from the documents of the namespace, or from the corpus of DIR.",
 )
 @click.option(
-    "--seed", metavar="N", type=int, help="For a DIR or --synthetic: seed of halves, questions, intervals [default: 0]."
+    "--seed", metavar="N", type=int, help="Only for a DIR or --synthetic: seed of the random numbers [default: 0]."
 )
 @common
 def evaluate(path: Path | None, namespace: str, as_json: bool, **options: Any) -> None:
     """Measure how well your documents answer your own questions.
 
-    A FILE has a JSON object per line about the stored documents. It locates the answer by the name and page of the
-    document, by words of the correct passage, or by both; or it says that there is no answer:
+    A FILE has questions about the stored documents, one JSON object per line. The object gives the name and page of
+    the document that contains the answer, or words of the correct passage, or all of these. Or it says that there is
+    no answer:
 
     \b
     {"question": "Who keeps the keys?", "document": "rules.pdf", "page": 2}
     {"question": "When are boats lifted?", "answer": "in October"}
     {"question": "What does the crane cost?", "unanswerable": true}
 
-    recall@k is the share of questions with a correct passage among the first k hits, page recall@k the share of those
-    with a page whose correct page is among them, and MRR@10 the mean of 1/rank. Then each question is asked as by
-    `ask`, with hybrid search, and refusals are counted. No language model is needed.
+    recall@k is the share of questions that have a correct passage among the first k hits. Page recall@k counts only
+    questions with a page, and the hit must be on that page. MRR@10 is the mean of 1/rank of the first correct passage.
+    After the search, each question is answered as by `ask`, and the declined answers are counted. No language model
+    is needed.
 
     A DIR has `corpus.jsonl` with {"id", "text", "meta"} and `queries.jsonl` with {"id", "text", "relevant": [ids],
-    "meta"}. The corpus is stored in a temporary memory, and each question is searched by words, by vectors and by
-    both; docs/EVALUATION.md explains the figures.
+    "meta"}. The corpus is stored in a temporary memory. Each question is searched by words, by vectors, and by words
+    and vectors together. docs/EVALUATION.md explains the figures.
 
-    With `--synthetic`, the questions are generated from the documents: by the language model if one is configured,
-    else from their sentences.
+    With `--synthetic`, the questions are generated from the documents. If a language model is configured, it writes
+    the questions; otherwise they are made from sentences of the documents.
     """
     file_options = {name: options.pop(name) for name in ("top_k", "mode", "no_answers")}
     folder_options = {name: options.pop(name) for name in ("modes", "half", "sample", "synthetic", "seed")}
@@ -117,7 +132,7 @@ def evaluate(path: Path | None, namespace: str, as_json: bool, **options: Any) -
 
 
 def _refuse(options: dict[str, Any], target: str) -> None:
-    """Raise `InvalidInput` for an option that does not apply."""
+    """Raise `InvalidInput` if an option does not apply."""
     for name, value in options.items():
         if value is not None and value is not False:
             raise InvalidInput(f"--{name.replace('_', '-')}", f"does not apply to {target}")
@@ -146,9 +161,9 @@ def _evaluate_file(
 
 
 def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k: int | None) -> Outcome:
-    """Search for a question, and with `top_k` also answer it."""
+    """Search for a question. With `top_k`, also answer the question."""
     started = time.perf_counter()
-    # The backend is searched directly, so that salience has no influence and no hit counts as used.
+    # A direct search of the backend: salience does not influence the ranks, and uses are not counted.
     hits = af.backend.search(Query(question.text, Scope(namespace, kinds=("chunk",)), _DEPTH, mode=mode))
     searched = time.perf_counter()
     answer = af.rag.query(question.text, top_k=top_k, namespace=namespace) if top_k else None
@@ -166,7 +181,8 @@ def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k:
 
 
 def _is_correct(hit: Hit, question: Question) -> bool:
-    """Return whether the passage is of the correct document and contains the answer, as far as the question says."""
+    """Return whether the passage is from the correct document and contains the answer. Ignore what the question does
+    not give."""
     source = hit.entry.source
     if question.unanswerable or (question.document is not None and (not source or source.name != question.document)):
         return False
@@ -174,7 +190,8 @@ def _is_correct(hit: Hit, question: Question) -> bool:
 
 
 def _contains(text: str, answer: str) -> bool:
-    """Return whether the text contains the answer as whole words, or anywhere in a script without spaces."""
+    """Return whether the text contains the answer as whole words. In a script without spaces, the answer may occur
+    anywhere."""
     start = text.find(answer)
     while start >= 0:
         end = start + len(answer)
@@ -185,7 +202,7 @@ def _contains(text: str, answer: str) -> bool:
 
 
 def _same_word(outside: str, inside: str) -> bool:
-    """Return whether the characters at an edge of the answer belong to one word."""
+    """Return whether these two characters belong to the same word."""
     if not outside or _UNSPACED.match(outside) or _UNSPACED.match(inside):
         return False
     return unicodedata.category(outside)[0] in "LMN"  # letters, marks and digits
@@ -229,14 +246,14 @@ def _report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def _recall(ranks: Sequence[int | None]) -> dict[str, float] | None:
-    """Return the share of ranks up to each cutoff; None without questions."""
+    """Return the share of ranks up to each cutoff, or None if there are no questions."""
     if not ranks:
         return None
     return {str(cut): round(sum(bool(rank and rank <= cut) for rank in ranks) / len(ranks), 4) for cut in _CUTOFFS}
 
 
 def _declined(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Count the declined questions among those that were asked; None if none was asked."""
+    """Count the declined questions among the questions that were asked. Return None if no question was asked."""
     asked = [each for each in outcomes if each.declined is not None]
     count = sum(bool(each.declined) for each in asked)
     return {"asked": len(asked), "declined": count, "share": _share(count, len(asked))} if asked else None

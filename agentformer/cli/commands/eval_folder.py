@@ -1,4 +1,5 @@
-"""`agentformer eval` of a folder or of generated questions: search by words, by vectors and by both, with intervals."""
+"""`agentformer eval` for a folder of questions or for generated questions. It compares search by words, search by
+vectors, and hybrid search, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -22,11 +23,16 @@ from agentformer.types import Scope
 
 _SIDES = {"lexical": "words", "dense": "vectors", "hybrid": "both"}
 _SHOWN = ("recall@1", "recall@3", "recall@5", "recall@10", "precision@5", "mrr@10", "ndcg@10")
-_SEVERAL = ("recall_any@5", "recall_any@10", "recall_all@5", "recall_all@10")  # if questions have several passages
+_SEVERAL = (
+    "recall_any@5",
+    "recall_any@10",
+    "recall_all@5",
+    "recall_all@10",
+)  # shown if questions have several passages
 _COMPARED = ("recall@5", "recall@10", "mrr@10")
 _PART_METRIC = "recall@5"
-_FEW = 20  # questions; bootstrap intervals of fewer are too narrow
-_WIDTH = 160  # cells of a table without a terminal
+_FEW = 20  # questions; with fewer questions, bootstrap intervals are too narrow
+_WIDTH = 160  # width of a table without a terminal, in cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class FolderOptions:
 
     @property
     def compared(self) -> tuple[Mode, ...]:
-        """The search modes to compare. Raises `InvalidInput`."""
+        """Return the search modes to compare. Raises `InvalidInput`."""
         if self.modes is None:
             return MODES
         given = [mode.strip() for mode in self.modes.split(",") if mode.strip()]
@@ -55,14 +61,15 @@ class FolderOptions:
 
 
 def measure(folder: Path | None, options: FolderOptions, given: Mapping[str, Any]) -> None:
-    """Measure and print the questions of a folder, or generated ones. `given` are settings. Raises `InvalidInput`."""
+    """Measure the questions of a folder, or generated questions, and print the results. `given` are settings. Raises
+    `InvalidInput`."""
     modes = options.compared
     if folder is None and options.synthetic is None:
         raise InvalidInput("PATH", "is missing: a file of questions, a folder, or --synthetic")
     if folder is not None and not folder.is_dir():
-        raise InvalidInput("PATH", f"{folder} is not a folder; --synthetic takes one with a corpus, or none")
+        raise InvalidInput("PATH", f"{folder} is not a folder; give --synthetic a folder with a corpus, or no folder")
     if options.half and options.synthetic is not None:
-        raise InvalidInput("--half", "does not apply to --synthetic, whose questions depend on --seed")
+        raise InvalidInput("--half", "does not apply to --synthetic; generated questions are chosen by --seed")
     if folder is None:
         evaluation, pages = _measure_stored(options, modes, given)
     else:
@@ -79,7 +86,7 @@ def measure(folder: Path | None, options: FolderOptions, given: Mapping[str, Any
 def _measure_folder(
     folder: Path, options: FolderOptions, modes: Sequence[Mode], given: Mapping[str, Any]
 ) -> Evaluation:
-    """Measure a folder's questions in a temporary memory that contains only its corpus."""
+    """Measure the questions of a folder in a temporary memory that contains only the corpus of the folder."""
     settings = load_settings(given)
     dataset = read_dataset(folder, questions=options.synthetic is None)
     passage_of = None
@@ -100,7 +107,8 @@ def _measure_folder(
 def _measure_stored(
     options: FolderOptions, modes: Sequence[Mode], given: Mapping[str, Any]
 ) -> tuple[Evaluation, Part | None]:
-    """Measure questions generated from the documents of a namespace. The second result counts pages as correct."""
+    """Measure questions that are generated from the documents of a namespace. The first result counts passages as
+    correct, the second counts pages."""
     with connect(**given) as af:
         hint_namespaces(af, options.namespace)
         scope = Scope(options.namespace, kinds=("chunk",))
@@ -130,7 +138,7 @@ def _measure_stored(
 
 
 def _select(dataset: Dataset, options: FolderOptions) -> Dataset:
-    """Return the questions of the chosen half, at most as many as wanted. Raises `InvalidInput` if none are left."""
+    """Return the questions of the chosen half, up to the given number. Raises `InvalidInput` if no question is left."""
     questions = dataset.questions
     if not dataset.answerable:
         raise InvalidInput("questions", "have no relevant passage; add ids under `relevant`")
@@ -186,7 +194,7 @@ def _differences(part: Part, names: Sequence[str]) -> Iterator[str]:
             interval = figures[name]
             certain = interval.significant or interval.value == interval.low == interval.high
             text = f"{interval.value:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
-            yield f"both - {_SIDES[mode]}, {name}: {text}{'' if certain else ', which may be chance'}"
+            yield f"both - {_SIDES[mode]}, {name}: {text}{'' if certain else ', and this difference may be chance'}"
 
 
 def _parts(title: str, parts: Sequence[Part], modes: Sequence[str]) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""The questions that `eval` reads from a file of JSON Lines. All lines are checked before the first is asked."""
+"""The questions that `eval` reads from a file of JSON Lines. All lines are checked before the first question is
+asked."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from agentformer.errors import InvalidInput
 from agentformer.records import fields
 
 _KEYS = ("question", "document", "page", "answer", "unanswerable")
-_REPORTED = 10  # invalid lines
+_REPORTED = 10  # at most this many invalid lines are reported
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and the place of its answer: a document, a page, words of the passage, or none."""
+    """A question and the place of its answer. The place is a document, a page, or words of the passage, or the question
+    has no answer."""
 
     line: int
     text: str
@@ -28,8 +30,8 @@ class Question:
 
 
 def read_questions(path: Path, documents: Mapping[str, int], longest: int) -> list[Question]:
-    """Return the questions of a file. `documents` maps names to page counts, and `longest` limits the characters of a
-    question. Raises `InvalidInput` with the numbers of invalid lines."""
+    """Return the questions of a file. `documents` maps names of documents to numbers of pages. A question has at most
+    `longest` characters. Raises `InvalidInput` with the numbers of invalid lines."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -80,7 +82,7 @@ def _problems(values: Mapping[str, Any], longest: int) -> Iterator[str]:
             yield f"{name!r} must be a text"
         fields.encodable(name, str(value))
     if len(values["question"]) > longest:
-        yield f"the question has over {longest} characters (max_question_chars)"
+        yield f"the question has more than {longest} characters (setting max_question_chars)"
     page, unanswerable = values.get("page"), values.get("unanswerable", False)
     if not isinstance(unanswerable, bool):
         yield "'unanswerable' must be true or false"
@@ -90,6 +92,6 @@ def _problems(values: Mapping[str, Any], longest: int) -> Iterator[str]:
         yield "'page' requires 'document'"
     given = [name for name in ("document", "answer") if values.get(name) is not None]
     if unanswerable and given:
-        yield f"is unanswerable, and has {given[0]!r}"
+        yield f"is marked as unanswerable, but has the field {given[0]!r}"
     if not unanswerable and not given:
-        yield "requires 'document', 'answer' or 'unanswerable'"
+        yield "must have 'document', 'answer' or 'unanswerable'"

@@ -1,4 +1,4 @@
-"""Commands that carry a memory: backup, export, import."""
+"""Commands that copy a memory: backup, export, import."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from agentformer.settings import load_settings
 @click.option("--check", is_flag=True, help="Verify the checksums of the backup in DIR.")
 @common
 def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: Any) -> None:
-    """Copy the whole memory into a new folder while it stays in use.
+    """Copy the whole memory into a new folder while the memory stays in use.
 
-    DIR gets `indexes` and `uploads`, and a checksum of each file in `manifest.json`: the records of one moment, the
-    original files of their documents, and the hashes of keys. Other processes do not wait. Search indexes are not
-    copied, since they are rebuilt, nor are uploads that a server has not ingested yet. DIR is complete or absent.
+    The command writes the folders `indexes` and `uploads` into DIR, and a checksum of each file into `manifest.json`.
+    The backup contains the records of one moment, the original files of their documents, and the hashes of keys. Other
+    processes do not wait for the backup. Search indexes are not copied, since they can be rebuilt. Uploads that a
+    server has not ingested yet are not copied either. If the backup fails, DIR does not exist.
 
-    To restore, stop all processes that use the memory, and copy both folders to their places with `cp -r`. Work on a
-    copy of the backup with `doctor` or other commands, since opening a memory changes its files.
+    To restore a backup, stop all processes that use the memory, and copy both folders to their places with `cp -r`.
+    Opening a memory changes its files. So run `doctor` and other commands on a copy of the backup.
     """
     if check:
         _check(folder, as_json)
@@ -62,10 +63,16 @@ def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: 
         "agentformer export --text --json | jq .name",
     )
 )
-@click.option("--to", "folder", metavar="DIR", type=click.Path(path_type=Path), help="A new folder for the export.")
+@click.option(
+    "--to", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Write the export into this new folder."
+)
 @click.option("--text", is_flag=True, help="Print the stored text of every document, page by page.")
-@click.option("--all-namespaces", is_flag=True, help="With --to: every namespace.")
-@click.option("--vectors", is_flag=True, help="With --to: include the vectors, so that an import need not embed.")
+@click.option("--all-namespaces", is_flag=True, help="Only with --to: export every namespace.")
+@click.option(
+    "--vectors",
+    is_flag=True,
+    help="Only with --to: include the vectors, so that an import need not embed the texts again.",
+)
 @common
 def export(
     folder: Path | None,
@@ -76,12 +83,14 @@ def export(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write the stored data to a folder, or print its text.
+    """Write the stored data to a folder, or print the text of the documents.
 
-    With --to, a new folder gets all entries as JSON Lines, with former versions, and the original files, with
-    checksums: the state of one moment. The same memory gives the same bytes. docs/ARCHIVE.md describes every field.
+    With --to, the command writes all entries as JSON Lines, their former versions, the original files, and checksums
+    into a new folder. The export contains the state of one moment. Two exports of an unchanged memory have the same
+    bytes. docs/ARCHIVE.md describes every field.
 
-    With --text, the stored text is printed, to which the offsets of citations refer; with --json, one object per line.
+    With --text, the command prints the stored text of the documents. The offsets of citations refer to this text. With
+    --json, it prints one object per line.
     """
     if text == (folder is not None):
         raise InvalidInput("--to", "give a new folder, or --text")
@@ -111,10 +120,10 @@ def export(
 def import_(folder: Path, namespace: str, as_json: bool, **options: Any) -> None:
     """Import the folder that `export --to` wrote.
 
-    Every file is verified first. Entries keep their ids, namespaces, versions, times, counts and former versions.
-    Texts are embedded again, unless the export has their vectors in the space of this memory. An entry that exists and
-    is equal is skipped; if one exists and differs, nothing is imported. After an interruption the same command
-    continues.
+    The command first verifies every file. Entries keep their ids, namespaces, versions, times, counts and former
+    versions. Texts are embedded again, unless the export has vectors of the embedder that this memory uses. If an entry
+    exists already and is equal, it is skipped. If an entry exists and is different, nothing is imported. After an
+    interruption, the same command continues the import.
     """
     with connect(**options) as af, bar("entries") as progress:
         done = af.import_from(folder, progress=progress)
@@ -122,7 +131,7 @@ def import_(folder: Path, namespace: str, as_json: bool, **options: Any) -> None
         result = {"imported": done.entries, "there_already": done.there_already}
         print_json({**result, "former_versions": done.former, "vectors": done.vectors})
         return
-    say(f"entries imported: {done.entries}; skipped, since they exist: {done.there_already}")
+    say(f"entries imported: {done.entries}; skipped because they exist already: {done.there_already}")
 
 
 def _check(folder: Path, as_json: bool) -> None:
@@ -138,7 +147,7 @@ def _check(folder: Path, as_json: bool) -> None:
 
 
 def _report_missing(document_ids: Sequence[str]) -> None:
-    """Name the documents without an intact original file, and exit with code 1 if there are any."""
+    """Name the documents without an intact original file. If there are any, exit with code 1."""
     for document_id in document_ids:
         say(f"note: the original of document {document_id} is missing or damaged", err=True)
     if document_ids:

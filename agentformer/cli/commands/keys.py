@@ -20,13 +20,13 @@ from agentformer.tools.toolbox import HINTS
 def keys() -> None:
     """Create, list and revoke the keys for access over HTTP and MCP.
 
-    Keys are random, shown once, and stored as hashes. Servers accept a new key, and refuse a revoked one, with the next
-    request. Without keys, only this machine can connect.
+    Keys are random and stored as hashes. A key is shown only once. Servers accept a new key, and refuse a revoked key,
+    from the next request on. If there are no keys, only this machine can connect.
     """
 
 
 def _without_namespace(command: Command) -> Command:
-    """Add the common options except `--namespace`, since keys belong to no namespace."""
+    """Add the options of every command, except `--namespace`, because keys belong to no namespace."""
     run = common(command)
     options = run.__click_params__  # type: ignore[attr-defined]
     run.__click_params__ = [option for option in options if option.name != "namespace"]  # type: ignore[attr-defined]
@@ -42,11 +42,23 @@ def _without_namespace(command: Command) -> Command:
     )
 )
 @click.argument("name")
-@click.option("--right", "rights", type=click.Choice(RIGHTS), multiple=True, help="Repeatable [default: read, write].")
-@click.option("--namespace", "namespaces", multiple=True, metavar="NAME", help="Repeatable [default: all].")
-@click.option("--without", multiple=True, metavar="TOOL", help="Disable this tool; repeatable.")
+@click.option(
+    "--right",
+    "rights",
+    type=click.Choice(RIGHTS),
+    multiple=True,
+    help="Give the key this right. The option can be repeated [default: read, write].",
+)
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="Give access to this namespace. The option can be repeated [default: all namespaces].",
+)
+@click.option("--without", multiple=True, metavar="TOOL", help="Disable this tool. The option can be repeated.")
 @click.option("--no-destructive", is_flag=True, help="Disable every tool that can delete or overwrite data.")
-@click.option("--days", type=click.IntRange(1, 36_500), help="Days until the key expires [default: never].")
+@click.option("--days", type=click.IntRange(1, 36_500), help="The key expires after this many days [default: never].")
 @_without_namespace
 def add(
     name: str,
@@ -58,15 +70,16 @@ def add(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Create a key and print it. It is not shown again.
+    """Create a key and print it. The key is not shown again.
 
-    `write` does not include `read`; `admin` includes both. Standard output gets nothing but the key.
+    The right `write` does not include `read`. The right `admin` includes `read` and `write`. Only the key is written to
+    standard output.
     """
     if unknown := sorted(set(without) - set(HINTS)):
         raise InvalidInput("--without", f"there is no tool {unknown[0]!r}; tools: {', '.join(HINTS)}")
     disabled = {*without, *(tool for tool, hints in HINTS.items() if hints.destructive and no_destructive)}
     if "*" in namespaces:
-        raise InvalidInput("--namespace", "'*' is not a namespace; omit --namespace to reach all")
+        raise InvalidInput("--namespace", "'*' is not a namespace; omit --namespace to give access to all namespaces")
     expires = datetime.now(UTC) + timedelta(days=days) if days else None
     store = _store(options)
     is_first = not store.ever_made
@@ -76,15 +89,15 @@ def add(
             print_json({**_json(key), "key": secret})
         else:
             say(secret)
-    except SystemExit:  # the output is lost, and with it the key
+    except SystemExit:  # the output was not written, so nobody has the key
         store.revoke(key.id)
-        say(f"key {key.id} ({key.name}) is revoked, since it could not be printed", err=True)
+        say(f"key {key.id} ({key.name}) is revoked, because it could not be printed", err=True)
         if is_first:
             say("every request over HTTP needs a key from now on", err=True)
         raise
     if as_json:
         return
-    say(f"key {key.id} ({key.name}): may {_rights(key)} in {_namespaces(key)}; it is not shown again", err=True)
+    say(f"key {key.id} ({key.name}): may {_rights(key)} in {_namespaces(key)}; the key is not shown again", err=True)
     if is_first:
         say("every request over HTTP needs a key from now on", err=True)
 
@@ -92,7 +105,7 @@ def add(
 @keys.command("list", epilog=examples("agentformer keys list", "agentformer keys list --json"))
 @_without_namespace
 def show(as_json: bool, **options: Any) -> None:
-    """List the keys and their rights, without the keys themselves."""
+    """List the keys and their rights. The keys themselves are not shown."""
     store = _store(options)
     stored = store.all()
     if as_json:
@@ -111,7 +124,7 @@ def show(as_json: bool, **options: Any) -> None:
 @click.argument("key_id", metavar="ID")
 @_without_namespace
 def revoke(key_id: str, as_json: bool, **options: Any) -> None:
-    """Revoke a key. Running servers refuse it from the next request on."""
+    """Revoke a key. Running servers refuse the key from the next request on."""
     key = _store(options).revoke(key_id)
     if as_json:
         print_json({"revoked": _json(key)})

@@ -29,7 +29,7 @@ from agentformer.types import Reembedding, Scope, SpaceState
 if TYPE_CHECKING:
     from agentformer.memory.audit import AuditReport, Duplicates
 
-_SHOWN = 100  # waiting entries; the first ones show the problem
+_SHOWN = 100  # at most this many waiting entries are shown; the first ones show the problem
 _RESUME = "finished work is kept: agentformer reembed --to {to} continues"
 
 
@@ -38,16 +38,16 @@ _RESUME = "finished work is kept: agentformer reembed --to {to} continues"
         "agentformer clean --session monday", "agentformer clean --all-namespaces", "agentformer restore ID"
     )
 )
-@click.option("--session", "session_id", metavar="ID", help="Only this session.")
-@click.option("--all-namespaces", is_flag=True, help="Every namespace.")
+@click.option("--session", "session_id", metavar="ID", help="Clean only this session.")
+@click.option("--all-namespaces", is_flag=True, help="Clean every namespace.")
 @common
 def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json: bool, **options: Any) -> None:
-    """Summarize the older messages of sessions, and archive them.
+    """Summarize the older messages of sessions, and archive these messages.
 
-    Nothing is deleted: `restore` restores the originals of a summary.
+    Nothing is deleted. `restore` restores the original messages of a summary.
     """
     if session_id is not None and all_namespaces:
-        raise InvalidInput("--session", "is a session of one namespace; omit --all-namespaces")
+        raise InvalidInput("--session", "is a session of one namespace; omit this option or --all-namespaces")
     with connect(**options) as af:
         before = _summaries(af)
         with watching(lambda: f"{_summaries(af) - before} summaries so far"):
@@ -66,9 +66,9 @@ def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json:
 @click.argument("summary_id", metavar="ID")
 @common
 def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> None:
-    """Restore the originals of a summary, or a superseded entry.
+    """Restore the original entries of a summary, or restore a superseded entry.
 
-    The originals are restored byte for byte, and the summary is archived.
+    The original entries are restored byte for byte, and the summary is archived.
     """
     with connect(**options) as af:
         entry_in(af, summary_id, namespace)
@@ -86,7 +86,8 @@ def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> N
 def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Show duplicates, contradictions and entries that were never read.
 
-    It also shows core blocks near their limit. Nothing is changed without --merge, and no language model is needed.
+    The command also shows core blocks that are near their size limit. Without --merge, nothing is changed. No language
+    model is needed.
     """
     from agentformer.memory.audit import merge_duplicates
 
@@ -104,12 +105,15 @@ def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
 
 
 @main.command(epilog=examples("agentformer reindex", "agentformer reindex --show --namespace board"))
-@click.option("--show", is_flag=True, help="Only show the waiting entries, with attempts and last error.")
+@click.option(
+    "--show", is_flag=True, help="Only show the waiting entries, with the number of attempts and the last error."
+)
 @common
 def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Embed the entries that wait for an embedder, in every namespace.
 
-    Entries wait if no embedder was available when they were stored. The exit code is 1 if some still wait.
+    An entry waits if no embedder was available when the entry was stored. The exit code is 1 if some entries still
+    wait.
     """
     with connect(**{**options, "embed_retry_seconds": 0}) as af:
         if not show:
@@ -140,20 +144,22 @@ def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
     "--queries",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with a query per line to compare both embedders; without it, entries are the queries.",
+    help="Compare both embedders with the queries of this file, one per line. Without this option, stored entries "
+    "are the queries.",
 )
-@click.option("--abandon", is_flag=True, help="Abandon an unfinished move.")
+@click.option("--abandon", is_flag=True, help="Abandon a move that is not finished.")
 @common
 def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, **options: Any) -> None:
-    """Move the memory to another embedder while it stays in use.
+    """Move the memory to another embedder while the memory stays in use.
 
-    Searches use the current embedder until the move is complete, in every namespace. After an interruption the same
-    command continues. The former vectors stay until `agentformer spaces prune`.
+    The move covers every namespace. Searches use the current embedder until the move is complete. After an
+    interruption, the same command continues the move. The former vectors are kept until you run `agentformer spaces
+    prune`.
     """
     options.pop("namespace")
     if bool(to) == abandon:
         raise InvalidInput("--to", "name the new embedder, such as --to minilm, or abandon a move with --abandon")
-    # `auto` is the embedder of the store. A setting may name the new one already.
+    # `auto` means the embedder of the store. The settings may name the new embedder already.
     with connect(**{**options, "embedder": "auto", "embed_retry_seconds": 0}) as af:
         if not to:
             abandoned = af.backend.abandon_reembedding()

@@ -22,7 +22,7 @@ from agentformer.types import TIERS, Decay, Hit, Hits, MemoryEntry, Reference, S
 
 _MESSAGE = ("role", "speaker")
 _FACT_ONLY = ("tier", "kind", "title", "category", "salience")
-# Ranked list of a search -> what it ranks by.
+# Name of a ranked list -> the property by which the list ranks.
 _RANKED_BY = {
     "words": "words",
     "vectors": "meaning",
@@ -31,13 +31,22 @@ _RANKED_BY = {
     "period": "time",
     "reranker": "reranker",
 }
-_SIDES = ("words", "vectors")  # the lists that rank all entries; a hit that is missing was not found by that side
-_RERANKER = "reranker"  # it alone decides the order of the hits that it scores, so its weight says nothing
+_SIDES = (
+    "words",
+    "vectors",
+)  # these lists rank all entries, so a hit that is missing in one of them was not found by it
+_RERANKER = "reranker"  # decides the order of its hits alone, so its weight is not shown
 
-_tiers = click.option("--tier", "tiers", multiple=True, type=click.Choice(TIERS), help="Only this tier; repeatable.")
-_kinds = click.option("--kind", "kinds", metavar="WORD", multiple=True, help="Only this kind; repeatable.")
+_tiers = click.option(
+    "--tier", "tiers", multiple=True, type=click.Choice(TIERS), help="Use only this tier. The option can be repeated."
+)
+_kinds = click.option(
+    "--kind", "kinds", metavar="WORD", multiple=True, help="Use only this kind. The option can be repeated."
+)
 _archived = click.option("--archived", is_flag=True, help="Include archived and superseded entries.")
-_explain = click.option("--explain", is_flag=True, help="Explain the place of each hit: its ranks and their weights.")
+_explain = click.option(
+    "--explain", is_flag=True, help="Explain the rank of each hit: its rank in each list, and the weight of each list."
+)
 
 
 @main.command(
@@ -49,22 +58,32 @@ _explain = click.option("--explain", is_flag=True, help="Explain the place of ea
     )
 )
 @click.argument("text", metavar="TEXT|-")
-@click.option("--tier", type=click.Choice(TIERS), help="Tier of the entry [default: semantic].")
-@click.option("--kind", metavar="WORD", help="fact, decision, error, milestone, or your own word [default: fact].")
-@click.option("--title", metavar="TEXT", help="A short name; for a core block, its name.")
-@click.option("--category", metavar="WORD", help="Sets the decay rate: decisions, summaries, context, or your own.")
-@click.option("--salience", metavar="NUMBER", type=float, help="Importance, 0 to 1 [default: 1].")
-@click.option("--at", "occurred_at", metavar="TIME", help="Time of the event: ISO 8601 with a zone.")
-@click.option("--metadata", metavar="JSON", help="An object stored with the entry.")
-@click.option("--source", metavar="TYPE:ID", help="The record of your application that the entry represents.")
-@click.option("--role", metavar="ROLE", help="Store a message of --session: user, assistant, system or tool.")
+@click.option("--tier", type=click.Choice(TIERS), help="The tier of the entry [default: semantic].")
+@click.option(
+    "--kind",
+    metavar="WORD",
+    help="The kind: fact, decision, error, milestone, or a word that you choose [default: fact].",
+)
+@click.option("--title", metavar="TEXT", help="A short title. For a core block, the title is the name of the block.")
+@click.option(
+    "--category",
+    metavar="WORD",
+    help="The category, which sets the decay rate: decisions, summaries, context, or a word that you choose.",
+)
+@click.option("--salience", metavar="NUMBER", type=float, help="Importance, from 0 to 1 [default: 1].")
+@click.option("--at", "occurred_at", metavar="TIME", help="Time of the event, in ISO 8601 with a time zone.")
+@click.option("--metadata", metavar="JSON", help="A JSON object that is stored with the entry.")
+@click.option("--source", metavar="TYPE:ID", help="The record of your application to which the entry belongs.")
+@click.option(
+    "--role", metavar="ROLE", help="Store the text as a message of --session. ROLE is user, assistant, system or tool."
+)
 @click.option("--speaker", metavar="NAME", help="The speaker of a message.")
 @common
 @in_place
 def remember(text: str, metadata: str | None, source: str | None, place: Any, as_json: bool, **given: Any) -> None:
     """Store a fact, a decision, or a message of a session.
 
-    With `-`, the text comes from standard input. A fact that exists already is not stored twice.
+    With `-`, the text is read from standard input. If the same fact is stored already, it is not stored again.
     """
     settings = {name: given.pop(name) for name in ("index_dir", "upload_dir", "embedder")}
     values = {name: value for name, value in given.items() if value is not None}
@@ -81,7 +100,8 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
             entry = _store(af, content, values)
         waiting = af.backend.waiting([entry.id])
     print_warnings(
-        f"stored without a vector, so only its words are searched; `agentformer reindex` embeds it ({item.last_error})"
+        f"stored without a vector, so only a search by words finds it; "
+        f"run `agentformer reindex` to embed it ({item.last_error})"
         for item in waiting
     )
     if as_json:
@@ -98,13 +118,25 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
     )
 )
 @click.argument("query")
-@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=10, help="Hits at most [default: 10].")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    help="Show at most this many hits [default: 10].",
+)
 @_tiers
 @_kinds
 @_archived
-@click.option("--min-salience", metavar="NUMBER", type=float, default=0.0, help="Least salience after decay, 0 to 1.")
-@click.option("--all", "every", is_flag=True, help="Include the nearest entries that are not relevant.")
-@click.option("--references", is_flag=True, help="Only the records of your application that the hits represent.")
+@click.option(
+    "--min-salience",
+    metavar="NUMBER",
+    type=float,
+    default=0.0,
+    help="Show only entries with at least this salience after decay, from 0 to 1.",
+)
+@click.option("--all", "every", is_flag=True, help="Also show the nearest entries that are not relevant.")
+@click.option("--references", is_flag=True, help="Show only the records of your application to which the hits belong.")
 @_explain
 @common
 @in_place
@@ -118,7 +150,7 @@ def recall(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Search the memories that are relevant to a query, best hits first."""
+    """Search the memories that are relevant to a query, and show the best hits first."""
     scope = _scope(place, given) | {"min_salience": given.pop("min_salience")}
     search = {**scope, "limit": limit, "relevant_only": not every}
     with connect(**given) as af:
@@ -148,11 +180,13 @@ def recall(
     ),
 )
 @click.argument("query")
-@click.option("--limit", metavar="N", type=click.IntRange(1, 1000), default=10, help="Hits at most [default: 10].")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1, 1000), default=10, help="Show at most this many hits [default: 10]."
+)
 @_explain
 @common
 def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool, **options: Any) -> None:
-    """Search documents and memories, best hits first."""
+    """Search documents and memories, and show the best hits first."""
     with connect(**options) as af:
         hits = af.memory.search(query, namespace=namespace, limit=limit)
         if not hits:
@@ -170,14 +204,20 @@ def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool,
     )
 )
 @click.argument("task", metavar="TASK|-")
-@click.option("--max-tokens", metavar="N", type=click.IntRange(1), default=4000, help="Limit [default: 4000].")
+@click.option(
+    "--max-tokens",
+    metavar="N",
+    type=click.IntRange(1),
+    default=4000,
+    help="Use at most this many tokens [default: 4000].",
+)
 @common
 @in_place
 def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: Any) -> None:
     """Show the context that a model gets for a task.
 
-    It contains the core blocks, the conversation, and memories that are relevant to TASK; with `-`, the task comes
-    from standard input. The exit code is 1 if the task itself does not fit.
+    The context contains the core blocks, the conversation, and the memories that are relevant to TASK. If TASK is `-`,
+    the task is read from standard input. The exit code is 1 if the task itself does not fit into the context.
     """
     text = text_of(task, "TASK")
     with connect(**options) as af:
@@ -190,7 +230,7 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
         for message in built.messages:
             say(f"--- {message.role}\n{message.content}")
     if not fits:
-        say(f"note: the task does not fit into {max_tokens} tokens; raise --max-tokens, or shorten it", err=True)
+        say(f"note: the task does not fit into {max_tokens} tokens; raise --max-tokens, or shorten the task", err=True)
     if not as_json:
         _print_left_out(built.report)
     if not fits:
@@ -207,14 +247,21 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
 @_tiers
 @_kinds
 @_archived
-@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=100, help="Entries [default: 100].")
-@click.option("--after", metavar="ID", default="", help="Only entries after this id.")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    help="Show at most this many entries [default: 100].",
+)
+@click.option("--after", metavar="ID", default="", help="Show only entries after this id.")
 @common
 @in_place
 def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) -> None:
-    """List entries, oldest first.
+    """List the stored entries, oldest first.
 
-    With --json, pass `next` to --after to read on. Pages and chunks of documents are entries too.
+    With --json, the output has a field `next`. Pass its value to --after to get the next entries. Pages and chunks of
+    documents are entries too.
     """
     scope = _scope(place, given)
     with connect(**given) as af:
@@ -233,7 +280,7 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
 
 
 def _scope(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Take the options of the scope out of `given`."""
+    """Remove the options of the scope from `given`, and return them."""
     return {
         "tiers": given.pop("tiers"),
         "kinds": given.pop("kinds"),
@@ -243,7 +290,7 @@ def _scope(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _store(af: AgentFormer, content: str, values: Mapping[str, Any]) -> MemoryEntry:
-    """Store a fact. For an existing core block, raise `Conflict` with the commands that edit it."""
+    """Store a fact. If a core block of this name exists, raise `Conflict` with the commands that edit the block."""
     try:
         return af.memory.store(content, **values)
     except Conflict:
@@ -258,11 +305,13 @@ def _check_message(values: Mapping[str, Any]) -> None:
             raise InvalidInput(option, "is required for a message: --session ID --role user|assistant|system|tool")
     for name in _FACT_ONLY:
         if name in values:
-            raise InvalidInput(f"--{name}", "does not apply to messages; omit it, or omit --role and --speaker")
+            raise InvalidInput(
+                f"--{name}", "does not apply to messages; omit this option, or omit --role and --speaker"
+            )
 
 
 def _print_hits(hits: Hits, nothing: str = "nothing found", *, explain: bool = False) -> None:
-    """Print hits, best first, or `nothing`. With `explain`, print the ranks of each."""
+    """Print hits, best first. Without hits, print `nothing`. With `explain`, print the ranks of each hit."""
     print_warnings(hits.warnings)
     for hit, ranks in zip(hits, explain_ranks(hits), strict=True):
         source = hit.entry.source
@@ -277,7 +326,7 @@ def _print_hits(hits: Hits, nothing: str = "nothing found", *, explain: bool = F
 def explain_ranks(hits: Sequence[Hit]) -> list[str]:
     """Return the ranks of each hit, such as `1st by words (weight 1), 4th by meaning (weight 0.45)`.
 
-    If a side has found other hits and not this one, that is named too.
+    If a ranked list has other hits but not this hit, the text says so.
     """
     lists = {vote.name for hit in hits for vote in hit.votes}
     return [_ranks_of(hit, lists) for hit in hits]
@@ -301,7 +350,7 @@ def _rank(vote: Vote) -> str:
 
 
 def _contains_task(built: Context, task: str) -> bool:
-    """Return whether the task is in the context: as the task, or as the user's last message."""
+    """Return whether the context contains the task, as the task or as the last message of the user."""
     if not task.strip() or built.report.tokens["task"]:
         return True
     last = built.messages[-1] if built.messages else None
@@ -309,7 +358,7 @@ def _contains_task(built: Context, task: str) -> bool:
 
 
 def _print_left_out(report: ContextReport) -> None:
-    """Print the tokens of each share, and the number of omitted entries by reason."""
+    """Print the tokens of each share of the context. Print the number of omitted entries for each reason."""
     shares = ", ".join(f"{share} {tokens}" for share, tokens in report.tokens.items())
     say(f"note: {report.total} of {report.budget} tokens ({shares}); {len(report.left_out)} left out", err=True)
     for reason, count in Counter(left.reason.partition(":")[0] for left in report.left_out).most_common():

@@ -1,4 +1,5 @@
-"""`agentformer optimize`: finds the settings that answer your own questions best, and how certain that is."""
+"""`agentformer optimize`: finds the settings that give the best answers to your own questions, and reports how certain
+the gain is."""
 
 from __future__ import annotations
 
@@ -51,16 +52,18 @@ from agentformer.factory import build_embedder, build_model, trial
 from agentformer.settings import Settings, load_settings
 
 _HALVES: dict[Half, str] = {"development": "to choose by", "test": "to judge by"}
-_SHOWN = 10  # configurations that are printed
-_LINE_SECONDS = 5.0  # between two progress lines without a terminal
+_SHOWN = 10  # at most this many configurations are printed
+_LINE_SECONDS = 5.0  # seconds between two progress lines if there is no terminal
 _REFRESH_SECONDS = 0.1
 _STORED = {parameter.name for parameter in PARAMETERS if parameter.cost in ("vectors", "chunks")}
-_UNBALANCED = "{} were not searched, since generated questions favor words; --only searches them"
+_UNBALANCED = (
+    "{} were not searched, because generated questions favor the search by words; use --only to search these settings"
+)
 _VERDICTS: dict[Verdict, str] = {
-    "keep": "no configuration is better by more than chance: keep your settings",
-    "better": "better, also on the questions that had no part in the choice",
+    "keep": "no configuration is proven better than your settings; keep your settings",
+    "better": "better, also for the questions that were not used to choose",
     "unproven": "the gain on the test half may be chance: keep your settings, or add questions",
-    "worse": "worse on the questions that had no part in the choice: keep your settings",
+    "worse": "worse for the questions that were not used to choose: keep your settings",
 }
 
 
@@ -93,9 +96,15 @@ class _Options:
     "--level",
     type=click.Choice(get_args(Level)),
     default="quick",
-    help="eval: search nothing; quick: settings that need no new vectors; full: all [default: quick].",
+    help="eval: try no other settings. quick: try settings that need no new vectors. full: try all settings "
+    "[default: quick].",
 )
-@click.option("--metric", metavar="NAME", default=METRIC, help=f"recall@5, mrr@10, ndcg@10, ... [default: {METRIC}].")
+@click.option(
+    "--metric",
+    metavar="NAME",
+    default=METRIC,
+    help=f"The metric, such as recall@5, mrr@10 or ndcg@10 [default: {METRIC}].",
+)
 @click.option(
     "--synthetic",
     metavar="N",
@@ -104,11 +113,16 @@ class _Options:
     flag_value=COUNT,
     help=f"Generate N questions from the corpus instead of reading them [default: {COUNT}].",
 )
-@click.option("--only", metavar="NAME", multiple=True, help="Search only this setting; repeatable.")
+@click.option("--only", metavar="NAME", multiple=True, help="Change only this setting. The option can be repeated.")
 @click.option(
-    "--budget", metavar="SECONDS", type=click.FloatRange(min=0), help="Start nothing that would end after this time."
+    "--budget",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="Do not start a measurement that would end after this time.",
 )
-@click.option("--seed", metavar="N", type=int, default=0, help="Seed of the two halves of the questions [default: 0].")
+@click.option(
+    "--seed", metavar="N", type=int, default=0, help="Seed that divides the questions into two halves [default: 0]."
+)
 @click.option(
     "--work",
     metavar="FOLDER",
@@ -120,20 +134,20 @@ class _Options:
     "target",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write the chosen settings into this file, such as .env; its other lines stay.",
+    help="Write the chosen settings into this file, such as .env. Other lines of the file are kept.",
 )
-@click.option("--force", is_flag=True, help="Write them even if the gain is not proven.")
+@click.option("--force", is_flag=True, help="Write the settings even if the gain is not proven.")
 @common
 def optimize_command(folder: Path, namespace: str, as_json: bool, **given: Any) -> None:
-    """Find the settings that answer your own questions best.
+    """Find the settings that give the best answers to your own questions.
 
-    DIR contains `corpus.jsonl` and `queries.jsonl`, as for `eval`; nothing is written there. One half of the questions
-    chooses the settings, and the other half decides whether they are better; questions with a common passage are in
-    one half. `quick` changes one ranking setting after another; `full` also changes chunks and embedding, and repeats
-    as long as something improves.
+    DIR contains `corpus.jsonl` and `queries.jsonl`, as for `eval`. Nothing is written to DIR. One half of the questions
+    is used to choose the settings. The other half is used to decide whether the chosen settings are better. Questions
+    with a common passage are in the same half. The level `quick` changes one ranking setting after another. The level
+    `full` also changes chunking and embedding, and repeats until nothing improves.
 
-    Measurements are kept: after an interruption the same command continues. The exit code is 1 if --write wrote
-    nothing, since no settings are proven better.
+    Measurements are kept. So after an interruption, the same command continues. The exit code is 1 if --write wrote
+    nothing because no settings are proven better.
     """
     options = _Options(**{name: given.pop(name) for name in _Options.__dataclass_fields__})
     settings = load_settings(given)
@@ -165,7 +179,9 @@ def _optimize(
     if options.synthetic:
         model = build_model(settings)
         dataset = built(dataset, options.synthetic, work, seed=options.seed, model=model, name=settings.llm_model)
-        without = () if settings.llm_model or options.only else BALANCE  # a cloze repeats words of its passage
+        without = (
+            () if settings.llm_model or options.only else BALANCE
+        )  # a generated question repeats words of its passage
     question_halves(dataset.answerable, options.level, options.seed)
     embedder = CachingEmbedder(build_embedder(settings).current, work)
     corpus = Corpus(dataset, settings, embedder, lambda other, place: trial(other, embedder, place))
@@ -182,7 +198,7 @@ def _optimize(
 
 
 def _work_folder(settings: Settings, folder: Path) -> Path:
-    """Return the cache folder for a folder of questions. Raises `InvalidInput` if there is no cache."""
+    """Return the cache folder for a folder of questions. Raises `InvalidInput` if there is no cache folder."""
     if str(settings.cache_dir) == os.devnull:
         raise InvalidInput("--work", "there is no cache folder; name a folder for the measurements")
     digest = hashlib.blake2b(str(folder.resolve()).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
@@ -191,7 +207,8 @@ def _work_folder(settings: Settings, folder: Path) -> Path:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Show progress on one line of a terminal, else every few seconds; if quiet, on a terminal only."""
+    """Show progress on one line of a terminal. Without a terminal, print a line every few seconds unless the command is
+    quiet."""
     terminal = on_terminal()
     printed, longest = 0.0, 0
 
@@ -215,7 +232,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
 
 
 def _write(target: Path, result: Optimization, force: bool) -> Written | None:
-    """Write the chosen settings. Return None if there are none, or they are not proven."""
+    """Write the chosen settings. Return None if there are none, or if they are not proven better."""
     if not result.changed or (result.verdict != "better" and not force):
         return None
     gain = result.gain.get("test")
@@ -229,7 +246,7 @@ def _print(result: Optimization, work: Path) -> None:
     counts = ", ".join(f"{plural(count, 'question')} {_HALVES[half]}" for half, count in result.questions.items())
     say(f"{result.name}: {plural(result.passages, 'passage')}, {counts}")
     if not result.finished:
-        say("the time ended before all settings were tried; the same command continues")
+        say("the time ended before all settings were tried; run the same command to continue")
     _print_tried(result)
     say()
     rows = [("present", result.current)]
@@ -244,12 +261,12 @@ def _print(result: Optimization, work: Path) -> None:
         say(f"{name}: {former} -> {value}")
     say(_VERDICTS[result.verdict])
     if result.changed.keys() & _STORED:
-        say("chunking and embedding settings apply to new documents: ingest your documents again, into a new memory")
+        say("chunking and embedding settings apply to new documents; ingest your documents again into a new memory")
     say(f"measurements are kept in {work_folder(work)}")
 
 
 def _print_tried(result: Optimization) -> None:
-    """Print the best configurations, and those that are not available."""
+    """Print the best configurations, and the configurations that are not available."""
     others = [tried for tried in result.tried if tried.changed]
     if not others:
         return

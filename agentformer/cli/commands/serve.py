@@ -33,18 +33,24 @@ _PROGRAM = "agentformer"
         "agentformer keys add office && agentformer serve --host 0.0.0.0 --workers 2 --log-format json",
     )
 )
-@click.option("--host", help="Address to listen on [default: 127.0.0.1].")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 takes a free one [default: 8808].")
-@click.option("--server", type=click.Choice(("auto", "gunicorn", "waitress")), help="Server [default: auto].")
-@click.option("--workers", type=click.IntRange(1), help="Processes, each with its own models; gunicorn [default: 1].")
-@click.option("--threads", type=click.IntRange(1), help="Concurrent requests of each process [default: 8].")
+@click.option("--host", help="Listen on this address [default: 127.0.0.1].")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Listen on this port. 0 selects a free port [default: 8808]."
+)
+@click.option("--server", type=click.Choice(("auto", "gunicorn", "waitress")), help="Use this server [default: auto].")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Number of processes, each with its own models. Only for gunicorn [default: 1].",
+)
+@click.option("--threads", type=click.IntRange(1), help="Number of concurrent requests of each process [default: 8].")
 @click.option("--log-format", type=click.Choice(("text", "json")), help="Format of the request log [default: text].")
 @common
 def serve(namespace: str, as_json: bool, **options: Any) -> None:
-    """Serve the HTTP API until SIGTERM or Ctrl-C; running requests then have 20 seconds to finish.
+    """Serve the HTTP API until SIGTERM or Ctrl-C.
 
-    Without keys, only this machine can connect: `agentformer keys add NAME` creates one. Each request is logged on
-    standard error.
+    After SIGTERM or Ctrl-C, running requests have 20 seconds to finish. If there are no keys, only this machine can
+    connect. Create a key with `agentformer keys add NAME`. Each request is logged on standard error.
     """
 
     def started(url: str) -> None:
@@ -56,7 +62,7 @@ def serve(namespace: str, as_json: bool, **options: Any) -> None:
     settings = load_settings(options)
     try:
         lookup("servers", settings.server)(settings, started=started)
-    except ImportError as error:  # `auto` imports its server when it runs
+    except ImportError as error:  # `auto` imports its server only when the server starts
         if isinstance(error, MissingExtra) or failed_package(error) not in _PACKAGES:
             raise
         raise MissingExtra("server", f"the server ({failed_package(error)})", error) from None
@@ -69,21 +75,24 @@ def serve(namespace: str, as_json: bool, **options: Any) -> None:
         "agentformer mcp --http --port 8809",
     )
 )
-@click.option("--http", is_flag=True, help="Serve many clients over HTTP instead of one over standard input.")
-@click.option("--host", help="With --http: address to listen on [default: 127.0.0.1].")
+@click.option("--http", is_flag=True, help="Serve many clients over HTTP, instead of one client over standard input.")
+@click.option("--host", help="Only with --http: listen on this address [default: 127.0.0.1].")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help=f"With --http: port; 0 takes a free one [default: {_MCP_PORT}]."
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"Only with --http: listen on this port. 0 selects a free port [default: {_MCP_PORT}].",
 )
-@click.option("--read-only", is_flag=True, help="Only tools that change nothing.")
-@click.option("--without", multiple=True, metavar="TOOL", help="Disable this tool; repeatable.")
+@click.option("--read-only", is_flag=True, help="Offer only tools that change nothing.")
+@click.option("--without", multiple=True, metavar="TOOL", help="Disable this tool. The option can be repeated.")
 @click.option(
     "--folder",
     metavar="PATH",
-    help="Folder that rag_upload may read [default: the current one, unless it is home or root; none with --http].",
+    help="Folder that rag_upload may read. The default is the current folder, unless it is the home or root folder. "
+    "With --http, the default is no folder.",
 )
-@click.option("--user", "user_id", help="The user of the memories.")
-@click.option("--agent", "agent_id", help="The agent of the memories.")
-@click.option("--project", help="The project of the memories.")
+@click.option("--user", "user_id", help="Use only the memories of this user.")
+@click.option("--agent", "agent_id", help="Use the core blocks of this agent, and store memories for this agent.")
+@click.option("--project", help="Use only the memories of this project.")
 @click.option("--session", "session_id", help="The session that memory_consolidate summarizes.")
 @common
 def mcp(
@@ -103,15 +112,17 @@ def mcp(
 ) -> None:
     """Serve tools and documents to MCP clients, such as Claude, Cursor and VS Code.
 
-    A client starts this command itself and communicates over standard input and output. With --http, clients connect
-    to an address, and keys (`agentformer keys`) grant access. With --namespace, clients reach only that one.
+    A client starts this command itself, and communicates over standard input and output. With --http, clients connect
+    to an address, and keys (`agentformer keys`) give access. With --namespace, clients can use only that namespace.
     """
     if not http and (host is not None or port is not None):
         raise InvalidInput("--host" if host is not None else "--port", "requires --http")
     explicit = explicit_namespace(namespace)
     owner: dict[str, Any] = {"user_id": user_id, "agent_id": agent_id, "project": project, "session_id": session_id}
     for name, value in {"namespace": explicit, "host": host, **owner}.items():
-        fields.optional_name(f"--{name.removesuffix('_id')}", value)  # reported now, not at each call
+        fields.optional_name(
+            f"--{name.removesuffix('_id')}", value
+        )  # an error is reported now, instead of at each call
     grant = _grant(explicit, read_only=read_only, without=without)
     caller = Caller(grant=grant, folder=_folder(folder, http=http), **owner)
     try:
@@ -125,7 +136,7 @@ def mcp(
     if sys.stdin is None or sys.stdout is None:
         fail("standard input or output is closed, and MCP needs both; open them, or use --http", 3)
     if sys.stdin.isatty():
-        say("waiting for an MCP client on standard input; Ctrl-D ends it, --help shows more", err=True)
+        say("waiting for an MCP client on standard input; press Ctrl-D to end, or use --help", err=True)
     serve(load_settings(options), caller)
 
 
@@ -141,7 +152,7 @@ def _grant(namespace: str | None, *, read_only: bool, without: tuple[str, ...]) 
 def _folder(folder: str | None, *, http: bool) -> Path | None:
     if folder is None:
         current = Path.cwd()
-        # A client that starts the command in the root or home folder did not choose it.
+        # A client that starts the command in the root or home folder did not choose that folder.
         return None if http or current in (Path(current.anchor), Path.home()) else current
     if not folder.strip() or not Path(folder).is_dir():  # an empty path would be the current folder
         raise InvalidInput("--folder", f"{folder!r:.200} is not a folder")
@@ -160,10 +171,10 @@ def _folder(folder: str | None, *, http: bool) -> Path | None:
 def completion(shell: str) -> None:
     """Print the completion script for a shell.
 
-    Write it to the folder of completion scripts, as below, and start a new shell. Commands, options, choices and files
-    are completed; ids and namespaces are not.
+    Write the output to the folder of completion scripts, as in the examples, and start a new shell. The shell then
+    completes commands, options, choices and files. Ids and namespaces are not completed.
     """
     kind = get_completion_class(shell)
     if kind is not None:
-        # Not the class's own `source`, which for bash runs bash to check its version.
+        # The method `source` of the class is not used, because for bash it runs bash to check the version.
         say(ShellComplete.source(kind(main, {}, _PROGRAM, f"_{_PROGRAM.upper()}_COMPLETE")))

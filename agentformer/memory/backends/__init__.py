@@ -1,1 +1,1 @@
-"""One backend a file; all of them keep the `MemoryBackend` contract of `agentformer.types`."""
+"""The backends, one per folder. Each backend implements the `MemoryBackend` contract of `agentformer.types`."""

@@ -1,8 +1,9 @@
 """`ContextBuilder`: core memory, recalled entries, conversation and task as messages within a token budget.
 
-Core memory comes first and whole. Of the rest after the task, 60% is for the conversation, 20% for episodes and 20% for
-knowledge. What a share leaves goes to the conversation, then to further relevant entries, then to recent episodes.
-Messages and entries are never cut. Equal calls on equal memory give equal contexts.
+Core memory comes first and is never left out. The tokens that core memory and the task leave are divided: 60% for the
+conversation, 20% for episodes and 20% for knowledge. Unused tokens of a share are given to the conversation, to further
+relevant entries, and to recent episodes, in this order. Messages and entries are never cut. Equal calls on an unchanged
+memory give equal contexts.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from agentformer.types import ChatMessage, Hits, MemoryBackend, MemoryEntry, Que
 
 __all__ = ["Context", "ContextBuilder", "ContextReport", "LeftOut", "Shares"]
 
-_CANDIDATES = 30  # hits per share that are checked for relevance
-_RECENT = 20  # episodes that are offered last, without a relevance check
-_SESSION_MESSAGES = 200  # read if the caller gives no conversation
+_CANDIDATES = 30  # hits of a search for one share; their relevance is checked
+_RECENT = 20  # recent episodes that are offered last, without a relevance check
+_SESSION_MESSAGES = 200  # messages that are read if the caller gives no conversation
 _NOT_RELEVANT = "is not relevant to the task"
 _Role = Literal["system", "user", "assistant"]
 _ROLES: tuple[_Role, ...] = get_args(_Role)
@@ -35,7 +36,7 @@ _FRAMES = {"tool": "tool-result", "system": "note"}
 
 
 class ContextBuilder:
-    """Builds contexts from a backend. `count_tokens` counts for the model that reads them."""
+    """Builds contexts from a backend. `count_tokens` counts tokens for the model that reads the context."""
 
     def __init__(
         self,
@@ -92,14 +93,14 @@ class ContextBuilder:
         return plan.context()
 
     def _session(self, namespace: str, session_id: str | None) -> list[Turn]:
-        """Return the last messages of a session, of all its users, agents and projects."""
+        """Return the last messages of a session, for all its users, agents and projects."""
         if session_id is None:
             return []
         scope = Scope(namespace, kinds=("message",), session_id=session_id)
         return turns_of(reversed(self._backend.latest(scope, limit=_SESSION_MESSAGES)))
 
     def _recall(self, scope: Scope, query: str, plan: ContextPlan) -> list[MemoryEntry]:
-        """Return the relevant entries of the scope, best first; report the others to the plan."""
+        """Return the relevant entries of the scope, best first. Report the other entries to the plan."""
         if not query.strip():
             return []
         hits = self._backend.search(Query(query, scope, limit=_CANDIDATES))
@@ -111,11 +112,12 @@ class ContextBuilder:
 
 
 def turns_of(items: Any) -> list[Turn]:
-    """Convert `ChatMessage`s, mappings with `role` and `content`, or entries; recalled memory in them is removed.
+    """Convert `ChatMessage`s, mappings with `role` and `content`, or entries to turns. Recalled memory in their text is
+    removed.
 
-    Mappings may have the form of OpenAI's chat API: content in parts, of which only text is kept and others are named;
-    calls of tools, which are skipped if they have no text; and results of tools. Raises `InvalidInput` naming
-    `conversation` or the item that is wrong.
+    Mappings may have the form of OpenAI's chat API. If the content has parts, only text is kept, and other parts are
+    replaced by their type. Calls of tools without text are skipped. Raises `InvalidInput` with the name of the wrong
+    item, or with `conversation`.
     """
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("conversation", f"must be a list of messages, got {type(items).__name__}")
@@ -151,7 +153,7 @@ def _turn(item: Any, label: str) -> Turn:
 
 
 def _part(part: Any, label: str) -> str:
-    """Return the text of a part of a message, or the type of an image and the like in brackets."""
+    """Return the text of a part of a message. For an image or another type, return the type in brackets."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(kind, str):
         raise InvalidInput(label, "must be a part with a type, as {'type': 'text', 'text': ...}")
@@ -164,7 +166,8 @@ def _part(part: Any, label: str) -> str:
 def _framed_turn(
     role: Any, content: str, label: str, entry_id: str | None = None, framed_roles: tuple[str, ...] = ("tool",)
 ) -> Turn:
-    """Return a turn; the text of a framed role is quoted, so that a model does not take it for the user's words."""
+    """Return a turn. If the role needs a frame, quote the text, so that a model does not read it as the user's
+    words."""
     sent_role = _sent_role(role, label)
     remaining, recalled_ids = without_recalled(content)
     text = remaining.strip() if recalled_ids else content

@@ -1,7 +1,7 @@
 """`ContextPlan`: fills the shares of a token budget with core blocks, recalled entries, messages and the task.
 
-Items are counted one by one while the shares are filled. Tokens of joined texts need not add up, so the result is
-counted again as a whole, and the least important items are dropped until it fits.
+While the shares are filled, each item is counted alone. The tokens of a joined text can differ from the sum of its
+items. So the result is counted again as one text, and the least important items are dropped until the result fits.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from agentformer.records.codec import happened_at
 from agentformer.text.prompt_quoting import strip_template_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
-_MAX_MISSES = 20  # messages in a row that do not fit, after which older ones are not tried
+_MAX_MISSES = 20  # after this many consecutive messages that do not fit, older messages are not tried
 _NO_ROOM = "no room is left"
 _COVERED = "the entries that it summarises are included themselves"
 
 
 class Shares(NamedTuple):
-    """Fractions of the budget that core blocks and task leave; their sum is at most 1."""
+    """Fractions of the tokens that core blocks and the task leave. The sum of the fractions is at most 1."""
 
-    conversation: float = 0.6  # a minimum: the conversation also gets what the others leave
+    conversation: float = 0.6  # a minimum; the conversation also gets unused tokens of other shares
     episodic: float = 0.2
     semantic: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An item that is not in the context. `id` is an entry's id, `task`, or `conversation[n]` for any other message."""
+    """An item that is not in the context. `id` is the id of an entry, `task`, or `conversation[n]` for another
+    message."""
 
     id: str
     reason: str
@@ -39,7 +40,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ContextReport:
-    """The contents of a context. `tokens` counts each share alone; `total` counts the messages as sent."""
+    """The contents of a context. `tokens` counts each share alone. `total` counts the complete messages."""
 
     budget: int
     total: int
@@ -51,10 +52,10 @@ class ContextReport:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Messages for a language model. If `has_memory`, the first one holds core blocks and recalled entries.
+    """Messages for a language model. If `has_memory`, the first message holds core blocks and recalled entries.
 
-    Memory is sent in the user's role: it holds what documents, tools and other people said, so all of it is data. Only
-    system messages that the caller passed in keep the system role.
+    Memory contains words of documents, tools and other people. So memory is data and is sent in the role of the user.
+    Only system messages that the caller passed in keep the system role.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -64,8 +65,8 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of the conversation. `label` names it in reports; `entry_id` is its id if it is an entry. `framed` is
-    the original text if the message quotes it in a frame because no user wrote it."""
+    """A message of the conversation. `label` names the message in reports. `entry_id` is set if the message is an
+    entry. `framed` is the original text of a message that was quoted in a frame because it is not the user's text."""
 
     message: ChatMessage
     label: str
@@ -84,7 +85,7 @@ class Turn:
 
 @dataclass(slots=True)
 class _Share:
-    """A share of recalled entries. `spare` is offered when all other shares are filled."""
+    """A share of recalled entries. Entries in `spare` are offered after all other shares are filled."""
 
     offered: list[MemoryEntry] = field(default_factory=list)
     spare: list[MemoryEntry] = field(default_factory=list)
@@ -92,7 +93,7 @@ class _Share:
 
 
 class ContextPlan:
-    """A context under construction: offer entries, call `fill`, then `context`.
+    """A context under construction. Offer entries, call `fill`, and call `context`.
 
     Raises `InvalidInput` if core memory alone exceeds the budget.
     """
@@ -113,30 +114,31 @@ class ContextPlan:
         self._task_fits = False
 
     def query(self) -> str:
-        """Return the text to search memory for: the task, or the user's last message."""
+        """Return the text for the search of memory: the task, or the last message of the user."""
         if self._task:
             return self._task.message.content
         return next((turn.text for turn in reversed(self._turns) if turn.is_users), "")
 
     def offer(self, share: str, entries: Iterable[MemoryEntry]) -> None:
-        """Offer entries for a share, best first. Entries of the conversation or of another share are skipped."""
+        """Offer entries for a share, best first. Skip entries that are in the conversation or in another share."""
         self._shares[share].offered = self._new(entries)
 
     def offer_spare(self, episodes: Iterable[MemoryEntry]) -> None:
-        """Offer episodes that no search selected; they get the room that is left at the end."""
+        """Offer episodes that no search selected. They are added only if tokens are left at the end."""
         self._shares["episodic"].spare = self._new(episodes)
 
     def leave_out(self, ids: Iterable[str], reason: str) -> None:
-        """Note a reason to report for entries that are not included."""
+        """Record a reason for entries that are not included, for the report."""
         for entry_id in ids:
             self._reasons.setdefault(entry_id, reason)
 
     def warn(self, warnings: Iterable[str]) -> None:
-        """Note warnings of a search to report."""
+        """Record warnings of a search, for the report."""
         self._warnings.update(dict.fromkeys(warnings))
 
     def fill(self, shares: Shares) -> None:
-        """Take recalled entries up to their shares, the conversation with the rest, then whatever still fits."""
+        """Add recalled entries up to their shares, the conversation up to the remaining tokens, and at the end more
+        entries if they fit."""
         self._task_fits = self._task is not None and self._fits([*_memory(self._core, ()), self._task.message])
         quota = max(0, self._left())
         self._take_entries("episodic", int(quota * shares.episodic))
@@ -196,7 +198,7 @@ class ContextPlan:
             )
 
     def _take_turns(self) -> None:
-        """Take whole messages, newest first."""
+        """Add messages, newest first. A message is never cut."""
         left, misses = self._left(), 0
         for turn in reversed(self._turns):
             cost = self._cost(turn.message.content) if misses < _MAX_MISSES and left > 0 else left + 1
@@ -208,7 +210,7 @@ class ContextPlan:
                 misses += 1
 
     def _take_entries(self, name: str, room: int) -> None:
-        """Take further entries of a share that fit into `room` tokens, best first."""
+        """Add further entries of a share that fit into `room` tokens, best first."""
         share = self._shares[name]
         taken = {entry.id for entry in share.taken}
         frame = 0 if any(each.taken for each in self._shares.values()) else self._cost(recalled_block(()))
@@ -233,7 +235,8 @@ class ContextPlan:
             share.taken = [entry for entry in share.taken if not self._is_covered(entry)]
 
     def _shrink(self, *shares: str) -> None:
-        """Drop entries of these shares in turn, then the oldest messages, then the task until the rest fits."""
+        """Drop entries of these shares, one share after another. If this is not enough, drop the oldest messages, and
+        at the end the task."""
         while not self._fits(self._messages()):
             if share := next((self._shares[name] for name in shares if self._shares[name].taken), None):
                 share.taken.pop()
@@ -273,7 +276,8 @@ class ContextPlan:
         return self._size(messages) <= self._budget
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the tokens of the messages, counted one by one or joined, whichever is more."""
+        """Return the tokens of the messages: the sum over single messages or the count of the joined text, whichever is
+        larger."""
         if not messages:
             return 0
         contents = [message.content for message in messages]
@@ -285,7 +289,7 @@ class ContextPlan:
         return sum(self._cost(recalled_block([entry])) - self._count(empty) for entry in entries)
 
     def _cost(self, content: str) -> int:
-        """Return the most tokens that a text adds with the line break before it."""
+        """Return the largest number of tokens that a text adds together with the line break before it."""
         return max(self._count(content), self._count("\n" + content))
 
     def _count(self, text: str) -> int:
@@ -295,18 +299,18 @@ class ContextPlan:
 
 
 def _comparable(text: str) -> str:
-    """Return the text in the form in which messages and entries are compared."""
+    """Return the text in a form in which messages and entries can be compared."""
     return " ".join(strip_template_tokens(text).split())
 
 
 def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> list[ChatMessage]:
-    """Return the message of memory, or nothing if there is none."""
+    """Return the message of memory, or an empty list if there is no memory."""
     parts = ([core_block(core)] if core else []) + ([recalled_block(recalled)] if recalled else [])
     return [ChatMessage("user", "\n".join(parts))] if parts else []
 
 
 def _split_task(task: str, turns: Sequence[Turn]) -> tuple[list[Turn], Turn | None]:
-    """Return the conversation without the task, and the task, which may be the user's last message already."""
+    """Return the conversation without the task, and the task. The task can be the last message of the user."""
     turns = [turn for turn in turns if turn.message.content.strip()]
     if not task.strip():
         return turns, None

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
 
-_MOVED = "was removed, replaced or moved while it was open; put it back, or open the memory again"
+_MOVED = "was removed, replaced or moved while it was open; move it back, or open the memory again"
 _WAL_MOVED = (
     "was removed or replaced while it was open; its content is in the records now, nothing else was written; "
     "open the memory again"

@@ -1,7 +1,7 @@
-"""The embedded backend: SQLite records, followed by a FAISS index and a word index.
+"""The embedded backend: SQLite records, a FAISS vector index and a tantivy word index.
 
-All files are in one folder, which any number of threads and processes may open. The records decide: before each search
-both indexes apply newer changes.
+All files are in one folder. Any number of threads and processes may open the folder. The records are the authority:
+before each search, both indexes apply the newest changes of the records.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ log = logging.getLogger("agentformer")
 
 
 class FolderRecords:
-    """The calls of `MemoryBackend` that need only the records of a folder, and no index.
+    """The methods of `MemoryBackend` that need only the records of a folder, and no index.
 
     Raises `StoreFull` or `StoreDamaged` if the folder cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder.absolute()  # whatever the working directory of the process becomes
+        self._folder = folder.absolute()  # stays valid if the process changes its working directory
         check_records(self._folder / DATABASE_FILE)
         self._database = Database(self._folder / DATABASE_FILE)
 
     def touch(self, uses: Sequence[Use]) -> None:
-        """Count uses of entries; does nothing for a store that cannot be written."""
+        """Count uses of entries. Do nothing if the store cannot be written."""
         if self._database.read_only:
-            return  # counting uses must not fail the call, nor warn each time
+            return  # an error while counting uses must not fail the call, and must not cause a warning each time
         with self._database.writing() as connection:
             records.touch(connection, uses)
 
@@ -130,8 +130,8 @@ class FolderRecords:
 class FaissMemoryBackend(FolderRecords):
     """`MemoryBackend` over a folder. Raises `StoreFull` or `StoreDamaged` if the folder cannot be used.
 
-    `open_indexes` returns `Indexes`. It is called by the first search or before the first change, since a caller that
-    only reads records needs no index.
+    `open_indexes` returns `Indexes`. It is called before the first search or change, so that a caller that only reads
+    records imports no index library.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class FaissMemoryBackend(FolderRecords):
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder, open_indexes: OpenIndexes) -> FaissMemoryBackend:
-        """Open the folder that the settings name, with their ranking."""
+        """Open the folder of the settings, with the ranking options of the settings."""
         reranker = named_reranker(settings)
         options = FaissOptions(
             fanout=settings.fanout,
@@ -182,7 +182,8 @@ class FaissMemoryBackend(FolderRecords):
         former: Histories | None = None,
         progress: Progress | None = None,
     ) -> list[MemoryEntry]:
-        """Store entries with their vectors, or queued for them; see `MemoryBackend.store`."""
+        """Store entries with their vectors. If no embedder is available, queue the entries for embedding; see
+        `MemoryBackend.store`."""
         entries = [_with_times(entry) for entry in entries]
         histories = check_histories(entries, former, unique=unique)
         embedded = self._embed(entries, progress)
@@ -199,7 +200,9 @@ class FaissMemoryBackend(FolderRecords):
                 nums = records.insert(connection, entries)
                 insert_histories(connection, nums, entries, histories)
             self._indexes.embedding.commit(connection, nums, inserted, embedded)
-            consolidation.remove(connection, sorted(replaced))  # last, so that vectors of unchanged text are kept
+            consolidation.remove(
+                connection, sorted(replaced)
+            )  # removed last, so that vectors of unchanged text are kept
         self._indexes.embedding.follow_up(embedded)
         return stored
 
@@ -216,7 +219,7 @@ class FaissMemoryBackend(FolderRecords):
             with self._changing() as connection:
                 current = next(iter(records.get(connection, [entry_id])), None)
                 if current is None or current.version != former.version:
-                    continue  # another writer was faster: apply the same changes to its version
+                    continue  # another caller changed the entry first: apply the changes to the new version
                 if "archived_at" in changes:
                     consolidation.check_free(connection, current)
                 updated = _updated(current, changes)  # counts and consolidations do not raise the version
@@ -225,7 +228,8 @@ class FaissMemoryBackend(FolderRecords):
             return updated
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Remove entries and return their number. The removal of a scope also deletes the index files."""
+        """Remove entries and return the number of removed entries. The removal of a scope also deletes the index
+        files."""
         if isinstance(what, Scope):
             what = dataclasses.replace(what, include_archived=True)
         with self._changing() as connection:
@@ -234,7 +238,7 @@ class FaissMemoryBackend(FolderRecords):
                     _check_version(entry, expected_version)
             nums = records.with_parts(connection, records.numbers(connection, what))
             removed = consolidation.remove(connection, nums)
-            if removed and isinstance(what, Scope):  # the removal of a scope must leave nothing in any file
+            if removed and isinstance(what, Scope):  # after the removal of a scope, no file may contain its text
                 self._secure_delete.note(connection)
         self._secure_delete.run()
         if removed:
@@ -258,11 +262,12 @@ class FaissMemoryBackend(FolderRecords):
             return consolidation.restore(connection, summary_id, now())
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the queue and return how many entries remain. With `refused`, also run a due training."""
+        """Embed the queued entries and return how many entries remain. With `refused`, also train the vector index if
+        this is due."""
         if self._database.read_only and not refused:
             return 0  # the result of a background attempt could not be stored
         remaining = self._indexes.embedding.catch_up(progress, refused=refused)
-        if refused:  # an explicit call: train now, also for a store that only short-lived processes use
+        if refused:  # an explicit call trains now, so that a store of short-lived processes is trained too
             self._indexes.search.settle()
         return remaining
 
@@ -277,7 +282,7 @@ class FaissMemoryBackend(FolderRecords):
             return spaces.abandon_move(connection)
 
     def prune_spaces(self) -> int:
-        """Delete the vectors of former spaces and return their number."""
+        """Delete the vectors of former spaces and return the number of deleted vectors."""
         pruned, done = 0, False
         while not done:
             with self._changing() as connection:
@@ -292,13 +297,13 @@ class FaissMemoryBackend(FolderRecords):
         return self._indexes.keep_vectors(vectors)
 
     def search(self, query: Query) -> Hits:
-        """Return the hits of a query, best first, reranked if a reranker is configured."""
+        """Return the hits of a query, best first. If a reranker is configured, it reranks the hits."""
         self._secure_delete.retry()
         search, reranking = self._indexes.search.search, self._options.reranking
         return reranking.search(search, query) if reranking else search(query)
 
     def status(self) -> dict[str, Any]:
-        """Return counts, space and state of the index as JSON values."""
+        """Return the counts, the space and the state of the index as JSON values."""
         opened = self._opened
         index = opened.search.status() if opened and opened.searching else read_index_status(self._folder)
         with self._database.reading() as connection:
@@ -324,7 +329,7 @@ class FaissMemoryBackend(FolderRecords):
             self._secure_delete.close()
             if self._opened is not None:
                 self._opened.close()
-        except (OSError, StoreError) as error:  # the records have everything
+        except (OSError, StoreError) as error:  # nothing is lost: the records are complete
             log.warning("The indexes were not saved; the next start updates them: %s", error)
         finally:
             self._database.close()
@@ -332,7 +337,8 @@ class FaissMemoryBackend(FolderRecords):
                 self._opened.discard_scratch()
 
     def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction for changes. The search opens before, to note the last change that it has seen."""
+        """Return a transaction for changes. The search opens before the transaction, so that it knows the last change
+        before this one."""
         _ = self._indexes.search
         return self._database.writing()
 
@@ -344,10 +350,10 @@ class FaissMemoryBackend(FolderRecords):
 def _select(
     embedded: EmbeddedEntries | NotEmbedded, entries: Sequence[MemoryEntry], inserted: Sequence[MemoryEntry]
 ) -> EmbeddedEntries | NotEmbedded:
-    """Return the part of `embedded` that belongs to the inserted ones of `entries`."""
+    """Return the items of `embedded` that belong to the inserted entries."""
     if len(inserted) == len(entries):
         return embedded
-    objects = set(map(id, inserted))  # an equal entry may stand twice in a batch and be inserted once
+    objects = set(map(id, inserted))  # a batch may contain an entry twice, and the entry is inserted once
     return embedded.select([i for i, entry in enumerate(entries) if id(entry) in objects])
 
 
@@ -361,6 +367,6 @@ def _updated(former: MemoryEntry, changes: Mapping[str, Any]) -> MemoryEntry:
 
 
 def _with_times(entry: MemoryEntry) -> MemoryEntry:
-    """Fill in the times of storing that the caller left out."""
+    """Set the times of storing that the caller left out."""
     moment = now()
     return dataclasses.replace(entry, created_at=entry.created_at or moment, updated_at=entry.updated_at or moment)

@@ -1,4 +1,4 @@
-"""The memory folder of the backend `faiss`: its options, and questions answered without opening the backend."""
+"""The folder of the backend `faiss`: its options, and functions that read the folder without opening the backend."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ DATABASE_FILE = "memory.sqlite3"
 class FaissOptions:
     """Options of the search and the indexes of a folder."""
 
-    fanout: int = 100  # candidates of each side of a hybrid search
+    fanout: int = 100  # candidates of the vector search and of the word search in a hybrid search
     fusion: FusionOptions | None = None
     index: IndexOptions | None = None
-    window_tokens: int = 0  # of an embedding window at most; 0: as many as the model reads
+    window_tokens: int = 0  # most tokens of an embedding window; 0 means as many as the model reads
     reranking: Reranking | None = None
     analyzers: Analyzers = PLAIN
 
@@ -45,13 +45,12 @@ def present(folder: Path) -> bool:
 
 
 def wanted_embedder(folder: Path) -> str:
-    """Return the embedder that was unavailable when the queued entries of a store without vectors were stored, or
-    ""."""
+    """Return the embedder for which the entries of a store without vectors wait, or ""."""
     return _read(folder, spaces.wanted_embedder) or ""
 
 
 def stored_space(folder: Path) -> EmbeddingSpace | None:
-    """Return the space of the store's vectors, or None if the folder has no store or no vector."""
+    """Return the space of the store's vectors. Return None if the folder has no store or the store has no vector."""
     active = _read(folder, spaces.active_space)
     return active[1] if active else None
 

@@ -1,7 +1,7 @@
-"""The indexes of the embedded backend: search, embedding, migration and verification over one folder.
+"""The indexes of the embedded backend: search, embedding, migration and verification in one folder.
 
-Importing this module imports the index libraries. The backend therefore gets `Indexes` passed in and opens it at the
-first call that needs an index.
+Importing this module imports the index libraries. So the caller passes a function to the backend that opens `Indexes`
+at the first call that needs an index.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _UNTOUCHED = "nothing is repaired while a part of the database file cannot be re
 
 
 class Indexes:
-    """The indexes of one folder. Thread-safe. `search` opens at its first use, and the rest reads or writes records."""
+    """The indexes of one folder. Thread-safe. `search` is opened at its first use. The other methods read or write
+    records."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, options: FaissOptions) -> None:
         self._folder = folder
@@ -45,13 +46,14 @@ class Indexes:
         self._options = options
         self._lock = threading.RLock()
         self._search: HybridSearch | None = None
-        self._scratch: ScratchFolder | None = None  # of a store that cannot be written
+        self._scratch: ScratchFolder | None = None  # temporary index folder for a store that cannot be written
         self._embedding = EmbeddingQueue(folder, database, embedder, window_tokens=options.window_tokens)
         self._imported = VectorImport(database, embedder)
 
     @property
     def search(self) -> HybridSearch:
-        """The hybrid search. It notes the last change at its opening, so it opens before the first change."""
+        """The hybrid search. It must be opened before the first change, because it records the last change at that
+        moment."""
         with self._lock:
             if self._search is None:
                 folder, options = self._folder, self._options
@@ -71,7 +73,7 @@ class Indexes:
 
     @property
     def embedding(self) -> EmbeddingQueue:
-        """The embedding queue, with the search opened."""
+        """The embedding queue. The search is opened first."""
         _ = self.search
         return self._embedding
 
@@ -92,7 +94,7 @@ class Indexes:
         return migration_lock(self._folder)
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        """Store vectors of another store; see `MemoryBackend.keep_vectors`."""
+        """Store vectors that come from another store; see `MemoryBackend.keep_vectors`."""
         return self._imported.store(vectors)
 
     def verify(self, *, repair: bool) -> Sequence[Check]:
@@ -108,7 +110,7 @@ class Indexes:
         if self._scratch is not None:
             self._search.close()
             return
-        if self._search.catches_up_soon():  # the next start then finds both indexes up to date
+        if self._search.catches_up_soon():  # so that both indexes are up to date at the next start
             self._search.refresh()
         self._search.close()
         self._search.save()
@@ -120,14 +122,15 @@ class Indexes:
 
 
 class StoreVerifier:
-    """One run of `verify`: checks of the database file, the records, the vectors and the index files, in this order.
+    """One run of `verify`. It checks the database file, the records, the vectors and the index files, in this order.
 
-    Each check has its own transaction. A repair follows its check at once, so that later checks see its result. Rows
-    are repaired only if SQLite can read the whole file; else the file is recovered first.
+    Each check has a separate transaction. The repair after a check runs before the next check, so that the next check
+    sees its result. Rows are repaired only if SQLite can read the complete file. Otherwise the file is recovered first.
     """
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, indexes: Indexes, *, repair: bool) -> None:
-        """`folder` has the index files; `indexes` rebuild them. Raises `StoreFull` to repair an unwritable store."""
+        """`folder` contains the index files. `indexes` rebuilds these files. Raises `StoreFull` if a repair is
+        requested and the store cannot be written."""
         if repair and database.read_only:
             raise StoreFull(f"{database.path} cannot be written, so nothing in it can be repaired")
         self._folder = folder
@@ -172,9 +175,10 @@ class StoreVerifier:
         return findings
 
     def _check_file(self) -> Findings:
-        """Run SQLite's own check. A repair rebuilds SQLite's indexes, and recovers a file that cannot be read.
+        """Run the integrity check of SQLite. A repair rebuilds the indexes of SQLite, and recovers a file that cannot
+        be read.
 
-        If the file cannot be recovered, nothing else is repaired either.
+        If the file cannot be recovered, nothing else is repaired.
         """
         findings = self._check(checks.database, None)
         if not self._repair or not findings.keys:
@@ -211,7 +215,7 @@ class StoreVerifier:
         return self._check(check, lambda database, findings, _: repair_windows(database, findings))
 
     def _active_embedder(self) -> tuple[Embedder | None, str]:
-        """Return the embedder of the active space, or the reason why it is unavailable."""
+        """Return the embedder of the active space, or the reason why this embedder is unavailable."""
         try:
             with self._database.reading() as connection:
                 active = active_space(connection)
@@ -220,7 +224,7 @@ class StoreVerifier:
             return None, str(error)
 
     def _check_index_files(self, damaged: Collection[int], damaged_vectors: Collection[int]) -> list[Findings]:
-        """Check the index files, without entries and vectors that are damaged in the database."""
+        """Check the index files. Entries and vectors that are damaged in the database are ignored."""
         words = verify_words(self._folder, self._database, damaged)
         snapshot = verify_snapshot(self._folder, self._database, damaged, damaged_vectors)
         if self._repair and words.found:
@@ -230,7 +234,7 @@ class StoreVerifier:
         return [words, snapshot]
 
     def _discard_index(self, findings: Findings, *, words: bool = False, vectors: bool = False) -> None:
-        """Delete an index, which the next search rebuilds from the records."""
+        """Delete an index. The next search rebuilds the index from the records."""
         try:
             self._indexes.search.renew(words=words, vectors=vectors)
         except OSError as error:
@@ -240,7 +244,8 @@ class StoreVerifier:
 
 
 def salvage_folder(folder: Path) -> Recovered | None:
-    """Replace a database that cannot be opened by a new one with all readable rows. Return None if there is none.
+    """Replace a database that cannot be opened by a new database with all readable rows. Return None if there is no
+    database.
 
     Raises `StoreError`.
     """

@@ -40,11 +40,11 @@ from agentformer.types import (
     Waiting,
 )
 
-_NO_VECTORS = "local_json keeps no vectors: search in the mode lexical or hybrid"
+_NO_VECTORS = "local_json stores no vectors; search in the mode lexical or hybrid"
 
 
 class FolderSnapshot:
-    """A `MemorySnapshot` of contents, which never change. Raises `StoreDamaged` for a file that cannot be read."""
+    """A `MemorySnapshot` over contents that never change. Raises `StoreDamaged` for a file that cannot be read."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -55,29 +55,30 @@ class FolderSnapshot:
         return [name for name, file in self._contents.files.items() if file.records]
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return entries of the scope with an id above `after`, in order of id."""
+        """Return the entries of the scope that have an id greater than `after`, in the order of their ids."""
         entries = (entry for entry in _in_scope(self._contents, scope) if entry.id > after)
         return [_copied(entry) for entry in itertools.islice(entries, max(0, limit))]
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return former versions, oldest first."""
+        """Return the former versions of an entry, oldest first."""
         record = self._contents.records.get(entry_id)
         return [_copied(state) for state in record.former] if record else []
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Return nothing: there are no vectors."""
+        """Return no vectors, because this backend stores none."""
         return iter(())
 
 
 class LocalJsonMemoryBackend:
-    """`MemoryBackend` over one JSON file per namespace, for people who want to read and edit their memory.
+    """`MemoryBackend` with one JSON file per namespace, so that people can read and edit the entries.
 
-    For small memories of some thousand entries: each write replaces the files of its namespaces, and each search looks
-    at every entry of its namespace. Only words are searched, so `pending` is always 0 and `progress` is never called.
+    The backend is for a few thousand entries. Each write replaces the files of the changed namespaces. Each search
+    reads every entry of its namespace. The search uses words only. So `pending` is always 0, and `progress` is never
+    called.
 
-    A file may be edited by hand while no process writes; the next call sees it. A file that cannot be read stays as it
-    is, with a copy next to it. Every call that needs it raises `StoreDamaged` with the place and the reason; other
-    namespaces work, and `namespaces` and `status` count the readable files.
+    A person may edit a file while no process writes. The next call reads the new content. A damaged file is not
+    changed, and a copy of it is stored in the same folder. Every call that needs a damaged file raises `StoreDamaged`
+    with the position and the reason. Other namespaces still work. `namespaces` and `status` count the readable files.
     """
 
     def __init__(self, folder: Path, *, rrf_k: int = 60) -> None:
@@ -99,7 +100,7 @@ class LocalJsonMemoryBackend:
         former: Histories | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[MemoryEntry]:
-        """Store entries and remove what is in the scopes of `replacing`, in one transaction."""
+        """Store entries, and remove the entries in the scopes of `replacing`, in one transaction."""
         entries = [_with_times(entry) for entry in entries]
         past = check_histories(entries, former, unique=unique)
         with self._folder.writing() as (contents, records):
@@ -122,14 +123,14 @@ class LocalJsonMemoryBackend:
         return [_copied(contents.records[entry_id].entry) for entry_id in ids if entry_id in contents.records]
 
     def search(self, query: Query) -> Hits:
-        """Return the entries of the scope that hold a word of the query, best first."""
+        """Return the entries of the scope that contain a word of the query, best first."""
         records = self._folder.read().of(query.scope.namespace)
         if query.limit < 1 or not query.text.strip():
             return Hits()
         if query.mode == "dense":
             return Hits((), (_NO_VECTORS,))
         searched = [record for record in records.values() if is_searched(record.entry)]
-        # Word frequencies come from all entries, so that a score does not depend on the scope.
+        # Word frequencies are counted over all entries, so that a score does not depend on the scope.
         scores = bm25_scores([record.terms for record in searched], query.text)
         admits = scope_filter(query.scope)
         ranked = [(searched[n].entry, score) for n, score in scores.items() if admits(searched[n].entry)]
@@ -143,7 +144,7 @@ class LocalJsonMemoryBackend:
         )
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        """Change fields and add the former state to the history."""
+        """Change fields of an entry, and add the former state to the history of the entry."""
         check_settable(changes)
         with self._folder.writing() as (contents, records):
             record = records.get(entry_id)
@@ -161,12 +162,12 @@ class LocalJsonMemoryBackend:
     def touch(self, uses: Sequence[Use]) -> None:
         """Count uses of entries."""
         if self._folder.read_only:
-            return  # a search in a read-only folder succeeds without counting
+            return  # a search in a read-only folder succeeds, but its uses are not counted
         with self._folder.writing() as (_, records):
             operations.count_uses(records, uses)
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Delete entries with their parts and summaries. Returns the number of deleted entries."""
+        """Delete entries with their parts and summaries. Return the number of deleted entries."""
         with self._folder.writing() as (contents, records):
             if isinstance(what, Scope):
                 ids = _ids(contents, dataclasses.replace(what, include_archived=True))
@@ -178,11 +179,12 @@ class LocalJsonMemoryBackend:
                     _check_version(records[entry_id].entry, expected_version)
             to_delete = operations.with_dependents(records, ids)
             operations.delete(records, to_delete)
-        if isinstance(what, Scope):  # the right to be forgotten covers copies of a damaged file
+        if isinstance(what, Scope):  # the copy of a damaged file may contain the removed entries
             self._folder.drop_copies(what.namespace)
         return len(to_delete)
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
+        """Return the entries of the scope that have an id greater than `after`, in the order of their ids."""
         return FolderSnapshot(self._folder.read()).list(scope, after=after, limit=limit)
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
@@ -201,7 +203,7 @@ class LocalJsonMemoryBackend:
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Store a summary and archive its originals, or do neither."""
+        """Store a summary and archive its originals in one transaction."""
         summary = _with_times(summary)
         ids = dict.fromkeys(archive_ids)
         with self._folder.writing() as (contents, records):
@@ -211,7 +213,7 @@ class LocalJsonMemoryBackend:
         return _copied(summary)
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
-        """Undo `consolidate`."""
+        """Undo `consolidate`: make the originals current again, and archive the summary."""
         with self._folder.writing() as (contents, records):
             if summary_id not in records:
                 contents.check_whole()
@@ -219,7 +221,7 @@ class LocalJsonMemoryBackend:
         return [_copied(records[entry_id].entry) for entry_id in originals]
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return former versions, oldest first."""
+        """Return the former versions of an entry, oldest first."""
         contents = self._folder.read()
         if entry_id not in contents.records:
             contents.check_whole()
@@ -242,7 +244,7 @@ class LocalJsonMemoryBackend:
         progress: Callable[[int, int], None] | None = None,
     ) -> Reembedding:
         """Raise `InvalidInput`: there are no vectors."""
-        raise InvalidInput("backend", "local_json keeps no vectors, so there is nothing to embed")
+        raise InvalidInput("backend", "local_json stores no vectors, so there is nothing to embed")
 
     def abandon_reembedding(self) -> bool:
         return False
@@ -263,7 +265,7 @@ class LocalJsonMemoryBackend:
         return 0
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Check the files, histories, links and leases. `repair` gives up invalid leases only."""
+        """Check the files, histories, links and leases. `repair` removes invalid leases, and repairs nothing else."""
         files = Findings("files", "the files can be read", "")
         contents = Contents()
         with files.reading():
@@ -287,7 +289,7 @@ class LocalJsonMemoryBackend:
             raise StoreFull(f"{folder} cannot be written ({reason}); free space or choose another") from error
 
     def status(self) -> dict[str, Any]:
-        """Return counts, and the reasons of damaged files."""
+        """Return counts, and the reason for each damaged file."""
         contents = self._folder.read()
         kinds = Counter(record.entry.kind for record in contents.records.values())
         return {
@@ -324,12 +326,12 @@ def _check_version(entry: MemoryEntry, expected: int | None) -> None:
 
 
 def _with_times(entry: MemoryEntry) -> MemoryEntry:
-    """Return the entry with its times of storing. Raises `InvalidInput` for a value that a file cannot hold."""
+    """Return the entry with its times of storing. Raises `InvalidInput` if a value cannot be stored as JSON."""
     moment = now()
     created_at, updated_at = entry.created_at or moment, entry.updated_at or moment
     return checked(dataclasses.replace(entry, created_at=created_at, updated_at=updated_at))
 
 
 def _copied(entry: MemoryEntry) -> MemoryEntry:
-    """Return an entry for a caller, who may change its metadata without changing the stored entry."""
+    """Return a copy of an entry, so that a caller who changes its metadata does not change the stored entry."""
     return dataclasses.replace(entry, metadata=copy.deepcopy(entry.metadata)) if entry.metadata else entry

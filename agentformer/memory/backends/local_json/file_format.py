@@ -13,7 +13,7 @@
       ]
     }
 
-Fields with their default value are left out; `history` holds former states, oldest first.
+A field with its default value is not written. `history` contains the former states, oldest first.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ SHOWN = 80  # characters of a wrong value in a message
 
 
 class Record:
-    """An entry with its former states, oldest first. Never changed: a changed entry is a new record."""
+    """An entry with its former states, oldest first. A record is immutable; a changed entry is a new record."""
 
     def __init__(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
         self.entry = entry
         self.former = former
 
     def replaced(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] | None = None) -> Record:
-        """Return a record of another state, by default with the same history. Terms of an unchanged text are reused."""
+        """Return a record with a changed entry, by default with the same history. If the text is unchanged, its terms
+        are reused."""
         record = Record(entry, self.former if former is None else former)
         if "terms" in self.__dict__ and indexed_text(self.entry) == indexed_text(entry):
             record.__dict__["terms"] = self.terms
@@ -55,12 +56,12 @@ class Record:
 
     @cached_property
     def text(self) -> str:
-        """The JSON text of the record in its namespace's file."""
+        """The JSON text of the record, as it is written into the file of its namespace."""
         namespace = self.entry.namespace
         values = {"id": self.entry.id, **entry_to_short_json(self.entry, namespace=namespace)}
         if self.former:
             values["history"] = [entry_to_short_json(state, namespace=namespace) for state in self.former]
-        # Line breaks inside strings are escaped, so each one here stands between two values.
+        # Line breaks inside strings are escaped, so each line break here is between two values.
         return json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False).replace("\n", "\n    ")
 
 
@@ -88,14 +89,15 @@ def file_text(namespace: str, records: Iterable[Record]) -> str:
 
 
 def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
-    """Return the namespace and the records of a file, in order of id. Raises `StoreDamaged` with the place."""
+    """Return the namespace and the records of a file, in the order of their ids. Raises `StoreDamaged` with the
+    position of the error."""
     content = _load_json(data)
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
         raise StoreDamaged('it must be an object with a list "entries"')
     if content.get("format", FORMAT) != FORMAT:
         raise StoreDamaged(f'its "format" is {content["format"]!r:.{SHOWN}}, and this version reads {FORMAT}')
     if unknown := sorted(content.keys() - {"format", "namespace", "entries"}):
-        raise StoreDamaged(f'{unknown[0]!r:.{SHOWN}} does not belong next to "entries"')
+        raise StoreDamaged(f'{unknown[0]!r:.{SHOWN}} is not allowed next to "entries"')
     namespace = content.get("namespace")
     if not isinstance(namespace, str):
         raise StoreDamaged('"namespace" must be a string')
@@ -108,7 +110,9 @@ def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
             where += f" (id {values['id']!r:.{SHOWN}})" if isinstance(values, dict) and "id" in values else ""
             raise StoreDamaged(f"{where}, {error}") from None
         if record.entry.id in records:
-            raise StoreDamaged(f"{where} has the id {record.entry.id} of an entry before it; give it another id")
+            raise StoreDamaged(
+                f"{where} has the id {record.entry.id} of an earlier entry; give one of the entries another id"
+            )
         records[record.entry.id] = record
     return namespace, dict(sorted(records.items()))
 
@@ -122,7 +126,7 @@ def _parse_record(values: Any, namespace: str) -> Record:
     entry = parse_entry(values, namespace=namespace)
     if entry.namespace != namespace:
         name = f"{entry.namespace!r:.{SHOWN}}"
-        raise InvalidInput("namespace", f"is {name}, which belongs into another file; leave it out")
+        raise InvalidInput("namespace", f"is {name}, which belongs in another file; remove this field")
     return Record(entry, tuple(parse_entry({"id": entry.id, **state}, namespace=namespace) for state in states))
 
 
@@ -136,12 +140,12 @@ def _load_json(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise StoreDamaged(f"line {error.lineno} column {error.colno}: {error.msg}") from None
     except (ValueError, RecursionError) as error:
-        raise StoreDamaged(f"it is no JSON: {str(error)[:200]}") from None
+        raise StoreDamaged(f"the file is not JSON: {str(error)[:200]}") from None
 
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
-    if len(values) < len(pairs):  # the next write would lose a value
+    if len(values) < len(pairs):  # otherwise the next write would lose one of the values
         names = [name for name, _ in pairs]
         duplicate = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"an object has the key {duplicate!r:.{SHOWN}} twice")
@@ -149,4 +153,4 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

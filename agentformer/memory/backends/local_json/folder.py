@@ -1,8 +1,8 @@
-"""A folder with one JSON file per namespace, behind one lock for all threads and processes.
+"""A folder with one JSON file per namespace. One lock protects the folder against all threads and processes.
 
-Each call takes the lock and reads the files that changed, each as a whole. A change of one namespace replaces its file.
-A change of several namespaces writes the new files next to the old ones, then a journal with their names, and then
-renames them: the next call finishes the journal of a killed process.
+Each call takes the lock and reads every changed file completely. A change of one namespace replaces its file. A change
+of several namespaces first writes the new files under temporary names, writes a journal with these names, and renames
+the files. If the process is killed, the next call finishes the change in the journal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agentformer.records.files import open_regular_file, read_file, sync_folder,
 
 LOCK_FILE = "memory.lock"
 JOURNAL_FILE = "memory.journal"
-_NEW = ".new"  # suffix of a file that waits for its journal
+_NEW = ".new"  # suffix of a new file that is not yet listed in a journal
 _LOCK_SECONDS = 60.0
 _POLL_SECONDS = 0.002
 _READ_ATTEMPTS = 500  # at a folder without its lock, until nothing changes meanwhile
@@ -36,7 +36,7 @@ _UNREADABLE: Version = (0, 0, 0)
 
 @dataclass(frozen=True)
 class NamespaceFile:
-    """A file as it was read: its records in order of id, or the reason why it cannot be read."""
+    """The content of a file: its records in the order of their ids, or the reason why the file cannot be read."""
 
     version: Version
     namespace: str = ""
@@ -46,34 +46,34 @@ class NamespaceFile:
 
 @dataclass(frozen=True)
 class Contents:
-    """The content of all files at one moment; never changed."""
+    """The content of all files at one moment. Contents never change."""
 
     files: Mapping[str, NamespaceFile] = field(default_factory=dict)  # by namespace, sorted
     records: Mapping[str, Record] = field(default_factory=dict)  # by id
     damaged: Mapping[str, str] = field(default_factory=dict)  # file name to reason
 
     def of(self, namespace: str) -> Mapping[str, Record]:
-        """Return the records of a namespace, in order of id. Raises `StoreDamaged`."""
+        """Return the records of a namespace, in the order of their ids. Raises `StoreDamaged`."""
         if reason := self.damaged.get(file_name(namespace)):
             raise StoreDamaged(reason)
         file = self.files.get(namespace)
         return file.records if file else {}
 
     def check_whole(self) -> None:
-        """Raise `StoreDamaged` if any file cannot be read: it may hold the entry that was not found."""
+        """Raise `StoreDamaged` if any file cannot be read, because the missing entry may be in that file."""
         for reason in self.damaged.values():
             raise StoreDamaged(reason)
 
 
 class Folder:
-    """All files of a store; safe for threads and processes."""
+    """All files of a store. Safe for threads and processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreFull(f"the folder {path} cannot be made: {error.strerror or error}") from error
+            raise StoreFull(f"the folder {path} cannot be created: {error.strerror or error}") from error
         self._identity = _identity(path)
         self._thread_lock = threading.Lock()
         self._file_lock = FileLock(str(path / LOCK_FILE))
@@ -93,7 +93,7 @@ class Folder:
         return self.path.is_dir() and not os.access(self.path, os.W_OK)
 
     def read(self) -> Contents:
-        """Return everything that was acknowledged. A read-only folder is read without the lock."""
+        """Return all committed changes. A read-only folder is read without the lock."""
         if self.read_only:
             with self._thread_lock:
                 self._check_open()
@@ -103,9 +103,9 @@ class Folder:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[tuple[Contents, dict[str, Record]]]:
-        """Run one transaction: yield the contents and a copy of all records to change.
+        """Run one transaction. Yield the contents, and a copy of all records that the caller may change.
 
-        Without an error the changed records are on disk when the block ends; after an error nothing has changed.
+        If the block ends without an error, the changed records are on disk. After an error, nothing has changed.
         """
         with self.locked():
             contents = self._refresh()
@@ -115,7 +115,7 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the folder against all threads and processes."""
+        """Hold the lock of the folder, against all other threads and processes."""
         with self._thread_lock:
             self._check_open()
             try:
@@ -130,7 +130,7 @@ class Folder:
                 self._file_lock.release()
 
     def drop_copies(self, namespace: str) -> None:
-        """Delete the copies that were kept of a damaged file of the namespace."""
+        """Delete the copies of the damaged file of this namespace."""
         with self.locked():
             for copy in self.path.glob(f"{glob.escape(file_name(namespace))}.damaged-*"):
                 copy.unlink(missing_ok=True)
@@ -143,7 +143,7 @@ class Folder:
         return self._load_changed(self._versions())
 
     def _read_without_lock(self) -> Contents:
-        """Read until nothing is replaced meanwhile, so that the result is of one moment."""
+        """Read all files again until no file changes during the read. So the result is the state of one moment."""
         for _ in range(_READ_ATTEMPTS):
             versions = self._versions()
             if (self.path / JOURNAL_FILE).exists():  # another process is writing
@@ -153,7 +153,8 @@ class Folder:
             if self._versions() == versions:
                 return contents
         raise StoreError(
-            f"{self.path} has an unfinished change and cannot be written here; copy it to a folder that can be written"
+            f"{self.path} has an unfinished change, and this process cannot write to the "
+            f"folder; copy the folder to another place where you can write"
         )
 
     def _check_open(self) -> None:
@@ -161,7 +162,7 @@ class Folder:
             raise StoreError("this memory is closed; open it again with agentformer.connect()")
         if _identity(self.path) != self._identity:
             raise StoreError(
-                f"{self.path} was removed, replaced or moved while it was open; put it back, or open the memory again"
+                f"{self.path} was removed, replaced or moved while it was open; move it back, or open the memory again"
             )
 
     def _unusable(self, error: OSError) -> StoreError:
@@ -189,22 +190,23 @@ class Folder:
                 version = _version_of(os.fstat(file.fileno()))
                 data = file.read()
         except OSError as error:
-            # Permissions may change without a new version, so this file is read again by each call.
+            # A change of permissions does not change the version, so each call tries to read this file again.
             return NamespaceFile(_UNREADABLE, damage=f"{path} cannot be read: {error.strerror or error}")
         try:
             namespace, records = parse_file(data)
             if file_name(namespace) != name:
                 place = file_name(namespace) if len(namespace) <= SHOWN else "another one"
-                raise StoreDamaged(f"it is of the namespace {namespace!r:.{SHOWN}}, whose file is {place}")
+                raise StoreDamaged(f"the file contains the namespace {namespace!r:.{SHOWN}}, whose file is {place}")
         except StoreDamaged as error:
             return NamespaceFile(version, damage=f"{path} is damaged: {error}; {_keep_copy(path, data)}")
         for entry_id, record in (former.records if former else {}).items():
-            if entry_id in records:  # keeps the terms of an unchanged text
+            if entry_id in records:  # reuses the terms of an unchanged text
                 records[entry_id] = record.replaced(records[entry_id].entry, records[entry_id].former)
         return NamespaceFile(version, namespace, records)
 
     def _adopt(self, files: dict[str, NamespaceFile]) -> None:
-        """Take these as the newest files. Of two files with one id the second counts as damaged."""
+        """Use these files as the newest state. If two files have an entry with the same id, the second file counts as
+        damaged."""
         damaged = {name: file.damage for name, file in files.items() if file.damage}
         sound: dict[str, NamespaceFile] = {}
         records: dict[str, Record] = {}
@@ -224,7 +226,7 @@ class Folder:
         self._contents = Contents(dict(sorted(sound.items())), records, damaged)
 
     def _commit(self, contents: Contents, records: Mapping[str, Record]) -> None:
-        """Write the namespaces with changed records, all or none. Raises `StoreFull`."""
+        """Write the changed namespaces, or none of them. Raises `StoreFull`."""
         before = contents.records
         changed = {
             record.entry.namespace
@@ -254,7 +256,7 @@ class Folder:
         self._adopt(files)
 
     def _write(self, texts: Mapping[str, str | None]) -> None:
-        """Replace files by these texts, and remove those without a text."""
+        """Replace each file by its text. Remove each file that has no text."""
         self._remove_unfinished()
         if len(texts) == 1:
             ((name, text),) = texts.items()
@@ -278,7 +280,7 @@ class Folder:
         self._finish_journal()
 
     def _finish_journal(self) -> None:
-        """Finish the change of a journal, if there is one."""
+        """If there is a journal, finish its change."""
         journal = self.path / JOURNAL_FILE
         try:
             data = read_file(journal)
@@ -287,7 +289,7 @@ class Folder:
         try:
             names = json.loads(data)
             if not isinstance(names, dict) or not all(_is_namespace_file(name) for name in names):
-                raise ValueError("it must name memory files")
+                raise ValueError("it must contain names of memory files")
         except ValueError as error:
             raise StoreDamaged(
                 f"{journal} is damaged ({error}); the files *{_NEW} next to it hold its change: "
@@ -305,7 +307,7 @@ class Folder:
         sync_folder(self.path)
 
     def _remove_unfinished(self) -> None:
-        """Remove the temporary files of killed writers. The lock is held, so no process is writing."""
+        """Remove temporary files of processes that were killed. The caller holds the lock, so no process is writing."""
         for pattern in (".memory[-.]*", f"memory-*{_NEW}"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
@@ -332,7 +334,8 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def _set_unique_time(path: Path) -> None:
-    """Set the time of a new file by the clock: the file system's own times may be milliseconds apart."""
+    """Set the modification time of a new file from the clock. The times of the file system may be several milliseconds
+    apart."""
     moment = time.time_ns()
     with contextlib.suppress(OSError):
         os.utime(path, ns=(moment, moment))
@@ -343,14 +346,16 @@ def _is_namespace_file(name: str) -> bool:
 
 
 def _keep_copy(path: Path, data: bytes) -> str:
-    """Copy a damaged file next to it, once for each content. Return what a person can do."""
+    """Copy a damaged file in the same folder, once for each content. Return advice for the user."""
     copy = path.with_name(f"{path.name}.damaged-{hashlib.sha256(data).hexdigest()[:12]}")
     try:
         if not copy.exists():
             write_atomically(copy, data)
     except OSError:
-        return "correct it in an editor, or move it away to start with an empty namespace"
-    return f"correct it in an editor, or remove it to start with an empty namespace; a copy is kept as {copy.name}"
+        return "correct the file in an editor, or move it to another folder to start with an empty namespace"
+    return (
+        f"correct the file in an editor, or remove it to start with an empty namespace; a copy is kept as {copy.name}"
+    )
 
 
 def _full(path: Path, error: OSError) -> StoreFull:

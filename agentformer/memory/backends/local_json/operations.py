@@ -1,7 +1,7 @@
-"""Changes and checks of the records of a store, as functions over a dict from id to `Record`.
+"""Functions that change and check the records of a store. The records are a dict from id to `Record`.
 
-A change works on a copy of all records. After an error the copy is dropped, so no function undoes anything.
-`Leases` are in a small file of their own, written under the folder's lock.
+A change is applied to a copy of all records. After an error, the copy is dropped. So no function needs to undo a
+change.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ _UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
 
 
 def insert(records: Records, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
-    """Add an entry with its history. Raises `Conflict` for an id that exists."""
+    """Add an entry with its history. Raises `Conflict` if the id exists already."""
     if entry.id in records:
         raise Conflict(f"entry {entry.id} already exists; update it, or store the new entry with another id")
     records[entry.id] = Record(entry, former)
 
 
 def insert_unique(records: Records, entries: Sequence[MemoryEntry], ignored: Collection[str]) -> list[str]:
-    """Insert the entries that no stored entry repeats, and count a repetition for the others.
+    """Insert each entry that is not stored already. For an entry that is stored already, increase its repeat count.
 
-    Returns for each entry the id of the entry that is stored now. Ids in `ignored` are about to be deleted.
+    Return the id of the stored entry for each of the given entries. Ids in `ignored` will be deleted and do not count
+    as stored.
     """
     by_content: dict[tuple[str, str], list[str]] = defaultdict(list)
     for record in records.values():
@@ -62,7 +63,7 @@ def insert_unique(records: Records, entries: Sequence[MemoryEntry], ignored: Col
 
 
 def count_uses(records: Records, uses: Iterable[Use]) -> None:
-    """Add to the counts of entries. Missing ids are ignored."""
+    """Add uses to the counts of entries. Missing ids are ignored."""
     for use in uses:
         if use.id in records:
             total = use.matches + use.reads + use.others
@@ -77,7 +78,8 @@ def _add_counts(records: Records, entry_id: str, at: datetime | None, **counts: 
 
 
 def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
-    """Return all ids that are deleted with these: their parts, summaries of any of them, and the parts of those."""
+    """Return all ids that must be deleted together with these ids: their parts, their summaries, and the parts of the
+    summaries."""
     to_delete = _with_parts(records, ids)
     while summaries := _summaries_of(records, to_delete) - to_delete:
         to_delete |= _with_parts(records, summaries)
@@ -85,7 +87,7 @@ def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[st
 
 
 def _with_parts(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
-    """Return the existing ones of these ids, and all entries below them by `parent_id` in the same namespace."""
+    """Return the ids that exist, and the ids of all entries below them by `parent_id` in the same namespace."""
     parts: dict[tuple[str, str | None], list[str]] = defaultdict(list)
     for entry_id, record in records.items():
         parts[record.entry.namespace, record.entry.parent_id].append(entry_id)
@@ -100,7 +102,8 @@ def _with_parts(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
 
 
 def _summaries_of(records: Mapping[str, Record], ids: Collection[str]) -> set[str]:
-    """Return the live summaries of these entries, and the restored ones, which still quote them."""
+    """Return the live summaries of these entries. Also return the restored summaries, because they still quote the
+    entries."""
     summaries = {by for i in ids if (by := records[i].entry.archived_by) and by in records}
     for entry_id, record in records.items():
         entry = record.entry
@@ -110,7 +113,7 @@ def _summaries_of(records: Mapping[str, Record], ids: Collection[str]) -> set[st
 
 
 def delete(records: Records, ids: Collection[str]) -> None:
-    """Delete entries as `with_dependents` gives them. Originals that stay become live again."""
+    """Delete entries and their dependents; see `with_dependents`. Originals that remain become live again."""
     for entry_id, record in list(records.items()):
         if entry_id in ids:
             del records[entry_id]
@@ -126,7 +129,9 @@ def consolidate(
     for entry_id in ids:
         record = records.get(entry_id)
         if record is None or not _is_live(record.entry, versions.get(entry_id)):
-            raise Conflict("some of the entries to archive are missing, changed, archived or superseded; select again")
+            raise Conflict(
+                "some of the entries to archive are missing, changed, archived or superseded; select the entries again"
+            )
         if entry_id in summaries:
             raise Conflict(f"{entry_id} is a summary of other entries and cannot be summarized; restore it first")
         records[entry_id] = record.replaced(dataclasses.replace(record.entry, archived_at=at, archived_by=summary.id))
@@ -138,7 +143,7 @@ def _is_live(entry: MemoryEntry, version: int | None) -> bool:
 
 
 def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
-    """Make a summary's originals live again and archive the summary. Returns the ids of the originals, sorted."""
+    """Make the originals of a summary live again, and archive the summary. Return the sorted ids of the originals."""
     summary = records.get(summary_id)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
@@ -159,7 +164,8 @@ def _revive(records: Records, record: Record) -> None:
 
 
 def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if a change of `archived_at` would separate a summary from its originals."""
+    """Raise `InvalidInput` if a change of `archived_at` would contradict the link between a summary and its
+    originals."""
     if entry.archived_by is not None:
         raise InvalidInput("archived_at", f"{entry.id} is replaced by a summary; restore {entry.archived_by} instead")
     if any(record.entry.archived_by == entry.id for record in records.values()):
@@ -167,7 +173,7 @@ def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
 
 
 def check_history(records: Mapping[str, Record]) -> Findings:
-    """Check that former versions belong to their entries and are older."""
+    """Check that former versions belong to their entries and are older than the entries."""
     findings = Findings("history", "former versions belong to their entries and are older", _EDIT, len(records))
     for record in records.values():
         if problem := history_problem(record.entry.id, record.entry.version, record.former):
@@ -176,7 +182,7 @@ def check_history(records: Mapping[str, Record]) -> Findings:
 
 
 def check_links(records: Mapping[str, Record]) -> Findings:
-    """Check that either a summary or its originals are live."""
+    """Check that for each summary, either the summary or its originals are live."""
     findings = Findings("links", "originals of a summary are archived, and the summary is live", _EDIT)
     for record in records.values():
         entry = record.entry
@@ -200,22 +206,23 @@ _EDIT = "correct it in an editor"
 class _Lease(NamedTuple):
     holder: str
     ends_at: float  # seconds since 1970
-    seconds: float  # its whole length
+    seconds: float  # the length of the lease in seconds
 
     def is_running(self, at: float) -> bool:
-        """Return False also if more time is left than the whole length: the clock was set back since."""
+        """Return whether the lease is valid now. Return False if more time is left than the length of the lease,
+        because the clock was set back."""
         return 0 < self.ends_at - at <= self.seconds
 
 
 class Leases:
-    """Leases of all processes that use the folder."""
+    """The leases of all processes that use the folder."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._path = folder.path / "memory.leases"
 
     def take(self, name: str, holder: str, seconds: float) -> bool:
-        """Take or prolong a lease. Returns False if another holder has it."""
+        """Take or extend a lease. Return False if another holder has the lease."""
         with self._folder.locked():
             running = self._running()
             if name in running and running[name].holder != holder:
@@ -224,7 +231,7 @@ class Leases:
             return True
 
     def release(self, name: str, holder: str) -> None:
-        """Give a lease up, if `holder` has it."""
+        """Remove a lease if `holder` has it."""
         with self._folder.locked():
             running = self._running()
             if name in running and running[name].holder == holder:
@@ -232,7 +239,7 @@ class Leases:
                 self._write(running)
 
     def check(self, *, repair: bool) -> Findings:
-        """Check that the file can be read and no lease lasts longer than it was given for."""
+        """Check that the file can be read, and that each lease ends within its length from now."""
         findings = Findings("leases", "leases can be read, and no lease lasts longer than it was given for")
         with findings.reading(), self._folder.locked():
             try:
@@ -247,11 +254,11 @@ class Leases:
                     findings.add(f"the lease {name} was taken by a process with a clock that was ahead")
             if repair and findings.found:
                 self._write(self._running())
-                findings.mark_repaired(findings.found, "they are given up")
+                findings.mark_repaired(findings.found, "invalid leases are removed")
         return findings
 
     def _running(self) -> dict[str, _Lease]:
-        """Return the leases whose time is not over. An unreadable file holds none: leases are short."""
+        """Return the leases that have not ended. If the file cannot be read, return no leases; leases are short."""
         try:
             leases = self._read()
         except _UNREADABLE as error:

@@ -1,7 +1,7 @@
-"""Scopes and word search over entries in memory.
+"""Scope filter and word search over entries that are in memory.
 
-BM25 (Robertson and Zaragoza 2009) with the formula, terms and weights of the embedded backend's word index, so that
-both backends give the same scores.
+The search uses BM25 (Robertson and Zaragoza 2009) with the same formula, terms and weights as the word index of the
+embedded backend. So both backends give the same scores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_t
 
 @dataclass(frozen=True, slots=True)
 class EntryTerms:
-    """Terms of an entry by field of the word index, with their frequencies, and its language."""
+    """The terms of an entry with their frequencies, for each field of the word index, and the language of the entry."""
 
     language: str
     counts: dict[str, Counter[str]]
@@ -34,12 +34,13 @@ class EntryTerms:
 
 
 def indexed_text(entry: MemoryEntry) -> tuple[str, str, str, str]:
-    """Return all values that decide an entry's terms."""
+    """Return all values of an entry from which its terms are computed."""
     return entry.content, entry.title, entry.context, language_code(entry.metadata.get("language"))
 
 
 def analyze(entry: MemoryEntry) -> EntryTerms:
-    """Return the terms as the embedded backend indexes them: title and context count once a term."""
+    """Return the terms that the embedded backend would index. In the fields title and context, each term is counted
+    once."""
     content, title, context, known_language = indexed_text(entry)
     language = detect_language(content, known_language)
     terms = text_terms(content, language)
@@ -53,7 +54,7 @@ def analyze(entry: MemoryEntry) -> EntryTerms:
 
 
 def bm25_scores(terms: Sequence[EntryTerms], text: str) -> dict[int, float]:
-    """Return the score of each entry that holds a word of `text`, by its position in `terms`."""
+    """Return the score of each entry that contains a word of `text`. The keys are positions in `terms`."""
     query = query_terms(text, sorted({entry.language for entry in terms}))
     scores: dict[int, float] = defaultdict(float)
     for field, boost in BOOSTS.items():
@@ -64,7 +65,7 @@ def bm25_scores(terms: Sequence[EntryTerms], text: str) -> dict[int, float]:
 def _add_field(
     scores: dict[int, float], terms: Sequence[EntryTerms], field: str, query: Counter[str], boost: float
 ) -> None:
-    """Add the scores of one field, term by term, so that equal texts get equal sums."""
+    """Add the scores of one field term by term, in a fixed order, so that equal texts get equal sums."""
     average = sum(entry.lengths[field] for entry in terms) / max(1, len(terms))
     postings: dict[str, list[tuple[int, int]]] = {term: [] for term in query}
     for number, entry in enumerate(terms):
@@ -79,12 +80,13 @@ def _add_field(
 
 
 def is_searched(entry: MemoryEntry) -> bool:
-    """Return False for documents and pages: only their chunks are searched."""
+    """Return False for documents and pages, because only their chunks are searched."""
     return entry.kind not in UNSEARCHED_KINDS
 
 
 def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
-    """Return a test of entries. Salience is computed for one moment, so that all entries are judged alike."""
+    """Return a function that tests whether an entry is in the scope. Salience is computed for the same moment for all
+    entries."""
     optional = OWNERS if scope.or_nobody else ()
     equal = {
         name: (value, None) if name in optional else (value,)
@@ -119,7 +121,8 @@ def _in_time(scope: Scope, at: datetime | None) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Compare JSON values: numbers by value, but true is not 1; lists in order, objects in any."""
+    """Compare JSON values. Numbers are compared by value, but true is not 1. The order counts in lists and not in
+    objects."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
