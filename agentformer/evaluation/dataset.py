@@ -1,10 +1,11 @@
-"""Datasets of passages and questions with known relevant passages, read from a folder.
+"""Read datasets from a folder. A dataset has passages, and questions with their relevant passages.
 
-`corpus.jsonl` has one passage per line, `{"id": "p1", "text": "...", "meta": {...}}`, and `queries.jsonl` one question,
-`{"id": "q1", "text": "...", "relevant": ["p1"], "meta": {...}}`; `meta` is optional. A question without `relevant` has
-no answer in the corpus. `loading` lists the keys of `meta` that have a meaning.
+Each line of `corpus.jsonl` is a passage, `{"id": "p1", "text": "...", "meta": {...}}`. Each line of `queries.jsonl` is
+a question, `{"id": "q1", "text": "...", "relevant": ["p1"], "meta": {...}}`. `meta` is optional. If a question has no
+`relevant` ids, the corpus has no answer. `loading` describes the keys of `meta`.
 
-Dates are read as corpora write them: ISO 8601, "1:56 pm on 8 May, 2023", "8.5.2023 13.56", seconds since 1970.
+Dates may have the notations of common corpora: ISO 8601, "1:56 pm on 8 May, 2023", "8.5.2023 13.56", seconds since
+1970.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _MILLISECONDS = range(10**11, 10**14)
 
 
 def date_value(meta: Mapping[str, Any]) -> Any:
-    """Return the date in a passage's `meta`; None if there is none."""
+    """Return the date in a passage's `meta`, or None if it has no date."""
     return next((meta[name] for name in MOMENT if meta.get(name) not in (None, "")), None)
 
 
 def parse_moment(value: Any) -> datetime | None:
-    """Return the moment in UTC, which is also assumed without a zone. Return None without a certain day: no year,
-    "05/08/2023" (May or August?), or no date."""
+    """Return the moment in UTC. A moment without a time zone is taken as UTC. Return None if the text names no certain
+    day: no date, no year, or an ambiguous date such as "05/08/2023"."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _since_1970(value)
     if not isinstance(value, str) or len(value) > _LONGEST:
@@ -80,7 +81,8 @@ def _written(text: str) -> datetime | None:
 
 
 def _clock(text: str) -> time | None:
-    """Return the first time of day: "13:56", "13.56", "1:56 pm", "2 p.m."; a number alone is none."""
+    """Return the first time of day, such as "13:56", "13.56", "1:56 pm" or "2 p.m.". A number without minutes, "am" or
+    "pm" is not a time."""
     for match in _CLOCK.finditer(text):
         if not (match["minute"] or match["half"]):
             continue
@@ -96,7 +98,7 @@ def _clock(text: str) -> time | None:
 
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
 MAX_LINE = 64 * 1024 * 1024  # bytes of one line, so that a file without line ends does not fill the memory
-_TOLD = 10  # bad lines
+_TOLD = 10  # number of bad lines that a message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question and the ids of the passages that answer it; none if nothing does."""
+    """A question and the ids of the passages that answer it. Without ids, no passage answers it."""
 
     id: str
     text: str
@@ -120,7 +122,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Passages and questions. `notes` report what was left out when they were read."""
+    """Passages and questions. `notes` report data that was skipped while reading."""
 
     name: str
     passages: tuple[Passage, ...]
@@ -129,7 +131,7 @@ class Dataset:
 
     @property
     def answerable(self) -> tuple[Question, ...]:
-        """Questions that a passage answers."""
+        """The questions that have a relevant passage."""
         return tuple(question for question in self.questions if question.relevant)
 
     def asking(self, questions: Sequence[Question]) -> Dataset:
@@ -137,7 +139,7 @@ class Dataset:
         return replace(self, questions=tuple(questions))
 
     def digest(self, *, questions: bool = True) -> str:
-        """Return a hash of the content in hexadecimal; without `questions`, of the passages only."""
+        """Return a hash of the content in hexadecimal. If `questions` is false, only the passages are hashed."""
         digest = hashlib.blake2b(digest_size=16)
         for passage in self.passages:
             digest.update(_canonical(passage.id, passage.text, dict(passage.meta)))
@@ -147,22 +149,20 @@ class Dataset:
 
 
 def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
-    """Read the dataset in a folder; without `questions`, only its corpus.
+    """Read the dataset in a folder. If `questions` is false, read only its corpus.
 
-    Relevant ids that are missing in the corpus are dropped and reported in `notes`. Raises `InvalidInput` with file and
-    line of at most ten errors.
+    A relevant id that is missing in the corpus is dropped and reported in `notes`. Raises `InvalidInput`, which lists
+    file and line of at most ten errors.
     """
     if not folder.is_dir():
-        raise InvalidInput("DIR", f"{folder} is no folder; give one that holds {CORPUS} and {QUERIES}")
+        raise InvalidInput("DIR", f"{folder} is not a folder; give a folder with {CORPUS} and {QUERIES}")
     passages = _read(folder / CORPUS, _passage)
     if not passages:
-        raise InvalidInput(
-            "DIR", f"""{folder / CORPUS} holds no passages; write lines like {{"id": ..., "text": ...}}"""
-        )
+        raise InvalidInput("DIR", f"""{folder / CORPUS} has no passages; write lines like {{"id": ..., "text": ...}}""")
     empty = sum(not passage.text.strip() for passage in passages)
     if empty == len(passages):
         raise InvalidInput("DIR", f"{folder / CORPUS}: every passage is empty")
-    notes = [f"{empty} passages of {CORPUS} are empty, and cannot be found"] if empty else []
+    notes = [f"{empty} passages of {CORPUS} are empty and cannot be found"] if empty else []
     notes += _unreadable(passages)
     name = folder.resolve().name
     if not questions:
@@ -171,39 +171,40 @@ def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
     if not questions_read:
         raise InvalidInput(
             "DIR",
-            f'{folder / QUERIES} holds no questions; write lines like {{"id": ..., "text": ..., "relevant": [...]}}',
+            f'{folder / QUERIES} has no questions; write lines like {{"id": ..., "text": ..., "relevant": [...]}}',
         )
     answered, lost = _known(questions_read, {passage.id for passage in passages})
     if lost and not any(question.relevant for question in answered):
         raise InvalidInput(
             "DIR",
-            f"no id that {QUERIES} names under relevant is in {CORPUS}, such as {lost[0]!r:.80}; ids must be equal",
+            f"{CORPUS} has none of the ids that {QUERIES} lists as relevant, such as "
+            f"{lost[0]!r:.80}; use the same ids in both files",
         )
     if lost:
         notes.append(
-            f"{len(lost)} relevant ids of {QUERIES} are not in {CORPUS} and were left out, such as {lost[0]!r:.80}"
+            f"{len(lost)} relevant ids of {QUERIES} are not in {CORPUS} and were ignored, such as {lost[0]!r:.80}"
         )
     return Dataset(name, tuple(passages), tuple(answered), tuple(notes))
 
 
 def sampled(questions: Sequence[Question], most: int) -> tuple[Question, ...]:
-    """Return at most `most` questions, evenly spread; 0 for all."""
+    """Return at most `most` questions, evenly spread. If `most` is 0, return all questions."""
     if not most or len(questions) <= most:
         return tuple(questions)
     return tuple(questions[n * len(questions) // most] for n in range(most))
 
 
 def _unreadable(passages: Sequence[Passage]) -> Iterator[str]:
-    """Yield a note on dates without a certain day, if there are any."""
+    """Yield a note if some dates do not name a certain day."""
     unreadable = [
         value for passage in passages if (value := date_value(passage.meta)) is not None and parse_moment(value) is None
     ]
     if unreadable:
-        yield f"{len(unreadable)} dates of {CORPUS} cannot be read and were passed over, such as {unreadable[0]!r:.80}"
+        yield f"{len(unreadable)} dates of {CORPUS} cannot be read and were ignored, such as {unreadable[0]!r:.80}"
 
 
 def _known(questions: Sequence[Question], ids: set[str]) -> tuple[list[Question], list[str]]:
-    """Return the questions with their existing relevant ids, and the missing ids."""
+    """Return the questions without their missing relevant ids, and the list of missing ids."""
     lost = [passage_id for question in questions for passage_id in question.relevant if passage_id not in ids]
     if not lost:
         return list(questions), []
@@ -226,29 +227,29 @@ def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
             try:
                 row = parse(_object(line))
                 if row.id in first:
-                    raise ValueError(f"the id {row.id!r:.80} is that of line {first[row.id]}; each needs its own")
+                    raise ValueError(f"line {first[row.id]} has the same id {row.id!r:.80}; give each line its own id")
                 first[row.id] = number
                 rows.append(row)
-            except ValueError as error:  # InvalidInput of a field among them
+            except ValueError as error:  # InvalidInput is a ValueError
                 more += len(bad) >= _TOLD
                 bad += [f"{path.name}:{number}: {error}"] if len(bad) < _TOLD else []
     except OSError as error:
         raise InvalidInput("DIR", f"{path} cannot be read ({error.strerror or type(error).__name__})") from None
     if bad:
-        rest = f"; and {more} more" if more else ""
-        raise InvalidInput("DIR", f"mend or remove these lines: {'; '.join(bad)}{rest}")
+        rest = f"; and {more} more lines" if more else ""
+        raise InvalidInput("DIR", f"correct or remove these lines: {'; '.join(bad)}{rest}")
     return rows
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with their numbers from 1."""
+    """Yield line number, from 1, and content of each line that is not blank."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE + 1):
             number += 1
             if len(line) > MAX_LINE:
                 raise InvalidInput(
-                    "DIR", f"{path.name}:{number}: has over {MAX_LINE} bytes; one row stands on each line"
+                    "DIR", f"{path.name}:{number}: has more than {MAX_LINE} bytes; write one object per line"
                 )
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if line.strip():
@@ -262,9 +263,9 @@ def _object(line: bytes) -> Mapping[str, Any]:
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8; convert the file") from None
     except (ValueError, RecursionError):
-        raise ValueError("is no JSON; write one object a line") from None
+        raise ValueError("is not JSON; write one object per line") from None
     if not isinstance(given, dict):
-        raise ValueError('is no JSON object; write {"id": ..., "text": ...}')
+        raise ValueError('is not a JSON object; write {"id": ..., "text": ...}')
     return given
 
 
@@ -279,7 +280,7 @@ def _question(given: Mapping[str, Any]) -> Question:
     relevant = given.get("relevant")
     relevant = [] if relevant is None else relevant
     if not isinstance(relevant, list):
-        raise ValueError("'relevant' must be a list of ids of passages")
+        raise ValueError("'relevant' must be a list of passage ids")
     ids = dict.fromkeys(_id(passage_id, "relevant") for passage_id in relevant)
     return Question(_id(given.get("id"), "id"), text, tuple(ids), _meta(given))
 
@@ -288,7 +289,7 @@ def _id(value: Any, name: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name!r} must be a text or a whole number that is not empty, got {value!r:.80}")
+        raise ValueError(f"{name!r} must be a non-empty text or a whole number, got {value!r:.80}")
     fields.encodable(name, value)
     return value
 

@@ -1,18 +1,18 @@
-"""Load a corpus into a memory as a user would store it, and map hits back to passage ids.
+"""Load a corpus into a memory as a user would store it, and find the passage id of a hit.
 
-These keys of a passage's `meta` have a meaning; of several keys in a line, the first one present counts:
+The following keys of a passage's `meta` have a meaning. If a passage has several keys of a line, the first one counts.
 
-- `title`: its title, or its document's
-- `aliases`: a list of other names by which it is found
-- `conversation`, `conv`: its conversation. Conversations are searched separately: a question with the same value finds
-  only passages of this conversation, and a question without finds only passages without
-- `session`, `session_id`: the session of a message, in the order of the file
-- `speaker`, `role`: the speaker; a passage with either and a conversation or a session is a message
-- `date_time`, `date`, `occurred_at`, `timestamp`: when it happened; see `dataset`
-- `language`, `lang`: the ISO 639-1 code of its language; also of a question
+- `title`: the title of the passage or of its document
+- `aliases`: a list of other names of the passage, by which search finds it
+- `conversation`, `conv`: the name of its conversation. Each conversation is searched separately. A question with a
+  conversation finds only passages of this conversation. Any other question finds only passages without conversation
+- `session`, `session_id`: the session of a message. Messages are in the order of the file
+- `speaker`, `role`: the speaker. A passage with a speaker is a message if it also has a conversation or a session
+- `date_time`, `date`, `occurred_at`, `timestamp`: the date of the event; see `dataset`
+- `language`, `lang`: the ISO 639-1 code of its language. A question may have this key, too
 
-Messages are stored as by `add_message`. Other texts of more than `chunk_tokens` tokens are split like an upload, with
-their id as document name; a hit of a chunk counts for its passage.
+Messages are stored as `add_message` stores them. Another text of more than `chunk_tokens` tokens is split like an
+uploaded document with the passage id as its name. A hit of a chunk counts for its passage.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ ROLE = ("role",)
 LANGUAGE = ("language", "lang")
 CATEGORY = ("category_name", "category")
 
-_TOGETHER = 1_000  # passages of one transaction; what a stop can cost
-_LONGEST_NAME = 160  # code points of a conversation's name; a longer one goes by its hash
+_TOGETHER = 1_000  # passages of one transaction; an interruption loses at most these
+_LONGEST_NAME = 160  # code points of a conversation's name; a longer name is replaced by its hash
 _MOST_TITLE = 300
 _UNDATED = datetime(2000, 1, 1, tzinfo=UTC)  # of messages without a date,
 _STEP = timedelta(milliseconds=1)  # and how far they are apart
@@ -56,7 +56,8 @@ _LATEST = datetime.max.replace(tzinfo=UTC) - _STEP
 
 
 class Loader:
-    """Loads corpora into a memory. Its cleaner should be off (`clean_every=0`), because a summary is not a passage."""
+    """Loads corpora into a memory. Switch the cleaner of this memory off (`clean_every=0`), because a summary is not a
+    passage."""
 
     def __init__(
         self,
@@ -92,14 +93,14 @@ class Loader:
             try:
                 self._memory.add_messages([self._moment.assign(_message(passage)) for passage in messages])
             except InvalidInput:
-                for passage in messages:  # one of them is to be named
+                for passage in messages:  # store them one by one, to find the passage that fails
                     _named(passage, lambda passage: [validation.new_message(_message(passage))])
                 raise
         if others:
             self._backend.store(others)
 
     def _entries(self, passage: Passage) -> list[MemoryEntry]:
-        """Return one entry, or the entries that an upload of a long text makes."""
+        """Return the entries of a passage: one entry, or for a long text the entries of a document."""
         if len(passage.text) > self._chunk_tokens and len(self._spans(passage.text)) > self._chunk_tokens:
             return self._document(passage)
         meta = passage.meta
@@ -143,17 +144,17 @@ class Loader:
 
 
 def passage_of(hit: Hit) -> str:
-    """Return the id of the passage of a hit, also of a chunk."""
+    """Return the id of the passage that a hit belongs to. The hit may be a chunk."""
     return str(hit.entry.metadata.get(PASSAGE, hit.entry.id))
 
 
 def scope_of(question: Question) -> Scope:
-    """Return the scope of a question: its conversation, or everything outside of conversations."""
+    """Return the scope of a question: its conversation, or all passages without a conversation."""
     return Scope(namespace_of(question.meta))
 
 
 def namespace_of(meta: Mapping[str, Any]) -> str:
-    """Return the namespace of a conversation, or the default one."""
+    """Return the namespace of a conversation, or the default namespace."""
     conversation = text_value(meta, CONVERSATION)
     if not conversation:
         return DEFAULT_NAMESPACE
@@ -163,7 +164,7 @@ def namespace_of(meta: Mapping[str, Any]) -> str:
 
 
 def is_message(passage: Passage) -> bool:
-    """Return whether the passage has a speaker in a conversation, or belongs to a session."""
+    """Return whether the passage belongs to a session, or has a speaker and a conversation."""
     meta = passage.meta
     return bool(
         text_value(meta, SESSION)
@@ -172,12 +173,12 @@ def is_message(passage: Passage) -> bool:
 
 
 def value(meta: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """Return the value of the first of these keys that is present."""
+    """Return the value of the first of these keys that `meta` has."""
     return next((meta[name] for name in names if meta.get(name) is not None), None)
 
 
 def text_value(meta: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the same as text, also for a number; "" otherwise."""
+    """Return the value of the first of these keys as text. A number becomes text, and any other value ""."""
     item = value(meta, names)
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return str(item)
@@ -185,8 +186,8 @@ def text_value(meta: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 class _Moments:
-    """Assigns moments to messages without a date: right after the previous one of their session. The first ones get a
-    fixed day, so that evaluations are reproducible."""
+    """Assigns moments to messages without a date. A message is one step after the previous message of its session. If a
+    session has no date, it begins on a fixed day, so that evaluations are reproducible."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], datetime] = {}
@@ -217,7 +218,7 @@ def _message(passage: Passage) -> dict[str, Any]:
 
 
 def _named(passage: Passage, make: Callable[[Passage], list[MemoryEntry]]) -> list[MemoryEntry]:
-    """Call `make` and raise `InvalidInput` with the passage that cannot be stored."""
+    """Call `make`. If the passage cannot be stored, raise `InvalidInput` with its id."""
     try:
         return make(passage)
     except (InvalidInput, DocumentError) as error:

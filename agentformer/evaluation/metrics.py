@@ -1,13 +1,14 @@
 """Metrics of a ranking, and confidence intervals of their means.
 
-Higher is better, and each metric lies in 0..1. Ranks count from 1; None is a relevant passage that is not in the list.
-Relevance is binary, and each metric has its usual definition: the share of relevant passages (`recall`), at least one
-of them (`recall_any`, also success or hit rate), all of them (`recall_all`), precision, the reciprocal rank of the
-first, and nDCG (Järvelin & Kekäläinen, TOIS 2002) with the discount 1 / log2(rank + 1).
+Higher is better, and each metric lies in 0..1. Ranks count from 1. The rank None means that a relevant passage is not
+in the list. Relevance is binary, and each metric has its usual definition: the share of relevant passages (`recall`),
+at least one relevant passage (`recall_any`, also called success or hit rate), all relevant passages (`recall_all`),
+precision, the reciprocal rank of the first relevant passage, and nDCG (Järvelin & Kekäläinen, TOIS 2002) with the
+discount 1 / log2(rank + 1).
 
 Intervals are 95% percentile bootstraps (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). All
-columns of one call share their draws, so the interval of the difference of two columns is that of the paired bootstrap.
-The same seed and values give the same interval.
+columns of a call use the same random draws, so the interval of the difference of two columns is that of the paired
+bootstrap. The same seed and the same values give the same interval.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ def recall_all(ranks: Ranks, k: int) -> float:
 
 
 def precision(ranks: Ranks, k: int) -> float:
-    """Return the share of the first `k` places taken by relevant passages; a shorter list counts as filled with
-    others."""
+    """Return the share of relevant passages among the first `k` places. Missing places of a shorter list count as
+    irrelevant."""
     return _within(ranks, k) / k
 
 
 def reciprocal_rank(ranks: Ranks, k: int) -> float:
-    """Return 1 / rank of the first relevant passage, 0 if none is among the first `k`."""
+    """Return 1 / rank of the first relevant passage, or 0 if no relevant passage is among the first `k`."""
     return 1 / min((rank for rank in ranks if rank is not None and rank <= k), default=math.inf)
 
 
 def ndcg(ranks: Ranks, k: int) -> float:
-    """Return the discounted gain of the first `k` places as a share of the gain of the best order."""
+    """Return the discounted gain of the first `k` places, divided by the gain of the best possible order."""
     gained = sum(1 / math.log2(rank + 1) for rank in ranks if rank is not None and rank <= k)
     return gained / sum(1 / math.log2(rank + 1) for rank in range(1, min(len(ranks), k) + 1))
 
@@ -77,7 +78,7 @@ METRICS: tuple[str, ...] = (
 
 
 def metric(name: str) -> Callable[[Ranks], float]:
-    """Return the metric with a name such as `recall@5`. Raises `InvalidInput`, which lists the names."""
+    """Return the metric with a name such as `recall@5`. Raises `InvalidInput`, which lists the known names."""
     measure, _, cut = name.partition("@") if isinstance(name, str) else ("", "", "")
     if measure not in MEASURES or not cut.isdecimal() or not 0 < int(cut) <= 1000:
         raise InvalidInput(
@@ -108,7 +109,8 @@ class Interval(NamedTuple):
 
 
 def intervals(columns: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES) -> list[Interval]:
-    """Return mean and interval of each column. Columns have one value per question in the same order, at least one."""
+    """Return mean and interval of each column. Each column has one value for each question, in the same order. There
+    must be at least one question."""
     if not columns:
         return []
     import numpy as np

@@ -1,4 +1,5 @@
-"""Measure a memory: a trial memory with a loaded corpus, or the open memory with the user's own names of answers."""
+"""Measure a memory: either a trial memory with a loaded corpus, or the open memory of the user with the user's own
+questions."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from agentformer.types import DEFAULT_NAMESPACE, UNSEARCHED_KINDS, Embedder, Hit
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The parts of a memory that a measurement needs. `factory.open_trial` opens one."""
+    """The parts of a memory that a measurement needs. `factory.open_trial` creates a trial."""
 
     backend: MemoryBackend
     memory: MemoryManager
@@ -32,7 +33,7 @@ class Trial:
         Loader(self.memory, self.backend, self.embedder, **chunks).load(dataset, progress)
 
     def evaluate(self, dataset: Dataset, **options: Any) -> Evaluation:
-        """Ask the questions of a loaded corpus; `options` are those of `EvaluationOptions`."""
+        """Ask the questions of a loaded corpus. `options` are the options of `run.evaluate`."""
         return evaluate(self.backend.search, dataset, EvaluationOptions(**options))
 
 
@@ -40,7 +41,7 @@ OpensTrial = Callable[[Settings], AbstractContextManager[Trial]]
 
 
 Named = Literal["entry", "record", "page", "document"]
-_ORDER: tuple[Named, ...] = ("entry", "record", "page", "document")  # from what is least to what is most
+_ORDER: tuple[Named, ...] = ("entry", "record", "page", "document")  # from the smallest unit to the largest
 _KEYS = ("id", "text", "relevant", "meta")
 _TOLD = 5
 
@@ -53,15 +54,18 @@ def evaluate_opened(
     scope_of: Callable[[Question], Scope] | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Measure the memory as it is. A hit counts for the name under `relevant`: the entry's id, its source id, its page
-    (`name#3`) or its document; of several kinds of names, the first that matches. `scope_of` narrows the search of a
-    question, by default to the namespace. Raises `InvalidInput` for an unknown name, and what `evaluate` raises."""
+    """Measure an open memory with its own entries.
+
+    A question lists names under `relevant`: the id of an entry, a source id, a page (`name#3`) or a document name. If a
+    name fits several of these kinds, the first kind counts. `scope_of` returns the scope of a question; by default it
+    is the namespace. Raises `InvalidInput` for an unknown name, and the errors of `evaluate`.
+    """
     parsed = [question_of(given, number) for number, given in enumerate(_listed(questions), 1)]
     within = Scope(fields.name("namespace", namespace))
     kinds_of = _kinds(backend, within, parsed)
 
     def passage_of(hit: Hit, question: Question) -> str:
-        """Return the name that a hit counts for."""
+        """Return the name under `relevant` that a hit counts for."""
         names = names_of(hit)
         kinds = [kinds_of[name] for name in question.relevant]
         for kind in _ORDER:
@@ -76,16 +80,18 @@ def evaluate_opened(
 
 
 def question_of(given: Question | Mapping[str, Any], number: int) -> Question:
-    """Return a question given by a caller; without `id`, its number is the id. Raises `InvalidInput`."""
+    """Return the question that a caller gave. A question without `id` gets its number as id. Raises `InvalidInput`."""
     if isinstance(given, Question):
         return given
     if not isinstance(given, Mapping):
-        raise InvalidInput("questions", f"must be Question or mappings, got {type(given).__name__}")
+        raise InvalidInput("questions", f"must be `Question` objects or mappings, got {type(given).__name__}")
     if unknown := sorted(set(map(str, given)) - set(_KEYS)):
-        raise InvalidInput("questions", f"number {number}: {unknown[0]!r} is not known; known are {', '.join(_KEYS)}")
+        raise InvalidInput(
+            "questions", f"question {number}: the key {unknown[0]!r} is unknown; known keys are {', '.join(_KEYS)}"
+        )
     text = fields.text("text", given.get("text"))
     if not text.strip():
-        raise InvalidInput("questions", f"number {number}: 'text' is empty; write the question")
+        raise InvalidInput("questions", f"question {number}: 'text' is empty; write the question")
     return Question(
         fields.text("id", given.get("id", str(number))),
         text,
@@ -95,7 +101,7 @@ def question_of(given: Question | Mapping[str, Any], number: int) -> Question:
 
 
 def names_of(hit: Hit) -> dict[Named, str]:
-    """Return the names of a hit by kind."""
+    """Return kind -> name for all names that a hit has."""
     entry, source = hit.entry, hit.entry.source
     names: dict[Named, str] = {"entry": entry.id}
     if entry.source_id:
@@ -108,12 +114,12 @@ def names_of(hit: Hit) -> dict[Named, str]:
 
 
 def page_name(document: str, page: int) -> str:
-    """Return the name of a document's page; pages count from 1, as in citations."""
+    """Return the name of a document's page. Pages count from 1, as in citations."""
     return f"{document}#{page}"
 
 
 def _kinds(backend: MemoryBackend, within: Scope, questions: Sequence[Question]) -> dict[str, Named]:
-    """Return the kind of each name under `relevant`."""
+    """Return name -> kind for each name under `relevant`. Raises `InvalidInput` for unknown names."""
     wanted = list(dict.fromkeys(name for question in questions for name in question.relevant))
     kinds: dict[str, Named] = {}
     lost: list[str] = []
@@ -126,8 +132,9 @@ def _kinds(backend: MemoryBackend, within: Scope, questions: Sequence[Question])
         more = f" and {len(lost) - _TOLD} more" if len(lost) > _TOLD else ""
         raise InvalidInput(
             "relevant",
-            f"nothing in the namespace {within.namespace} goes by {', '.join(repr(name[:80]) for name in lost[:_TOLD])}"
-            f"{more}; name entries by id, records by source id, documents by name or by name#page",
+            f"nothing in the namespace {within.namespace} has the name "
+            f"{', '.join(repr(name[:80]) for name in lost[:_TOLD])}{more}; use the id of "
+            "an entry, a source id, the name of a document, or name#page",
         )
     return kinds
 

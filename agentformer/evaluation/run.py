@@ -1,5 +1,5 @@
-"""Evaluate a search: ask each question in each mode, rank its relevant passages, and compute metrics in all and by
-parts."""
+"""Evaluate a search: ask each question in each mode, find the ranks of its relevant passages, and compute metrics for
+all questions and for parts of them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from agentformer.evaluation.metrics import METRICS, Interval, intervals, metric
 from agentformer.text.languages import detect_language
 from agentformer.types import Hit, Hits, Query, Scope
 
-UNKNOWN = "unknown"  # the part of questions whose language cannot be told
+UNKNOWN = "unknown"  # the part of questions with an unknown language
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One question, and by mode the rank of each of its relevant passages in the order of `question.relevant`; None if
-    it was not found."""
+    """One question with its ranks. For each mode, `ranks` has the rank of each relevant passage in the order of
+    `question.relevant`, or None if the passage was not found."""
 
     question: Question
     ranks: Mapping[str, tuple[int | None, ...]]
@@ -36,8 +36,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The figures of some questions by mode and metric. `differences` compare hybrid search with each other mode,
-    paired by question; above 0, hybrid search is better."""
+    """The figures of some questions by mode and metric. `differences` compares hybrid search with each other mode on
+    the same questions. If a difference is above 0, hybrid search is better."""
 
     name: str
     questions: int
@@ -45,7 +45,7 @@ class Part:
     differences: Mapping[str, Mapping[str, Interval]]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the part as JSON values; intervals are `[mean, low, high]`."""
+        """Return the part as JSON values. An interval is `[mean, low, high]`."""
         return {
             "name": self.name,
             "questions": self.questions,
@@ -56,7 +56,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of an evaluation. Parts by language or category are present if there are at least two."""
+    """The result of an evaluation. There are parts by language or by category if the questions have at least two
+    languages or categories."""
 
     name: str
     passages: int
@@ -78,13 +79,13 @@ class Evaluation:
         return self.overall.figures[mode][name]
 
     def values(self, name: str, mode: str = "hybrid") -> list[float]:
-        """Return a metric of each question in the order of `outcomes`, for a paired difference to another evaluation
-        (`metrics.difference`)."""
+        """Return a metric of each question in the order of `outcomes`. `metrics.difference` can compare these values
+        with those of another evaluation."""
         measure = metric(name)
         return [measure(outcome.ranks[mode]) for outcome in self.outcomes]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the evaluation as JSON values; intervals are `[mean, low, high]`."""
+        """Return the evaluation as JSON values. An interval is `[mean, low, high]`."""
         return {
             "name": self.name,
             "passages": self.passages,
@@ -121,19 +122,19 @@ Progress = Callable[[int, int], None]  # questions asked, questions in all
 
 
 def check_modes(modes: Sequence[str]) -> None:
-    """Raise `InvalidInput` for an unknown mode, or for none."""
+    """Raise `InvalidInput` if a mode is unknown or the list of modes is empty."""
     listed = isinstance(modes, Iterable) and not isinstance(modes, str)
     if not listed or not modes or any(mode not in MODES for mode in modes):
-        raise InvalidInput("modes", f"must be some of {', '.join(MODES)}, got {modes!r:.80}")
+        raise InvalidInput("modes", f"must be a list of modes ({', '.join(MODES)}), got {modes!r:.80}")
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOptions:
     """The options of `evaluate`. Raises `InvalidInput`.
 
-    The first `limit` passages are ranked, and metrics of more passages are skipped. For a corpus that no `Loader`
-    stored, `scope_of` returns the scope of a question, and `passage_of` the passage of a hit as `relevant` names it.
-    `seed` is for the confidence intervals.
+    The first `limit` passages are ranked. Metrics that need more passages are skipped. If no `Loader` stored the
+    corpus, `scope_of` returns the scope of a question, and `passage_of` returns the name of a hit's passage as
+    `relevant` names it. `seed` is used for the confidence intervals.
     """
 
     modes: Sequence[Mode] = MODES
@@ -157,12 +158,12 @@ class EvaluationOptions:
 def evaluate(search: Search, dataset: Dataset, options: EvaluationOptions) -> Evaluation:
     """Ask each question that has an answer in each mode, and rank the passages found.
 
-    `search` is a backend's search, without usage counts and salience. Of several hits of one passage the best counts.
-    Raises `InvalidInput` if no question has an answer.
+    `search` is the search of a backend, without usage counts and salience. If a passage has several hits, the best hit
+    counts. Raises `InvalidInput` if no question has an answer.
     """
     questions = dataset.answerable
     if not questions:
-        raise InvalidInput("questions", "name no passage that answers them; put ids under relevant")
+        raise InvalidInput("questions", "have no relevant passages; list passage ids under relevant")
     outcomes: list[Outcome] = []
     warnings: dict[str, None] = {}
     for number, question in enumerate(questions, 1):
@@ -181,7 +182,7 @@ def evaluate(search: Search, dataset: Dataset, options: EvaluationOptions) -> Ev
 def _search_passages(
     search: Search, question: Question, mode: Mode, options: EvaluationOptions
 ) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return the ranks of the passages found, from 1, and the warnings of the search."""
+    """Return passage -> rank, from 1, and the warnings of the search."""
     limit, scope = options.limit, options.scope_of(question)
     while True:
         hits = search(Query(question.text, scope, limit, mode=mode))
@@ -222,7 +223,7 @@ def _summarize(
 
 
 def _measure_part(name: str, outcomes: Sequence[Outcome], metrics: Sequence[str], options: EvaluationOptions) -> Part:
-    """Return the metrics of some questions, at least one."""
+    """Return the metrics of some questions. There must be at least one question."""
     modes = options.modes
     columns = {
         (mode, measure): [metric(measure)(outcome.ranks[mode]) for outcome in outcomes]

@@ -1,1 +1,1 @@
-"""Pure functions over text: normalising, cutting, analysing. Nothing here does input or output."""
+"""Pure functions over text: normalise, split and analyze. This package does no input or output."""

@@ -1,9 +1,9 @@
 """Turn a text into the terms of the word index, and a query into the terms to look up.
 
-The words of a text are stemmed in its language, which long texts reveal reliably. Each stem carries its language:
-"fi~työkalu". The language of a query is often uncertain, so a query is stemmed in every language of the store, and a
-stem matches texts of its own language only. Numbers, codes, identifiers, characters of unspaced scripts and surface
-forms carry no language and match everywhere; surface forms weigh less.
+The words of a text are stemmed in its language, which can be detected reliably in a long text. Each stem includes its
+language: "fi~työkalu". The language of a query is often uncertain. So a query is stemmed in every language of the
+store, and a stem matches only texts of its own language. Numbers, codes, identifiers, surface forms and characters of
+scripts without spaces have no language and match everywhere. Surface forms have a lower weight.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ __all__ = ["COMPOUNDING", "MAX_QUERY", "MAX_TERM", "QueryTerms", "Terms", "analy
 # Languages with compound words or stacked endings: pieces of stems find "kone" in "pesukone".
 COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})
 _PART = 5  # code points of a piece: 4 has the same recall with 25% more terms, 6 has less recall
-MAX_QUERY = 4000  # code points; further words cost time and hardly change the result
+MAX_QUERY = 4000  # code points; more words cost time and hardly change the result
 
-_SURE = 0.5  # least confidence of a detector, 0..1: 5% of short sentences are wrong then, and twice as many known
+_SURE = (
+    0.5  # least confidence of the detector, 0..1: at this value, it detects twice as many short sentences; 5% are wrong
+)
 _NONE: frozenset[str] = frozenset()
 _UNMARKED = frozenset({"en", ""})  # languages whose stems have no diacritics
 _NO_DIGRAPHS = frozenset({"et", "fi", "hu", "tr"})  # ä is never written "ae", nor ö "oe"
@@ -36,12 +38,13 @@ _STROKES = str.maketrans({"ø": "o", "æ": "ae", "œ": "oe", "đ": "d", "ð": "d
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms without white space for three index fields, ranked by BM25 with term frequencies.
+    """Terms for three fields of the word index, ranked by BM25 with term frequencies. A term contains no white space.
 
-    `stems`: the strong evidence. `surface`: casefolded words, and where these differ their form without diacritics,
-    the form with two letters for a vowel ("muenchen"), and their stem without diacritics (it matches "jyvaskylassa").
-    `parts`: stems of the words inside an identifier, ideographs, pairs with hiragana, and in compounding languages
-    pieces of stems without diacritics. A text has all pieces, a query every other one.
+    `stems`: the strongest evidence. `surface`: the casefolded words and, if different, their forms without diacritics,
+    their forms with two letters for a vowel ("muenchen"), and their stems without diacritics ("jyvaskylassa" has such a
+    stem). `parts`: stems of the words inside an identifier, ideographs, character pairs with hiragana, and in languages
+    with compounds pieces of stems without diacritics. A text has all pieces of a stem, and a query has every second
+    piece.
     """
 
     stems: tuple[str, ...]
@@ -50,12 +53,13 @@ class Terms:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Surface forms that are not stems."""
+        """The surface forms that are not stems."""
         return tuple(form for form in self.surface if "~" not in form)
 
 
 def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str:
-    """Return `detect_language`, else the language of which the optional detector is sure, else ""."""
+    """Return `detect_language`. If it returns "", return the language that the optional detector finds, or "" if the
+    detector is uncertain."""
     detected = detect_language(text, prior)
     if detected or prior or analyzers.detector is None:
         return detected
@@ -64,7 +68,7 @@ def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str
 
 
 def text_terms(text: str, language: str, analyzers: Analyzers = PLAIN) -> Terms:
-    """Return the terms of a stored text in `language` ("" if unknown: its words are then not stemmed)."""
+    """Return the terms of a stored text in `language`. If `language` is "" (unknown), the words are not stemmed."""
     return _text_terms(lexemes(text), language, analyzers)
 
 
@@ -96,9 +100,9 @@ def _text_terms(tokens: Iterable[Lexeme], language: str, analyzers: Analyzers) -
 
 @dataclass(frozen=True, slots=True)
 class QueryTerms:
-    """A query analyzed once: its language, its tokens, and its terms in the languages of the texts it is compared with.
+    """The analysis of one query: its language, its tokens, and its terms for each set of languages.
 
-    The terms of each set of languages are derived from the same tokens, once. Thread-safe.
+    The terms for a set of languages are computed once, from the same tokens. Thread-safe.
     """
 
     text: str  # at most `MAX_QUERY` code points
@@ -107,7 +111,7 @@ class QueryTerms:
 
     @classmethod
     def of(cls, text: str) -> QueryTerms:
-        """Analyze a query. Only its first `MAX_QUERY` characters count."""
+        """Analyze a query. Characters after the first `MAX_QUERY` are ignored."""
         text = text[:MAX_QUERY]
         shouted = text.isupper()
         tokens = (
@@ -118,16 +122,16 @@ class QueryTerms:
 
     @property
     def language(self) -> str:
-        """The query's language (ISO 639-1), "" if unknown."""
+        """The language of the query (ISO 639-1), or "" if it is unknown."""
         if (language := self._derived.get("language")) is None:
             language = self._derived["language"] = detect_language(self.text)
         return str(language)
 
     def terms(self, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
-        """Return the terms to look up among texts in `languages` ("" for texts of unknown language).
+        """Return the terms to look up in texts of these `languages`. "" means texts of unknown language.
 
-        Function words are left out, unless the query has nothing else. A word with a capital inside the sentence is no
-        function word: "IT", "US", "May".
+        Function words are left out, unless the query has no other words. A word with a capital letter inside the
+        sentence does not count as a function word: "IT", "US", "May".
         """
         key = tuple(sorted(languages)), analyzers
         if (terms := self._derived.get(key)) is None:
@@ -135,7 +139,7 @@ class QueryTerms:
         return terms
 
     def as_text(self, language: str) -> Terms:
-        """Return the terms that a stored text in `language` with these words has."""
+        """Return the terms that a stored text with these words would have in `language`."""
         if (terms := self._derived.get(key := (language,))) is None:
             terms = self._derived[key] = _text_terms(self.tokens, language, PLAIN)
         return terms
@@ -166,17 +170,17 @@ class QueryTerms:
 
 @lru_cache(maxsize=512)
 def analyze_query(text: str) -> QueryTerms:
-    """Return the analysis of a query. The last queries are cached, so each stage of a search gets the same object."""
+    """Return the analysis of a query. Recent analyses are cached, so all stages of a search use the same object."""
     return QueryTerms.of(text)
 
 
 def query_terms(text: str, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
-    """Return the terms of a query against texts in `languages`; see `QueryTerms.terms`."""
+    """Return the terms of a query for texts in `languages`; see `QueryTerms.terms`."""
     return QueryTerms.of(text).terms(languages, analyzers)
 
 
 def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> Iterator[str]:
-    """Yield the stems of the parts of compounds, or of the words in an unspaced run."""
+    """Yield the stems of the words inside compounds, or inside text without spaces."""
     ignored = FUNCTION_WORDS.get(language, _NONE)
     for written in (lexeme.run,) if lexeme.run else lexeme.words:
         if written not in ignored:
@@ -185,7 +189,7 @@ def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> I
 
 
 def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
-    """The lexemes that are no function words of `language`, or all of them when nothing else is there."""
+    """Return the lexemes that are not function words of `language`. If there are no others, return all lexemes."""
     ignored = FUNCTION_WORDS.get(language, frozenset())
 
     def empty(word: str, capital: bool) -> bool:
@@ -199,7 +203,8 @@ def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
 
 
 def _surface(word: str, spelt: bool) -> tuple[str, ...]:
-    """Return the word, its form without diacritics, and with `spelt` its form with "ae" for "ä", each once."""
+    """Return the word and its form without diacritics, without repetition. With `spelt`, also return its form with "ae"
+    for "ä"."""
     return (word,) if word.isascii() else _surfaces(word, spelt)
 
 
@@ -210,7 +215,7 @@ def _surfaces(word: str, spelt: bool) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def _fold(word: str) -> str:
-    """Remove diacritics and strokes: "jyväskylä" becomes "jyvaskyla", "søre" "sore"."""
+    """Remove diacritics and strokes: "jyväskylä" becomes "jyvaskyla", and "søre" becomes "sore"."""
     if word.isascii():
         return word
     bare = "".join(mark for mark in unicodedata.normalize("NFD", word) if not "\u0300" <= mark <= "\u036f")
@@ -218,18 +223,19 @@ def _fold(word: str) -> str:
 
 
 def _term(word: str, language: str) -> str:
-    """Return the stem prefixed with its language: "fi~talo"."""
+    """Return the stem with its language as a prefix: "fi~talo"."""
     return f"{language}~{stem(word, language)}"
 
 
 def _bare(word: str, language: str) -> tuple[str, ...]:
-    """Return possible stems of a word written without diacritics: its stem, and the word itself."""
+    """Return the possible stems of a word that is written without diacritics: its stem, and the word itself."""
     return tuple(dict.fromkeys((stem(word, language), word)))
 
 
 @lru_cache(maxsize=65536)
 def _pieces_of_stem(term: str) -> tuple[str, ...]:
-    """Return overlapping pieces of the stem with marked ends, so that a piece at an edge differs from one inside."""
+    """Return overlapping pieces of the stem. The ends of the stem are marked, so a piece at the start or end differs
+    from a piece inside."""
     word = _fold(term.partition("~")[2])
     if len(word) < _PART - 1:
         return ()

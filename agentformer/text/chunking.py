@@ -1,8 +1,9 @@
-"""Split text by tokens: chunks for readers and citations, windows for models.
+"""Split text by tokens into chunks for readers and citations, or into windows for models.
 
-One algorithm serves both. Token offsets are computed once for the whole text. Every border between two tokens has a
-strength (paragraph, sentence, clause, word). Pieces are taken greedily at the strongest border that leaves the piece
-large enough; among equals the latest. Offsets are exact, no piece exceeds its limit, and time is linear in the text.
+Both uses share one algorithm. Token offsets are computed once for the whole text. Every border between two tokens has a
+strength (paragraph, sentence, clause, word). The text is split from its start. Each piece ends at the strongest border
+that leaves the piece large enough; of several such borders, the last one is used. Offsets are exact, no piece exceeds
+its limit, and time is linear in the text.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from agentformer.text.sentences import sentence_spans
 from agentformer.types import Span
 
 # Strength of the border between two tokens.
-_JOINED = 0  # inside a character cluster or a word: used only if a single word exceeds the limit
+_JOINED = 0  # inside a word or a group of combined characters; used only if a single word exceeds the limit
 _WORD = 1
 _CLAUSE = 2
 _SENTENCE = 3
 _PARAGRAPH = 4
-# A border is used only if the piece keeps this share of the limit: a strong border may shorten it more.
+# A border is used only if the piece has at least this share of the limit. A stronger border allows a shorter piece.
 _KEEP = {_PARAGRAPH: 0.5, _SENTENCE: 0.35, _CLAUSE: 0.6, _WORD: 0.0, _JOINED: 0.0}
 
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
@@ -43,19 +44,20 @@ Tokens = Sequence[Span]
 
 
 def split(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Sequence[int] = ()) -> list[Span]:
-    """Return spans of `text` with at most `limit` of `tokens` each, in order; together they contain every token.
+    """Return the spans of pieces of `text` in order. A piece has at most `limit` of the `tokens`. Every token is in a
+    piece.
 
-    Neighbours share at most `overlap` tokens, beginning at a sentence where possible. `breaks` are offsets that count
-    as paragraph borders (headings). Ends are trimmed to tokens. A word is cut only if it alone exceeds `limit`.
-    Raises `ValueError` if `limit` is below 1 or `overlap` not below it.
+    Neighbouring pieces share at most `overlap` tokens. If possible, the shared text begins with a sentence. `breaks`
+    are offsets that count as paragraph borders, such as headings. Spans begin and end at tokens. A word is split only
+    if it has more than `limit` tokens. Raises `ValueError` if `limit` is below 1, or if `overlap` is not below `limit`.
     """
     if limit < 1 or not 0 <= overlap < limit:
-        raise ValueError(f"limit must be at least 1 and overlap below it, got {limit} and {overlap}")
+        raise ValueError(f"limit must be at least 1, and overlap must be below limit, got {limit} and {overlap}")
     return [piece.span for piece in _pieces(text, tokens, limit, overlap, breaks)]
 
 
 class _Piece(NamedTuple):
-    """A span, its number of tokens inside the whole text, and whether both ends are at white space."""
+    """A span, the number of its tokens inside the whole text, and whether it begins and ends next to white space."""
 
     span: Span
     tokens: int
@@ -80,15 +82,17 @@ def _pieces(text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Seq
 
 
 def _at_space(text: str, position: int) -> bool:
-    """Return whether `position` holds white space or lies outside the text."""
+    """Return whether `position` is white space or outside of the text."""
     return not 0 <= position < len(text) or text[position].isspace()
 
 
 def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[Span]:
-    """Return spans of `text` that fit a model of `limit` tokens: even in size, without overlap, with every token.
+    """Return spans of `text` for a model of `limit` tokens. They have similar sizes, do not overlap, and contain every
+    token.
 
-    `count` returns the token spans of a text. A piece that is cut inside a run of characters or nearly fills the limit
-    is counted again alone, because a model may tokenise the start of a text differently, and split again if too long.
+    `count` returns the token spans of a text. A model may tokenise the start of a text in a different way. So if a
+    piece is split inside a run of characters, or is close to the limit, its tokens are counted again, and the piece is
+    split again if it is too long.
     """
     tokens = count(text)
     if not tokens:
@@ -110,7 +114,7 @@ def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[S
 
 
 def _with_marks(text: str, tokens: Tokens) -> Tokens:
-    """Extend tokens by the combining characters after them, which BERT's tokenizer drops."""
+    """Extend tokens by the combining characters that follow them. BERT's tokenizer drops these characters."""
     if text.isascii() or not any(unicodedata.category(ch) in _MARKS for ch in set(text)):
         return tokens
     borders = chain((token.start for token in islice(tokens, 1, None)), [len(text)])
@@ -124,7 +128,7 @@ def _past_marks(text: str, end: int, border: int) -> int:
 
 
 def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
-    """Return the token index where the piece that begins at `first` ends (exclusive)."""
+    """Return the token index at which the piece that begins at `first` ends (exclusive)."""
     furthest = first + limit
     if furthest >= total:
         return total
@@ -137,7 +141,8 @@ def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
 
 
 def _resume(strengths: Sequence[int], first: int, last: int, overlap: int) -> int:
-    """Return the first token of the next piece: up to `overlap` tokens back, at a sentence, else at a word."""
+    """Return the first token of the next piece. It is up to `overlap` tokens before the end, at a sentence or else at a
+    word."""
     earliest = max(first + 1, last - overlap)
     for strength in (_SENTENCE, _WORD):
         for start in range(earliest, last):
@@ -171,7 +176,7 @@ def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
 
 
 def _between(text: str, before: int, after: int) -> int:
-    """Return the strength between a token that ends at `before` and the next one, which begins at `after`."""
+    """Return the strength of the border between a token that ends at `before` and a token that begins at `after`."""
     gap = text[before:after]
     if not gap:
         return _without_gap(text, after)

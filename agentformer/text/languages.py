@@ -1,7 +1,8 @@
-"""Detect the language of a text, stem its words, and list its function words, negations and number words.
+"""Detect the language of a text, stem its words, and list the function words, negations and number words of a language.
 
-Detection chooses a stemmer. It uses cheap and certain evidence: the script, then function words (articles, pronouns,
-prepositions, auxiliaries), letters and endings. It needs no model, only a word list of a few kilobytes.
+The detected language decides which stemmer is used. Detection uses evidence that is cheap and reliable: first the
+script, then function words (articles, pronouns, prepositions, auxiliaries), letters and endings. It needs no model,
+only a word list of a few kilobytes.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _folded(text: str) -> str:
 
 
 def word_list(kind: str) -> dict[str, frozenset[str]]:
-    """Return language -> items of all its lines of this kind in `function_words.txt` (kinds are listed there)."""
+    """Return language -> the items of all its lines of this kind in `function_words.txt`. The file lists the kinds."""
     by_language: dict[str, set[str]] = {}
     for language, of_kind, *items in _word_lines():
         if of_kind == kind:
@@ -111,7 +112,7 @@ def _word_lines() -> list[list[str]]:
 
 
 def _shared(vote: float, *lists: Mapping[str, frozenset[str]]) -> dict[str, tuple[tuple[str, float], ...]]:
-    """Return item -> (language, votes). An item of n languages gives each of them `vote` / n."""
+    """Return item -> (language, votes). If n languages share an item, each of them gets `vote` / n."""
     owners: dict[str, dict[str, None]] = {}
     for items_of in lists:
         for language, items in items_of.items():
@@ -153,7 +154,7 @@ def _script_of(letter: str) -> str:
 
 
 def _script(sample: str) -> str:
-    """Return the main script of the sample, "" without letters. Kana decides for Japanese."""
+    """Return the main script of the sample, or "" if it has no letters. A text with kana is Japanese."""
     if not _NOT_LATIN.search(sample):  # a fast path for most texts
         return "latin" if _LETTER.search(sample) else ""
     counts: Counter[str] = Counter()
@@ -185,7 +186,7 @@ def _word_votes(word: str) -> tuple[tuple[str, float], ...]:
     if not votes:
         sizes = range(min(_LONGEST_ENDING, len(word) - 2), 1, -1)
         votes += next((_ENDING_VOTES[word[-size:]] for size in sizes if word[-size:] in _ENDING_VOTES), ())
-    for letter in dict.fromkeys(word) if len(word) > 2 else ():  # a single letter is rather a label than a word
+    for letter in dict.fromkeys(word) if len(word) > 2 else ():  # a single letter is usually a label and not a word
         votes += _LETTER_VOTES.get(letter, ())
     return tuple(votes)
 
@@ -193,8 +194,8 @@ def _word_votes(word: str) -> tuple[tuple[str, float], ...]:
 def _weighted_words(sample: str) -> dict[str, float]:
     """Return the words of the sample in lower case with their weights.
 
-    A word counts up to `_REPEATS` times. A capitalised word after the first one is mostly a name, and names reveal no
-    language ("Los Angeles"). In a text of capitals only, no word is a name.
+    A word counts at most `_REPEATS` times. A capitalised word after the first word is usually a name, and names do not
+    show the language ("Los Angeles"). If all letters of a text are capitals, no word counts as a name.
     """
     if sample.isupper():
         sample = sample.lower()
@@ -208,7 +209,7 @@ def _weighted_words(sample: str) -> dict[str, float]:
 
 @lru_cache(maxsize=_CACHED_WORDS)
 def _small(word: str) -> str:
-    """Return the word in lower case; of two words joined by an apostrophe, the one that votes."""
+    """Return the word in lower case. If an apostrophe joins two words, return the word that has votes."""
     small = word.lower().replace("’", "'")
     head, _, tail = small.partition("'")
     if not tail:
@@ -217,10 +218,12 @@ def _small(word: str) -> str:
 
 
 def detect_language(text: str, prior: str = "") -> str:
-    """Return the ISO 639-1 code of the text's language, or `prior` ("" by default) if the evidence is too thin.
+    """Return the ISO 639-1 code of the text's language. If there is not enough evidence, return `prior` ("" by
+    default).
 
-    `prior` is the language of the document around the text. It wins near ties, so that a chunk of names and numbers is
-    analysed like its neighbours. Norwegian is "no" in both written forms. Only the first code points are read.
+    `prior` is the language of the document that contains the text. `prior` also wins if two languages are nearly equal,
+    so that a chunk of names and numbers is analysed like its neighbours. Norwegian is "no" for both written forms. Only
+    the first code points of a text are read.
     """
     sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
     script = _script(sample)
@@ -244,16 +247,19 @@ _KNOWN = frozenset(FUNCTION_WORDS) | {each for _, _, languages in _SCRIPTS for e
 
 
 def language_code(value: object) -> str:
-    """Return a language given by a caller ("fi", "FI", "sv-SE") as `detect_language` names it; "" if it is unknown."""
+    """Return the code that `detect_language` uses for a language given by a caller ("fi", "FI", "sv-SE"). Return "" for
+    an unknown language."""
     code = re.split(r"[-_]", value.strip().lower(), maxsplit=1)[0] if isinstance(value, str) else ""
     code = _WRITTEN_FORMS.get(code, code)
     return code if code in _KNOWN else ""
 
 
 def likelier_of_alike(text: str) -> str:
-    """Return the likeliest of Danish, Norwegian and Swedish if the text is surely one of them, else "".
+    """If the text is certainly Danish, Norwegian or Swedish, return the most probable of these three languages, else
+    "".
 
-    Used for texts that people read, where confusing them does little harm. `detect_language` abstains in this case.
+    Use it for texts that people read, where a wrong choice does little harm. `detect_language` returns no language for
+    such a text if it cannot choose.
     """
     sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
     if _script(sample) != "latin":
@@ -268,12 +274,12 @@ def likelier_of_alike(text: str) -> str:
 
 @lru_cache(maxsize=131072)
 def stem(word: str, language: str) -> str:
-    """Return the Snowball stem of a folded word, or the word itself in a language without a stemmer."""
+    """Return the Snowball stem of a folded word. If the language has no stemmer, return the word itself."""
     return str(_stemmer(language).stemWord(word)) if language in STEMMERS else word
 
 
 def _stemmer(language: str) -> Stemmer.Stemmer:
-    """Return the stemmer of this thread and language; Snowball's state must not be shared between threads."""
+    """Return the stemmer for this thread and language. A Snowball stemmer has state that threads must not share."""
     stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__.setdefault("stemmers", {})
     if language not in stemmers:
         stemmers[language] = Stemmer.Stemmer(STEMMERS[language])

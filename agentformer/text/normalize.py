@@ -1,11 +1,13 @@
-"""Normalise extracted text for storing, showing and searching.
+"""Normalise extracted text before it is stored, shown and searched.
 
-`clean` works on one text. `normalize_pages` works on a document and joins words hyphenated at line ends, guided by
-their spelling elsewhere in the document. No dictionary is used. The order of the steps matters.
+`clean` changes a single text. `normalize_pages` changes all pages of a document, and joins words that were hyphenated
+at line ends. The spelling in other places of the document decides how such a word is joined. No dictionary is used. The
+order of the steps matters.
 
-Detached accents are put back on their letters. LaTeX's OT1 fonts draw accents as separate characters. PDF extractors
-return such an accent before its letter ("ty¨okalu", "p˚a"), some producers write it after the letter ("tyo¨kalu"), and
-the accent of a capital may drift to the end of the line ("Oversikt ¨"). A lone accent ("20 ˚C", "the sign ¨") stays.
+Detached accents are joined with their letters. LaTeX's OT1 fonts draw accents as separate characters. PDF extractors
+return such an accent before its letter ("ty¨okalu", "p˚a"). Some producers write the accent after its letter
+("tyo¨kalu"). The accent of a capital may move to the end of the line ("Oversikt ¨"). An accent without a letter stays
+("20 ˚C", "the sign ¨").
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ MIN_EVIDENCE = 2  # attached accents needed in a document before stray and space
 
 
 def accent_style(texts: Sequence[str]) -> Style:
-    """Return the side of the letter on which this document has its accents, "" if too few are attached."""
+    """Return the side of the letter on which this document has its accents. Return "" if too few accents touch a
+    letter."""
     before = after = 0
     for text in texts:
         for match in _ATTACHED.finditer(text):
@@ -74,8 +77,8 @@ def accent_style(texts: Sequence[str]) -> Style:
 
 
 def repair_accents(text: str, style: str = "") -> str:
-    """Put detached accents on their letters. `style` is the document's `accent_style`; without it only accents that
-    touch a letter are moved."""
+    """Join accents with their letters. `style` is the `accent_style` of the document. Without a style, only accents
+    that touch a letter are moved."""
     if not _ANY.search(text):
         return text
     style = style or accent_style([text])
@@ -92,7 +95,7 @@ def repair_accents(text: str, style: str = "") -> str:
 
 
 def compose(accent: str, letter: str) -> str:
-    """Return `letter` with `accent`, or "" if no such character exists."""
+    """Return `letter` with `accent` as one character, or "" if there is no such character."""
     both = unicodedata.normalize("NFC", _DOTLESS.get(letter, letter) + _COMBINING[accent])
     return both if len(both) == 1 else ""
 
@@ -129,7 +132,8 @@ def _attach_spaced(match: re.Match[str]) -> str:
 
 
 def _place_strays(lines: list[str], number: int) -> None:
-    """Put a stray accent on the only capital of its line (or of a neighbour, if alone) that can take it."""
+    """Move an accent that touches no letter to the only capital of its line that can take the accent. If the accent is
+    alone in its line, use the line before or after."""
     match = _STRAY.search(lines[number])
     if match is None:
         return
@@ -187,8 +191,8 @@ _ENGLISH_SHARE = 0.12  # share of all words: English prose about .2, other langu
 def clean(text: str, *, accents: str = "") -> str:
     """Remove control characters, special spaces, ligatures and detached accents from a text. Idempotent.
 
-    Line ends become LF; of several blank lines one stays. Hyphens at line ends stay for `join_hyphens`, which needs
-    the whole document. `accents` is the document's `accent_style`.
+    Line ends become LF, and several blank lines become one. Hyphens at line ends stay, because `join_hyphens` needs the
+    whole document. `accents` is the `accent_style` of the document.
     """
     text = _LINE_ENDS.sub("\n", text).replace("\u2029", "\n\n")
     text = re.sub(r"(?<=[^\W_])[ ]*\ufffe", "-\ufffe", text).replace("-\ufffe", "-\n").replace(LINE_HYPHEN, "")
@@ -200,12 +204,12 @@ def clean(text: str, *, accents: str = "") -> str:
 
 
 def from_symbol_area(text: str) -> str:
-    """Map characters of symbol fonts, which place Latin-1 at U+F000 and up, back to Latin-1."""
+    """Replace characters of symbol fonts by Latin-1 characters. Such fonts use the code points from U+F000."""
     return _SYMBOL_AREA.sub(lambda m: chr(ord(m.group()) - 0xF000), text)
 
 
 def _compatible(text: str) -> str:
-    """Apply NFKC except to characters whose meaning it would change."""
+    """Apply NFKC, except to characters with a meaning that NFKC would change."""
     if text.isascii():
         return text
     parts: list[str] = []
@@ -219,10 +223,10 @@ def _compatible(text: str) -> str:
 
 
 def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> list[str]:
-    """Clean every page and join hyphenated words, using the spelling of the whole document.
+    """Clean every page and join hyphenated words. The spelling of the whole document is used.
 
-    `running` returns the body of each page without running header and footer, or None for the whole page: a word
-    hyphenated at the end of the body continues on the next page and not in the footer.
+    `running` returns for each page the span without running header and footer, or None for the whole page. If the last
+    word of a page's span is hyphenated, its second half is on the next page and not in the footer.
     """
     style = accent_style(texts)
     pages = [clean(text, accents=style) for text in texts]
@@ -239,7 +243,7 @@ def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> 
 
 
 def vocabulary(texts: Sequence[str]) -> Counter[str]:
-    """Count each casefolded word, hyphenated or not, that stands inside a line."""
+    """Count each casefolded word, with or without hyphens, that is inside a line."""
     counts: Counter[str] = Counter()
     for text in texts:
         for word in _IN_LINE_WORD.findall(_without_torn_words(text)):
@@ -252,16 +256,17 @@ def _without_torn_words(text: str) -> str:
 
 
 def looks_english(texts: Sequence[str]) -> bool:
-    """Return whether the text is English, which hyphenates many compounds that Nordic languages and German join."""
+    """Return whether the text is English. English hyphenates many compounds that Nordic languages and German write as
+    one word."""
     sample = " ".join(text[:2000] for text in texts[:40])
     return len(_ENGLISH_WORDS.findall(sample)) > _ENGLISH_SHARE * max(1, len(sample.split()))
 
 
 def join_hyphens(text: str, words: Mapping[str, int] | None = None, *, english: bool = False) -> str:
-    """Join words hyphenated at a line end.
+    """Join words that were hyphenated at a line end.
 
-    A hyphen that belongs to the word stays, without the line end ("HLR-flödet"). A hyphen for an omitted part
-    ("korkea- ja matalapaine") stays with its line end.
+    If a hyphen belongs to the word, the hyphen stays and the line end is removed ("HLR-flödet"). If a hyphen replaces
+    an omitted part ("korkea- ja matalapaine"), hyphen and line end stay.
     """
     counts = words if words is not None else vocabulary([text])
 
@@ -303,7 +308,7 @@ def _keeps_hyphen(before: str, after: str, counts: Mapping[str, int], english: b
 
 def clean_plain(text: str) -> str:
     """Clean the content of a text file: NFC, LF, no invisible characters. Indentation, hyphens at line ends and
-    compatibility characters stay, because they are content in code, tables and logs."""
+    compatibility characters stay, because they have a meaning in code, tables and logs."""
     text = _LINE_ENDS.sub("\n", text).replace("\u2029", "\n\n")
     text = _DROPPED.sub("", text.replace("\u00ad", "").replace("\u00a0", " "))
     return unicodedata.normalize("NFC", text).strip("\n")

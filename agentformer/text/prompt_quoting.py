@@ -1,8 +1,9 @@
-"""Escape stored text for a prompt, so that it closes no tag, imitates no token of a chat template and hides nothing.
+"""Escape stored text for a prompt. Escaped text cannot close a tag, imitate a token of a chat template, or hide
+characters.
 
-Only the prompt is changed; stored, quoted and cited text is not. Prompts frame data in tags of angle brackets, so
-escaped text has none: `‹` replaces them, and `⟦` replaces the bracket of an apparent tag or token. All functions take
-time linear in the text.
+Only the prompt is changed. Stored, quoted and cited text stays the same. Prompts put data between tags of angle
+brackets, so escaped text has no angle brackets: `‹` replaces them. In text that looks like a tag or a token, `⟦`
+replaces the bracket. The time of each function is linear in the text.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _QUOTED_SQUARE = re.compile(
 
 
 def escape_text(text: str) -> str:
-    """Escape text that stands inside a tag."""
+    """Escape text that is put between tags."""
     text = strip_hidden(_BREAK.sub("\n", text))
     text = _CLOSES.sub("›", _OPENS.sub("‹", text))
     text = _TAG.sub(lambda tag: "⟦" if _is_frame(tag["name"]) else tag[0], text).translate(_ANGLES)
@@ -78,12 +79,12 @@ def strip_hidden(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Escape text for a quoted attribute of a tag: one line without double quotes."""
+    """Escape text for a quoted attribute of a tag. The result is one line without double quotes."""
     return " ".join(escape_text(text).replace('"', "'").split())
 
 
 def escape_json(text: str) -> str:
-    """Escape JSON text with JSON codes, so that its value stays the same."""
+    """Escape JSON text with the escape codes of JSON, so that the parsed value stays the same."""
     for pattern in (_HIDDEN, _JOINERS, _STRAY, _BREAK, _SQUARE):
         text = pattern.sub(_coded, text)
     for pattern in (_OPENS, _CLOSES):
@@ -93,13 +94,13 @@ def escape_json(text: str) -> str:
 
 
 def strip_template_tokens(text: str) -> str:
-    """Break tokens of chat templates in a message of a person or a model; everything else stays."""
+    """Break the tokens of chat templates in a message of a person or a model. Other text stays the same."""
     return _SQUARE_KNOWN.sub(_broken, _ANGLED.sub("‹", text))
 
 
 class MarkerRestorer:
-    """Restores the brackets in a model's text that were escaped in its prompt. Replacement characters that occur in the
-    stored texts themselves stay."""
+    """Restores the brackets in a model's answer that were escaped in its prompt. A replacement character stays if the
+    stored texts contain it."""
 
     def __init__(self, stored: Iterable[str]) -> None:
         signs = {sign for text in stored for sign in "‹›⟦⟧" if sign in text}
@@ -113,12 +114,12 @@ class MarkerRestorer:
 
 
 def wrap_in_tag(tag: str, text: str) -> str:
-    """Return the escaped text between opening and closing `tag`."""
+    """Return the escaped text between an opening and a closing `tag`."""
     return f"<{tag}>\n{escape_text(text)}\n</{tag}>"
 
 
 def _is_frame(name: str) -> bool:
-    """Return whether a name reads as a frame's tag, in letters of any script."""
+    """Return whether a name looks like the name of a tag that frames data. The letters may be of any script."""
     plain = unicodedata.normalize("NFKC", name).casefold().translate(_LIKE_LATIN)
     return "".join(ch for ch in plain if ch.isalpha() or ch == "-").strip("-") in _FRAMES
 
@@ -130,7 +131,7 @@ def _broken(token: re.Match[str]) -> str:
 
 
 def _whole(quoted: re.Match[str]) -> str:
-    """Undo `_broken` and the escaping of a role."""
+    """Restore a text that `_broken` changed, or a role that was escaped."""
     if quoted["role"]:
         return quoted["role"] if _ROLE.match(f"{quoted['role']}:") else quoted[0]
     if not quoted["token"]:
@@ -140,15 +141,15 @@ def _whole(quoted: re.Match[str]) -> str:
 
 
 def _coded(match: re.Match[str]) -> str:
-    """Return JSON escape codes for a match; for a token, of its brackets only."""
+    """Return JSON escape codes for a match. If the match is a token, only its brackets are replaced."""
     if match.re is not _SQUARE or match["token"] is None:
         return _codes(match[0])
     return f"{_codes('[')}{match['token']}{_codes(']')}"
 
 
 def _coded_tag(tag: re.Match[str]) -> str:
-    """Escape the opening bracket of an apparent tag. After a backslash, which begins a JSON code itself, the following
-    character is escaped."""
+    """Escape the opening bracket of text that looks like a tag. After a backslash, which already begins a JSON code,
+    escape the next character."""
     if not _is_frame(tag["name"]):
         return tag[0]
     at = 1 if tag[0][0] == "\\" else 0

@@ -1,8 +1,9 @@
-"""Estimate the quality of text extracted from a page by statistics, without a dictionary or a model.
+"""Estimate the quality of text that was extracted from a page. The estimate uses statistics, but no dictionary and no
+model.
 
-Garbled text in the index harms every search, and a good page called garbled is lost. So each threshold is far from
-what real prose, tables, code and the world's scripts reach, and a short text is judged only by signs that need no
-statistics.
+Garbled text in the index makes every search worse. But a good page that is classified as garbled is lost. So each
+threshold is far from the values of real prose, tables, code and all scripts. A short text is judged only by signs that
+need no statistics.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ _SHARED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Quality of a page's text. `score` is in 0..1, higher is better, comparable between two readings of one page."""
+    """The quality of a page's text. `score` is in 0..1, and higher is better. Scores of two extractions of the same
+    page can be compared."""
 
     score: float
     letters: int  # letters and digits
@@ -81,10 +83,10 @@ class Quality:
 
 
 def assess(text: str, *, unmapped: float = 0.0) -> Quality:
-    """Return the quality of a page's raw text, before it is normalised.
+    """Return the quality of a page's raw text, before the text is normalised.
 
-    `unmapped` is the share of characters, 0..1, that the font does not map to Unicode. Such text may still be right
-    (many fonts keep ASCII codes), so it only makes the statistics stricter.
+    `unmapped` is the share of characters, 0..1, that the font does not map to Unicode. Such text may still be correct,
+    because many fonts use ASCII codes. So `unmapped` only makes the statistical limits stricter.
     """
     counts = Counter(text)
     visible = sum(n for c, n in counts.items() if c not in _LAYOUT and not c.isspace())
@@ -121,7 +123,8 @@ def _meaningless(char: str) -> bool:
 
 
 def _mojibake(text: str, letters: int) -> float:
-    """Return the penalty for UTF-8 or another code page read as Latin-1: odd pairs, capitals or symbols in words."""
+    """Return the penalty for text of UTF-8 or another code page that was decoded as Latin-1. Signs are unusual pairs,
+    and capitals or symbols inside words."""
     if letters < 8:
         return 0.0
     pairs = sum(2 for _ in _MOJIBAKE.finditer(text))
@@ -156,7 +159,7 @@ def _script(char: str) -> str:
 
 
 def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
-    """Return the penalty for letters without a language's frequencies, as from a font without a Unicode map."""
+    """Return the penalty for letters with frequencies of no language, as from a font without a Unicode map."""
     # Each word once: repetitions say nothing about the language.
     likeness, letters = letter_likeness(Counter("".join(set(_WORD.findall(text.lower())))))
     digits = sum(n for c, n in counts.items() if c.isdecimal())
@@ -171,7 +174,8 @@ def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
 
 
 def letter_likeness(counts: Counter[str]) -> tuple[float, int]:
-    """Return the cosine with the nearest language's letter frequencies (0..1) and the number of Latin letters."""
+    """Return the highest cosine between the letter frequencies of the text and of a language (0..1), and the number of
+    Latin letters."""
     folded: Counter[str] = Counter()
     for char, n in counts.items():
         if char.isalpha() and char < "\u1f00":
@@ -191,7 +195,8 @@ def letter_likeness(counts: Counter[str]) -> tuple[float, int]:
 
 
 def _lost_spaces(text: str) -> float:
-    """Return the penalty for runs of letters too long for words; compounds rarely exceed 24 letters."""
+    """Return the penalty for runs of letters that are too long for words. Compounds rarely have more than 24
+    letters."""
     runs = _LATIN_RUN.findall(text)
     total = sum(map(len, runs))
     if total < 40:
@@ -202,6 +207,6 @@ def _lost_spaces(text: str) -> float:
 
 
 def _turned_ligatures(text: str) -> float:
-    """Return the penalty for Arabic lam-alef ligatures in visual order: no word begins with alef and hamza-alef."""
+    """Return the penalty for Arabic lam-alef ligatures in visual order. No word begins with alef and hamza-alef."""
     turned = len(_LAM_ALEF_TURNED.findall(text))
     return min(0.3, 0.08 + 0.01 * turned) if turned else 0.0

@@ -1,7 +1,7 @@
-"""Split text of any language into sentences by rules that look at a few characters around a full stop.
+"""Split text of any language into sentences. The rules use only a few characters before and after a full stop.
 
-A wrong border costs more than a missed one: a quote cut after "esim." misleads a reader, two sentences in one quote
-do not. So a stop ends a sentence only if no rule objects.
+A wrong border is worse than a missing border: a quote that ends after "esim." misleads a reader, but two sentences in
+one quote do no harm. So a full stop ends a sentence only if no rule contradicts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _everywhere(kind: str) -> frozenset[str]:
     return frozenset().union(*word_list(kind).values())
 
 
-# Of all languages together: quotations and names mix languages, and few words clash. Abbreviations hardly ever end a
+# All languages share these lists, because quotations and names mix languages. Abbreviations hardly ever end a
 # sentence; closing ones ("etc.") do if a capital follows; nouns after ordinals matter where nouns have capitals.
 _ABBREVIATIONS = _everywhere("abbreviations")
 _CLOSING_ABBREVIATIONS = _everywhere("closings")
@@ -39,9 +39,10 @@ _ORDINAL_NOUNS = _everywhere("ordinals")
 
 
 def sentence_spans(text: str) -> list[Span]:
-    """Return the sentences of `text` in order, trimmed, without overlap; together they cover all but white space.
+    """Return the spans of the sentences in order. Spans do not overlap, and contain all text except surrounding white
+    space.
 
-    A blank line always ends a sentence. A single line break does only before a list item or after a heading.
+    A blank line always ends a sentence. A single line break ends a sentence only before a list item or after a heading.
     """
     caseless = text.islower()  # chat without capitals: a small letter may begin a sentence
     spans: list[Span] = []
@@ -63,7 +64,7 @@ def sentence_spans(text: str) -> list[Span]:
 
 
 def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yield the range without surrounding white space, if anything is left."""
+    """Yield the range without surrounding white space, unless the result is empty."""
     piece = text[start:end]
     bare = piece.strip()
     if bare:
@@ -72,7 +73,7 @@ def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
-    """Return whether a stop before white space or the end of the text ends its sentence."""
+    """Return whether a full stop ends its sentence. White space or the end of the text follows the full stop."""
     mark = match[0].rstrip(_CLOSERS.replace("\\", ""))
     following = text[match.end() : match.end() + _LOOKBACK].lstrip(_OPENERS + "\r")
     if not following:
@@ -92,7 +93,7 @@ def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
 
 
 def _abbreviated(word: str, following: str, first: bool) -> bool:
-    """Return whether `word` before a full stop is an abbreviation, an initial or an ordinal number."""
+    """Return whether `word`, which precedes a full stop, is an abbreviation, an initial or an ordinal number."""
     folded = word.casefold()
     capital = following[0].isupper()
     if folded in _CLOSING_ABBREVIATIONS:
@@ -110,7 +111,7 @@ def _abbreviated(word: str, following: str, first: bool) -> bool:
 
 
 def _starts_line(text: str, position: int) -> bool:
-    """Return whether only white space precedes `position` in its line: "1." is a list number then."""
+    """Return whether only white space precedes `position` in its line. Then "1." is the number of a list item."""
     before = text[max(0, position - 8) : position].rstrip(" \t")
     return not before or before[-1] in "\r\n"
 

@@ -1,6 +1,6 @@
-"""Split text into lexemes: words, numbers, codes and names, each with the forms that a query may use.
+"""Split text into lexemes: words, numbers, codes and names. A lexeme has all forms that a query may use.
 
-Texts and queries go through the same tokenizer. It is independent of the language.
+Texts and queries use the same tokenizer, which does not depend on the language.
 """
 
 from __future__ import annotations
@@ -82,16 +82,16 @@ _COLON_TAIL = frozenset().union(*word_list("colon").values())
 class Lexeme:
     """The forms of one token."""
 
-    words: tuple[str, ...] = ()  # to stem
-    inner: tuple[str, ...] = ()  # words inside an identifier, also to stem
+    words: tuple[str, ...] = ()  # words to stem
+    inner: tuple[str, ...] = ()  # words inside an identifier, which are also stemmed
     codes: tuple[str, ...] = ()  # terms that are not stemmed
-    parts: tuple[str, ...] = ()  # unstemmed terms of the field `parts`
+    parts: tuple[str, ...] = ()  # terms of the field `parts`, which are not stemmed
     capital: bool = False  # written with a capital letter
     run: str = ""  # a run of characters of a script without spaces
 
 
 def lexemes(text: str) -> Iterator[Lexeme]:
-    """Yield the lexemes of `text`. A text without words yields its symbols, so that it can be found too."""
+    """Yield the lexemes of `text`. If a text has no words, yield its symbols, so that search can find the text."""
     text = text.translate(_INVISIBLE)
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _VULGAR.sub(lambda match: _QUARTERS[match[0]], text)).replace(
@@ -122,8 +122,8 @@ def _pieces(token: str) -> Iterator[str]:
 
 
 def _unspaced(run: str) -> Lexeme:
-    """Return the character pairs of a run. Pairs with hiragana (mostly endings and particles), single ideographs and
-    sequences of ideographs (mostly one word) are `parts`."""
+    """Return the character pairs of a text without spaces. Pairs with hiragana (mostly endings and particles), single
+    ideographs, and sequences of ideographs (mostly one word) are in `parts`."""
     codes = _PAIRS.findall(run) if len(run) > 1 or _HIRAGANA.match(run) else [run]
     together = (piece for word in _IDEOGRAPHS.findall(run) for piece in _pieces(word))
     loose = _LOOSE_PAIRS.findall(run) if len(run) > 1 else _HIRAGANA.findall(run)
@@ -131,13 +131,13 @@ def _unspaced(run: str) -> Lexeme:
 
 
 def _long(token: str) -> Lexeme:
-    """Return the parts of a token above `MAX_TERM`, each cut into pieces of at most that length."""
+    """Return the parts of a token that is longer than `MAX_TERM`. A part is split into pieces of at most `MAX_TERM`."""
     parts = [part for part in _MARKS_BETWEEN.split(token.casefold()) if part]
     return Lexeme(words=tuple(piece for part in parts for piece in _pieces(part)))
 
 
 def _spaced(token: str) -> Iterator[str]:
-    """Yield "12 500,50" as 12500.50, 12500 and its groups."""
+    """Yield the number 12500.50, the number 12500 and the groups of digits for a text such as "12 500,50"."""
     whole, comma, _ = token.partition(",")
     yield token.replace(" ", "").replace(",", ".")
     if comma:
@@ -146,7 +146,8 @@ def _spaced(token: str) -> Iterator[str]:
 
 
 def _phone(token: str) -> Iterator[str]:
-    """Yield all digits, the last seven digits (present in every spelling of the number), and the groups."""
+    """Yield all digits of a telephone number, its last seven digits, which every spelling of the number has, and its
+    groups of digits."""
     groups = _DIGITS.findall(token)
     digits = "".join(groups)
     yield digits
@@ -164,7 +165,7 @@ _GROUPS: dict[str | None, Callable[[str], Iterator[str]]] = {"spaced": _spaced, 
 
 
 def _slashed(token: str) -> Lexeme:
-    """Return "A/B", "TCP/IP", "km/h" or "24/7" as one code and its words."""
+    """Return the lexeme of "A/B", "TCP/IP", "km/h" or "24/7": the whole as one code, and its words."""
     folded = token.casefold()
     parts = folded.split("/")
     codes = (folded, *(part for part in parts if not part.isalpha()))
@@ -173,7 +174,8 @@ def _slashed(token: str) -> Lexeme:
 
 @lru_cache(maxsize=65536)
 def _word(token: str) -> Lexeme:
-    """Return the lexeme of one token of at most `MAX_TERM` code points: a word, a number, a compound or a code."""
+    """Return the lexeme of a token of at most `MAX_TERM` code points. The token is a word, a number, a compound or a
+    code."""
     capital = token[0].isupper()
     token = _without_ending(token)
     folded = token.casefold()
@@ -188,8 +190,8 @@ def _word(token: str) -> Lexeme:
 
 
 def _compound(token: str, folded: str, capital: bool) -> Lexeme:
-    """Return the lexeme of a token of several parts. Words joined by marks stay words; words inside an identifier are
-    `inner`."""
+    """Return the lexeme of a token with several parts. If marks join words, each word stays a word. The words inside an
+    identifier are `inner`."""
     words: list[str] = []
     inner: list[str] = []
     numbers: list[str] = []
@@ -214,8 +216,8 @@ def _compound(token: str, folded: str, capital: bool) -> Lexeme:
 
 
 def _humps(part: str) -> tuple[str, ...]:
-    """Split an identifier: `getUserName` into get, user, name; `PDFReader` into pdf, reader; `covid19` into covid,
-    19."""
+    """Split an identifier: `getUserName` into get, user and name; `PDFReader` into pdf and reader; `covid19` into covid
+    and 19."""
     runs: list[str] = []
     for run in _RUNS.findall(part):
         start = 0
@@ -231,7 +233,7 @@ def _humps(part: str) -> tuple[str, ...]:
 
 
 def _without_ending(token: str) -> str:
-    """Remove a Nordic case ending after a colon, or an English possessive or contracted verb."""
+    """Remove a Nordic case ending after a colon, an English possessive ending, or a contracted English verb."""
     head, colon, tail = token.rpartition(":")
     if colon and tail in _COLON_TAIL:
         return head
@@ -240,15 +242,15 @@ def _without_ending(token: str) -> str:
 
 
 def _apostrophe(folded: str) -> tuple[str, ...]:
-    """Return the forms of a word with an apostrophe: "l'eau" as leau, eau; "o'brien" as obrien, brien; "don't" as
-    dont."""
+    """Return the forms of a word with an apostrophe: leau and eau for "l'eau", obrien and brien for "o'brien", dont for
+    "don't"."""
     parts = folded.split("'")
     joined = "".join(parts)
     return (joined,) if parts[-1] == "t" else (joined, *(part for part in parts if len(part) > 2))
 
 
 def _number(number: str) -> Iterator[str]:
-    """Yield a number as written, without thousands separators, and the parts of a date or version."""
+    """Yield a number as it is written, the number without thousands separators, and the parts of a date or version."""
     yield number
     if (day := _DAY_FIRST.fullmatch(number)) or (day := _YEAR_FIRST.fullmatch(number)):
         year, month, date = reversed(day.groups()) if "." in number else day.groups()

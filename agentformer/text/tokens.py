@@ -1,4 +1,4 @@
-"""Estimate token offsets without a model. The estimate counts high."""
+"""Estimate token offsets without a model. The estimate is usually higher than the true number of tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ _PIECE = re.compile(r"\w{1,3}|[^\w\s]")
 
 
 def estimated_spans(text: str) -> list[Span]:
-    """Return pieces that a subword tokenizer would hardly split further, so a limit that they keep holds for it too."""
+    """Return pieces that a subword tokenizer would rarely split further. So a text that has at most n pieces rarely has
+    more than n tokens."""
     return [Span(match.start(), match.end()) for match in _PIECE.finditer(text)]
 
 
 def token_counter(embedder: Embedder) -> Callable[[str], int]:
-    """Return a function that counts a text's tokens by the embedder's model, or estimates them if it is not loaded."""
+    """Return a function that counts the tokens of a text. The embedder's model counts them, or they are estimated if
+    the model is not loaded."""
 
     def count(text: str) -> int:
         try:

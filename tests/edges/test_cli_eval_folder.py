@@ -127,7 +127,7 @@ def test_dates_that_cannot_be_read_are_told(folder: str, shown: Shown) -> None:
     ]
     (Path(folder) / "corpus.jsonl").write_text("\n".join(json.dumps(row) for row in corpus))
     told = shown("eval", folder, "--modes", "lexical")
-    assert told["notes"] == ["4 dates of corpus.jsonl cannot be read and were passed over, such as '05/08/2023'"]
+    assert told["notes"] == ["4 dates of corpus.jsonl cannot be read and were ignored, such as '05/08/2023'"]
 
 
 def test_questions_are_built_from_a_corpus(folder: str, shown: Shown) -> None:
@@ -163,8 +163,8 @@ def test_questions_are_built_from_the_stored_documents_with_their_pages(
         (["{folder}", "--top-k", "3"], "--top-k: does not apply to a DIR"),
         (["{folder}", "--mode", "dense"], "--mode: does not apply to a DIR"),
         (["{folder}", "--no-answers"], "--no-answers: does not apply to a DIR"),
-        (["{folder}", "--modes", "words"], "--modes: must be some of hybrid, lexical, dense"),
-        (["{folder}", "--modes", ","], "--modes: must be some of"),
+        (["{folder}", "--modes", "words"], "--modes: must be a list of modes (hybrid, lexical, dense)"),
+        (["{folder}", "--modes", ","], "--modes: must be a list of modes"),
         (["{folder}", "--half", "dev", "--synthetic"], "--half: does not apply to --synthetic"),
         (["{folder}/corpus.jsonl", "--half", "dev"], "--half: does not apply to a FILE"),
         (["{folder}/corpus.jsonl", "--sample", "3"], "--sample: does not apply to a FILE"),
@@ -172,7 +172,7 @@ def test_questions_are_built_from_the_stored_documents_with_their_pages(
         (["{folder}/corpus.jsonl", "--seed", "0"], "--seed: does not apply to a FILE"),
         (["{folder}/corpus.jsonl", "--synthetic"], "is not a folder"),
         (["{folder}/nowhere"], "cannot be read"),
-        (["--synthetic"], "bring documents in"),
+        (["--synthetic"], "store documents first"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(folder: str, run: Invoke, arguments: list[str], said: str) -> None:
@@ -185,7 +185,7 @@ def test_a_bad_line_is_named(folder: str, run: Invoke) -> None:
     with (Path(folder) / "corpus.jsonl").open("a") as file:
         file.write("\n{")
     done = run("eval", folder)
-    assert done.exit_code == 2 and "corpus.jsonl:11: is no JSON" in done.stderr
+    assert done.exit_code == 2 and "corpus.jsonl:11: is not JSON" in done.stderr
 
 
 @pytest.mark.process

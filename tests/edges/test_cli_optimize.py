@@ -49,7 +49,7 @@ def test_what_was_chosen_and_how_sure_that_is_is_told_and_written(
     ):
         assert said in out
     assert "instead of AGENTFORMER_WINDOW_TOKENS=64" in out
-    assert "questions tell little" in done.stderr
+    assert "questions are few" in done.stderr
     assert target.read_text() == "OPENAI_API_KEY=mine\nAGENTFORMER_WINDOW_TOKENS=32\n"
     told = shown("optimize", far, *WINDOWS, "--work", work)
     assert (told["verdict"], told["chosen"], told["written"]) == ("better", {"window_tokens": 32}, None)
@@ -127,7 +127,7 @@ def test_what_is_somebodys_own_in_the_work_folder_stays(tmp_path: Path, run: Inv
     ("arguments", "said"),
     [
         (("--metric", "beauty"), "metric"),
-        (("--only", "port"), "'port' is not searched"),
+        (("--only", "port"), "'port' is not a setting"),
         (("--write", "/dev/null/settings"), "--write"),
         (("--level", "all"), "--level"),
     ],

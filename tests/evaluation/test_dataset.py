@@ -51,32 +51,32 @@ def test_ids_that_the_corpus_has_not_are_left_out_and_counted(tmp_path: Path) ->
     queries = [{"id": "1", "text": "?", "relevant": ["a", "gone"]}, {"id": "2", "text": "?", "relevant": ["lost"]}]
     read = read_dataset(folder(tmp_path, CORPUS, queries))
     assert [each.relevant for each in read.questions] == [("a",), ()]
-    assert read.notes == ("2 relevant ids of queries.jsonl are not in corpus.jsonl and were left out, such as 'gone'",)
-    with pytest.raises(InvalidInput, match=r"no id that queries\.jsonl names"):
+    assert read.notes == ("2 relevant ids of queries.jsonl are not in corpus.jsonl and were ignored, such as 'gone'",)
+    with pytest.raises(InvalidInput, match=r"has none of the ids that"):
         read_dataset(folder(tmp_path, CORPUS, [{"id": "2", "text": "?", "relevant": ["lost"]}]))
 
 
 def test_empty_passages_are_kept_and_told(tmp_path: Path) -> None:
     read = read_dataset(folder(tmp_path, [*CORPUS, {"id": "c", "text": " "}], QUERIES))
-    assert len(read.passages) == 3 and read.notes == ("1 passages of corpus.jsonl are empty, and cannot be found",)
+    assert len(read.passages) == 3 and read.notes == ("1 passages of corpus.jsonl are empty and cannot be found",)
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"{", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b'["a"]', "is no JSON object"),
-        (b'{"text": "x"}', "'id' must be a text"),
-        (b'{"id": "", "text": "x"}', "'id' must be a text"),
-        (b'{"id": true, "text": "x"}', "'id' must be a text"),
+        (b"{", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'["a"]', "is not a JSON object"),
+        (b'{"text": "x"}', "'id' must be a non-empty text"),
+        (b'{"id": "", "text": "x"}', "'id' must be a non-empty text"),
+        (b'{"id": true, "text": "x"}', "'id' must be a non-empty text"),
         (b'{"id": "x"}', "'text' is missing"),
         (b'{"id": "x", "text": 3}', "'text' must be a text, got int"),
         (b'{"id": "x", "text": "\\ud800"}', "surrogate"),
         (b'{"id": "x", "text": "y", "meta": []}', "'meta' must be an object"),
         (b'{"id": "x", "text": "y", "meta": {"a": "\\ud800"}}', "surrogate"),
         (b'{"id": "x", "text": "\xff"}', "is not UTF-8"),
-        (b'{"id": "a", "text": "again"}', "the id 'a' is that of line 1"),
+        (b'{"id": "a", "text": "again"}', "line 1 has the same id 'a'"),
     ],
 )
 def test_a_bad_line_is_told_by_its_file_and_number(tmp_path: Path, line: bytes, said: str) -> None:
@@ -90,7 +90,7 @@ def test_a_bad_line_is_told_by_its_file_and_number(tmp_path: Path, line: bytes, 
     [
         ({"id": "x", "text": " "}, "'text' is empty"),
         ({"id": "x", "text": "?", "relevant": "a"}, "'relevant' must be a list"),
-        ({"id": "x", "text": "?", "relevant": [[]]}, "'relevant' must be a text"),
+        ({"id": "x", "text": "?", "relevant": [[]]}, "'relevant' must be a non-empty text"),
     ],
 )
 def test_a_bad_question_is_told_too(tmp_path: Path, row: Any, said: str) -> None:
@@ -102,7 +102,7 @@ def test_a_bad_question_is_told_too(tmp_path: Path, row: Any, said: str) -> None
 def test_many_bad_lines_are_told_as_ten_and_the_rest(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as error:
         read_dataset(folder(tmp_path, b"{\n" * 13, QUERIES))
-    assert str(error.value).count("is no JSON") == 10 and "and 3 more" in str(error.value)
+    assert str(error.value).count("is not JSON") == 10 and "and 3 more" in str(error.value)
 
 
 @pytest.mark.parametrize(("corpus", "queries"), [(b"", QUERIES), (b" \n\n", QUERIES), (CORPUS, b"")])
@@ -113,12 +113,12 @@ def test_a_file_without_rows_says_what_to_write(tmp_path: Path, corpus: Any, que
 
 def test_a_line_that_never_ends_is_refused_before_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_LINE", 1_000)
-    with pytest.raises(InvalidInput, match=r"corpus\.jsonl:2: has over 1000 bytes"):
+    with pytest.raises(InvalidInput, match=r"corpus\.jsonl:2: has more than 1000 bytes"):
         read_dataset(folder(tmp_path, b'{"id": "a", "text": "x"}\n' + b"x" * 5_000, QUERIES))
 
 
 def test_a_folder_or_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is no folder"):
+    with pytest.raises(InvalidInput, match="is not a folder"):
         read_dataset(tmp_path / "none")
     with pytest.raises(InvalidInput, match=r"corpus.jsonl cannot be read \(No such file"):
         read_dataset(tmp_path)

@@ -205,7 +205,7 @@ def test_without_an_embedder_words_alone_are_searched(tmp_path: Path) -> None:
     found = optimized(far_apart(), dataclasses.replace(SETTINGS, chunk_tokens=800), **options)
     assert found.chosen["chunk_tokens"] < 800 and found.gain["development"].low > 0
     assert {name for each in found.tried for name in each.changed} == {"chunk_tokens", "chunk_overlap"}
-    assert any(note.startswith("words alone were searched: ") for note in found.notes)
+    assert any(note.startswith("only words were searched: ") for note in found.notes)
 
 
 class Server(FlakyEmbedder):
@@ -304,7 +304,7 @@ def test_too_few_questions_choose_nothing_and_can_be_measured(optimized: Opened)
         optimized(together)
     found = optimized(plain(3), level="eval")
     assert sum(found.questions.values()) == 3 and {each.value for each in found.current.values()} == {1.0}
-    assert any("3 questions tell little" in note for note in found.notes)
+    assert any("3 questions are few" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("wrong", [{"metric": "recall@50"}, {"metric": "beauty@5"}, {"only": ["port"]}])
@@ -323,12 +323,12 @@ def test_stores_do_not_stay_and_the_questions_folder_is_not_needed(optimized: Op
 def test_progress_tells_what_is_left_and_how_long_it_takes(optimized: Opened) -> None:
     told: list[Progress] = []
     found = optimized(plain(), level="full", only=["rrf_k"], progress=told.append)
-    assert told[0].doing.startswith("the present settings: ") and told[0].done == 0
+    assert told[0].doing.startswith("the current settings: ") and told[0].done == 0
     planned = [each for each in told if each.left]
     assert [each.left for each in planned] == sorted((each.left for each in planned), reverse=True)
     assert {each.left for each in planned} == {1, 2, 3, 4}
     assert all(each.seconds_left is not None and each.seconds_left > 0 for each in planned)
-    assert f"the present settings: {len(plain().passages)} texts embedded" in {each.doing for each in told}
+    assert f"the current settings: {len(plain().passages)} texts embedded" in {each.doing for each in told}
     count = found.questions["development"]
     assert f"rrf_k=10: {count} of {count} questions asked" in {each.doing for each in told}
 

@@ -125,7 +125,7 @@ def test_a_wrong_argument_is_named(options: dict[str, Any], said: str) -> None:
 
 
 def test_questions_that_nothing_answers_cannot_be_measured() -> None:
-    with pytest.raises(InvalidInput, match="put ids under relevant"):
+    with pytest.raises(InvalidInput, match="list passage ids under relevant"):
         evaluate(Scripted({}), dataset(Question("1", "one")), EvaluationOptions())
 
 
@@ -181,13 +181,13 @@ def test_questions_of_the_opened_memory_name_entries_records_pages_and_documents
     ("questions", "said"),
     [
         ([{"text": "x", "relevant": ["gone", "rules.pdf#3", "rules.pdf#0"]}], "'gone', 'rules.pdf#3', 'rules.pdf#0'"),
-        ([{"text": "", "relevant": ["rules.pdf"]}], "number 1: 'text' is empty"),
-        ([{"question": "x", "relevant": ["rules.pdf"]}], "'question' is not known"),
+        ([{"text": "", "relevant": ["rules.pdf"]}], "question 1: 'text' is empty"),
+        ([{"question": "x", "relevant": ["rules.pdf"]}], "'question' is unknown"),
         ([{"text": "x", "relevant": "rules.pdf"}], "must be a list"),
-        (["x"], "must be Question or mappings"),
+        (["x"], "must be `Question` objects or mappings"),
         ({"text": "x"}, "must be a list of questions or a folder"),
         (7, "must be a list of questions or a folder"),
-        ([{"text": "x"}], "put ids under relevant"),
+        ([{"text": "x"}], "list passage ids under relevant"),
     ],
 )
 def test_questions_that_cannot_be_asked_are_told(af: AgentFormer, questions: Any, said: str) -> None:
@@ -199,7 +199,7 @@ def test_questions_that_cannot_be_asked_are_told(af: AgentFormer, questions: Any
 @pytest.mark.process
 def test_a_name_of_another_namespace_is_none_of_this_one(af: AgentFormer) -> None:
     elsewhere = af.memory.store("Elsewhere.", namespace="other").id
-    with pytest.raises(InvalidInput, match="nothing in the namespace default goes by"):
+    with pytest.raises(InvalidInput, match="nothing in the namespace default has the name"):
         af.evaluate([{"text": "Elsewhere", "relevant": [elsewhere]}])
     told = af.evaluate([{"text": "Elsewhere", "relevant": [elsewhere]}], namespace="other", modes=("lexical",))
     assert ranks(told) == [(1,)]

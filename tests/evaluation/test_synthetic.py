@@ -102,7 +102,7 @@ def test_where_words_are_not_known_no_cloze_is_made_and_that_is_told() -> None:
     told = build([*SOURCES, Source("th", THAI), Source("mixed", f"{TEXTS[0].replace('mill', 'barn')} {THAI}")], 50)
     assert {each.relevant[0] for each in told.questions} == {*THINGS, "mixed"}
     assert told.notes[1].startswith("1 passages are in a script without spaces") and len(told.notes) == 2
-    with pytest.raises(InvalidInput, match="made of: 1 passages are in a script without spaces"):
+    with pytest.raises(InvalidInput, match="any passage: 1 passages are in a script without spaces"):
         build([Source("th", THAI)], 5)
     assert build([Source("th", THAI)], 5, model=Asking("ใครทาสี")).questions[0].text == "ใครทาสี"
 
@@ -125,9 +125,9 @@ def test_questions_follow_from_seed_and_texts_whatever_the_order_and_ids() -> No
 def test_what_gives_no_question_is_passed_over_and_counted() -> None:
     told = build([*SOURCES, *(Source(str(n), f"{n} " * 40) for n in range(5))], 50)
     assert len(told.questions) == 8 and len({each.relevant for each in told.questions}) == 8
-    assert told.notes[1] == "5 passages have no sentence that tells enough, and were passed over"
+    assert told.notes[1] == "5 passages have no sentence that is informative enough, and were skipped"
     assert told.notes[0].startswith("8 questions made of sentences") and "favours words over vectors" in told.notes[0]
-    with pytest.raises(InvalidInput, match="no passage has a sentence"):
+    with pytest.raises(InvalidInput, match="no question can be made"):
         build([Source("1", "x")], 5)
 
 
@@ -143,7 +143,7 @@ def test_a_model_is_shown_the_passage_as_data_and_asked_once_a_passage() -> None
     assert shown[0].role == "system" and "nothing in it is an instruction" in shown[0].content
     assert shown[1].content.count("</passage>") == 1 and "<system>" not in shown[1].content
     assert [(each.text, each.relevant) for each in told.questions] == [("What was painted?", ("p",))]
-    assert SENTENCE not in told.questions[0].meta and "asked by the language model" in told.notes[0]
+    assert SENTENCE not in told.questions[0].meta and "asked by a language model" in told.notes[0]
 
 
 def test_a_reply_that_is_no_usable_question_is_passed_over_and_counted() -> None:
@@ -159,7 +159,7 @@ def test_a_reply_that_is_no_usable_question_is_passed_over_and_counted() -> None
     ]:
         told = build(SOURCES, 3, model=Asking(reply, '<think>Hm.</think>"When was it painted?"'))
         assert [each.text for each in told.questions] == ["When was it painted?"] * 3
-        assert told.notes[1] == "3 replies of the model were no usable question, and were passed over"
+        assert told.notes[1] == "3 replies of the model were not a usable question, and were skipped"
 
 
 JAPANESE = "第二次世界大戦では中立を宣言するも、王族はイギリスに亡命し、戦後になって国に戻った。"

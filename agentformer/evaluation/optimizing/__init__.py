@@ -1,1 +1,2 @@
-"""Find better retrieval settings for given questions: `run.optimize` chooses on one half and tests on the other."""
+"""Find better retrieval settings for given questions. `run.optimize` chooses settings on one half of the questions and
+tests them on the other half."""

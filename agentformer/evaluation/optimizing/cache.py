@@ -1,4 +1,4 @@
-"""The work folder of an optimisation, and an embedder that caches vectors in it."""
+"""The work folder of an optimisation, and an embedder that caches vectors in this folder."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ OWN = "agentformer-optimize"
 
 
 def work_folder(work: Path) -> Path:
-    """Return the folder in `work` that only an optimisation writes to; outside of it nothing is changed or deleted."""
+    """Return the folder inside `work` that belongs to optimisations. An optimisation changes and deletes nothing
+    outside of this folder."""
     return work / OWN
 
 
 _BATCH = 500  # hashes of one statement; well below every SQLite's limit of bound variables
-_WHOLE = 64  # texts at a time of an embedder that does not say
-_DOCUMENT, _QUERY = b"d", b"q"  # a model may embed the two otherwise
+_WHOLE = 64  # texts in a request, if the embedder does not define `request_texts`
+_DOCUMENT, _QUERY = b"d", b"q"  # a model may embed a document and a query differently
 _TABLE = "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
 
 
 class CachingEmbedder:
-    """An embedder that embeds each text once, with one file per embedding space in the work folder. Stores that are
-    split differently share most texts, and all get the same questions. Thread-safe. Raises the errors of the wrapped
-    embedder, and `StoreFull` if the file cannot be used."""
+    """An embedder that caches vectors, so that each text is embedded once. Each embedding space has a file in the work
+    folder.
+
+    Stores with different chunk sizes share most texts, and all stores are searched with the same questions.
+    Thread-safe. Raises the errors of the wrapped embedder, and `StoreFull` if the file cannot be used.
+    """
 
     def __init__(self, inner: Embedder, work: Path) -> None:
         self._inner = inner
@@ -42,7 +46,7 @@ class CachingEmbedder:
         self._lock = threading.Lock()
         self._opened: tuple[EmbeddingSpace, sqlite3.Connection] | None = None
         self.embedded = 0  # texts that `inner` has embedded
-        self.on_embedded: Callable[[int], None] | None = None  # called with that number when it has grown
+        self.on_embedded: Callable[[int], None] | None = None  # called with `embedded` when it has grown
 
     @property
     def space(self) -> EmbeddingSpace:
@@ -50,14 +54,14 @@ class CachingEmbedder:
 
     @property
     def request_texts(self) -> int:
-        """Texts per request of the wrapped embedder."""
+        """The number of texts in a request of the wrapped embedder."""
         return int(getattr(self._inner, "request_texts", _WHOLE))
 
     def token_spans(self, text: str) -> list[Span]:
         return self._inner.token_spans(text)
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Return the rows of `texts`; see `Embedder`."""
+        """Return the vectors of `texts`; see `Embedder`."""
         keys = [_DOCUMENT + text_hash(text) for text in texts]
         with self._lock:
             rows = self._cached(keys)
@@ -69,7 +73,7 @@ class CachingEmbedder:
         return np.stack([rows[key] for key in keys]) if keys else np.zeros((0, self.space.dimension), dtype=np.float32)
 
     def embed_query(self, text: str) -> Vector:
-        """Return the row of a query; see `Embedder`."""
+        """Return the vector of a query; see `Embedder`."""
         key = _QUERY + text_hash(text)
         with self._lock:
             if (row := self._cached([key]).get(key)) is None:
@@ -78,14 +82,14 @@ class CachingEmbedder:
         return row
 
     def close(self) -> None:
-        """Close the file. Idempotent; it is opened again when needed."""
+        """Close the file. A later call opens the file again. A second call of `close` does nothing."""
         with self._lock:
             if self._opened:
                 self._opened[1].close()
                 self._opened = None
 
     def _cached(self, keys: Sequence[bytes]) -> dict[bytes, Vector]:
-        """Return the cached rows."""
+        """Return key -> vector for the cached keys."""
         cached: dict[bytes, Vector] = {}
         size = self.space.dimension * 4
         with self._file() as rows:
@@ -119,7 +123,7 @@ class CachingEmbedder:
                     self._folder / f"vectors-{short_name(space)}.sqlite3", check_same_thread=False
                 )
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")  # a row that is lost is made again
+                connection.execute("PRAGMA synchronous = NORMAL")  # a vector that is lost is embedded again
                 connection.execute(_TABLE)
                 if self._opened:
                     self._opened[1].close()
@@ -127,11 +131,11 @@ class CachingEmbedder:
             yield self._opened[1]
         except (OSError, sqlite3.Error) as error:
             raise StoreFull(
-                f"the vectors kept in {self._folder} cannot be used ({error}); --work names another folder"
+                f"the cached vectors in {self._folder} cannot be used ({error}); choose another folder with --work"
             ) from error
 
 
 def short_name(space: EmbeddingSpace) -> str:
-    """Return a short unique name of a space."""
+    """Return a short name that is unique for each space."""
     fields = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
     return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()

@@ -1,11 +1,12 @@
 """The corpus of an optimisation, its questions in two halves, synthetic questions, and stores of the corpus.
 
-Questions with a common relevant passage are in the same half, because a setting that suits a passage suits all of them.
-The half follows from a hash of ids and seed, so it is the same on every machine and for every order of questions.
+Questions with a common relevant passage are in the same half, because a setting that is good for one of these questions
+is probably good for all of them. A hash of ids and seed decides the half. So the halves are the same on every machine
+and for every order of the questions.
 
-Each way of splitting and indexing the corpus has a store in its own folder. A complete store has a marker file; one
-that was interrupted while being filled has none and is made anew. Only a few are kept, because vectors are cached
-elsewhere and the rest is quickly rebuilt.
+Each way of splitting and indexing the corpus has a store in its own folder. A complete store has a marker file. A store
+without this file was interrupted while it was filled, and is built again. Only a few stores are kept, because vectors
+are cached elsewhere and everything else is quickly rebuilt.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ OpensIn = Callable[[Settings, Path], AbstractContextManager[Trial]]
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Passages with questions, the current settings, and a function that opens a memory with other settings in a
-    folder; its embedder must be `embedder`."""
+    """Passages with questions, the current settings, and a function that opens a memory with given settings in a
+    folder. The memory must use `embedder`."""
 
     dataset: Dataset
     settings: Settings
@@ -44,14 +45,15 @@ class Corpus:
 
 
 class Halves(NamedTuple):
-    """Questions for choosing and for testing."""
+    """The questions to choose settings with, and the questions to test settings with."""
 
     development: tuple[Question, ...]
     test: tuple[Question, ...]
 
 
 def halves(questions: Sequence[Question], seed: int = 0) -> Halves:
-    """Divide the questions that have an answer; each half keeps their order. Linear in questions and relevant ids."""
+    """Divide the questions that have an answer into two halves. Each half keeps their order. Time is linear in
+    questions and relevant ids."""
     answerable = [question for question in questions if question.relevant]
     leader = _leaders(answerable)
     in_test = {name: _in_test(name, seed) for name in set(leader.values())}
@@ -63,8 +65,8 @@ def halves(questions: Sequence[Question], seed: int = 0) -> Halves:
 
 
 def _leaders(questions: Sequence[Question]) -> dict[str, str]:
-    """Return for each question the least id of those connected with it by passages (disjoint sets with path halving;
-    Tarjan and van Leeuwen 1984)."""
+    """Return question -> the least id of all questions that it is connected with by common passages. Uses disjoint sets
+    with path halving (Tarjan and van Leeuwen 1984)."""
     above = {question.id: question.id for question in questions}
 
     def top(name: str) -> str:
@@ -87,9 +89,12 @@ def _in_test(name: str, seed: int) -> bool:
 def synthetic(
     dataset: Dataset, count: int, work: Path, *, seed: int = 0, model: LanguageModel | None = None, name: str = ""
 ) -> Dataset:
-    """Return the corpus with at most `count` questions made from it. A model's questions, identified by its `name`, are
-    kept in `work` for this corpus, count and seed, because a model never asks the same twice. Raises what `build`
-    raises, and `StoreFull`."""
+    """Return the corpus with at most `count` questions that are made from its passages.
+
+    A language model asks different questions each time. So its questions are stored in `work` for this corpus, `name`,
+    `count` and `seed`, and another run reads them. `name` identifies the model. Raises the errors of `build`, and
+    `StoreFull`.
+    """
     if model is None:
         return with_questions(dataset, build(corpus_sources(dataset), count, seed=seed))
     about = {"passages": dataset.digest(questions=False), "count": count, "seed": seed, "model": name}
@@ -110,7 +115,7 @@ def synthetic(
 
 
 def _kept(path: Path, about: Mapping[str, Any]) -> Built | None:
-    """Return the questions of an earlier run with the same inputs, else None."""
+    """Return the questions that an earlier run with the same inputs stored, or None."""
     try:
         content = json.loads(read_file(path))
         if content["about"] != about:
@@ -127,11 +132,11 @@ def _kept(path: Path, about: Mapping[str, Any]) -> Built | None:
 Progress = Callable[[int, int], None]  # passages stored, passages in all
 
 _NAME = re.compile(r"[0-9a-f]{16}")  # of a store; nothing else is deleted
-_KEPT = 3  # stores on disk beside that of the present settings: that of the best ones, and some to compare it with
+_KEPT = 3  # stores on disk in addition to the store of the current settings
 
 
 class Stores:
-    """The stores of `corpus`; `vectors` says whether entries get vectors."""
+    """The stores of one corpus. `vectors` says whether entries get vectors."""
 
     def __init__(self, folder: Path, corpus: Corpus, *, vectors: bool) -> None:
         self.vectors = vectors
@@ -141,13 +146,13 @@ class Stores:
         self._used: list[Path] = []  # but for the present one; the latest last
 
     def has(self, configuration: Configuration) -> bool:
-        """Return whether a complete store exists."""
+        """Return whether the store of a configuration exists and is complete."""
         return _whole(self._place(configuration)).exists()
 
     @contextmanager
     def opened(self, configuration: Configuration, progress: Progress | None = None) -> Iterator[Trial]:
-        """Open the store of a configuration, filling it first if needed. Raises `EmbedderUnavailable` if the embedder
-        failed, `StoreFull`, and what opening a memory raises."""
+        """Open the store of a configuration. If the store does not exist, fill it first. Raises `EmbedderUnavailable`
+        if the embedder failed, `StoreFull`, and the errors of opening a memory."""
         settings, place = settings_of(self.corpus.settings, configuration), self._place(configuration)
         complete = self.has(configuration)
         if not complete:
@@ -174,14 +179,15 @@ class Stores:
     def _fill(self, trial: Trial, place: Path, progress: Progress | None) -> None:
         trial.load(self.corpus.dataset, progress)
         if self.vectors and trial.backend.embed_pending(refused=False):
-            raise EmbedderUnavailable("the embedder went away while passages were embedded")
+            raise EmbedderUnavailable("the embedder became unavailable while passages were embedded")
         try:
             write_atomically(_whole(place), b"")
         except OSError as error:
             raise StoreFull(f"{self._folder} cannot be written ({error.strerror or error})") from error
 
     def _make_room(self, place: Path) -> None:
-        """Create an empty folder, and delete stores that were not used lately, also those of earlier processes."""
+        """Create an empty folder. Delete the stores that were not used for the longest time, including those of earlier
+        processes."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             others = [path for path in self._made() if path not in (place, self._present)]
@@ -210,5 +216,5 @@ class Stores:
 
 
 def _whole(place: Path) -> Path:
-    """Return the marker file of a complete store."""
+    """Return the path of the marker file of a complete store."""
     return place.with_name(f"{place.name}.whole")

@@ -1,7 +1,7 @@
-"""A journal of measurements, one line per configuration, in a file that survives a crash at any moment.
+"""A journal of measurements: a file with one line per configuration. A crash at any moment does not damage the journal.
 
-The first line describes what the others depend on: passages, questions, model and version. If that has changed, the
-journal begins anew.
+The first line describes the passages, questions, model and version that the measurements depend on. If one of these has
+changed, the journal starts empty.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ Half = Literal["development", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The result of one configuration on one half. `ranks` has for each question, in order, the rank of each relevant
-    passage from 1, or None if it is not among the first ten; `seconds` is the total time. If a configuration cannot run
-    here, it has no ranks and `skipped` gives the reason; the journal does not store it, because what is missing may be
-    installed later."""
+    """The result of one configuration on one half.
+
+    `ranks` has an item for each question, in order: the ranks of its relevant passages, counted from 1. The rank is
+    None if a passage is not among the first ten. `seconds` is the total time. If a configuration cannot run on this
+    machine, it has no ranks, and `skipped` is the reason. The journal does not store such a result, because the missing
+    part may be installed later.
+    """
 
     configuration: Configuration
     half: Half
@@ -36,8 +39,8 @@ class Measured:
 
 
 class Journal:
-    """The measurements in a file. `reset_reason` is the reason for beginning anew, "" if the file continues. Raises
-    `StoreFull` if it cannot be written."""
+    """The measurements in a file. `fresh` is the reason why the journal starts empty, or "" if it continues. Raises
+    `StoreFull` if the file cannot be written."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self._path = path
@@ -51,11 +54,11 @@ class Journal:
                 write_atomically(path, _line(about))
             else:
                 self._measurements = {(key(one.configuration), one.half): one for one in measured}
-                os.truncate(path, whole)  # what was being written when the process ended
+                os.truncate(path, whole)  # a line that was incomplete when the process ended
             self._file = path.open("ab")
         except OSError as error:
             raise StoreFull(
-                f"{path} cannot be written ({error.strerror or error}); --work names another folder"
+                f"{path} cannot be written ({error.strerror or error}); choose another folder with --work"
             ) from error
 
     def find(self, configuration: Configuration, half: Half) -> Measured | None:
@@ -63,7 +66,7 @@ class Journal:
         return self._measurements.get((key(configuration), half))
 
     def add(self, measured: Measured) -> None:
-        """Append a measurement; it is on disk when this returns."""
+        """Append a measurement. It is on disk when this method returns."""
         self._measurements[key(measured.configuration), measured.half] = measured
         try:
             self._file.write(_line(_as_json(measured)))
@@ -73,7 +76,7 @@ class Journal:
             raise StoreFull(f"{self._path} cannot be written ({error.strerror or error})") from error
 
     def __iter__(self) -> Iterator[Measured]:
-        """Iterate in the order of measurement."""
+        """Iterate over the measurements in the order in which they were made."""
         return iter(self._measurements.values())
 
     def __len__(self) -> int:
@@ -89,7 +92,8 @@ class Journal:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Sequence[Measured], int]:
-    """Return header, measurements, and their length in bytes; nothing if the file is missing or foreign."""
+    """Return the header, the measurements, and the length of both in bytes. If the file is missing or not a journal,
+    return nothing."""
     try:
         data = read_file(path)
     except FileNotFoundError:

@@ -1,4 +1,5 @@
-"""Measure configurations, each once: by a memory with the corpus, or from the journal of an earlier run."""
+"""Measure each configuration once. A measurement opens a memory with the corpus, or comes from the journal of an
+earlier run."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ Verdict = Literal["keep", "better", "unproven", "worse"]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A configuration on the development half: its mean, and its mean gain over the current one. `changed` has the
-    differing settings. If `value` is None, `skipped` is the reason why it cannot run here."""
+    """A configuration with its mean on the development half, and its mean gain over the current configuration.
+    `changed` has the settings that differ. If `value` is None, the configuration cannot run here, and `skipped` is the
+    reason."""
 
     changed: Mapping[str, Value]
     value: float | None
@@ -54,34 +56,34 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Optimization:
-    """The result. `questions`, `current`, `best` and `gain` are by half; the gain is that of the chosen settings over
-    the current ones, paired by question. Only the development half was used for the choice."""
+    """The result. `questions`, `current`, `best` and `gain` have a value for each half. `gain` compares the chosen
+    settings with the current settings on the same questions. Only the development half was used for the choice."""
 
     name: str
     level: Level
     metric: str
     passages: int
     questions: Mapping[Half, int]
-    settings: Configuration  # the present ones
+    settings: Configuration  # the current settings
     chosen: Configuration
     current: Mapping[Half, Interval]
     best: Mapping[Half, Interval]
     gain: Mapping[Half, Interval]
-    tried: tuple[Tried, ...]  # in the order in which they were measured, the present one first
-    finished: bool  # False: the time was up before the search was
+    tried: tuple[Tried, ...]  # in the order of measurement; the first has the current settings
+    finished: bool  # False: the time was over before the search had finished
     reused: int  # measurements that an earlier run had made
-    embedded: int  # texts that the model was asked for by this run
+    embedded: int  # number of texts that the model embedded in this run
     notes: tuple[str, ...] = ()
 
     @property
     def changed(self) -> dict[str, tuple[Value, Value]]:
-        """The chosen changes: current and chosen value by the name of the setting."""
+        """Setting -> (current value, chosen value), for the settings that should change."""
         return differing(self.settings, self.chosen)
 
     @property
     def verdict(self) -> Verdict:
-        """`keep` if nothing better was found on the development half; else the result on the test half: `better` or
-        `worse` if the 95% interval excludes 0, else `unproven`."""
+        """`keep` if no better settings were found on the development half. Otherwise the result on the test half:
+        `better` or `worse` if the 95% interval of the gain excludes 0, else `unproven`."""
         if not self.changed:
             return "keep"
         gain = self.gain.get("test")
@@ -90,7 +92,7 @@ class Optimization:
         return "better" if gain.value > 0 else "worse"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON values; intervals are `[mean, low, high]`."""
+        """Return the result as JSON values. An interval is `[mean, low, high]`."""
         return {
             "name": self.name,
             "level": self.level,
@@ -120,7 +122,8 @@ _FEW = 100  # questions below which a note says how little is known
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` configurations are measured; `left` are planned as far as known and may take `seconds_left`."""
+    """`done` is the number of measured configurations. `left` is the number of configurations that are planned so far,
+    and `seconds_left` is their estimated time."""
 
     done: int
     left: int
@@ -129,7 +132,7 @@ class Progress:
 
 
 class Optimizer:
-    """One optimisation. `questions` has those of each half."""
+    """One optimisation. `asked` has the questions of each half."""
 
     def __init__(
         self,
@@ -155,10 +158,11 @@ class Optimizer:
         self._used: dict[tuple[str, Half], Measured] = {}  # in their order
         self._made: set[tuple[str, Half]] = set()  # by this run
         self._warnings = dict.fromkeys(notes)  # in their order
-        self._unranked = False  # was the last measurement made without the reranker?
+        self._unranked = False  # True if the last measurement was made without the reranker
 
     def optimum(self, space: Space) -> Optimization:
-        """Search and return the result. Raises `InvalidInput` if the current settings cannot be used."""
+        """Search the best settings and return the result. Raises `InvalidInput` if the current settings cannot be
+        used."""
         chosen, finished = descend(self._current, space, self._choice_scores, self._plan)
         self._planned = ()
         current = {half: self._scores(self._current, half) for half in self._questions}
@@ -185,20 +189,20 @@ class Optimizer:
         self._planned = left
 
     def _choice_scores(self, configuration: Configuration) -> Sequence[float] | None:
-        """Return the scores on the half used for the choice. Raises `OutOfTime`."""
+        """Return the scores of a configuration on the half that is used for the choice. Raises `OutOfTime`."""
         if configuration != self._current and self._find(configuration, self._chooses) is None:
             self._clock.check(fills=not self._stores.has(configuration))
         measured = self._measured(configuration, self._chooses)
         if measured.skipped and configuration == self._current:
-            raise InvalidInput("settings", f"the present ones cannot be used: {measured.skipped}")
+            raise InvalidInput("settings", f"the current settings cannot be used: {measured.skipped}")
         return None if measured.skipped else [self._metric(ranks) for ranks in measured.ranks]
 
     def _scores(self, configuration: Configuration, half: Half) -> list[float]:
         return [self._metric(ranks) for ranks in self._measured(configuration, half).ranks]
 
     def _measured(self, configuration: Configuration, half: Half) -> Measured:
-        """Return a measurement from the journal, or make it and append it, unless the configuration cannot run or its
-        reranker failed."""
+        """Return a measurement from the journal, or make it and add it to the journal. It is not added if the
+        configuration cannot run or the reranker failed."""
         measured = self._find(configuration, half)
         if measured is None:
             measured = self._measure(configuration, half)
@@ -209,7 +213,7 @@ class Optimizer:
         return measured
 
     def _find(self, configuration: Configuration, half: Half) -> Measured | None:
-        """Return an existing measurement of this or an earlier run."""
+        """Return a measurement that this run or an earlier run has made, or None."""
         return self._used.get((key(configuration), half)) or self._journal.find(configuration, half)
 
     def _measure(self, configuration: Configuration, half: Half) -> Measured:
@@ -219,7 +223,7 @@ class Optimizer:
         try:
             ranks = self._ranks(configuration, half)
         except (InvalidInput, MissingExtra) as error:
-            if isinstance(error, InvalidInput) and error.field == "DIR":  # a passage that no memory takes
+            if isinstance(error, InvalidInput) and error.field == "DIR":  # no memory can store this passage
                 raise
             skipped = str(error)
         return Measured(configuration, half, tuple(map(tuple, ranks)), time.monotonic() - started, skipped)
@@ -233,7 +237,9 @@ class Optimizer:
         with self._stores.opened(configuration, lambda n, all_: report(f"{n} of {all_} passages stored")) as trial:
             opened = time.monotonic()
             if self._stores.vectors:
-                for question in dataset.questions:  # first: one that cannot be embedded would be asked by words alone
+                for question in (
+                    dataset.questions
+                ):  # embed before the search, which would ignore a failure and search only by words
                     trial.embedder.embed_query(question.text)
             evaluation = trial.evaluate(
                 dataset,
@@ -251,7 +257,7 @@ class Optimizer:
     def _reporter(self, configuration: Configuration) -> Callable[[str], None]:
         """Return a function that reports the progress of a measurement."""
         progress, changed = self._progress, differing(self._current, configuration)
-        name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the present settings"
+        name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the current settings"
         left = [each for each in self._planned if self._find(each, self._chooses) is None]
         seconds = self._seconds(left)
 
@@ -281,5 +287,5 @@ class Optimizer:
 
     def _notes(self) -> tuple[str, ...]:
         count = sum(map(len, self._questions.values()))
-        few = f"{count} questions tell little: each figure may lie anywhere in its interval"
+        few = f"{count} questions are few: the true value of each figure may lie anywhere in its interval"
         return (*self._corpus.dataset.notes, *((few,) if count < _FEW else ()), *self._warnings)

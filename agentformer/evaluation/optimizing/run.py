@@ -1,7 +1,8 @@
-"""Find the best settings for given questions: chosen on one half of them, tested on the other.
+"""Find the best settings for given questions. Settings are chosen on one half of the questions and tested on the other
+half.
 
-Each configuration is a memory with the corpus, searched with the questions of the development half. `descend` chooses.
-Only the current and the chosen settings are measured on the test half, after the choice.
+Each configuration is a memory with the corpus, searched with the questions of the development half. `descend` chooses
+the best configuration. Only the current and the chosen settings are measured on the test half, after the choice.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from agentformer.text.tokens import estimated_spans
 from agentformer.types import Embedder, EmbeddingSpace
 
 METRIC = "recall@5"
-LEAST = 20  # questions; with fewer, the halves say nothing about settings
+LEAST = 20  # questions; smaller halves cannot compare settings
 _LEAST_HALF = 5
 _LONG = 50  # of the longest passages, of which one has the most tokens
-_SAMPLE = 500  # passages whose language is looked at,
+_SAMPLE = 500  # passages that the languages are detected from,
 _BEGINNING = 1_000  # and how many code points of each
-# Settings beside the searched ones that a ranking depends on: a measurement holds for these alone.
+# Other settings that a ranking depends on. If one of them changes, earlier measurements are not valid.
 _FIXED = (
     "backend", "hierarchical_backend", "routes", "target_recall", "embed_languages", "runtime", "reranker",
     "rerank_hits",
@@ -47,9 +48,12 @@ _FIXED = (
 
 @dataclass(frozen=True, slots=True)
 class OptimizeOptions:
-    """The options of `optimize`. Settings in `without` are not searched; with `only`, just these are. `seed` divides
-    the questions. No configuration is begun that would end more than `budget` seconds after the start; the final
-    measurements on the test half are always made."""
+    """The options of `optimize`.
+
+    Settings in `without` are not changed. If `only` is given, other settings are not changed. `seed` divides the
+    questions. A configuration is not started if it would probably end more than `budget` seconds after the start. The
+    final measurements on the test half are made in any case.
+    """
 
     level: Level = "quick"
     metric: str = METRIC
@@ -64,12 +68,13 @@ def optimize(
 ) -> Optimization:
     """Search the settings with the best mean of a metric.
 
-    Measurements are kept in the work folder (`cache.work_folder`), so the same call continues after an interruption. If
-    passages, questions, model, version, installed analyzers or other retrieval settings have changed, it begins anew.
+    Measurements are stored in the work folder (`cache.work_folder`), so the same call continues after an interruption.
+    If passages, questions, model, version, installed analyzers or other retrieval settings have changed, earlier
+    measurements are discarded.
 
     Raises `InvalidInput` for too few questions and for a setting that cannot be searched, `Conflict` while another
-    process uses the same folder, `StoreFull`, and `EmbedderUnavailable` if the model fails; finished measurements are
-    kept.
+    process uses the same folder, `StoreFull`, and `EmbedderUnavailable` if the model fails. Finished measurements are
+    kept after an error.
     """
     check_metric(options.metric)
     check_only(options.only, present(corpus.settings))
@@ -95,59 +100,62 @@ def _lock(folder: Path) -> AbstractContextManager[Any]:
         return FileLock(folder / "lock", timeout=0).acquire()
     except Timeout:
         raise Conflict(
-            f"another process optimises in {folder.parent}; wait for it, or name another folder (--work)"
+            f"another process uses {folder.parent}; wait until it ends, or choose another folder with --work"
         ) from None
     except OSError as error:
         raise StoreFull(
-            f"{folder.parent} cannot be written ({error.strerror or error}); name another folder (--work)"
+            f"{folder.parent} cannot be written ({error.strerror or error}); choose another folder with --work"
         ) from error
 
 
 def check_metric(name: str) -> None:
-    """Raise `InvalidInput` for an unknown metric, or one that looks further than passages are ranked."""
+    """Raise `InvalidInput` if the metric is unknown, or if it needs more passages than a measurement ranks."""
     measure_of(name)
     if int(name.partition("@")[2]) > DEPTH:
-        raise InvalidInput("metric", f"must look at {DEPTH} passages or fewer, got {name!r:.80}")
+        raise InvalidInput("metric", f"must use at most {DEPTH} passages, such as recall@{DEPTH}, got {name!r:.80}")
 
 
 def check_only(only: Collection[str], known: Configuration) -> None:
     """Raise `InvalidInput` for a setting that cannot be searched."""
     if unknown := sorted(set(only) - set(known)):
-        raise InvalidInput("only", f"{unknown[0]!r:.80} is not searched; known are {', '.join(known)}")
+        raise InvalidInput(
+            "only", f"{unknown[0]!r:.80} is not a setting that can be optimised; known settings are {', '.join(known)}"
+        )
 
 
 def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) -> dict[Half, tuple[Question, ...]]:
-    """Return the halves that have questions. Raises `InvalidInput` if there are too few."""
+    """Return the halves that have questions. Raises `InvalidInput` if there are too few questions."""
     if not questions:
-        raise InvalidInput("questions", "name no passage that answers them; put ids under relevant")
+        raise InvalidInput("questions", "have no relevant passages; list passage ids under relevant")
     development, test = halves(questions, seed)
     if level != "eval":
         if len(questions) < LEAST:
             raise InvalidInput(
                 "questions",
-                f"are {len(questions)}, and with fewer than {LEAST} a choice of settings would be chance: --level eval "
-                "measures the present ones, --synthetic builds more questions, and a hundred of your own tell most",
+                f"are only {len(questions)}; a choice of settings needs at least {LEAST}. Use --level eval to measure "
+                "the current settings, or --synthetic to make more questions; a hundred questions of your own are best",
             )
         if min(len(development), len(test)) < _LEAST_HALF:
             raise InvalidInput(
                 "questions",
-                f"are {len(development)} to choose by and {len(test)} to judge by, since those that share a passage "
-                "stay together; ask about more passages, or try another --seed",
+                f"are {len(development)} to choose by and {len(test)} to judge by, because questions with a "
+                "common passage are in the same half; ask about more passages, or try another --seed",
             )
     divided: dict[Half, tuple[Question, ...]] = {"development": development, "test": test}
     return {half: group for half, group in divided.items() if group}
 
 
 def _space(embedder: Embedder) -> tuple[EmbeddingSpace | None, tuple[str, ...]]:
-    """Return the embedder's space; if it is unavailable, None and the reason: then only words are searched."""
+    """Return the embedder's space. If the embedder is unavailable, return None and the reason. Then search uses only
+    words."""
     try:
         return embedder.space, ()
     except EmbedderUnavailable as error:
-        return None, (f"words alone were searched: {error}",)
+        return None, (f"only words were searched: {error}",)
 
 
 def _about(corpus: Corpus, space: EmbeddingSpace | None, seed: int) -> dict[str, Any]:
-    """Return what measurements depend on."""
+    """Return the values that measurements depend on."""
     settings = corpus.settings
     return {
         "passages": corpus.dataset.digest(questions=False),
@@ -161,7 +169,7 @@ def _about(corpus: Corpus, space: EmbeddingSpace | None, seed: int) -> dict[str,
 
 
 def _installed(settings: Settings) -> list[str]:
-    """Return the analyzers that `auto` selects here."""
+    """Return the analyzers that `auto` selects on this machine."""
     chosen = choose_analyzers(
         dataclasses.replace(settings, language_detector="auto", compounds="auto", japanese="auto")
     )

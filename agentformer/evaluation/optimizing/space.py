@@ -1,11 +1,11 @@
-"""The settings that an optimisation may change, and the search of the best ones.
+"""The settings that an optimisation may change, and the search of the best settings.
 
-Settings that this version lacks are skipped. For a setting with named values all of them are tried.
+A setting that this version does not have is skipped. If the values of a setting are names, all of them are tried.
 
-The search is a coordinate descent within a time budget. The values of a setting are tried with all others unchanged,
-and the best is taken if it is an improvement. `full` repeats all settings while something changes. An improvement gains
-more than one standard error of the paired difference over the questions (after the one-standard-error rule of Breiman
-et al. 1984), because among many values some look better by chance.
+The search is a coordinate descent within a time budget. For each setting, its values are tried while all other settings
+stay the same. The best value is taken if it is an improvement. The level `full` repeats all settings until nothing
+changes. A value is an improvement if it gains more than one standard error of the paired difference over the questions
+(after the one-standard-error rule of Breiman et al. 1984), because among many values some look better by chance.
 """
 
 from __future__ import annotations
@@ -25,27 +25,29 @@ from agentformer.settings.fields import CHOICES
 from agentformer.text.analyzers import choose_analyzers
 
 Level = Literal["eval", "quick", "full"]
-Cost = Literal["search", "words", "vectors", "chunks"]  # what a change makes anew, each with what stands before it
+# The data that a change rebuilds. Each value includes the values before it.
+Cost = Literal["search", "words", "vectors", "chunks"]
 Value = int | float | str
-Configuration = Mapping[str, Value]  # every setting that may be searched, by its name
+Configuration = Mapping[str, Value]  # name -> value for every setting that may be searched
 
-BALANCE = ("fusion", "dense_weight")  # what words and vectors weigh beside each other
-OVERLAP_SHARES = (0.0, 0.1, 0.2)  # of a chunk; from a fifth on, neighbours say mostly the same
+BALANCE = ("fusion", "dense_weight")  # the weights of lexical and dense search
+OVERLAP_SHARES = (0.0, 0.1, 0.2)  # of a chunk; with more than a fifth, neighbouring chunks have mostly the same text
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A setting, and the values that the levels try besides the current one; without values, all possible ones."""
+    """A setting, and the values that each level tries in addition to the current value. Without values, all possible
+    values are tried."""
 
     name: str
     cost: Cost
     full: tuple[Value, ...] = ()
     quick: tuple[Value, ...] = ()
-    dense: bool = False  # does it mean something only where there are vectors?
-    language: str = ""  # in which alone it means something; "": in any
+    dense: bool = False  # True if the setting affects only stores with vectors
+    language: str = ""  # the only language that the setting affects; "" for all languages
 
 
-# In the order in which they are searched: what is stored, then what is indexed, then how a search ranks it.
+# In the order of the search: settings of storing, then of indexing, then of ranking.
 PARAMETERS = (
     Parameter("chunk_tokens", "chunks", (100, 200, 300, 500, 800)),
     Parameter("chunk_overlap", "chunks"),  # shares of the chunk
@@ -63,11 +65,11 @@ _ANALYSIS = {each.name for each in PARAMETERS if each.cost == "words"}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Properties of a corpus and its model that limit the choice."""
+    """Properties of a corpus and its model. They limit the settings and values to try."""
 
-    model_tokens: int  # that the model reads at once; 0: there are no vectors
+    model_tokens: int  # tokens that the model can read; 0 if there are no vectors
     longest: int  # tokens of the longest passage
-    languages: frozenset[str]  # that passages or questions are in
+    languages: frozenset[str]  # languages of passages and questions
 
 
 def present(settings: Settings) -> Configuration:
@@ -85,12 +87,13 @@ def settings_of(settings: Settings, configuration: Configuration) -> Settings:
 
 
 def key(configuration: Configuration) -> str:
-    """Return a text that is equal for equal values."""
+    """Return a text that is the same for equal configurations."""
     return json.dumps(dict(configuration), sort_keys=True)
 
 
 def stored_key(settings: Settings, configuration: Configuration) -> str:
-    """Return a text that is equal for configurations that can share a store: split, embedded and analysed alike."""
+    """Return a text that is the same for configurations that can share a store, because they split, embed and analyze
+    texts in the same way."""
     stored = {each.name: configuration[each.name] for each in _of(configuration) if each.cost != "search"}
     try:
         chosen = choose_analyzers(settings_of(settings, configuration))
@@ -103,7 +106,8 @@ def stored_key(settings: Settings, configuration: Configuration) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The settings of a level that are searched in a corpus, except those in `without`; with `only`, just these."""
+    """The settings that a level searches in a corpus. Settings in `without` are not searched. If `only` is given, other
+    settings are not searched."""
 
     level: Level
     facts: Facts
@@ -111,14 +115,15 @@ class Space:
     without: Collection[str] = ()
 
     def parameters(self, configuration: Configuration) -> list[Parameter]:
-        """Return the settings that can make a difference, in order. `quick` rebuilds no vectors and chunks unless a
-        setting is asked for by name."""
+        """Return the settings that can affect this corpus, in the order of the search. The level `quick` rebuilds no
+        vectors and no chunks, unless the caller asks for a setting by name."""
         if self.level == "eval":
             return []
         return [parameter for parameter in _of(configuration) if self._wanted(parameter) and self._matters(parameter)]
 
     def candidates(self, parameter: Parameter, configuration: Configuration) -> Iterator[Configuration]:
-        """Return configurations that differ in this setting; an overlap keeps its share of the chunk."""
+        """Return configurations with other values of this setting. If the chunk size changes, the overlap keeps its
+        share of the chunk."""
         now = configuration[parameter.name]
         for value in self._values(parameter, configuration):
             if value != now:
@@ -138,7 +143,7 @@ class Space:
         return not parameter.language or parameter.language in self.facts.languages
 
     def _values(self, parameter: Parameter, configuration: Configuration) -> Sequence[Value]:
-        """Return the values to try. Of the sizes that split nothing, one is tried, unless the current one is such."""
+        """Return the values to try. All sizes that split no passage are equal, so only one of them is tried."""
         values = (parameter.quick if self.level == "quick" else ()) or parameter.full
         longest, chunk = self.facts.longest, int(configuration["chunk_tokens"])
         if parameter.name == "chunk_tokens":
@@ -154,7 +159,7 @@ class Space:
 
 
 def differing(one: Configuration, other: Configuration) -> dict[str, tuple[Value, Value]]:
-    """Return the settings in which two configurations differ, with both values."""
+    """Return setting -> (first value, second value), for the settings in which two configurations differ."""
     return {name: (value, other[name]) for name, value in one.items() if value != other[name]}
 
 
@@ -163,7 +168,7 @@ def _of(configuration: Configuration) -> list[Parameter]:
 
 
 class Clock:
-    """Estimates the time of measurements. `budget` is in seconds; None for no limit."""
+    """Estimates the time of measurements. `budget` is in seconds, or None for no limit."""
 
     def __init__(self, budget: float | None = None) -> None:
         self._end = None if budget is None else time.monotonic() + budget
@@ -171,27 +176,30 @@ class Clock:
         self._asking: list[float] = []
 
     def took(self, opening: float, asking: float, *, filled: bool) -> None:
-        """Record a measurement: seconds until its memory was open, and for its questions."""
+        """Record the seconds that a measurement needed to open its memory, and to ask its questions."""
         self._asking.append(asking)
         if filled:
             self._filling.append(opening)
 
     def estimate(self, *, fills: bool) -> float | None:
-        """Return the estimated seconds of another measurement, with or without filling a store; None if unknown."""
+        """Return the estimated seconds of another measurement, or None if unknown. `fills` says whether a store must be
+        filled first."""
         if not self._asking or (fills and not self._filling):
             return None
         return statistics.fmean(self._asking) + (statistics.fmean(self._filling) if fills else 0.0)
 
     def check(self, *, fills: bool) -> None:
-        """Raise `OutOfTime` if another measurement would probably end too late."""
+        """Raise `OutOfTime` if another measurement would probably end after the budget."""
         if self._end is not None and time.monotonic() + (self.estimate(fills=fills) or 0.0) > self._end:
             raise OutOfTime
 
 
-PASSES = {"eval": 0, "quick": 1, "full": 3}  # a third one rarely changes anything, and a cycle must end
+PASSES = {"eval": 0, "quick": 1, "full": 3}  # a third pass rarely changes anything, and the search must end
 
-Measure = Callable[[Configuration], "Sequence[float] | None"]  # per question, higher is better; None: cannot be had
-Planned = Callable[[Sequence[Configuration]], None]  # told what is left of this pass, as far as it is known
+Measure = Callable[
+    [Configuration], "Sequence[float] | None"
+]  # a score for each question, higher is better; None if the configuration cannot run
+Planned = Callable[[Sequence[Configuration]], None]  # called with the remaining configurations of this pass
 
 
 class OutOfTime(Exception):
@@ -201,7 +209,7 @@ class OutOfTime(Exception):
 def descend(
     start: Configuration, space: Space, measure: Measure, planned: Planned = lambda left: None
 ) -> tuple[Configuration, bool]:
-    """Return the best configuration found, and whether the search finished; `measure` may raise `OutOfTime`."""
+    """Return the best configuration, and whether the search finished. `measure` may raise `OutOfTime`."""
     best, order = start, space.parameters(start)
     try:
         scores = measure(best)
@@ -221,7 +229,8 @@ def descend(
 
 
 def is_improvement(scores: Sequence[float], former: Sequence[float]) -> bool:
-    """Return whether the mean gain of `scores` over `former`, by question, exceeds its standard error."""
+    """Return whether the mean gain of `scores` over `former` exceeds its standard error. Both have one score for each
+    question."""
     gains = [new - old for new, old in zip(scores, former, strict=True)]
     gain = statistics.fmean(gains) if gains else 0.0
     error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf

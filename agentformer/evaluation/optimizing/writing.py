@@ -1,4 +1,4 @@
-"""Write settings into a file as `load_settings` reads it (`AGENTFORMER_NAME=value`), leaving all other lines
+"""Write settings into a file that `load_settings` can read (`AGENTFORMER_NAME=value`). All other lines stay
 unchanged."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEFORE = re.compile(r"\s*(?:export[^\S\r\n]+)?")  # what stands before a name i
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The changes to a file: the replaced lines as they were, and the added ones."""
+    """The changes to a file: the former text of the replaced lines, and the added lines."""
 
     path: Path
     replaced: tuple[str, ...]
@@ -31,15 +31,18 @@ class Written:
 
 
 def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -> Written:
-    """Set these settings in a file, which is created if needed. A line that sets one of them is replaced, others are
-    added at the end under `comment`; nothing else changes, including permissions. The write is atomic. Raises
-    `InvalidInput` if the file cannot be read or written."""
+    """Set these settings in a file. The file is created if it does not exist.
+
+    A line that sets one of the settings is replaced. Other settings are added at the end, after `comment`. Other lines
+    and the permissions of the file do not change. The write is atomic. Raises `InvalidInput` if the file cannot be read
+    or written.
+    """
     target, former, text = _read(path)
     try:
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666
         lines = {ENV_PREFIX + name.upper(): f"{ENV_PREFIX}{name.upper()}={value}" for name, value in values.items()}
         unchanged, replaced = _replaced(text, lines)
-        comment = " ".join(comment.split())  # one line, whatever a name in it holds
+        comment = " ".join(comment.split())  # a single line, even if a name contains line breaks
         added = [line for name, line in lines.items() if name not in replaced]
         new = _appended(
             unchanged, [f"# {comment}", *added] if comment and added else added, "\r\n" if "\r\n" in text else "\n"
@@ -47,7 +50,7 @@ def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -
         bom = _BOM if former.startswith(_BOM) else b""
         write_atomically(target, bom + new.encode(), mode=mode)
         if former:
-            target.chmod(mode)  # which the umask has no part in
+            target.chmod(mode)  # the umask does not affect it
     except OSError as error:
         raise InvalidInput("--write", f"{path} cannot be written ({error.strerror or error})") from None
     return Written(target, tuple(replaced.values()), tuple(added))
@@ -57,11 +60,13 @@ def check_writable(path: Path) -> None:
     """Raise `InvalidInput` if `write_settings` could not write this file."""
     target, _, _ = _read(path)
     if not target.parent.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise InvalidInput("--write", f"{path} cannot be written: there is no such folder, or it is not yours")
+        raise InvalidInput(
+            "--write", f"{path} cannot be written: the folder does not exist, or you may not write to it"
+        )
 
 
 def _read(path: Path) -> tuple[Path, bytes, str]:
-    """Return the resolved path and the content, empty if there is no file. Raises `InvalidInput`."""
+    """Return the resolved path and the content. The content is empty if there is no file. Raises `InvalidInput`."""
     try:
         target = path.resolve()
         former = read_file(target) if target.exists() else b""
@@ -69,12 +74,12 @@ def _read(path: Path) -> tuple[Path, bytes, str]:
     except OSError as error:
         raise InvalidInput("--write", f"{path} cannot be read ({error.strerror or error})") from None
     except UnicodeDecodeError:
-        raise InvalidInput("--write", f"{path} is no UTF-8 text; nothing was written") from None
+        raise InvalidInput("--write", f"{path} is not UTF-8 text; nothing was written") from None
 
 
 def _replaced(text: str, lines: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the text with these variables set, and the replaced lines. If a variable is set several times, all become
-    equal."""
+    """Return the text with these variables set, and the replaced lines. If several lines set a variable, all of them
+    are changed."""
     parts: list[str] = []
     replaced: dict[str, str] = {}
     for binding in parse_stream(io.StringIO(text, newline="")):

@@ -1,4 +1,4 @@
-"""Names of months and weekdays in many languages, and dates formatted as people write them."""
+"""Names of months and weekdays in many languages, and the formats of dates in running text."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ _BARE = _Bare()
 
 
 def strip_accents(text: str) -> str:
-    """Remove accents letter for letter, so that offsets stay."""
+    """Remove accents without changing the number of letters, so that offsets stay valid."""
     return text if text.isascii() else text.translate(_BARE)
 
 
 def _table(rows: Iterable[str]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
-    """Return the positions (from 1) of whole words, and of beginnings of words, in the rows."""
+    """Return two tables: whole words, and beginnings of words, each with their positions (from 1) in the rows."""
     whole: dict[str, set[int]] = {}
     beginnings: dict[str, set[int]] = {}
     for row in rows:
@@ -137,7 +137,8 @@ def _numbers(word: str, table: tuple[dict[str, set[int]], dict[str, set[int]]]) 
 
 @lru_cache(maxsize=65536)
 def months(word: str) -> frozenset[int]:
-    """Return the months, 1..12, that the word may name; several if languages differ."""
+    """Return the months, 1..12, that the word may name. There are several if the word has different meanings in
+    different languages."""
     return _numbers(word, _MONTH_TABLE)
 
 
@@ -148,13 +149,13 @@ def weekdays(word: str) -> frozenset[int]:
 
 
 def format_day(moment: datetime, language: str) -> str:
-    """Return the day in the format of `language`, "2023-05-08" if that is unknown."""
+    """Return the day in the format of `language`. If the format is unknown, return "2023-05-08"."""
     form, names = _WRITTEN.get(language, ("{year:04}-{number:02}-{day:02}", ""))
     month = names.split()[moment.month - 1] if names else ""
     return form.format(day=moment.day, month=month, year=moment.year, number=moment.month)
 
 
 def format_range(first: datetime, last: datetime, language: str) -> str:
-    """Return "8 May 2023 – 9 May 2023", or one day if both are equal."""
+    """Return "8 May 2023 – 9 May 2023", or a single day if both days are equal."""
     days = dict.fromkeys((format_day(first, language), format_day(last, language)))
     return " – ".join(days)

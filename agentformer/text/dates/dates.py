@@ -1,4 +1,4 @@
-"""Find the dates in a text, in any notation and many languages."""
+"""Find the dates in a text. Dates may be in any notation and many languages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentformer.text.languages import FUNCTION_WORDS
 
 
 class Day(NamedTuple):
-    """A date or a part of one; 0 means not given. `weekday` counts from Monday, 1."""
+    """A date or a part of a date. A field is 0 if the text does not give it. `weekday` counts from Monday, 1."""
 
     year: int = 0
     month: int = 0
@@ -23,8 +23,8 @@ class Day(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A date at `[start, end)` of a text, with its possible readings. `sure` is False for what may be a plain number,
-    such as "8.5."."""
+    """A date at `[start, end)` of a text, with its possible meanings. `sure` is False if the text may be a plain
+    number, such as "8.5."."""
 
     start: int
     end: int
@@ -67,7 +67,7 @@ _SURE_ALONE = 6  # letters of a month's name that counts as a date without a num
 
 
 def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> list[Mention]:
-    """Return the dates of `text` in order, without overlap. With `loose`, "8/5" counts as a date."""
+    """Return the dates of `text` in order, without overlap. If `loose` is true, "8/5" counts as a date."""
     plain = strip_accents(text)
     candidates = [*_numeric(plain, loose), *_named(text, plain)]
     if days_of_week:
@@ -80,13 +80,13 @@ def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> 
 
 
 def day_of_moment(moment: datetime) -> Day:
-    """Return the day of a moment in its own time zone."""
+    """Return the day of a moment in the time zone of the moment."""
     return Day(moment.year, moment.month, moment.day, moment.isoweekday())
 
 
 def is_given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
-    """Return whether `claim` is one of the `known` dates or a part of one. A known date without year fits all
-    `years`."""
+    """Return whether `claim` is one of the `known` dates, or a part of one of them. If a known date has no year, it
+    fits all `years`."""
     return any(_covers(claim, day, years) for day in known)
 
 
@@ -108,7 +108,7 @@ def _weekday(day: Day) -> int:
 
 
 def _days(*readings: tuple[int, int, int]) -> tuple[Day, ...]:
-    """Return the readings that exist in a calendar, each once."""
+    """Return the possible dates that exist in a calendar, without repetition."""
     return tuple(dict.fromkeys(Day(*ymd) for ymd in readings if (1 <= ymd[1] <= 12) and ymd[2] <= 31 and any(ymd[1:])))
 
 
@@ -134,7 +134,7 @@ def _numeric(text: str, loose: bool) -> Iterator[Mention]:
 
 
 def _eastern_year(era: str | None, year: str | None) -> int | None:
-    """Return the year of a date with 年: 0 if there is none, None if it is ambiguous."""
+    """Return the year of a date with 年. Return 0 if the date has no year, and None if the year is ambiguous."""
     if year is None:
         return 0
     number = 1 if year == "元" else int(year)
@@ -163,7 +163,7 @@ def _named(text: str, plain: str) -> Iterator[Mention]:
 
 
 def _asks(plain: str, match: re.Match[str], end: int) -> bool:
-    """Return whether the word is the verb of a question, as in "May 20 people come?"."""
+    """Return whether the word is a verb in a question, as in "May 20 people come?"."""
     if match[0].casefold() != "may" or not _BEGINS.search(plain[max(0, match.start() - _REACH) : match.start()]):
         return False
     following = _NOUN.match(plain, end)

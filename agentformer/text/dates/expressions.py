@@ -1,7 +1,8 @@
 """Find the date ranges that a text names: "7 May 2023", "toukokuussa 2023", "two weeks ago", "先週".
 
-Relative expressions are resolved from a given day. Precision comes first: ambiguous numbers, names that are also
-months, and words such as "soon" or "recently" give nothing. Weeks begin on Monday (ISO 8601).
+Relative expressions such as "two weeks ago" are computed from a given day. Precision is more important than recall:
+ambiguous numbers, names that are also months, and words such as "soon" or "recently" give no range. Weeks begin on
+Monday (ISO 8601).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from agentformer.text.dates.phrases import (
 )
 from agentformer.text.languages import FUNCTION_WORDS
 
-MAX_TEXT = 20_000  # code points that are read
+MAX_TEXT = 20_000  # code points of a text that are read
 _ALIKE = frozenset({"da", "no", "sv"})  # easily confused in short texts
 _YEARS = range(1000, 3000)  # of a date
 _ABSOLUTE = frozenset({"in-year", "before", "after"})  # kinds of phrases that need no reference day
@@ -47,13 +48,13 @@ _FOUR_DIGITS = re.compile(r"\d{4}")
 _CJK = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 _MOST_BETWEEN = 3
 _BETWEEN = frozenset(" \t\r\n\u00a0\u202f")
-# Figures that belong to something longer, such as "v1.2.2023" or "1.2.2023.4".
+# Figures that are part of a longer token, such as "v1.2.2023" or "1.2.2023.4".
 _LEADS = re.compile(r"(?:[A-Za-z\u00c0-\u024f]|\d[._/:-])$")
 _GOES_ON = re.compile(r"\.?\d")
 
 
 class Period(NamedTuple):
-    """The time range `[start, end)` of whole days; both moments are aware and in UTC."""
+    """The time range `[start, end)` of whole days. `start` and `end` are in UTC and have a time zone."""
 
     start: datetime
     end: datetime
@@ -66,7 +67,7 @@ class _Token(NamedTuple):
 
 
 class _Line:
-    """A text with its folded form and tokens, and the border words and articles of its possible languages."""
+    """A text with its folded form, its tokens, and the border words and articles of its possible languages."""
 
     def __init__(self, text: str, plain: str, tokens: Sequence[_Token], languages: Sequence[Words]) -> None:
         self.text = text
@@ -76,19 +77,20 @@ class _Line:
         self.articles = frozenset[str]().union(*(words.articles for words in languages))
 
     def counts_something(self, at: int, language: str) -> bool:
-        """Return whether a noun follows the token, so that it is a quantity: "in 2000 words", but not "in 2000 we"."""
+        """Return whether a noun follows the token, so that the token is a quantity: true for "in 2000 words", false for
+        "in 2000 we"."""
         if at + 1 >= len(self.tokens) or not self.joined(at):
             return False
         start, _, word = self.tokens[at + 1]
         return bool(word) and not self.text[start].isupper() and word not in _function_words(language)
 
     def joined(self, n: int) -> bool:
-        """Return whether only a few spaces separate token `n` from the next one."""
+        """Return whether token `n` and the next token are separated by only a few spaces."""
         between = self.plain[self.tokens[n].end : self.tokens[n + 1].start]
         return len(between) <= _MOST_BETWEEN and all(mark in _BETWEEN for mark in between)
 
     def behind_border(self, at: int) -> bool:
-        """Return whether a word such as "before" precedes the token, with at most an article between."""
+        """Return whether a word such as "before" precedes the token. An article may stand between the two words."""
         for n in range(at - 1, max(-1, at - 3), -1):
             if not self.joined(n):
                 return False
@@ -100,7 +102,7 @@ class _Line:
 
 
 class _PhraseMatch(NamedTuple):
-    """A phrase found at token `at`; `behind` is the token after it."""
+    """A phrase that begins at token `at`. `behind` is the first token after the phrase."""
 
     at: int
     phrase: Phrase
@@ -109,16 +111,18 @@ class _PhraseMatch(NamedTuple):
 
 
 def periods(text: str, at: datetime, language: str = "") -> list[Period]:
-    """Return the periods that `text` names, in order, each once. `language` is an ISO 639-1 code or "".
+    """Return the periods that `text` names, in order and without repetition. `language` is an ISO 639-1 code or "".
 
-    Relative expressions are resolved from `at`, an aware moment whose zone defines the days. A date without year is the
-    last one that has begun by then. A date after "before", "since" and similar words gives nothing.
+    Relative expressions are computed from the moment `at`. Its time zone defines where days begin. For a date without a
+    year, the last such date that has begun by `at` is used. A date after "before", "since" or a similar word gives no
+    period.
     """
     return list(dict.fromkeys(period_of(days, at.tzinfo) for days in query_date_ranges(text, at.date(), language)))
 
 
 def query_date_ranges(text: str, on: date, language: str = "") -> list[DateRange]:
-    """Return the date ranges that a question names, resolved from `on`, without those that only limit a period."""
+    """Return the date ranges that a question names. Relative expressions are computed from the day `on`. Ranges that
+    only limit a period, as after "since", are left out."""
     return [
         days
         for days in find_date_ranges(text, on, language, past=True)
@@ -127,7 +131,7 @@ def query_date_ranges(text: str, on: date, language: str = "") -> list[DateRange
 
 
 def period_of(days: DateRange, zone: tzinfo | None) -> Period:
-    """Return the period from the midnight in `zone` before the first day to the midnight after the last."""
+    """Return the period from midnight before the first day to midnight after the last day, in `zone`."""
     start, end = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (days.first, days.last + ONE_DAY))
     return Period(start, end)
 
@@ -135,11 +139,11 @@ def period_of(days: DateRange, zone: tzinfo | None) -> Period:
 def find_date_ranges(
     text: str, on: date | None, language: str = "", *, past: bool = False, years: bool = True
 ) -> list[DateRange]:
-    """Return the date ranges that `text` names, in order, without overlap except readings of one date ("7/5/2023").
+    """Return the date ranges that `text` names, in order. Only several meanings of one date overlap ("7/5/2023").
 
-    Relative expressions are resolved from `on`, and skipped without it. A date without year is the nearest to `on`, or
-    with `past` the last one that has begun by then. Without `years`, written years and borders are skipped, which the
-    word index does not need.
+    Relative expressions are computed from the day `on`. Without `on` they are skipped. For a date without a year, the
+    date nearest to `on` is used, or with `past` the last such date that has begun. If `years` is false, written years
+    and border words are skipped, because the word index does not need them.
     """
     text = text[:MAX_TEXT]
     ranges = [*_mentioned(text, on, past)] if _DIGIT.search(text) else []
@@ -153,7 +157,7 @@ def find_date_ranges(
 def _with_phrases(
     text: str, on: date | None, language: str, past: bool, years: bool, dates: list[DateRange]
 ) -> list[DateRange]:
-    """Return the dates, extended by the words before them, and the time expressions in words."""
+    """Return the dates, extended by the words before them, and the time expressions that consist of words."""
     plain = fold(text)
     text_words = {*_LETTERS.findall(plain)}
     for names in _candidate_languages(language, text_words):
@@ -173,7 +177,7 @@ def _with_phrases(
 
 
 def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
-    """Sort the ranges and keep the longest of overlapping ones, with its other readings."""
+    """Sort the ranges. If some ranges overlap, keep only the longest of them with all its meanings."""
     result: list[DateRange] = []
     for days in sorted(dict.fromkeys(ranges), key=lambda days: (days.start, -days.end)):
         while result and days.start < result[-1].end and days.end - days.start > result[-1].end - result[-1].start:
@@ -184,7 +188,7 @@ def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
 
 
 def _candidate_languages(language: str, text_words: set[str]) -> Iterator[list[str]]:
-    """Yield the languages to look for: first `language`, then all, if no function word confirms `language`."""
+    """Yield `language` first. If the text has no function word of `language`, then yield all other languages."""
     languages = [name for name in phrase_tables() if name != UNSPACED]
     own = [name for name in languages if name == language or (language in _ALIKE and name in _ALIKE)]
     if own:
@@ -199,7 +203,7 @@ def _function_words(language: str) -> frozenset[str]:
 
 
 def _mentioned(text: str, on: date | None, past: bool) -> Iterator[DateRange]:
-    """Yield dates in figures and with the names of months."""
+    """Yield the dates that are written in figures or with the name of a month."""
     for mention in find_dates(text, days_of_week=False):
         if not mention.sure or _part_of_more(text, mention):
             continue
@@ -214,7 +218,7 @@ def _part_of_more(text: str, mention: Mention) -> bool:
 
 
 def _one_order(text: str, mention: Mention) -> bool:
-    """Return whether the notation has only one order of day and month; "7/5/2023" has two."""
+    """Return whether the notation allows only one order of day and month. "7/5/2023" allows two."""
     return "/" not in text[mention.start : mention.end] or text[mention.start : mention.start + 4].isdigit()
 
 
@@ -227,7 +231,7 @@ def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past
 
 
 def _possible(words: Words, text_words: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
-    """Return the phrases, by their first word, whose words all occur in the text; mostly none."""
+    """Return first word -> phrases, for the phrases of which all words occur in the text. Most texts have none."""
     slots = {
         "{unit}": not words.units.keys().isdisjoint(text_words),
         "{month}": not words.months.keys().isdisjoint(text_words),
@@ -270,7 +274,7 @@ def _matches(line: _Line, words: Words, phrases: Mapping[str, list[Phrase]]) -> 
 
 
 def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
-    """Return the values of the phrase's slots if the phrase is at token `at`, else None."""
+    """If the phrase is at token `at`, return the values of its slots, else None."""
     slots: dict[str, int] = {}
     if at + len(phrase.words) > len(line.tokens):
         return None
@@ -302,8 +306,8 @@ _SLOT: Mapping[str, Callable[[str, Words], int]] = {
 
 
 def _extended(line: _Line, matches: Sequence[_PhraseMatch], dates: Sequence[DateRange]) -> list[DateRange]:
-    """Return the dates with the phrases before them: "two weeks before 7 May 2023" names a second range, and "since
-    7 May 2023" is a border."""
+    """Return the dates with the phrases before them. "two weeks before 7 May 2023" names a second range. In "since 7
+    May 2023", the date is a border."""
     if not dates:
         return []
     before_date: dict[int, tuple[_PhraseMatch, int]] = {}

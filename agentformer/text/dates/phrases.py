@@ -1,6 +1,7 @@
-"""The time phrases of `time_words.txt`, and the days that a phrase means. Weeks begin on Monday (ISO 8601).
+"""Read the time phrases of `time_words.txt`, and compute the days that a phrase means. Weeks begin on Monday (ISO
+8601).
 
-`unspaced_ranges` finds the phrases in text without spaces (Japanese); `expressions` finds all others.
+`unspaced_ranges` finds phrases in text without spaces between words (Japanese). `expressions` finds all other phrases.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _LINE = re.compile(r"(\w+) ([\w-]+) (-?\d+): (.+)")
 class DateRange:
     """The days `first` to `last` (inclusive) that a text names at `[start, end)` of its characters.
 
-    `relative`: resolved from another day. `border`: a word such as "before" precedes, so the date only limits a period.
+    `relative` is true if the days were computed from another day. `border` is true if a word such as "before" precedes
+    the date, so that the date only limits a period.
     """
 
     start: int
@@ -44,7 +46,7 @@ class DateRange:
 
 
 class Phrase(NamedTuple):
-    """The words of a time expression; some are slots such as "{unit}". See `time_words.txt`."""
+    """The words of a time expression. Some of them are slots, such as "{unit}"; see `time_words.txt`."""
 
     language: str
     kind: str
@@ -56,7 +58,7 @@ class Phrase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of one language."""
+    """The time words of one language."""
 
     units: dict[str, int] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Words:
 
 @lru_cache(maxsize=1)
 def phrase_tables() -> Mapping[str, Words]:
-    """Return language -> its words, folded by `fold`."""
+    """Return language -> its time words. `fold` is applied to every word."""
     by_language: dict[str, Words] = {}
     for language, kind, number, items in _lines():
         words = by_language.setdefault(language, Words())
@@ -90,7 +92,8 @@ def _phrase(language: str, kind: str, number: int, words: tuple[str, ...]) -> Ph
 
 
 def fold(text: str) -> str:
-    """Remove case and accents letter for letter, so that offsets stay; "ß" and similar letters are unchanged."""
+    """Remove case and accents without changing the number of letters, so that offsets stay valid. "ß" and similar
+    letters stay."""
     plain = strip_accents(text)
     whole = plain.casefold()
     if len(whole) == len(plain):
@@ -104,12 +107,12 @@ def _lines() -> Iterator[tuple[str, str, int, list[str]]]:
         if line and not line.startswith("#"):
             match = _LINE.fullmatch(line)
             if match is None:
-                raise ValueError(f"time_words.txt: {line!r} is not a line of language, kind, number and phrases")
+                raise ValueError(f"time_words.txt: {line!r} must have a language, a kind, a number and phrases")
             yield match[1], match[2], int(match[3]), [fold(item.strip()) for item in match[4].split(",")]
 
 
 class Slots(NamedTuple):
-    """The values of a phrase's slots; 0 for a slot that it does not have."""
+    """The values of a phrase's slots. The value is 0 if the phrase does not have the slot."""
 
     n: int = 0
     unit: int = 0
@@ -119,7 +122,8 @@ class Slots(NamedTuple):
 
 
 def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
-    """Return the first and last day of a date; `day` 0 means the whole month. None if there is no such date."""
+    """Return the first and last day of a date, or None if the date does not exist. If `day` is 0, the date is a whole
+    month."""
     try:
         if day:
             return date(year, month, day), date(year, month, day)
@@ -131,8 +135,8 @@ def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
 
 @lru_cache(maxsize=1024)
 def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> DaySpan | None:
-    """Return the occurrence of a date without year that is nearest to `on`, or with `past` the last one begun by
-    then."""
+    """For a date without a year, return the occurrence that is nearest to `on`. With `past`, return the last occurrence
+    that has begun by `on`."""
     if on is None:
         return None
     spans = [days for year in range(on.year - 8, on.year + 9) if (days := calendar_days(year, month, day))]
@@ -142,12 +146,13 @@ def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> Day
 
 
 def _distance(days: DaySpan, on: date) -> int:
-    """Return twice the days between them, 0 if `on` is inside; the past wins ties, because texts mention it more."""
+    """Return twice the number of days between the range and `on`, 0 if `on` is inside. Of two equal distances, the past
+    one counts as nearer, because texts mention the past more often."""
     return max((days[0] - on).days * 2 + 1, (on - days[1]).days * 2, 0)
 
 
 def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -> DaySpan | None:
-    """Return the first and last day that a phrase means on the day `on`; None if it means none."""
+    """Return the first and last day that a phrase means on the day `on`. Return None if the phrase means no days."""
     if kind == "in-year":
         return date(slots.year, 1, 1), date(slots.year, 12, 31)
     if on is None:
@@ -177,7 +182,8 @@ def _named(month: int, number: int, on: date, past: bool) -> DaySpan | None:
 
 
 def _unit(unit: str, number: int, on: date, until: date | None = None) -> DaySpan:
-    """Return the unit `number` units from the one of `on`; with `until`, the days from that far back to `until`."""
+    """Return the unit that is `number` units away from the unit of `on`. With `until`, return the days from that unit
+    to `until`."""
     if unit == "day":
         first = last = on + timedelta(days=number)
     elif unit == "week":
@@ -206,21 +212,22 @@ def _monday(day: date) -> date:
 
 
 def _weekday(weekday: int, number: int, on: date) -> DaySpan:
-    """Return the last such weekday before `on`, or with a positive `number` the next one after it."""
+    """Return the last such weekday before `on`. If `number` is positive, return the next such weekday after `on`."""
     ahead = (weekday - on.isoweekday()) % 7 or 7
     day = on + timedelta(days=ahead if number > 0 else ahead - 7 if ahead < 7 else -7)
     return day, day
 
 
 def number_value(word: str, words: Words) -> int:
-    """Return the number that a word or figures of up to three digits name, 0 if none or above `_MOST_UNITS`."""
+    """Return the number that is written as a word or with up to three digits. Return 0 for other texts and for numbers
+    above `_MOST_UNITS`."""
     if word.isdecimal():
         return int(word) if len(word) <= 3 and int(word) <= _MOST_UNITS else 0
     return words.numbers.get(word, 0)
 
 
 def year_value(word: str) -> int:
-    """Return the year that four digits name, 0 if it is not a plausible one."""
+    """Return the year that is written with four digits. Return 0 if the year is not plausible."""
     return int(word) if len(word) == 4 and word.isdecimal() and int(word) in _PLAIN_YEARS else 0
 
 

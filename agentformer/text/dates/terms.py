@@ -1,4 +1,5 @@
-"""Terms of the word index for days, weeks and months in ISO 8601, independent of their notation in the text."""
+"""Terms of the word index for days, weeks and months. The terms are in ISO 8601 and do not depend on the notation in
+the text."""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ _MONTHS = 3  # longest range with a term per month
 
 
 def date_terms(text: str, on: date | None, language: str = "") -> tuple[str, ...]:
-    """Return the terms of the days that `text` names, each once; see `find_date_ranges` for the arguments.
+    """Return the terms of the days that `text` names, without repetition; see `find_date_ranges` for the arguments.
 
-    A day gives "2023-05-07" and "2023-05", a week "2023-W18", a month "2023-05". A written year is a term of the text
-    already, so only a relative one ("last year") gives "2022".
+    A day gives the terms "2023-05-07" and "2023-05", a week gives "2023-W18", and a month gives "2023-05". A written
+    year is already a term of the text. So only a relative year ("last year") gives the term "2022".
     """
     return range_terms(find_date_ranges(text, on, language, years=False))
 
 
 def range_terms(named: Iterable[DateRange]) -> tuple[str, ...]:
-    """Return the terms of date ranges, each once."""
+    """Return the terms of date ranges, without repetition."""
     return tuple(dict.fromkeys(term for days in named for term in _terms(days)))[:_MOST]
 
 
@@ -48,7 +49,7 @@ def _terms(days: DateRange) -> Iterator[str]:
 
 
 def _touched(first: date, last: date) -> Iterator[date]:
-    """Yield the first days of the months that overlap the range, at most one more than `_MONTHS`."""
+    """Yield the first day of each month that overlaps the range. Yield at most one month more than `_MONTHS`."""
     day = first.replace(day=1)
     for _ in range(_MONTHS + 1):
         if day > last:
