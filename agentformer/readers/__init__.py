@@ -1,6 +1,7 @@
 """Read files into pages of clean text.
 
-Importing this package is cheap: adapters import their parsers, and run in a child process, except for plain text.
+Importing this package is cheap. A parser is imported only when it is needed, and runs in a child process. Only short
+plain text is read in the calling process.
 """
 
 from __future__ import annotations
@@ -31,19 +32,22 @@ def read(
     isolate: bool = True,
     ocr: bool = True,
 ) -> DocumentText:
-    """Return the text of a document, page by page, with a status for every page.
+    """Return the text of a document page by page. Each page has a status.
 
-    `status` is `ready`, `no_text` or `garbled`; `reason` says what is missing and what to do. Only the extension of
-    `name` is used. With `isolate`, everything but short plain text is read in a child process under `limits`; without,
-    in this process without bounds of time and memory, for tests and for hosts that isolate by other means.
+    `status` is `ready`, `no_text` or `garbled`. `reason` says what is missing and what the user can do. Of `name`, only
+    the extension is used. If `isolate` is true, all files except short plain text are read in a child process under
+    `limits`. If it is false, files are read in this process without limits of time and memory. Use that for tests, and
+    on hosts that isolate the process in another way.
 
-    Raises `EmptyDocument`, `UnsupportedFormat`, `CorruptDocument`, `EncryptedDocument` or `DocumentTooLarge`; their
-    messages name no path.
+    Raises `EmptyDocument`, `UnsupportedFormat`, `CorruptDocument`, `EncryptedDocument` or `DocumentTooLarge`. Their
+    messages contain no path.
     """
     if not data:
         raise EmptyDocument("the file is empty")
     if len(data) > limits.max_bytes:
-        raise DocumentTooLarge(f"the file has {len(data):,} bytes; at most {limits.max_bytes:,} are read: split it")
+        raise DocumentTooLarge(
+            f"the file has {len(data):,} bytes; the limit is {limits.max_bytes:,} bytes; split the file"
+        )
     media_type = sniff(data, name)
     _refuse_disguise(media_type, name)
     deadline = time.monotonic() + limits.wall_seconds
@@ -52,12 +56,12 @@ def read(
         return read_isolated(data, options)
     last = deque(adapter_for(media_type).parse(data, options), maxlen=1)
     if not last:
-        raise CorruptDocument("the file contains no text; it is damaged")
+        raise CorruptDocument("the file is damaged: it contains no text")
     return last[0]
 
 
 def _is_simple(data: bytes) -> bool:
-    """Return whether any such text is read faster than a process starts."""
+    """Return whether the file is text that this process reads faster than a child process could start."""
     if len(data) <= _PLAIN:
         return True
     # ASCII with zeros or escapes may be in another encoding.
@@ -65,13 +69,18 @@ def _is_simple(data: bytes) -> bool:
 
 
 def _refuse_disguise(media_type: str, name: str) -> None:
-    """Raise `UnsupportedFormat` for types without a reader, and for text with the extension of another type."""
+    """Raise `UnsupportedFormat` if no reader exists for the type, or if the file is text with the extension of another
+    type."""
     suffix = PurePath(name).suffix.lower()
     if media_type == BINARY:
         raise UnsupportedFormat(f"the type of the file is unknown; {SUPPORTED}")
     if media_type not in ADAPTERS:
-        raise UnsupportedFormat(f"files of type {media_type} are not read; {SUPPORTED}")
+        raise UnsupportedFormat(f"files of type {media_type} cannot be read; {SUPPORTED}")
     if suffix == ".pdf" and media_type != PDF:
-        raise UnsupportedFormat(f"not a PDF: the content is {media_type}, rename it to .txt to ingest it as text")
+        raise UnsupportedFormat(
+            f"the file is not a PDF, its content is {media_type}; to store it as text, rename it to .txt"
+        )
     if suffix == ".docx" and media_type in _WITHOUT_PARSER:
-        raise UnsupportedFormat("not a Word document: the content is text, rename it to .txt to ingest it as text")
+        raise UnsupportedFormat(
+            "the file is not a Word document, its content is text; to store it as text, rename it to .txt"
+        )

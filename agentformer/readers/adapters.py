@@ -1,6 +1,6 @@
-"""Adapters, their options and their limits. A file above a limit is refused; other files of the upload go on.
+"""Adapters of parsers, their options and their limits. A file above a limit is refused, and other files are still read.
 
-An adapter is imported when it is needed, with its parser.
+An adapter and its parser are imported when they are needed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ OPEN_FILES = 64
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Limits of one `read`. `wall_seconds` covers text and OCR together. `memory_bytes` applies to the reader and to
-    tesseract, each."""
+    """The limits of one `read`. `wall_seconds` is the time for text and OCR together. `memory_bytes` applies to the
+    reader, and separately to tesseract."""
 
     max_bytes: int = MAX_BYTES
     max_pages: int = MAX_PAGES
@@ -41,7 +41,7 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of an adapter. `deadline` is a `time.monotonic()` value of the adapter's process."""
+    """The options of an adapter. `deadline` is a value of `time.monotonic()` in the process of the adapter."""
 
     name: str
     media_type: str
@@ -49,7 +49,7 @@ class ReadOptions:
     ocr: bool = True
     limits: ReadLimits = ReadLimits()
     deadline: float = float("inf")
-    engines: tuple[str, ...] = ("pdfium", "pypdf")  # a second attempt omits the one that crashed
+    engines: tuple[str, ...] = ("pdfium", "pypdf")  # a second attempt does not use the parser that crashed
     folder: str = ""  # the folder in which the reader may write and run tesseract; "" for none
 
 
@@ -60,23 +60,24 @@ ADAPTERS = {
     MARKDOWN: "agentformer.readers.markdown",
     PLAIN: "agentformer.readers.plain",
 }
-SUPPORTED = "PDF, Word (.docx), HTML, Markdown and plain text are read"
+SUPPORTED = "PDF, Word (.docx), HTML, Markdown and plain text can be read"
 
 
 class Adapter(Protocol):
-    """An adapter module. `parse` yields drafts of the document, each complete and better than the one before; the last
-    one counts. It raises only `DocumentError`s, each about this file."""
+    """An adapter module. `parse` yields drafts of the document. Each draft is complete and better than the draft before
+    it, and the last draft is the result. `parse` raises only `DocumentError`, and only for problems of this file."""
 
     def parse(self, data: bytes, options: ReadOptions) -> Iterator[DocumentText]: ...
 
 
 def adapter_for(media_type: str) -> Adapter:
-    """Import and return the adapter. Raises `UnsupportedFormat`, or `DocumentError` if its parser is not installed."""
+    """Import and return the adapter of a media type. Raises `UnsupportedFormat` if there is none, and `DocumentError`
+    if its parser is not installed."""
     if media_type not in ADAPTERS:
-        raise UnsupportedFormat(f"files of type {media_type} are not read; {SUPPORTED}")
+        raise UnsupportedFormat(f"files of type {media_type} cannot be read; {SUPPORTED}")
     try:
         return cast(Adapter, importlib.import_module(ADAPTERS[media_type]))
     except ImportError as error:
         missing = error.name or "a library"
-        message = f"{missing} is not installed, so this file cannot be read; install agentformer again"
+        message = f"this file cannot be read because {missing} is not installed; install agentformer again"
         raise DocumentError(message) from error

@@ -1,4 +1,4 @@
-"""Read Word documents: paragraphs, headings, tables by rows, footnotes and endnotes. Sizes are checked before
+"""Read Word documents: paragraphs, headings, rows of tables, footnotes and endnotes. Sizes are checked before
 parsing."""
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _MAX_DEPTH = 100
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Only text parts are unpacked, each up to `MAX_PART_BYTES`; images and macros are not."""
+    """Yield the document. Only its text parts are unpacked, each up to `MAX_PART_BYTES`. Images and macros are not
+    unpacked."""
     parts = _unpack(data)
     levels = _heading_levels(parts.get("word/styles.xml"))
     body = _xml(parts[_BODY]).find(f"{_W}body")
@@ -61,7 +62,7 @@ def _part(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     with archive.open(entry) as stream:
         content = stream.read(MAX_PART_BYTES + 1) if entry.file_size <= MAX_PART_BYTES else b""
     if entry.file_size > MAX_PART_BYTES or len(content) > MAX_PART_BYTES:
-        raise DocumentTooLarge(f"the Word document unpacks to more than {MAX_PART_BYTES >> 20} MiB of text")
+        raise DocumentTooLarge(f"the Word document contains more than {MAX_PART_BYTES >> 20} MiB of text")
     return content
 
 
@@ -72,12 +73,15 @@ def _xml(content: bytes) -> etree._Element:
     except etree.XMLSyntaxError as error:
         raise CorruptDocument("the Word document's text is damaged; open it in Word and save it again") from error
     if root.getroottree().docinfo.internalDTD is not None:
-        raise CorruptDocument("the Word document declares XML entities, which Word never writes; it was not read")
+        raise CorruptDocument(
+            "the Word document was not read because it declares XML entities, which Word never writes"
+        )
     return root
 
 
 def _heading_levels(styles: bytes | None) -> dict[str, int]:
-    """Return style id -> heading level, by the built-in English name, which every language version uses."""
+    """Return style id -> heading level. Heading styles are recognised by their English names, which files of every
+    language version contain."""
     levels: dict[str, int] = {}
     if styles is None:
         return levels
@@ -136,7 +140,7 @@ def _text(paragraph: etree._Element) -> str:
 
 
 def _is_fallback(node: etree._Element) -> bool:
-    """Return whether the node repeats a text box for old versions of Word."""
+    """Return whether the node repeats the text of a text box for old versions of Word."""
     return any(True for _ in node.iterancestors(_ALTERNATE))
 
 

@@ -1,4 +1,5 @@
-"""Read HTML by headings with lxml's HTML parser, without network and without entity expansion."""
+"""Read HTML with lxml's HTML parser. Headings divide the text into pages. The parser uses no network and expands no
+entities."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document: `<main>` or the only `<article>` if there is one, else the body without navigation."""
+    """Yield the document. Its text is that of `<main>`, or of the only `<article>`, or else of the body without
+    navigation."""
     declared = _META_CHARSET.search(data[:4096])
     text = _XML_DECLARATION.sub("", decode(data, declared.group(1).decode("ascii") if declared else ""))
     parser = lxml_html.HTMLParser(no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)
@@ -44,7 +46,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
         raise CorruptDocument("the HTML cannot be parsed; open it in a browser and save it again") from error
     if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):  # the parser drops the rest
-        raise CorruptDocument("the HTML is nested too deeply to be read to its end; save it from a browser as text")
+        raise CorruptDocument("the HTML has too many nested elements; open it in a browser and save it as text")
     builder = OutlineBuilder()
     if root is not None:
         _walk(_main_part(root), builder, 0, False)

@@ -1,4 +1,4 @@
-"""Read Markdown by headings: each section is a page, labelled with the path of its headings."""
+"""Read Markdown. Each section is a page, and its label is the path of its headings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Section:
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Front matter supplies the title and stays part of the first section's text."""
+    """Yield the document. The title comes from the front matter, which stays in the text of the first section."""
     text = clean_plain(decode(data))
     front = _FRONT_MATTER.match(text)
     title = ""
@@ -73,7 +73,7 @@ def _sections(text: str, body_start: int) -> Iterator[_Section]:
 
 
 def _fenced(line: str, fence: str) -> tuple[str, bool]:
-    """Return the fence that is open after this line, and whether the line belongs to a code block."""
+    """Return the code fence that is open after this line, and whether the line belongs to a code block."""
     match = _FENCE.match(line)
     if fence:
         closes = match and match.group(1).startswith(fence) and not line.strip("`~ \t")
@@ -93,5 +93,5 @@ def _heading(line: str, following: str) -> tuple[int, str] | None:
 
 
 def plain_title(markup: str) -> str:
-    """Return the heading without markup, of bounded length: labels are shown with every citation."""
+    """Return the heading without markup. Its length is limited, because every citation shows the heading."""
     return " ".join(_MARKUP.sub(lambda m: m.group(1) or "", markup[:_LONGEST_TITLE]).split())

@@ -1,4 +1,4 @@
-"""Detect the media type of a file by its content. The name only distinguishes kinds of text."""
+"""Detect the media type of a file by its content. The name is used only to distinguish kinds of text."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ _TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
 
 
 def sniff(data: bytes, name: str = "") -> str:
-    """Return the media type by content. The extension only separates plain text from Markdown and HTML fragments.
+    """Return the media type of the content. The extension is used only to separate plain text, Markdown and parts of
+    HTML.
 
-    If a file is of two types at once, its first bytes decide. Runs in the calling process on untrusted bytes, so every
-    step takes at most linear time.
+    If a file has two types at once, its first bytes decide. This function runs in the calling process on untrusted
+    bytes, so the time of every step is at most linear.
     """
     pdf = b"%PDF-" in data[:_PDF_HEADER_WITHIN] and not _is_prose_before_pdf(data)
     if data.startswith(b"%PDF-") or (pdf and data.startswith(b"%!PS")):
@@ -78,9 +79,9 @@ def sniff(data: bytes, name: str = "") -> str:
 
 
 def _begins_html(start: bytes) -> bool:
-    """Return whether an HTML tag comes first, after an XML declaration and comments.
+    """Return whether the first element is an HTML tag. An XML declaration and comments may precede it.
 
-    A single regular expression would backtrack over all divisions of the comments.
+    One regular expression for all of this would backtrack over the comments.
     """
     rest = start.lstrip()
     if rest.startswith(b"<?xml"):
@@ -91,7 +92,7 @@ def _begins_html(start: bytes) -> bool:
 
 
 def looks_like_text(data: bytes) -> bool:
-    """Return whether the bytes can be text: hardly any control bytes, or UTF-16/32."""
+    """Return whether the bytes can be text: they are UTF-16 or UTF-32, or have hardly any control bytes."""
     if data.startswith(_BOMS) or utf16_without_bom(data):
         return True
     sample = data[:65536]
@@ -100,8 +101,8 @@ def looks_like_text(data: bytes) -> bool:
 
 
 def utf16_without_bom(data: bytes) -> str:
-    """Return the encoding of UTF-16 without a byte order mark, detected by the zero bytes of ASCII; "" if it is not
-    UTF-16."""
+    """Return the encoding of UTF-16 without a byte order mark, or "" if the bytes are not UTF-16. The zero bytes of
+    ASCII characters show the encoding."""
     sample = data[:4096]
     if len(sample) < 4 or len(data) % 2:
         return ""
@@ -115,12 +116,12 @@ def utf16_without_bom(data: bytes) -> str:
 
 
 def _is_prose_before_pdf(data: bytes) -> bool:
-    """Return whether the bytes are a text that mentions "%PDF-": a real PDF has objects."""
+    """Return whether the bytes are a text that only mentions "%PDF-". A real PDF has objects."""
     return not data.startswith(b"%PDF-") and b" obj" not in data and b"startxref" not in data
 
 
 def _zip_type(data: bytes) -> str:
-    """Return the type of an archive by the names in its directory, which is searched without unpacking."""
+    """Return the type of a ZIP archive. The names in its directory show the type; nothing is unpacked."""
     end = data.rfind(_ZIP_END, max(0, len(data) - _ZIP_END_WITHIN))
     if end < 0 or end + _ZIP_SIZE_AT + 4 > len(data):
         # Word's parts come first: a truncated file is a damaged document, not an unknown archive.
@@ -134,7 +135,7 @@ def _zip_type(data: bytes) -> str:
 
 
 def _has_entry(data: bytes, part: bytes, start: int, end: int) -> bool:
-    """Return whether the directory at `[start, end)` has an entry named `part`."""
+    """Return whether the archive directory at `[start, end)` has an entry named `part`."""
     at = data.find(part, start, end)
     while at >= 0:
         header = data[max(0, at - _ZIP_ENTRY) : at]

@@ -1,4 +1,4 @@
-"""Divide text into pages: by headings, or by length, for formats without pages."""
+"""Divide the text of formats without pages: at headings, or by length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BORDERS = ("\n\n", "\n", ". ", "。", " ")
 
 
 def parts_of(text: str, size: int = SECTION_CHARS) -> Iterator[str]:
-    """Yield `text` in parts of at most `size` code points, cut at the best border in the second half of a part."""
+    """Yield `text` in parts of at most `size` code points. A part ends at the best border in its second half."""
     start = 0
     while len(text) - start > size:
         end = start + size
@@ -29,14 +29,15 @@ def parts_of(text: str, size: int = SECTION_CHARS) -> Iterator[str]:
 
 
 def page_of(number: int, text: str, label: str = "", headings: tuple[Heading, ...] = (), method: str = "text") -> Page:
-    """Return a page; one without visible text has the status `no_text`."""
+    """Return a page. If it has no visible text, its status is `no_text`."""
     if text.strip():
         return Page(number, text, label, headings=headings, method=method)
     return Page(number, "", label, status="no_text", reason="blank", method=method)
 
 
 def document_of(media_type: str, pages: Iterable[Page], limits: ReadLimits, title: str = "") -> DocumentText:
-    """Return the document. Raises `DocumentTooLarge` above the limits, and `EmptyDocument` without visible text."""
+    """Return the document. Raises `DocumentTooLarge` above the limits, and `EmptyDocument` if no page has visible
+    text."""
     accepted: list[Page] = []
     chars = 0
     for page in pages:
@@ -44,10 +45,10 @@ def document_of(media_type: str, pages: Iterable[Page], limits: ReadLimits, titl
         if chars > limits.max_chars:
             raise DocumentTooLarge(f"the text has more than {limits.max_chars:,} characters; split the file")
         if len(accepted) >= limits.max_pages:
-            raise DocumentTooLarge(f"the file has more than {limits.max_pages:,} sections; split it")
+            raise DocumentTooLarge(f"the file has more than {limits.max_pages:,} sections; split the file")
         accepted.append(page)
     if not any(page.status == "text" for page in accepted):
-        raise EmptyDocument("the file contains no text, only blanks")
+        raise EmptyDocument("the file contains only white space")
     return DocumentText(media_type, tuple(accepted), title)
 
 
@@ -56,21 +57,21 @@ MIN_SECTION = 1_500  # code points; smaller sections share a page
 
 
 class OutlineBuilder:
-    """Collects text in reading order and divides it into pages that begin at headings where possible."""
+    """Collects text in reading order and divides it into pages. If possible, a page begins at a heading."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[tuple[tuple[int, str], ...], list[str]]] = [((), [])]
         self._path: tuple[tuple[int, str], ...] = ()
 
     def heading(self, title: str, level: int) -> None:
-        """Begin a section under a heading of `level` (from 1); an empty title is ignored."""
+        """Begin a section with a heading of `level` (from 1). An empty title is ignored."""
         if not title:
             return
         self._path = (*(entry for entry in self._path if entry[0] < level), (level, title))
         self._blocks.append((self._path, [title, "\n\n"]))
 
     def text(self, text: str, *, verbatim: bool = False) -> None:
-        """Append text to the current line; unless `verbatim`, spaces at its start collapse."""
+        """Append text to the current line. Unless `verbatim` is true, several spaces become one."""
         parts = self._blocks[-1][1]
         at_line_start = not parts or parts[-1].endswith("\n")
         if not verbatim and (at_line_start or parts[-1].endswith(" ")):
@@ -79,7 +80,7 @@ class OutlineBuilder:
             parts.append(text)
 
     def line(self, *, paragraph: bool = False) -> None:
-        """End the line; with `paragraph`, leave a blank line. Repeating it adds nothing."""
+        """End the line. With `paragraph`, add a blank line. A second call adds nothing."""
         parts = self._blocks[-1][1]
         if not parts:
             return
@@ -96,7 +97,7 @@ class OutlineBuilder:
             parts.append(" | ")
 
     def pages(self, method: str) -> Iterator[Page]:
-        """Yield the pages, numbered from 1; `method` names the parser."""
+        """Yield the pages, numbered from 1. `method` is the name of the parser."""
         number = 0
         for text, headings, label in self._merged():
             for index, part in enumerate(parts_of(text)):

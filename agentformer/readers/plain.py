@@ -1,6 +1,6 @@
-"""Read plain text: prose, logs, CSV, JSON, source code. Only line ends and control characters change.
+"""Read plain text: prose, logs, CSV, JSON, source code. Only line ends and control characters are changed.
 
-`decode` serves all formats of text. Every decoding is strict: no character is replaced or lost.
+All text formats use `decode`. It never replaces or drops a character.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agentformer.types import DocumentText, Page
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Form feeds separate pages; long pages are divided into numbered parts."""
+    """Yield the document. A form feed begins a new page. A long page is divided into numbered parts."""
     yield document_of(options.media_type, _pages(decode(data)), options.limits)
 
 
@@ -54,7 +54,8 @@ _KANA = re.compile("[\u3040-\u30ff\uff66-\uff9f]")
 def decode(data: bytes, declared: str = "") -> str:
     """Return the decoded text. Raises `CorruptDocument` if no encoding fits.
 
-    Order of attempts: byte order mark, UTF-8, UTF-16, the declared encoding, Japanese, Western European, statistics.
+    Encodings are tried in this order: byte order mark, UTF-8, UTF-16, the declared encoding, Japanese, Western
+    European, and then the encoding that statistics suggest.
     """
     for mark, encoding in _BOMS:
         if data.startswith(mark):
@@ -81,7 +82,7 @@ def _strict(data: bytes, encoding: str) -> str:
 
 
 def _refuse_broken_utf8(data: bytes, error: UnicodeDecodeError) -> None:
-    """Raise `CorruptDocument` for UTF-8 with a few bad bytes, which another encoding would read as mojibake."""
+    """Raise `CorruptDocument` for UTF-8 with a few invalid bytes. Another encoding would decode it to garbled text."""
     text = data[:_SAMPLE].decode("utf-8", "surrogateescape")
     broken = sum(1 for c in text if "\udc80" <= c <= "\udcff")
     good = sum(1 for c in text if c > "\x7f") - broken
@@ -116,8 +117,8 @@ def _japanese(data: bytes) -> str:
 
 
 def _western(data: bytes) -> str:
-    """Decode as Windows-1252 or ISO-8859-15 if accented letters stand alone or in pairs among ASCII letters, as in
-    Western languages. Other code pages give words of accented letters only. Return "" otherwise."""
+    """Decode as Windows-1252 or ISO-8859-15 if accented letters are alone or in pairs among ASCII letters, as in
+    Western languages. Else return "". With other code pages, whole words would consist of accented letters."""
     latin9 = not _C1.search(data) and (_LATIN9_EURO.search(data) or _LATIN9_LETTER.search(data))
     try:
         text = data.decode("iso8859-15" if latin9 else "cp1252")

@@ -1,1 +1,1 @@
-"""Reads PDF files into pages of text."""
+"""Read PDF files into pages of text."""

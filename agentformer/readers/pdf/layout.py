@@ -1,4 +1,4 @@
-"""The layout of PDF pages: paragraphs, running headers and footers, and headings of the outline."""
+"""Analyze the layout of PDF pages: paragraphs, running headers and footers, and headings from the outline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SENTENCE_ENDS = frozenset('.!?:;…"”’»)。！？')
 
 
 class Line(NamedTuple):
-    """A line of extracted text and its position; `y` grows upwards as in PDF. `height` 0 means unknown."""
+    """A line of extracted text and its position. `y` grows upwards, as in PDF. If `height` is 0, it is unknown."""
 
     text: str
     x: float = 0.0
@@ -30,8 +30,8 @@ class Line(NamedTuple):
 
 
 def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
-    """Return the text with LF line ends, a blank line before each paragraph, and rows joined that a raised or lowered
-    character had split. Only white space changes."""
+    """Return the text with LF line ends and a blank line before each paragraph. If a raised or lowered character has
+    split a row, the row is joined. Only white space changes."""
     if lines is None or len(lines) < 2:
         return text.replace("\r\n", "\n")
     pitch = _pitch(lines)
@@ -49,7 +49,8 @@ def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
 
 
 def _space_in_row(previous: Line, line: Line) -> str | None:
-    """Return the white space between two pieces of one row ("n" and its raised "2"); None if they are two rows."""
+    """Return the white space between two pieces of one row, such as "n" and its raised "2". Return None if the pieces
+    are in different rows."""
     height = max(previous.height, line.height)
     gap = line.x - previous.right
     if not (previous.height and line.height) or abs(previous.last_y - line.y) > 0.5 * height:
@@ -60,7 +61,7 @@ def _space_in_row(previous: Line, line: Line) -> str | None:
 
 
 def _pitch(lines: Sequence[Line]) -> float:
-    """Return the usual distance between two lines of running text, 0 if there is none."""
+    """Return the usual distance between two lines of running text, or 0 if there is no such text."""
     steps = [
         a.last_y - b.y
         for a, b in pairwise(lines)
@@ -101,7 +102,8 @@ _MAX_LINE = 200
 
 
 def bodies(texts: Sequence[str]) -> list[Span | None]:
-    """Return the span of each page without running lines; None if that is the whole page or empty."""
+    """Return the span of each page without running headers and footers. The span is None if it is the whole page or
+    empty."""
     lines = [_spans(text) for text in texts]
     tops = [
         [_line_keys(text, s, n) for s in spans[:_EDGE_LINES]]
@@ -127,8 +129,8 @@ def _spans(text: str) -> list[Span]:
 
 
 def _line_keys(text: str, span: Span, page: int) -> frozenset[str]:
-    """Return the keys by which lines on different pages are equal: the text, the text with a number that grows with the
-    page number, and the text without numbers if it is long enough."""
+    """Return the keys of a line. Lines on different pages are equal if they share a key: the text, the text with a
+    number that grows with the page number, and for a long line the text without numbers."""
     line = " ".join(text[span.start : min(span.end, span.start + _MAX_LINE)].casefold().split())
     pattern = _NUMBER.sub("#", line)
     letters = sum(c.isalpha() for c in pattern)
@@ -140,7 +142,7 @@ def _line_keys(text: str, span: Span, page: int) -> frozenset[str]:
 
 
 def _running(edges: Sequence[list[frozenset[str]]], page: int) -> int:
-    """Return the number of running lines from the edge of this page inwards."""
+    """Return the number of running lines, counted from the top or bottom of this page."""
     first, last = max(0, page - _WINDOW), min(len(edges), page + _WINDOW + 1)
     seen: Counter[str] = Counter()
     for other in edges[first:last]:
@@ -167,7 +169,7 @@ class OutlineEntry:
 
 
 def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Page]:
-    """Return the pages with their outline entries as headings, in text order."""
+    """Return the pages with their outline entries as headings, in the order of the text."""
     by_page: dict[int, list[Heading]] = {}
     for entry in outline:
         title = " ".join(clean(entry.title).split())[:MAX_TITLE]
@@ -185,9 +187,10 @@ def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Pa
 
 
 def locate(title: str, page: Page, after: int = 0) -> int:
-    """Return the offset of the title on its page, at the start of a line if possible, else the start of the body.
+    """Return the offset of the title on its page. Prefer the start of a line. If the title is not found, return the
+    start of the body.
 
-    A number before the title ("2.1") may be missing on the page or in the outline.
+    Either the page or the outline may omit a number before the title ("2.1").
     """
     words = r"\s+".join(re.escape(word) for word in title.split())
     bare = r"\s+".join(re.escape(word) for word in re.sub(r"^[\d.]+\s+", "", title).split())

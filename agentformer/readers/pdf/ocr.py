@@ -1,4 +1,4 @@
-"""Recognise text on images of pages with tesseract (extra `ocr`)."""
+"""Recognise the text on images of pages with tesseract (extra `ocr`)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ADVICE = "install tesseract and agentformer[ocr] to read scanned pages"
 
 
 def unavailable() -> str:
-    """Return advice if OCR is not installed, else ""."""
+    """Return a hint how to install OCR, or "" if OCR is installed."""
     return "" if shutil.which("tesseract") and find_spec("pytesseract") else ADVICE
 
 
 def recognise(document: PdfiumDocument, number: int) -> str:
-    """Return the text on the image of a page, rotated upright if needed. Return "" if the page is too large to render,
-    tesseract fails, or its confidence is too low."""
+    """Return the text on the image of a page. The image is rotated if necessary. Return "" if the page is too large to
+    render, tesseract fails, or its confidence is too low."""
     import pytesseract  # imports NumPy, which few files need
 
     scale = scale_for(*document.size(number))
@@ -67,7 +67,8 @@ def _read(image: Any) -> tuple[str, float]:
 
 
 def _turn(image: Any) -> int:
-    """Return the clockwise rotation in degrees that makes the page upright; 0 if tesseract does not know."""
+    """Return the clockwise rotation in degrees that makes the page upright. Return 0 if tesseract cannot detect the
+    rotation."""
     import pytesseract
 
     try:
@@ -78,7 +79,8 @@ def _turn(image: Any) -> int:
 
 
 def scale_for(width: float, height: float) -> float:
-    """Return pixels per point for a page of this size, at most 300 dpi and `MAX_PIXELS`; 0 for a page not to render."""
+    """Return the pixels per point for a page of this size, at most 300 dpi and `MAX_PIXELS`. Return 0 if the page must
+    not be rendered."""
     area = width * height
     if not 1 < area < math.inf:
         return 0.0

@@ -1,8 +1,8 @@
-"""Read PDF files with two extractors and OCR, taking the better text per page.
+"""Read PDF files with two extractors and OCR. For each page, the better text is used.
 
-PDFium reads every page. pypdf, fifteen times slower, reads pages on which PDFium's text is doubtful, within a share of
-the time. Pages still without text go to OCR if it is installed. After each stage the document so far is yielded, so
-that a later stage that hangs or crashes loses nothing.
+PDFium reads every page. If the text of some pages is doubtful, pypdf reads these pages again within a share of the
+time, because pypdf is fifteen times slower. If OCR is installed, it reads the pages that still have no text. A draft of
+the document is yielded after each stage. So if a later stage hangs or crashes, the earlier text is not lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DICTIONARY = 400  # bytes around "/Count" that contain its dictionary
 
 _NEEDED = "the PDF is encrypted and needs a password"
 _WRONG = "the PDF is encrypted and this password does not open it"
-_DAMAGED = "the PDF is damaged beyond repair; get it again or print it to a new PDF"
+_DAMAGED = "the PDF is too damaged to read; download it again or print it to a new PDF"
 
 
 _NOTHING = Quality(0.0, 0, "empty")
@@ -41,7 +41,7 @@ _NOTHING = Quality(0.0, 0, "empty")
 
 @dataclass(slots=True)
 class _Draft:
-    """A page in progress: raw text and its quality."""
+    """A page in progress: its raw text and its quality."""
 
     raw: str = ""
     method: str = ""
@@ -52,14 +52,16 @@ class _Draft:
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield drafts of the document, each better than the one before."""
+    """Yield drafts of the document. Each draft is better than the draft before it."""
     _check_page_count(data)
     fast, slow = _open(data, options)
     count = len(fast) if fast is not None else len(slow) if slow is not None else 0
     if not count:
         raise EmptyDocument("the PDF has no pages")
     if count > options.limits.max_pages:
-        raise DocumentTooLarge(f"the PDF has {count:,} pages; at most {options.limits.max_pages:,} are read: split it")
+        raise DocumentTooLarge(
+            f"the PDF has {count:,} pages; the limit is {options.limits.max_pages:,} pages; split the file"
+        )
     pages = [_Draft(failed=True) for _ in range(count)]
     if fast is not None:
         _read_all(fast, pages, options)
@@ -77,12 +79,14 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def _check_page_count(data: bytes) -> None:
-    """Raise `CorruptDocument` for a page tree that claims more pages than the file has bytes."""
+    """Raise `CorruptDocument` if the page tree claims more pages than the file has bytes."""
     for match in _LARGE_COUNT.finditer(data):
         count = int(match.group(1))
         around = data[max(0, match.start() - _DICTIONARY) : match.end() + _DICTIONARY]
         if count > len(data) and b"/Pages" in around:
-            raise CorruptDocument(f"the PDF claims {count:,} pages in {len(data):,} bytes; get it again")
+            raise CorruptDocument(
+                f"the PDF is damaged: it claims {count:,} pages but has {len(data):,} bytes; download it again"
+            )
 
 
 def _open(data: bytes, options: ReadOptions) -> tuple[PdfiumDocument | None, PypdfDocument | None]:
@@ -111,7 +115,8 @@ def _open(data: bytes, options: ReadOptions) -> tuple[PdfiumDocument | None, Pyp
 
 
 def _passwords(password: str | None) -> tuple[str, ...]:
-    """Return the password as typed, in SASLprep form (RFC 4013), and empty, which opens many restricted files."""
+    """Return the passwords to try: the password as typed, the password in SASLprep form (RFC 4013), and the empty
+    password, which opens many restricted files."""
     if not password:
         return ("",)
     prepared = "".join(" " if unicodedata.category(c) == "Zs" else c for c in password if c not in _TO_NOTHING)
@@ -138,11 +143,11 @@ def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -
         except Unreadable:
             page.failed = True
         if chars > options.limits.max_chars:
-            raise DocumentTooLarge(f"the PDF has more than {options.limits.max_chars:,} characters; split it")
+            raise DocumentTooLarge(f"the PDF has more than {options.limits.max_chars:,} characters; split the file")
 
 
 def _doubtful(pages: list[_Draft]) -> list[int]:
-    """Return the pages for the second extractor: pages with some text first, scans last."""
+    """Return the pages for the second extractor. Pages with some text come first, and scans come last."""
     doubtful = [n for n, page in enumerate(pages) if page.failed or (page.quality.verdict != "good" and not page.blank)]
     return sorted(doubtful, key=lambda n: pages[n].quality.verdict == "empty")
 
@@ -182,7 +187,7 @@ def _without_text(pages: list[_Draft]) -> list[int]:
 
 
 def _recognised(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -> Iterator[DocumentText]:
-    """Recognise pages while there is time, and yield a draft from time to time in case the process is ended."""
+    """Recognise pages until the time is over. Yield a draft from time to time, in case the process is killed."""
     drafted = time.monotonic()
     for number in _without_text(pages):
         if time.monotonic() > options.deadline:
@@ -224,7 +229,7 @@ def _page(
 
 
 def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:
-    """Return the filled form fields that the page's text lacks, one per line."""
+    """Return the filled form fields that the text of the page does not contain, one per line."""
     if fast is None:
         return ""
     try:
@@ -239,8 +244,8 @@ def _recognition_advice(draft: _Draft, options: ReadOptions) -> str:
     if not options.ocr:
         return "text recognition is switched off"
     if draft.recognised:
-        return "text recognition found nothing on it"
-    return ocr.unavailable() or "there was no time left to recognise it: split the file or allow more time"
+        return "text recognition found no text on this page"
+    return ocr.unavailable() or "there was no time left to recognise its text; split the file or allow more time"
 
 
 def _page_status(draft: _Draft, text: str, advice: str) -> tuple[PageStatus, str]:

@@ -1,7 +1,7 @@
-"""Read a PDF with PDFium: text with paragraphs, labels, outline, form values, and pages as images.
+"""Read a PDF with PDFium: text with paragraphs, page labels, outline, form values, and images of pages.
 
-PDFium is fast and reads damaged files, so it is the first extractor. It is not thread-safe; the child process opens one
-document.
+PDFium is fast and can read damaged files, so it is the first extractor. It is not thread-safe. A child process opens
+only one document.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FILE_NAME = re.compile(
 
 
 class PasswordNeeded(Exception):
-    """The file is encrypted and none of the passwords opened it."""
+    """The file is encrypted, and no password opened it."""
 
 
 class Unreadable(Exception):
@@ -60,10 +60,10 @@ class PdfiumDocument:
         return len(self._document)
 
     def text(self, number: int) -> tuple[str, float]:
-        """Return the text of a page and the share (0..1) of characters without a Unicode value in their font.
+        """Return the text of a page, and the share (0..1) of characters that their font does not map to Unicode.
 
-        Text is in reading order with blank lines between paragraphs, and includes text beyond the visible page, where
-        lines that exceed the margin end. Raises `Unreadable`.
+        Text is in reading order, with blank lines between paragraphs. Text beyond the edge of the visible page is
+        included, so that lines that run over the margin are complete. Raises `Unreadable`.
         """
         page = self._page(number)
         try:
@@ -81,7 +81,7 @@ class PdfiumDocument:
             page.close()
 
     def form_values(self, number: int) -> list[tuple[str, str]]:
-        """Return (label, value) of the filled text and choice fields, in the order of the page."""
+        """Return (label, value) for the filled text and choice fields, in the order of the page."""
         if not self._form:
             return []
         page = self._page(number)
@@ -91,13 +91,13 @@ class PdfiumDocument:
             page.close()
 
     def label(self, number: int) -> str:
-        """Return the printed label of a page, "" if it has none."""
+        """Return the printed label of a page, or "" if it has no label."""
         with suppress(pdfium.PdfiumError):
             return str(self._document.get_page_label(number) or "").strip("\x00 ")
         return ""
 
     def outline(self) -> Iterator[OutlineEntry]:
-        """Yield the entries of the outline that point to a page, at most `MAX_OUTLINE`."""
+        """Yield the outline entries that point to a page, at most `MAX_OUTLINE`."""
         with suppress(pdfium.PdfiumError, RecursionError):
             for count, mark in enumerate(self._document.get_toc()):
                 if count >= MAX_OUTLINE:
@@ -108,7 +108,7 @@ class PdfiumDocument:
                     yield OutlineEntry(page, mark.level + 1, " ".join(mark.get_title().replace("\x00", "").split()))
 
     def title(self) -> str:
-        """Return the title in the metadata, "" if it is a file name or a placeholder."""
+        """Return the title in the metadata, or "" if it is a file name or a placeholder."""
         with suppress(pdfium.PdfiumError):
             title = " ".join(self._document.get_metadata_value("Title").replace("\x00", "").split())
             real = len(title) > 2 and not _UNTITLED.match(title) and not _FILE_NAME.fullmatch(title)
@@ -116,12 +116,12 @@ class PdfiumDocument:
         return ""
 
     def size(self, number: int) -> tuple[float, float]:
-        """Return width and height of a page in points."""
+        """Return the width and the height of a page in points."""
         width, height = self._document.get_page_size(number)
         return float(width), float(height)
 
     def has_objects(self, number: int) -> bool:
-        """Return whether anything is drawn on a page."""
+        """Return whether the page has any visible object."""
         page = self._page(number)
         try:
             return bool(raw.FPDFPage_CountObjects(page.raw) > 0)
@@ -129,7 +129,7 @@ class PdfiumDocument:
             page.close()
 
     def largest_image(self, number: int) -> int:
-        """Return the pixels of the largest image on a page, which rendering unpacks whole."""
+        """Return the number of pixels of the largest image on a page. Rendering unpacks the whole image."""
         page = self._page(number)
         largest = 0
         try:
@@ -143,7 +143,7 @@ class PdfiumDocument:
         return largest
 
     def image(self, number: int, scale: float) -> Any:
-        """Return the page as a grey PIL image with `scale` pixels per point. The caller bounds the size."""
+        """Return the page as a grey PIL image with `scale` pixels per point. The caller must limit the size."""
         page = self._page(number)
         try:
             return page.render(scale=scale, grayscale=True).to_pil()
@@ -168,7 +168,7 @@ def _unmapped(text_page: Any) -> float:
 
 
 def _lines(text_page: Any, text: str) -> list[Line] | None:
-    """Return the position of each line; None if offsets in the text do not match PDFium's."""
+    """Return the position of each line. Return None if the offsets in the text differ from those of PDFium."""
     if not text.isascii() and any(c > "\uffff" for c in text):
         return None
     lines: list[Line] = []

@@ -1,4 +1,5 @@
-"""Read single pages of a PDF with pypdf: slower than PDFium, but right on some pages where PDFium is wrong."""
+"""Read single pages of a PDF with pypdf. It is slower than PDFium, but reads some pages correctly that PDFium does
+not."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ PAGE_SECONDS = 8.0  # ordinary pages take 0.03 s; a drawing of 40,000 paths take
 
 
 class PypdfDocument:
-    """A document opened with pypdf. If pypdf cannot read it, it has no pages and no text."""
+    """A document that pypdf has opened. If pypdf cannot read the file, the document has no pages and no text."""
 
     def __init__(self, data: bytes, passwords: tuple[str, ...]) -> None:
         self.encrypted = False
@@ -47,7 +48,7 @@ class PypdfDocument:
         return self._count if self._reader is not None else 0
 
     def text(self, number: int) -> str | None:
-        """Return the text of a page; None if pypdf fails or takes too long."""
+        """Return the text of a page, or None if pypdf fails or takes too long."""
         if self._reader is None:
             return None
         try:
@@ -58,7 +59,7 @@ class PypdfDocument:
             return None
 
     def decrypted(self) -> bytes | None:
-        """Return the file without encryption, for an extractor that does not support its kind of password."""
+        """Return the file without encryption. Use it for an extractor that does not support this kind of password."""
         if self._reader is None:
             return None
         try:
@@ -72,14 +73,14 @@ class PypdfDocument:
 
 
 def _page_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that pypdf raises on a damaged file or page."""
+    """Return the exceptions that pypdf raises for a damaged file or page."""
     from pypdf.errors import PyPdfError
 
     return (PyPdfError, *PAGE_ERRORS)
 
 
 def _opens(reader: pypdf.PdfReader, password: str) -> bool:
-    """Return whether the password opens the file. An empty owner password does not count, as in every viewer."""
+    """Return whether the password opens the file. As in every viewer, an empty owner password does not count."""
     from pypdf import PasswordType
 
     kind = reader.decrypt(password)
@@ -88,7 +89,8 @@ def _opens(reader: pypdf.PdfReader, password: str) -> bool:
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Interrupt Python code after `seconds`, if the platform supports it; the parent's limit applies in any case."""
+    """Interrupt Python code after `seconds`, if the platform supports it. On other platforms, only the time limit of
+    the parent process applies."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,1 +1,1 @@
-"""Runs readers in a confined child process."""
+"""Run readers in a child process with restricted rights."""

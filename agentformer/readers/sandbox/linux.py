@@ -1,4 +1,4 @@
-"""Confine a reader on Linux: Landlock restricts files, seccomp restricts system calls."""
+"""Restrict a reader on Linux: Landlock limits access to files, and seccomp limits system calls."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ _ALL_SIGNALS_AND_SOCKETS = 3  # no signals to, and no abstract sockets of, other
 
 
 def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Restrict this process and its children to the given files and folders, until they end (Landlock).
+    """Restrict this process and its children to the given files and folders (Landlock). The restriction cannot be
+    removed.
 
-    Open files stay open. In `listed` folders only names can be read. Return False if the system does not support it.
+    Files that are open already stay open. In the `listed` folders, only names can be read. Return False if the system
+    does not support Landlock.
     """
     version = _call(_CREATE, None, 0, _VERSION)
     if version < 1:
@@ -48,7 +50,7 @@ def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: It
 
 
 def _rights(version: int) -> int:
-    """Return all file rights of this Landlock version."""
+    """Return all file rights that this version of Landlock knows."""
     known = 13 if version == 1 else 14 if version == 2 else 15 if version < 5 else 16
     return (1 << known) - 1
 
@@ -66,7 +68,7 @@ def _allow(rules: int, path: Path, rights: int) -> None:
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    """Make a system call; -1 if it is refused or unknown."""
+    """Make a system call. Return -1 if the call is refused or unknown."""
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
@@ -125,9 +127,9 @@ class _Program(ctypes.Structure):
 
 
 def refuse_calls(*, starts_programs: bool) -> bool:
-    """Refuse dangerous system calls of this process and its children, until they end (seccomp).
+    """Refuse dangerous system calls of this process and its children (seccomp). The restriction cannot be removed.
 
-    A refused call fails with EPERM. Return False if the system does not support it.
+    A refused call fails with EPERM. Return False if the system does not support seccomp.
     """
     machine = _MACHINES.get(platform.machine())
     if machine is None or sys.maxsize < 1 << 32:  # a 32-bit program has other call numbers
@@ -173,7 +175,7 @@ def _when(number: int, answer: int) -> Iterator[bytes]:
 
 
 def _unless(number: int, *tests: bytes) -> Iterator[bytes]:
-    """Refuse a call by its first argument: `tests` jump over the step that allows it."""
+    """Refuse a call by its first argument. `tests` jump over the step that allows the call."""
     yield _step(_JUMP_EQUAL, number, 0, 3 + len(tests))
     yield _step(_LOAD, _FIRST_ARGUMENT_AT)
     yield from tests
@@ -182,5 +184,5 @@ def _unless(number: int, *tests: bytes) -> Iterator[bytes]:
 
 
 def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-    """Return one instruction; a comparison skips `yes` or `no` steps."""
+    """Return one instruction of the filter. A comparison skips `yes` or `no` steps."""
     return struct.pack("=HBBI", code, yes, no, value)

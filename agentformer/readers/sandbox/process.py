@@ -1,4 +1,4 @@
-"""Read a file in a child process: a parser that crashes, hangs or exhausts memory ends alone."""
+"""Read a file in a child process. If a parser crashes, hangs or uses too much memory, only the child process ends."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ _LAST_SECONDS = 2.0  # to end after closing its output; an interpreter takes 0.0
 def exchange(
     process: subprocess.Popen[bytes], given: Sequence[bytes], frames: Frames, *, start: float, seconds: float
 ) -> bool:
-    """Send `given` to the process and feed its output to `frames` until it is done or out of time, then end its group.
+    """Send `given` to the process and pass its output to `frames`. Stop when the output is complete or the time is
+    over, and end the process group.
 
-    The process has `start` seconds until it is ready, and `seconds` from then on. Return whether time ran out. Raises
-    `Overrun` or `NoFrame`. The process may misbehave: never read, never end, close its output, or leave a process
-    behind that holds it open.
+    The process has `start` seconds until it is ready, and `seconds` after that. Return whether the time was over.
+    Raises `Overrun` or `NoFrame`. The process may do anything: never read, never end, close its output, or start
+    another process that keeps the output open.
     """
     try:
         if sys.platform == "win32":
@@ -92,7 +93,7 @@ def _talk(
 
 
 def _give(pipe: int, todo: list[memoryview]) -> bool:
-    """Write what the pipe accepts now. Return False when all is written or the pipe is closed."""
+    """Write as many bytes as the pipe accepts now. Return False when all bytes are written or the pipe is closed."""
     try:
         while todo:
             todo[0] = todo[0][os.write(pipe, todo[0][: 16 * _PIECE]) :]
@@ -131,7 +132,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _communicate(process: subprocess.Popen[bytes], given: Sequence[bytes], frames: Frames, seconds: float) -> bool:
-    """Exchange on systems without waiting on pipes: the child alone bounds its output until it has ended."""
+    """Exchange data on systems that cannot wait for pipes. The size of the output is checked only after the child has
+    ended."""
     try:
         out, _ = process.communicate(b"".join(given), timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -160,7 +162,7 @@ _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OMP_THREAD
 _PASSED_ENVIRONMENT = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TESSDATA_PREFIX", "SYSTEMROOT"),
 )
-_CRASH = "the file crashes its parser; it is damaged or hostile: get it again or convert it"
+_CRASH = "the parser crashes on this file, which is damaged or malicious; download it again or convert it"
 _READERS = threading.BoundedSemaphore(8)  # concurrent readers of this process; each may use `memory_bytes`
 
 
@@ -175,8 +177,8 @@ class _Outcome:
 
     @property
     def crashed(self) -> bool:
-        """True if the parser died without output. A return code of 0 is unknown if this process ignores SIGCHLD; a
-        reader that ends properly has sent a frame."""
+        """True if the parser ended without output. If this process ignores SIGCHLD, the return code is unknown and
+        reads 0, but a reader that ends normally has sent a frame."""
         output = self.draft or self.error or self.fault or self.timed_out
         return self.ready and not output and self.returncode <= 0
 
@@ -184,8 +186,8 @@ class _Outcome:
 def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
     """Read a document in a child process. Raises `DocumentError`.
 
-    The last draft before a crash or the end of time is used. If one engine crashes on a PDF, the others read it in the
-    remaining time.
+    If the reader crashes or runs out of time, its last draft is used. If one parser crashes on a PDF, the other parsers
+    read the PDF in the remaining time.
     """
     until = time.monotonic() + options.limits.wall_seconds
     outcome = _attempt(data, options)
@@ -210,13 +212,13 @@ def _error(outcome: _Outcome, limits: ReadLimits) -> DocumentError:
     if outcome.timed_out:
         return DocumentTooLarge(f"reading took longer than {limits.wall_seconds:g} s; split the file")
     if -outcome.returncode == getattr(signal, "SIGKILL", 9):
-        return DocumentTooLarge("the system ended the reader for lack of memory; split the file")
+        return DocumentTooLarge("the system ended the reader because memory was low; split the file")
     return CorruptDocument(_CRASH) if outcome.ready else DocumentError(NOT_STARTED)
 
 
 @contextmanager
 def _folder(options: ReadOptions) -> Iterator[str]:
-    """Yield a temporary folder for tesseract's files; "" if none is needed or possible."""
+    """Yield a temporary folder for the files of tesseract, or "" if no folder is needed or possible."""
     folder = ""
     if options.ocr and options.media_type == PDF and shutil.which("tesseract"):
         try:
@@ -250,7 +252,7 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
         timed_out = exchange(process, given, frames, start=_STARTUP_SECONDS, seconds=options.limits.wall_seconds)
     except Overrun:
         most = options.limits.output_bytes // MIB
-        fault = DocumentTooLarge(f"reading the file produces more than {most} MiB; split it")
+        fault = DocumentTooLarge(f"the text of the file takes more than {most} MiB; split the file")
     except NoFrame:
         fault = CorruptDocument(_CRASH) if frames.ready else DocumentError(NOT_STARTED)
     timed_out = timed_out or -process.returncode == getattr(signal, "SIGXCPU", 0)
@@ -258,7 +260,8 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
 
 
 def _module_path() -> list[str]:
-    """Return `sys.path` with absolute paths, for a process in another folder. Entries that are not files are kept."""
+    """Return `sys.path` with absolute paths, because the child runs in another folder. Entries that are not paths of
+    files stay."""
     paths = [os.path.abspath(p) if os.path.exists(p) else p for p in sys.path if p]  # noqa: PTH100, PTH110
     return paths or [""]
 

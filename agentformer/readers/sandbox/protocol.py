@@ -1,8 +1,9 @@
-"""The protocol between the child process and its parent: documents and errors in frames.
+"""The protocol between the child process and its parent. Documents and errors are sent in frames.
 
-The child has read hostile bytes, so its output is untrusted: it is bounded before it is unpacked, and never unpickled.
-A frame is its kind (one byte), its length (8 bytes) and a payload. A draft is a line of JSON about the document, and
-for each page a line of JSON and the text as UTF-8, so that no JSON exceeds `_LINE_BYTES`.
+The child has read untrusted bytes, so its output is untrusted, too. The parent limits the size of the output before
+unpacking it, and never unpickles it. A frame has a kind (one byte), a length (8 bytes) and a payload. A draft has a
+line of JSON about the document. For each page it has a line of JSON and the text in UTF-8, so that no JSON exceeds
+`_LINE_BYTES`.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ _IN_LINE = re.compile("[\t\n]")
 
 
 class Overrun(Exception):
-    """The child sent more than its limit."""
+    """The child sent more bytes than allowed."""
 
 
 class NoFrame(Exception):
-    """The child sent something that is not a frame."""
+    """The child sent bytes that are not a frame."""
 
 
 class Frames:
-    """The frames received from a child, `most` bytes in all. Only the last draft is kept."""
+    """The frames that a child has sent, `most` bytes in all. Only the last draft is kept."""
 
     def __init__(self, most: int) -> None:
         self.draft = b""
@@ -60,7 +61,8 @@ class Frames:
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Add received bytes. Raises `Overrun` or `NoFrame`; complete frames before stay."""
+        """Add received bytes. Raises `Overrun` or `NoFrame`. Complete frames that were received before the error
+        stay."""
         self._left -= len(data)
         self._unread += data
         while not self.done and len(self._unread) >= _FRAME.size:
@@ -107,11 +109,13 @@ def _page_line(page: Page, size: int) -> bytes:
 
 
 def draft_from_bytes(data: bytes, limits: ReadLimits) -> DocumentText:
-    """Return the document of a draft without unsafe characters. Raises `CorruptDocument` for an invalid draft."""
+    """Return the document of a draft without unsafe characters. Raises `CorruptDocument` if the draft is invalid."""
     try:
         return _document(data, limits)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise CorruptDocument("the parser produced invalid output for this file; it is damaged or hostile") from error
+        raise CorruptDocument(
+            "the parser produced invalid output for this file, which is damaged or malicious"
+        ) from error
 
 
 def _document(data: bytes, limits: ReadLimits) -> DocumentText:
@@ -148,7 +152,7 @@ def _page(line: dict[str, Any], text: str) -> Page:
 
 
 def _line(data: bytes, at: int) -> tuple[dict[str, Any], int]:
-    """Return the JSON object at `at` and the offset after its line."""
+    """Return the JSON object at `at`, and the offset after its line."""
     end = data.index(b"\n", at, at + _LINE_BYTES + 1)
     value = json.loads(data[at:end])
     if not isinstance(value, dict):
@@ -173,12 +177,12 @@ def error_frame(error: DocumentError) -> bytes:
 
 
 def error_from_bytes(data: bytes) -> DocumentError:
-    """Return the error of an error frame."""
+    """Return the error that an error frame contains."""
     try:
         value, _ = _line(data, 0)
         return _ERRORS[value["error"]](_name(value["message"])[:_LONGEST_REASON])
     except (ValueError, TypeError, LookupError, RecursionError):
-        return CorruptDocument("the parser produced invalid output for this file; it is damaged or hostile")
+        return CorruptDocument("the parser produced invalid output for this file, which is damaged or malicious")
 
 
 def options_to_json(options: ReadOptions) -> dict[str, Any]:
@@ -189,14 +193,14 @@ def options_to_json(options: ReadOptions) -> dict[str, Any]:
 
 
 def options_from_json(value: dict[str, Any]) -> ReadOptions:
-    """Return the options of `options_to_json`."""
+    """Return the options that `options_to_json` has written."""
     limits = ReadLimits(**value.pop("limits"))
     engines = tuple(value.pop("engines"))
     return ReadOptions(limits=limits, engines=engines, **value)
 
 
 def to_line(value: dict[str, Any]) -> bytes:
-    """Return one line of JSON in ASCII, whose escapes also carry lone surrogates."""
+    """Return one line of JSON in ASCII. Its escape codes can also represent lone surrogates."""
     return json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
 
 

@@ -1,8 +1,8 @@
-"""The child process: reads one file from stdin, writes drafts to stdout, and ends.
+"""The child process. It reads one file from stdin, writes drafts to stdout, and ends.
 
-It limits itself before it imports a parser. On Linux the system enforces the limits (`sandbox.linux`). Elsewhere an
-audit hook does, which cannot be removed but sees only Python code. A confined reader may
-read the files of programs and libraries (`programs`); user files are never among them.
+The child restricts itself before it imports a parser. On Linux, the system enforces the restrictions (`sandbox.linux`).
+On other systems an audit hook enforces them. The hook cannot be removed, but sees only Python code. A restricted reader
+may read the files of programs and libraries (`programs`), but no files of users.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _SYSTEM = (
 
 
 class Programs(NamedTuple):
-    """`readable`: files, and folders with everything in them. `listed`: folders whose names are needed for imports."""
+    """`readable` are files, and folders with all of their content. `listed` are folders of which an import needs only
+    the names."""
 
     readable: tuple[Path, ...]
     listed: tuple[Path, ...]
@@ -52,10 +53,11 @@ class Programs(NamedTuple):
 
 @cache
 def programs() -> Programs:
-    """Return this package, Python's modules, the parsers, system libraries, and tesseract with its languages.
+    """Return the files of this package, Python's modules, the parsers, system libraries, and tesseract with its
+    languages.
 
-    Other entries of `sys.path` are excluded: the first is the folder of the user's script or the working folder.
-    Cached, because a confined process cannot look everything up again.
+    Other entries of `sys.path` are excluded. The first entry is the folder of the user's script, or the working folder.
+    The result is cached, because a confined process cannot read all of these folders again.
     """
     readable = [Path(__file__).parents[2], Path(os.__file__).resolve().parent, *_of_python(), *_of_tesseract()]
     readable += [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if _is_narrow(p)]
@@ -80,7 +82,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _places(spec: ModuleSpec) -> Iterator[Path]:
-    """Yield the folder of a package and the target folder of links in it; for a single module, its file."""
+    """Yield the folder of a package, and the target folders of links in it. For a single module, yield its file."""
     origin = (Path(spec.origin), Path(spec.origin).resolve()) if spec.has_location and spec.origin else ()
     if spec.submodule_search_locations is None:
         yield from origin
@@ -90,7 +92,8 @@ def _places(spec: ModuleSpec) -> Iterator[Path]:
 
 
 def _of_tesseract() -> Iterator[Path]:
-    """Yield tesseract's program, languages, and its libraries unless its folder contains a home."""
+    """Yield the program, the languages and the libraries of tesseract. The libraries are left out if their folder
+    contains a home folder."""
     if path := shutil.which("tesseract"):
         program = Path(path).resolve()
         prefix = program.parent.parent
@@ -103,7 +106,7 @@ def _of_tesseract() -> Iterator[Path]:
 
 
 def _is_narrow(folder: str) -> bool:
-    """Return whether a folder is absolute and contains no home, unlike "/home"."""
+    """Return whether a folder is absolute and contains no home folder. "/home" is not narrow."""
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 (there may be none)
     return os.path.isabs(folder) and not Path(home).is_relative_to(os.path.realpath(folder))  # noqa: PTH117
 
@@ -135,7 +138,7 @@ _CHANGING = dict.fromkeys((f"os.{name}" for name in _CHANGES), slice(1)) | {
 
 
 def refuse_events(readable: Iterable[Path], folder: str) -> None:
-    """Refuse, until the process ends, sockets, libraries, programs except tesseract, and writing outside `folder`."""
+    """Refuse sockets, libraries, programs except tesseract, and writing outside `folder`, until the process ends."""
     writable = (os.path.realpath(folder),) if folder else ()
     allowed_to_read = (*map(str, readable), *writable)
 
@@ -147,12 +150,12 @@ def refuse_events(readable: Iterable[Path], folder: str) -> None:
                 raise PermissionError(f"a reader may not open {os.fsdecode(path)[:80]!r}")
         elif event in _CHANGING:
             if not all(_within(path, writable) for path in arguments[_CHANGING[event]]):
-                raise PermissionError(f"a reader may not do this: {event}")
+                raise PermissionError(f"a reader may not perform {event}")
         elif event in _STARTING:
             if not folder or Path(str(arguments[0])).name != "tesseract":
                 raise PermissionError("a reader may not start programs")
         elif event.startswith(_REFUSED):
-            raise PermissionError(f"a reader may not do this: {event}")
+            raise PermissionError(f"a reader may not perform {event}")
 
     sys.addaudithook(refuse)
 
@@ -180,7 +183,7 @@ _UNNEEDED = ("pandas",)  # pytesseract imports it if installed, for functions th
 
 
 def main() -> None:
-    """Run the worker: read options and file from stdin, write frames to stdout."""
+    """Run the worker: read options and file from stdin, and write frames to stdout."""
     stdin, out = sys.stdin.buffer, _own_stdout()
     options = options_from_json(json.loads(stdin.readline()))
     restrict(options)
@@ -188,7 +191,7 @@ def main() -> None:
 
 
 def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
-    """Read the file and write each draft at once, while there is room for the last one too."""
+    """Read the file and write each draft at once. Leave enough room for the last draft."""
     written, pending, end = 0, b"", DONE
     try:
         adapter = _adapter(options.media_type)
@@ -205,16 +208,16 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
     except DocumentError as error:
         end = error_frame(error)
     except MemoryError:
-        end = error_frame(DocumentTooLarge("reading the file needs more memory than allowed"))
+        end = error_frame(DocumentTooLarge("the file needs more memory than the limit"))
     except RecursionError:
-        end = error_frame(CorruptDocument("the file is nested too deeply; save it again"))
+        end = error_frame(CorruptDocument("the file has too many nested elements; save it again"))
     out.write(pending)
     out.write(end)
     out.flush()
 
 
 def _adapter(media_type: str) -> Adapter:
-    """Import the parser before the file is read, so that a failure is not attributed to the file."""
+    """Import the parser before the file is read, so that a failed import is not reported as an error of the file."""
     for name in _UNNEEDED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: no such module
     try:
@@ -224,7 +227,7 @@ def _adapter(media_type: str) -> Adapter:
 
 
 def restrict(options: ReadOptions) -> None:
-    """Limit this process. Setting limits between fork and exec is unsafe with threads."""
+    """Restrict this process. The parent cannot do this between fork and exec, because that is unsafe with threads."""
     if sys.platform == "win32":
         return
     _limit_resources(options)
@@ -255,7 +258,7 @@ def _limit_resources(options: ReadOptions) -> None:
 
 
 def _own_stdout() -> IO[bytes]:
-    """Reserve the pipe for the protocol: output of C libraries goes to stderr."""
+    """Reserve the pipe for the protocol. Output of C libraries is sent to stderr."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return out

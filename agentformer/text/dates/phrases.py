@@ -241,7 +241,7 @@ _SLOTS = {
 
 
 def unspaced_ranges(text: str, on: date | None) -> Iterator[DateRange]:
-    """Yield the date ranges of time expressions in a script without spaces."""
+    """Yield the date ranges of time expressions in text without spaces between words."""
     pattern, phrases = _pattern()
     words = phrase_tables()[UNSPACED]
     for match in pattern.finditer(text):
