@@ -146,7 +146,7 @@ def test_too_few_questions_are_refused_with_what_can_be_done(tmp_path: Path, wor
     folder = written(dataset.asking(dataset.questions[:12]), tmp_path / "few")
     done = run("optimize", str(folder), "--work", work)
     assert done.exit_code == 2
-    assert "are 12" in done.stderr and "--level eval" in done.stderr and "--synthetic" in done.stderr
+    assert "are only 12" in done.stderr and "--level eval" in done.stderr and "--synthetic" in done.stderr
 
 
 def test_measurements_are_kept_in_the_cache_folder(

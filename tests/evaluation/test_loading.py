@@ -179,7 +179,7 @@ def test_a_passage_that_cannot_be_stored_is_named(opens: Opens) -> None:
         opens().load(corpus(Passage("p", "x", {"aliases": [float("nan")]})))
     with pytest.raises(InvalidInput, match="the passage 'm' cannot be stored: session_id"):
         opens().load(corpus(Passage("m", "x", {"session": "s" * 300})))
-    with pytest.raises(InvalidInput, match="the passage 'blank' cannot be stored: the file contains no text"):
+    with pytest.raises(InvalidInput, match="the passage 'blank' cannot be stored: the file contains only white space"):
         opens(chunk_tokens=50, chunk_overlap=0).load(corpus(Passage("blank", "\u200b \ufeff " * 200)))
 
 

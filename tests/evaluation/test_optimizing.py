@@ -297,10 +297,10 @@ def test_one_process_works_in_a_folder_at_a_time(optimized: Opened) -> None:
 
 
 def test_too_few_questions_choose_nothing_and_can_be_measured(optimized: Opened) -> None:
-    with pytest.raises(InvalidInput, match="are 19, and with fewer than 20"):
+    with pytest.raises(InvalidInput, match="are only 19; a choice of settings needs at least 20"):
         optimized(plain(19))
     together = plain().asking([dataclasses.replace(each, relevant=("p1",)) for each in plain().questions])
-    with pytest.raises(InvalidInput, match="share a passage"):
+    with pytest.raises(InvalidInput, match="common passage"):
         optimized(together)
     found = optimized(plain(3), level="eval")
     assert sum(found.questions.values()) == 3 and {each.value for each in found.current.values()} == {1.0}
