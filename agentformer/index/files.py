@@ -1,4 +1,4 @@
-"""Files of the indexes in a memory folder. These functions do not load an index."""
+"""Files of the indexes in a memory folder, and their secure deletion. These functions do not load an index."""
 
 from __future__ import annotations
 

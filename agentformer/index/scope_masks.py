@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from agentformer.records import change_feed, scopes
 from agentformer.types import Scope
 
-_MAX_BYTES = 64_000_000  # of cached masks: 64 scopes of a million entries
-_MAX_CHANGES = 2_000  # changed entries checked one by one; after more, the whole scope is read again
+_MAX_BYTES = 64_000_000  # total size of cached masks: 64 scopes of a million entries
+_MAX_CHANGES = 2_000  # up to this number, changed entries are checked one by one; above it, the scope is read again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class ScopeCache:
 
         `seq` is the last change that the connection sees.
         """
-        if scope.min_salience > 0:  # salience changes with time and use, which the change feed does not list
+        if scope.min_salience > 0:  # salience changes with time and use, and the change feed does not contain this
             return _read_mask(connection, scope)
         key = repr(scope)
         with self._lock:

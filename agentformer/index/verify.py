@@ -112,7 +112,7 @@ def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | Non
     except BaseException as error:
         if not is_index_failure(error):
             raise
-        if folder.exists():  # else another process has just deleted it after a removal
+        if folder.exists():  # otherwise another process has just deleted the index after a removal
             findings.add(f"the word index is damaged: {_one_line(error)}")
     return None
 
@@ -123,7 +123,7 @@ def _words_lock(folder: Path) -> AbstractContextManager[object]:
     except Timeout:
         raise
     except OSError:
-        return nullcontext()  # no process writes where no lock can be written
+        return nullcontext()  # if the lock cannot be written, no process can write the index
 
 
 def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Findings, damaged: Collection[int]) -> None:
@@ -192,7 +192,7 @@ def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: 
         try:
             entry = records.by_num(connection, [num])[num]
         except (StoreDamaged, sqlite3.DatabaseError):
-            continue  # reported by the check of the entries
+            continue  # the check of the entries reports this damage
         if not _has_terms(words, AnalyzedEntry.of(num, entry, around=neighbor_texts(connection, entry))):
             yield entry.id
 

@@ -1,4 +1,7 @@
-"""The vector part of a search: it embeds the query and finds the nearest windows."""
+"""The vector part of a search: embed the query, find the nearest windows, and compute their exact cosines.
+
+The module also contains the helper thread, in which the lexical query runs during the vector search.
+"""
 
 from __future__ import annotations
 
@@ -206,7 +209,7 @@ class HelperThread:
             return task
 
     def close(self) -> None:
-        """End the thread. Idempotent; later tasks run in their callers' threads."""
+        """End the thread. Later tasks run in the threads of their callers. Calling this twice does no harm."""
         self._enabled = False
         if self._executor is not None and self._process == os.getpid():
             self._executor.shutdown()

@@ -29,8 +29,8 @@ from agentformer.records.vectors import Rows, Window
 from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry, StoredVector
 
 LOCK_FILE = "embedding.lock"
-_ENTRIES = 256  # queued entries embedded together, and entries whose windows are written together
-_IMPORTED = 1_000  # vectors imported in one transaction, so that no other writer waits long
+_ENTRIES = 256  # number of queued entries that are embedded together, and of entries that are written together
+_IMPORTED = 1_000  # number of vectors imported in one transaction, so that other writers do not wait long
 _REMOVED = "its vector was removed by another writer"
 _MOVED = "the store moved to another embedding space meanwhile"
 
@@ -139,7 +139,7 @@ class EmbeddingQueue:
         """Embed the queue if the embedder has just succeeded and no other process embeds the queue."""
         if isinstance(outcome, NotEmbedded):
             return
-        with suppress(SpaceMismatch, StoreError):  # the entries are stored; the next call raises this
+        with suppress(SpaceMismatch, StoreError):  # the entries are stored; the next call raises this error
             self.catch_up(wait=False, refused=False)
 
     def catch_up(self, progress: Progress | None = None, *, wait: bool = True, refused: bool = True) -> int:
@@ -242,7 +242,7 @@ class VectorImport:
     def _put(self, connection: sqlite3.Connection, space: EmbeddingSpace, vectors: Sequence[StoredVector]) -> int:
         active = active_space(connection)
         if active and active[1].difference(space):
-            return 0  # the store has moved meanwhile
+            return 0  # the store has moved in the meantime
         number = claim_space(connection, space)
         hashes = [vector.hash for vector in vectors]
         before = store.vector_ids(connection, number, hashes)

@@ -26,9 +26,9 @@ from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
 
 _ENTRIES = 500  # read at a time
 _ROWS = 4_096  # vectors verified at a time
-_UNIT = 1e-3  # largest distance of a vector's length from 1, as when it was stored
-_MIN_GAP = 16  # letters outside all windows that are a finding even without a model to count tokens
-_REPAIRED = 256  # entries changed in one transaction, so that no other writer waits long
+_UNIT = 1e-3  # maximum difference between a vector's length and 1, as for new vectors
+_MIN_GAP = 16  # so many letters outside all windows are a finding, even if tokens are unknown
+_REPAIRED = 256  # number of entries changed in one transaction, so that other writers do not wait long
 _REASON = "its vectors were damaged"
 _REQUEUED = "embedded again, or waiting for the embedder"
 
@@ -217,7 +217,7 @@ def _dimensions(connection: sqlite3.Connection) -> dict[int, int]:
         try:
             dimensions[row["id"]] = decode_space(row).dimension
         except StoreDamaged:
-            continue  # reported by the check of the metadata
+            continue  # the check of the metadata reports this damage
     return dimensions
 
 

@@ -26,12 +26,12 @@ from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
 Progress = Callable[[int, int], None]  # windows done, windows in all
 Positions = NDArray[np.int64]
 
-_CONTEXT_SHARE = 0.25  # of the model's window; a context line must not crowd out the text
-GROUP = 64  # texts embedded between two commits of finished vectors: what an interruption can cost
+_CONTEXT_SHARE = 0.25  # maximum share of the model's length for a context line, so that enough of the text fits
+GROUP = 64  # number of texts embedded between two commits; an interruption loses at most these
 _HASHES = 4_096  # looked up in the store at a time
 _MAX_CONTEXTS = 1_024  # cached context lines with their tokens; the chunks of a section share one
-_OWN_TOKENS = 2  # that a model may put before a text, such as SentencePiece's space
-# A model without a tokenizer gets windows of estimated length; if they are too long for it, shorter ones.
+_OWN_TOKENS = 2  # tokens that a model may put before a text, such as SentencePiece's space
+# A model without a tokenizer gets windows of estimated length. If they are too long for it, it gets shorter windows.
 SHARES = (1.0, 0.5, 0.25, 0.125)
 
 
@@ -163,7 +163,8 @@ class WindowCutter:
         context, tokens = self._context(entry)
         limit = min(self._limit - tokens, self._window)
         content = entry.content
-        if len(content) <= limit - _OWN_TOKENS and content.isascii():  # each token has a character of its own: it fits
+        # a token has at least one character, so the text fits
+        if len(content) <= limit - _OWN_TOKENS and content.isascii():
             bare = content.strip()
             start = content.find(bare)
             return context, [Span(start, start + len(bare))] if bare else []
@@ -273,7 +274,7 @@ class WindowEmbedder:
         missing = self._missing(table, first)
         failures = _Failures({}, Counter(owners[missing].tolist()), len(missing))
         for start in range(0, len(missing), self._size):
-            batch = missing[start : start + self._size]  # of similar length, so that it is padded little
+            batch = missing[start : start + self._size]  # texts of similar length need little padding
             texts = [cutter.text(entries[owners[p]], table.span(p)) for p in batch]
             try:
                 self._embed_batch(texts, [*map(table.hash, batch)])

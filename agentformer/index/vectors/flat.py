@@ -57,7 +57,7 @@ class SelectionCache:
 
     def get(self, mask: ScopeMask, generation: int, make: Callable[[], Selection]) -> Selection:
         """Return the selection of a scope mask. If it is not cached for this generation, call `make`."""
-        key = id(mask)  # the mask is kept with its selection, so its id is not reused
+        key = id(mask)  # the mask is stored with its selection, so that its id is not used again
         with self._lock:
             cached = self._selections.get(key)
             if cached is not None and cached[1] == generation:

@@ -28,7 +28,7 @@ from agentformer.types import Matrix, Vector
 
 log = logging.getLogger("agentformer")
 
-_BATCH = 512  # changed entries applied in one step
+_BATCH = 512  # number of changed entries that are applied in one step
 _DISCARD_SECONDS = 3.0  # to wait for another process that writes a snapshot, before it is deleted
 # A snapshot is written when this share has changed since the last one, or always while the store is small:
 # a single addition to a large store must not write gigabytes.
@@ -143,7 +143,7 @@ class VectorFollower:
         loaded, late = self._loaded, []
         if loaded is None or loaded.space != space:
             loaded = self._load(connection, space, dimension)
-            if self._applied:  # entries that got windows without a change: the store has returned to a former space
+            if self._applied:  # entries got windows without a change, because the store has returned to a former space
                 late = stored.entries_above(connection, space, loaded.vectors.newest_window)
         elif self._applied >= newest:
             return
@@ -187,7 +187,7 @@ class VectorFollower:
                 return stored.read_vectors(connection, vectors, index.dimension)
 
         while self._loaded is loaded and index.needs_training() and not stopped():
-            with self._following:  # no change may come between reading the rows and the change that they are of
+            with self._following:  # no change may happen between reading the rows and reading their change number
                 seq, point, start = self._applied, self._point, index.training_rows()
 
             def changed(seq: int = seq) -> IntArray:
@@ -210,7 +210,7 @@ class VectorFollower:
             return
         entries = changed()
         if np.isin(entries[entries <= image.rows.newest_entry], image.rows.entries).any():
-            snapshots.discard(self._folder)  # an entry removed during the writing must not stay in a file
+            snapshots.discard(self._folder)  # an entry that was removed during the writing must not stay in the file
         else:
             self._saved_seq, self._unsaved = seq, 0
 

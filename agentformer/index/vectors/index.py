@@ -23,14 +23,15 @@ from agentformer.index.vectors.training import IndexOptions, Interrupted, ReadVe
 from agentformer.index.vectors.tuning import QueryLog, Tuner
 from agentformer.types import Matrix, Vector
 
-_SWEEP_SHARE = 0.25  # sweep a flat index when so many rows are dead: a sweep costs a copy, a dead row each search
+# with so many dead rows, a flat index is swept: a sweep needs one copy, and dead rows slow down searches
+_SWEEP_SHARE = 0.25
 _SWEEP_MIN = 1024
 _MAX_HOLES = 1024  # dead rows that wait in a trained index to be removed together
-_SWITCH_ROWS = 256  # rows added during a training that the last step may add while everything else waits
+_SWITCH_ROWS = 256  # number of rows that the last step of a training may add while searches wait
 _CATCH_UP_BATCH = 4_096
-_SPARE = 16  # rows beyond `limit`, among which re-ranking finds those that rounding moved over the end
+_SPARE = 16  # number of additional rows for re-ranking, since rounding may have moved good rows below `limit`
 _TUNE_EVERY = 200  # queries of users after which the search effort is tuned again
-_MIN_OUTLIERS = 1_024  # more than so many outliers, and more than this share of the rows, call for a training
+_MIN_OUTLIERS = 1_024  # a training is needed if the outliers exceed this number and this share of the rows
 _OUTLIER_SHARE = 0.01
 
 _NONE = np.zeros(0, np.int64)
@@ -47,7 +48,7 @@ class VectorHits(NamedTuple):
     entries: IntArray
     vectors: IntArray
     scores: NDArray[np.float32]
-    sure: int  # the first so many contain the ten nearest with the target recall
+    sure: int  # the ten nearest are among so many first windows, with the target recall
 
 
 class Image(NamedTuple):
@@ -63,7 +64,7 @@ class Image(NamedTuple):
 class TrainingRows(NamedTuple):
     """The rows at the start of a training."""
 
-    index_rows: Rows  # those of the index, which go on growing
+    index_rows: Rows  # the rows of the index, which continue to grow
     size: int  # of `index_rows` at the start
     live: IntArray  # positions of the live ones
     rows: Rows  # a copy of the live ones
@@ -233,7 +234,7 @@ class VectorIndex:
             if len(positions) >= selection.count or len(np.unique(entries)) >= limit:
                 break
             if len(positions) >= count:
-                count *= 4  # entries with many windows filled the list
+                count *= 4  # a few entries with many windows have filled the list
             elif probes or isinstance(stage, Flat):
                 break
             else:

@@ -1,4 +1,4 @@
-"""Training of an inverted file from the stored vectors, and the background thread for it.
+"""Options of the vector index, training of an inverted file from the stored vectors, and the background thread for it.
 
 The work is done in slices. It can be stopped between two slices.
 """
@@ -28,14 +28,14 @@ from agentformer.types import Matrix
 log = logging.getLogger("agentformer")
 
 LOCK_FILE = "vectors.lock"
-_BUSY_SECONDS = 60.0  # before looking again after another process was found training
-_FAILED_SECONDS = 600.0  # before a failed training is tried again; doubled each time
-_CLOSE_SECONDS = 10.0  # to wait for the thread at most; a slice takes far less
+_BUSY_SECONDS = 60.0  # seconds to wait if another process is training
+_FAILED_SECONDS = 600.0  # seconds before a failed training is tried again; doubled after each failure
+_CLOSE_SECONDS = 10.0  # maximum seconds to wait for the thread; a slice is much shorter
 
 _SLICE = 4_096  # rows between two checks of `stopped`: a third of a second at a million rows
 _PER_LIST = 40  # sampled rows per centroid; FAISS warns below 39
-_MARGIN = 1.25  # by which later rows may exceed the sample's largest number
-_ROUNDS = 8  # of k-means; more gained nothing measurable
+_MARGIN = 1.25  # factor by which later rows may exceed the largest number of the sample
+_ROUNDS = 8  # number of k-means iterations; more had no measurable benefit
 
 # Returns the numbers that are still stored, ascending, and their unit rows.
 ReadVectors = Callable[[IntArray], tuple[IntArray, Matrix]]
@@ -68,7 +68,8 @@ def train_ivf(vectors: IntArray, read_vectors: ReadVectors, dimension: int, exac
     sample = np.concatenate([rows for _, rows in _slices(chosen, read_vectors, stopped)])
     quantizer = faiss.IndexFlatIP(dimension)
     quantizer.add(_centroids(sample, min(lists, len(sample)), rng, stopped))
-    kind = faiss.ScalarQuantizer.QT_8bit_uniform  # one range for all dimensions, which new texts seldom leave
+    # one range for all dimensions; new texts rarely have numbers outside this range
+    kind = faiss.ScalarQuantizer.QT_8bit_uniform
     index = faiss.IndexIVFScalarQuantizer(
         quantizer, dimension, quantizer.ntotal, kind, faiss.METRIC_INNER_PRODUCT, False
     )
@@ -179,10 +180,10 @@ class BackgroundTrainer:
         with self._lock:
             if self._thread is None and not self._stopped.is_set():
                 self._thread = threading.Thread(target=self._run, args=[train], name="agentformer-index", daemon=True)
-                atexit.register(self.close)  # a daemon thread must not compute while the interpreter exits
+                atexit.register(self.close)  # a daemon thread must not run while the interpreter exits
                 try:
                     self._thread.start()
-                except RuntimeError as error:  # the system has no thread left; the search goes on
+                except RuntimeError as error:  # the system cannot start a thread; searches still work
                     self._thread = None
                     self._failed(error)
 

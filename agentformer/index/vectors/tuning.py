@@ -17,11 +17,11 @@ from agentformer.types import Matrix, Vector
 
 TOP = 10  # recall is measured of so many
 _QUERIES = 200
-_CAUTION = 1.64  # standard errors, so that other queries reach the target too, 19 times out of 20
-_EQUAL = 1e-6  # cosines that differ by less are equal
+_CAUTION = 1.64  # number of standard errors, so that other queries also reach the target with 95% probability
+_EQUAL = 1e-6  # cosines that differ by less are treated as equal
 _CANDIDATES = (32, 64, 128, 256)
-# A user's query lies further from its passages than a passage from its neighbours: between MiniLM's questions and
-# their best passages the mean cosine is about .6.
+# The distance between a query of a user and its passages is larger than the distance between two near passages. For
+# MiniLM, the mean cosine of questions and their best passages is about .6.
 _QUERY_COSINE = 0.6
 
 # Returns the positions of the `count` rows nearest to a query in so many lists, best first by 8 bits.
@@ -85,7 +85,8 @@ class Tuner:
             if recall and np.mean(recall) - _CAUTION * np.std(recall) / math.sqrt(len(recall)) < target:
                 continue
             measured = recalls(control, probes)
-            if not measured or np.mean(measured) >= target:  # else this half happens to hold the hard queries
+            # otherwise this half contains more difficult queries by chance
+            if not measured or np.mean(measured) >= target:
                 break
         else:
             measured = recalls(control, self.lists)
@@ -121,7 +122,7 @@ class Tuner:
         positions = self._search(query, candidates, probes)
         if not truth.tied:
             return float(np.isin(truth.best, positions).mean())
-        _, scores = self._scores(positions, query)  # any of the tied rows is as good as another
+        _, scores = self._scores(positions, query)  # all rows with this cosine are equally good
         return min(1.0, float((scores >= truth.least - _EQUAL).sum()) / len(truth.best))
 
     def _scores(self, positions: IntArray, query: Vector) -> tuple[IntArray, Vector]:

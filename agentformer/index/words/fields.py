@@ -24,7 +24,7 @@ from agentformer.types import MemoryEntry, Scope
 
 log = logging.getLogger("agentformer")
 
-ANALYSIS = 3  # raised whenever the terms change: an index with other terms is rebuilt
+ANALYSIS = 3  # increased whenever the terms change, so that an index with other terms is rebuilt
 ANALYZERS_FIELD = "analysers"  # the spelling on disk
 UNKNOWN_LANGUAGE = "und"  # ISO 639's code for an unknown language
 # Weight of a match in each field; chosen on development halves, see docs/BENCHMARKS.md.
@@ -32,9 +32,9 @@ BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
 _PLACES = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
 _KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))  # of an entry, and of a scope
 _OWNERS = ("user_id", "project")
-_OWN_WEIGHT = 2  # times that a message's own words count against those of its neighbours
+_OWN_WEIGHT = 2  # weight of a message's own words; the words of its neighbors have weight 1
 _MAX_NEIGHBOUR = 2_000  # code points of each neighbouring text
-_MAX_TAG = 64  # code points of a metadata string that becomes a term: names and ids, not texts
+_MAX_TAG = 64  # a longer metadata string is a text and does not become a term
 _MAX_EXACT = 2**53  # integers below it equal their float, as SQLite compares them
 
 

@@ -46,11 +46,11 @@ __all__ = ["BOOSTS", "WordHits", "WordIndex"]
 
 log = logging.getLogger("agentformer")
 
-_HEAP = 64_000_000  # bytes that a writer gathers before it writes a segment
+_HEAP = 64_000_000  # number of bytes that a writer collects before it writes a segment
 _BATCH = 2_000  # entries read from the records at a time
-_MEMTABLE_SHARE = 0.02  # of the entries that may wait in memory: so few do not change the rarity of words
-_MAX_MEMTABLE = 1_000  # and at most so many, since each search looks at each of them
-_COMMIT_AT = 250  # changes that are worth a commit in the background
+_MEMTABLE_SHARE = 0.02  # share of the entries that may wait in memory; so few entries do not change the rarity of words
+_MAX_MEMTABLE = 1_000  # maximum number of entries that may wait in memory, since each search reads all of them
+_COMMIT_AT = 250  # number of changes that start a commit in the background
 _UNCHANGED = -1  # the seq of an entry that is analyzed again without a change
 
 
@@ -64,8 +64,8 @@ class WordIndex:
         self._identity = {"store": store_id, "analysis": ANALYSIS}
         self._analyzers = analyzers
         self._shared_analyzers = SharedAnalyzers(analyzers)
-        self._writing = threading.RLock()  # of the index on disk within this process; held during a commit
-        self._lock = threading.RLock()  # of what searches see; never held for long
+        self._writing = threading.RLock()  # protects the index on disk within this process; held during a commit
+        self._lock = threading.RLock()  # protects the state that searches see; never held for long
         self._index: Any = None
         self._applied = -1
         self._point = ""  # the history's token at `_applied`
@@ -207,7 +207,7 @@ class WordIndex:
             self._create()
         except BaseException as error:
             if not is_index_failure(error) or isinstance(store_error(error, self._folder), StoreFull):
-                raise  # a full disk is no damage and must not cost the index
+                raise  # a full disk is not damage, so the index must not be deleted
             log.warning("The word index is rebuilt from the records: %s", error)
             self._create()
 

@@ -98,7 +98,7 @@ class Memtable:
             matching = [entry for entry in self.postings.get((name, term), ()) if self._holds(entry)]
             if not matching:
                 continue
-            # A term that the index does not have yet is as rare as it is here.
+            # If the index does not have a term, its frequency is the number of entries here.
             frequency = frequencies.get((name, term)) or len(matching)
             rarity = math.log(1 + (max(statistics.entries, frequency) - frequency + 0.5) / (frequency + 0.5))
             # If the index has none of the query's terms in a field, the entries here give the mean length.

@@ -29,14 +29,14 @@ from agentformer.types import Scope
 
 _MAX_TIES = 50  # times the limit that are read to order equal scores; beyond that, nothing orders equals
 _DIGITS = 4  # of a score: sums of the same terms differ in the seventh digit by the order of adding
-_SPARE = 1.3  # times as many as a scope's share would leave are requested, so that one search mostly suffices
+_SPARE = 1.3  # factor for the number of requested entries in a scope, so that usually one search is enough
 _WIDE = 0.5  # a scope with this share of the index needs no place terms; scoring alone is faster
 _MAX_PLACES = 2  # place terms in a query; the rarest exclude nearly everything
-_LARGE = 10_000  # entries of an index from which on common terms cost more than they contribute
-_LANGUAGE_SHARE = 0.001  # the share of a large index's entries in a language from which on queries are stemmed in it
+_LARGE = 10_000  # in an index with more entries, common terms are left out because they are slow and contribute little
+_LANGUAGE_SHARE = 0.001  # in a large index, queries are stemmed in languages with at least this share of the entries
 _COMMON = 0.3  # the share of entries that makes a term common
 _MIN_RARE = 2  # rarer terms that a query must have before common ones are left out
-_MORE = 25  # beyond the limit: mostly the last of these scores less than the last requested, so no equal is cut off
+_MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
 _MAX_FREQUENCIES = 50_000  # terms with a cached number of entries
 
 

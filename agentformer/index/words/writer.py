@@ -76,7 +76,7 @@ def index_writer(index: Any, folder: Path, heap: int) -> Iterator[Any]:
         yield writer
         writer.commit()
     except BaseException:
-        with suppress(ValueError):  # it has failed already; this releases its lock
+        with suppress(ValueError):  # the writer has already failed; this call releases its lock
             writer.wait_merging_threads()
         raise
     writer.wait_merging_threads()
