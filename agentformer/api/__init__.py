@@ -1,4 +1,4 @@
-"""The HTTP edge: a Flask application, and an extension for an application that exists already."""
+"""The HTTP API: a Flask application, and an extension that adds the endpoints to an existing application."""
 
 from agentformer.errors import MissingExtra
 

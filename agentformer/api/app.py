@@ -56,16 +56,17 @@ def create_app(settings: Settings) -> Flask:
 def init_app(
     app: Flask, memory: AgentFormer, *, url_prefix: str = "", authorize: Callable[[], Grant] | None = None
 ) -> None:
-    """Add the endpoints to an existing application, below `url_prefix`. Its own pages and error handlers stay.
+    """Add the endpoints to an existing application, below `url_prefix`. The pages and error handlers of the application
+    stay.
 
-    With `authorize`, the application authenticates: it is called for each request, and raises `Unauthenticated`.
-    Without it, the keys of the memory are required. Raises `InvalidInput`.
+    With `authorize`, the application authenticates requests: `authorize` is called for each request and raises
+    `Unauthenticated`. Without `authorize`, requests need the keys of the memory. Raises `InvalidInput`.
     """
     _mount(app, memory, Guard(memory, authorize=authorize), _checked_prefix(url_prefix), whole=False)
 
 
 def stop_jobs(app: Flask) -> None:
-    """Interrupt running jobs and end the streams that follow them, without waiting. For a server that is about to wait
+    """Interrupt running jobs and end the streams that follow them, without waiting. A server calls this before it waits
     for its last requests."""
     for mounted in app.extensions.get(_MOUNTED, ()):
         mounted.jobs.stop()
@@ -79,7 +80,8 @@ def close_app(app: Flask) -> None:
 
 
 def _mount(app: Flask, memory: AgentFormer, guard: Guard, prefix: str, *, whole: bool) -> None:
-    """Add the endpoints. `whole`: the application has no other pages, so checks and errors cover unknown paths too."""
+    """Add the endpoints. If `whole` is true, the application has no other pages, so checks and errors also apply to
+    unknown paths."""
     blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
     jobs = upload_jobs(memory.ready())
     try:

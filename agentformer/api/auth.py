@@ -49,8 +49,8 @@ def max_body_bytes(settings: Settings) -> int:
 class Guard:
     """Checks the requests for one memory.
 
-    With `authorize`, the host application authenticates requests and checks their Host; else the memory's keys and
-    settings do. Raises `InvalidInput` for settings with invalid hosts or origins.
+    With `authorize`, the host application authenticates requests and checks the header Host. Without `authorize`, the
+    keys and the settings of the memory are used. Raises `InvalidInput` for settings with invalid hosts or origins.
     """
 
     def __init__(self, af: AgentFormer, *, authorize: Callable[[], Grant] | None = None) -> None:
@@ -71,8 +71,8 @@ class Guard:
         return grant
 
     def protect(self, target: Flask | Blueprint) -> None:
-        """Check every request to `target` first, and complete every response. For a whole application, this includes
-        unknown paths."""
+        """Check every request to `target` before its view, and add headers to every response. If `target` is a complete
+        application, unknown paths are checked too."""
         target.before_request(self._before)
         target.after_request(self._after)
         target.register_error_handler(RequestEntityTooLarge, self._too_large)
@@ -92,20 +92,20 @@ class Guard:
         return Response(status=204) if is_preflight and self._is_allowed_origin() else None
 
     def _is_allowed_host(self, host: Host) -> bool:
-        """Check the Host header against DNS rebinding. Such an attack needs a name, so literal addresses are allowed as
-        soon as keys are required."""
+        """Check the Host header. This prevents DNS rebinding, which needs a host name. So if keys are required, all IP
+        addresses are allowed."""
         if is_local(host.name) or host.name in self._hosts:
             return True
         return host.literal and self._keys.ever_made
 
     def _requires_key(self) -> bool:
-        """Return True if every request needs a key. Browsers add no key by themselves, unlike the cookies by which a
-        host application may authenticate, and unlike the local address."""
+        """Return True if every request needs a key. A browser never adds a key by itself. It does add cookies, with
+        which a host application may authenticate, and a local request needs no key."""
         return self._authorize is None and self._keys.ever_made
 
     def _is_from_other_origin(self) -> bool:
-        """Return True for a request that a browser sends for a page of an origin that is neither this server nor in
-        `cors_origins`. Following a link is allowed from everywhere."""
+        """Return True if a browser sends the request for a page of an origin that is not allowed. This server and the
+        origins in `cors_origins` are allowed. A user may follow a link from any page."""
         origin = request.headers.get("Origin")
         if origin is not None:
             own = request.headers.get("Host", "").lower().removesuffix(":")
@@ -136,8 +136,8 @@ class Guard:
         if _is_upload():
             limit, what, max_bytes = "max_file_bytes", "an upload", self._settings.max_file_bytes
         else:
-            limit, what, max_bytes = "max_json_bytes", "a body that is no upload", JSON_BYTES
-        detail = str(TooLarge(limit, f"{what} may have at most {max_bytes} bytes; send less at once"))
+            limit, what, max_bytes = "max_json_bytes", "the body of a request that is not an upload", JSON_BYTES
+        detail = str(TooLarge(limit, f"{what} may have at most {max_bytes} bytes; send less data in one request"))
         return problem(413, "too-large", detail, limit=limit)
 
 

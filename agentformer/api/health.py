@@ -102,8 +102,8 @@ def add_health(operations: Operations, af: AgentFormer) -> None:
 
 
 class ReadinessChecks:
-    """Checks the parts of a memory without loading a model or waiting long. Thread-safe; a part that hangs blocks one
-    thread, however often it is checked."""
+    """Checks the parts of a memory. No check loads a model or waits long. If a part hangs, it blocks only one thread,
+    even if it is checked many times. Thread-safe."""
 
     def __init__(self, af: AgentFormer) -> None:
         self._store = _Check("store", lambda: af.backend.get([_NO_ENTRY]))
@@ -116,7 +116,7 @@ class ReadinessChecks:
 
 
 class _Check:
-    """A check that runs in its own thread, one at a time."""
+    """A check that runs in its own thread. Only one run is active at a time."""
 
     def __init__(self, name: str, check: Callable[[], object]) -> None:
         self._name = name
@@ -125,7 +125,7 @@ class _Check:
         self._running: tuple[threading.Event, list[str]] | None = None
 
     def state(self) -> str:
-        """Return the result of a new check, or of the one that is running."""
+        """Return the result of a new check. If a check is already running, return the result of that check."""
         with self._lock:
             if self._running is None or self._running[0].is_set():
                 self._running = threading.Event(), []
@@ -145,13 +145,14 @@ class _Check:
 
 
 def _search(af: AgentFormer) -> None:
-    """Search by words: this updates the index from the records, and needs no model."""
+    """Run a search by words. This updates the index from the records and needs no model."""
     for namespace in af.backend.namespaces()[:1]:
         af.backend.search(Query("ready", Scope(namespace), limit=1, mode="lexical"))
 
 
 class _EmbedderState:
-    """The state of the embedder, from the calls since the last check. Without new calls the state stays."""
+    """The state of the embedder, judged by the calls since the last check. If there were no calls, the state does not
+    change."""
 
     def __init__(self, usage: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
         self._usage = usage

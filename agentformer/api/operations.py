@@ -1,4 +1,4 @@
-"""Endpoints, each declared once: for Flask, for the validation of requests, and for the OpenAPI document."""
+"""Declarations of endpoints. One declaration serves Flask, the validation of requests and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ class Operations:
         return register
 
     def complete(self) -> None:
-        """Answer all other methods of the declared paths with a problem that lists the allowed ones.
+        """Answer all other methods of the declared paths with a problem that lists the allowed methods.
 
-        Call it after the last declaration. Without it, a host application would answer these methods, or an endpoint
-        with a path parameter would, such as DELETE /api/memory/search for the entry called search.
+        Call this after the last declaration. Without this call, the host application could answer these methods, or the
+        request could reach another endpoint: DELETE /api/memory/search would delete the entry with the id `search`.
         """
         operations = [declared.operation for declared in self.declared]
         for path in dict.fromkeys(operation.path for operation in operations):
@@ -139,11 +139,12 @@ class Operations:
 
 
 class ThreadLimit:
-    """A limit of the threads for requests that may take long: those that wait for a model, upload, or follow a job.
+    """A limit on the number of threads for requests that may take long. Such requests wait for a model, upload files or
+    follow a job.
 
-    It is lower than the number of threads, so that other requests always find one. Thread-safe. A request over the
-    limit waits while threads become free; when none became free for a while, it is refused at once, since a waiting
-    request blocks a thread too.
+    The limit is lower than the number of threads, so other requests always find a free thread. A request over the limit
+    waits while threads become free. If no thread has become free for some time, the request is refused at once, because
+    a waiting request also blocks a thread. Thread-safe.
     """
 
     def __init__(self, threads: int, *, wait_seconds: float = _WAIT_SECONDS) -> None:
@@ -154,8 +155,8 @@ class ThreadLimit:
         self._changed_at = time.monotonic()
 
     def acquire(self) -> Callable[[], None]:
-        """Take a thread and return the function that releases it; calling that again has no effect, since a server may
-        close a response twice. Raises `Busy`."""
+        """Take a thread and return the function that releases it. A second call of this function does nothing, because
+        a server may close a response twice. Raises `Busy`."""
         with self._changed:
             deadline = time.monotonic() + self._wait_seconds
             while self._used >= self._threads:
@@ -189,7 +190,8 @@ class ThreadLimit:
             release()
 
     def run(self, view: Callable[[], Result]) -> Result:
-        """Return the response of `view`; a streamed response holds its thread until it is closed. Raises `Busy`."""
+        """Return the response of `view`. A streamed response keeps its thread until the response is closed. Raises
+        `Busy`."""
         release = self.acquire()
         streamed = False
         try:

@@ -53,11 +53,11 @@ class ParameterModel(BaseModel):
 
 
 class BoundedBody:
-    """A stream in place of `wsgi.input` that reports bodies that are too long or incomplete.
+    """A stream that replaces `wsgi.input` and reports bodies that are too long or incomplete.
 
-    Servers that decode chunks end an interrupted body like a complete one, and Werkzeug cuts one that is too long.
-    Here, reading raises `ClientDisconnected` for fewer bytes than `length` (if that is known), and
-    `RequestEntityTooLarge` for more than `max_bytes`.
+    Servers that decode chunks end an interrupted body like a complete body, and Werkzeug cuts a body that is too long.
+    This class raises `ClientDisconnected` if the body has fewer bytes than `length` (if the length is known), and
+    `RequestEntityTooLarge` if it has more than `max_bytes`.
     """
 
     def __init__(self, stream: Any, max_bytes: int, length: int | None) -> None:
@@ -80,8 +80,8 @@ class BoundedBody:
         return iter(self.readline, b"")
 
     def _allowed(self, size: int) -> int:
-        """Return the number of bytes to read: at most one over the limit, to notice a longer body; and not more than
-        `length`, for servers that do not know the end of a body."""
+        """Return the number of bytes to read: at most one byte over the limit, to detect a longer body, and at most
+        `length`, because some servers do not report the end of a body."""
         end = self._max_bytes + 1 if self._length is None else self._length
         left = max(end - self._read, 0)
         return left if size is None or size < 0 else min(size, left)
@@ -117,7 +117,8 @@ def query_of(model: type[Model]) -> Model:
 
 
 def check_no_query() -> None:
-    """Refuse a query string, for an endpoint that has none: ignored parameters would mislead. Raises `InvalidInput`."""
+    """Refuse a query string for an endpoint without parameters, because ignored parameters would mislead the client.
+    Raises `InvalidInput`."""
     for name in request.args:
         raise InvalidInput(name[:_MAX_SHOWN] or "query", "is not allowed in the URL; this endpoint has no parameters")
 
@@ -128,7 +129,7 @@ def form_of(model: type[Model]) -> Model:
 
 
 def _unusable_field(data: bytes) -> str | None:
-    """Return the first field with a value that is JSON, but has text or nesting that cannot be used."""
+    """Return the first field with a value that is valid JSON but contains text or nesting that cannot be used."""
     try:
         value = json.loads(data)
         fields = value if isinstance(value, dict) else {}
@@ -167,7 +168,7 @@ def _is_list(model: type[BaseModel], name: str) -> bool:
 
 
 def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -> InvalidInput:
-    """Convert the first error of a validation. `place` is body, query or form."""
+    """Convert the first error of a validation to `InvalidInput`. `place` is body, query or form."""
     details = error.errors(include_url=False, include_context=False)[0]
     path = [str(part) for part in details["loc"]]
     kind, name = details["type"], path[0] if path else place

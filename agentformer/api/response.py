@@ -89,17 +89,19 @@ def answer_stream(events: Generator[AnswerEvent, None, None]) -> Response:
 
 
 def stream(events: Generator[Event | None, None, None], interrupted: str) -> Response:
-    """Stream events; None is sent as a comment. `interrupted` is the detail of the last event after a server error.
+    """Stream events. None is sent as a comment. If a server error interrupts the stream, `interrupted` is the detail of
+    the last event.
 
-    If the client disconnects, the server's thread is released, and `events` is closed at its next event.
+    If the client disconnects, the thread of the server is released, and `events` is closed at its next event.
     """
     return Response(_encoded(events, interrupted), content_type=f"{EVENT_STREAM}; charset=utf-8", headers=_HEADERS)
 
 
 def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | None, None, None]:
-    """Yield the items of a generator that runs in a thread, and None whenever `seconds` pass without one.
+    """Yield the items of a generator that runs in a thread. Whenever `seconds` pass without an item, yield None.
 
-    Errors of `items` are raised here. Closing does not wait: `items` is closed at its next item or its end.
+    Errors of `items` are raised here. Closing this generator does not wait: `items` is closed at its next item or at
+    its end.
     """
     if not _threads.acquire(blocking=False):
         with closing(items):
@@ -124,14 +126,14 @@ def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | 
 
 
 class _End:
-    """The end of a generator, and its error."""
+    """The end of a generator, with its error if it raised one."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
 
 
 class _Producer(Generic[T]):
-    """Runs a generator. The queue holds one item, so that a slow reader slows the generator down."""
+    """Runs a generator in a thread. The queue holds one item, so that the generator waits for a slow reader."""
 
     def __init__(self, generator: Generator[T, None, None]) -> None:
         self.items: Queue[T | _End] = Queue(1)
@@ -155,7 +157,8 @@ class _Producer(Generic[T]):
                 self.items.put(_End(error))
 
     def cancel(self) -> None:
-        """Stop at the next item. A waiting item is dropped, so that `run` does not wait for space in the queue."""
+        """Stop at the next item. An item in the queue is dropped, so that the producer does not wait for space in the
+        queue."""
         self._cancelled.set()
         with suppress(Empty):
             self.items.get_nowait()

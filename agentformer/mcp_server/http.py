@@ -1,4 +1,4 @@
-"""Serving many clients over HTTP: streamable HTTP without sessions, each request with its own key."""
+"""MCP over HTTP for many clients: streamable HTTP without sessions. Each request has its own key."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from agentformer.tools.caller import Caller
 
 PATH = "/mcp"
 _FINISH_SECONDS = 20  # for running calls after a signal: less than most supervisors wait before they kill
-_EXIT_SECONDS = 25.0  # after which a call that cannot be stopped is left behind
-_MAX_MESSAGE = 64 * 1024 * 1024  # bytes, all in memory: a file of 48 MB in base64
-_MAX_LARGE_BODIES = 4  # of the largest size, in memory at once
+_EXIT_SECONDS = 25.0  # seconds after which the server no longer waits for a call that cannot be stopped
+_MAX_MESSAGE = 64 * 1024 * 1024  # bytes in memory; enough for a file of 48 MB in base64
+_MAX_LARGE_BODIES = 4  # messages of the largest size that are in memory at the same time
 _SMALL = 64 * 1024  # bytes of a message that is always accepted; the limit of connections bounds these
 _BACKLOG = 128  # connections that wait to be accepted
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
@@ -39,11 +39,11 @@ log = logging.getLogger("agentformer")
 
 
 def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = lambda address: None) -> None:
-    """Serve until SIGTERM or SIGINT; running calls have 20 seconds to finish, then the memory is closed.
+    """Serve until SIGTERM or SIGINT. Running calls have 20 seconds to finish. After that, the memory is closed.
 
-    Incomplete requests are dropped then. `started` is called with the URL when the server accepts requests; port 0
-    takes a free one. Raises `InvalidInput` for an address that cannot be used, or that other machines reach while
-    there is no key, and the errors of opening the memory.
+    At the signal, incomplete requests are dropped. `started` is called with the URL when the server accepts requests.
+    With port 0, the system chooses a free port. Raises `InvalidInput` for an address that cannot be used, or that other
+    machines can reach while no key exists. Also raises the errors of opening the memory.
     """
     keys = KeyStore(settings.index_dir)
     memory, timer = LazyMemory(settings), exit_timer(_EXIT_SECONDS)
@@ -64,7 +64,7 @@ def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = l
 
 def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: KeyStore) -> ASGIApp:
     """Return MCP with authentication as an ASGI application."""
-    # Else a signal would cut responses off.
+    # Without this, a signal would cut off responses.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
     max_bytes = min(settings.max_file_bytes * 4 // 3 + 1024 * 1024, _MAX_MESSAGE)
     server = MemoryServer(memory, caller, settings.threads).build()
@@ -104,13 +104,14 @@ class AccessMiddleware:
         await _response(problem)(scope, receive, send)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises `Unauthenticated`, `StoreError`, `TooLarge` or `Busy` before a response has begun."""
+        """Handle a request. Raises `Unauthenticated`, `StoreError`, `TooLarge` or `Busy` before a response has
+        begun."""
         headers = Headers(scope=scope)
         problem = _header_problem(headers)
         if problem is None:
             peer = (scope.get("client") or (None,))[0]
             scope[GRANT] = await anyio.to_thread.run_sync(authenticate, self._keys, headers, peer)
-            if scope["method"] != "POST":  # without sessions there is nothing to listen to or to end
+            if scope["method"] != "POST":  # without sessions, GET and DELETE have no meaning
                 document = problem_json(405, "method-not-allowed", title="Only POST is supported here")
                 problem = Problem(405, document, {"Allow": "POST"})
         if problem is not None:
@@ -136,8 +137,8 @@ class AccessMiddleware:
         await self._app(scope, replay, send)
 
     async def _read(self, declared: str, receive: Receive, body: bytearray) -> bool:
-        """Read the whole body; return False if the client disconnects. The bytes in `body` count as in memory, also
-        after an error. Raises `TooLarge` and `Busy`."""
+        """Read the complete body. Return False if the client disconnects. The bytes in `body` are counted as memory in
+        use, also after an error. Raises `TooLarge` and `Busy`."""
         if len(declared) < 20 and declared.isdecimal() and int(declared) > self._max_bytes:
             raise self._too_large()
         while True:
@@ -161,14 +162,14 @@ class AccessMiddleware:
 
 
 class _Server(uvicorn.Server):
-    """Calls `started` when it listens, and `ending` when it stops."""
+    """Calls `started` when the server listens, and `ending` when the server stops."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None], ending: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_start, self._on_end = started, ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, then call `started`."""
+        """Start to listen, and then call `started`."""
         await super().startup(sockets)
         if self.started:
             self._on_start()
@@ -192,10 +193,10 @@ def _config(app: ASGIApp) -> uvicorn.Config:
 
 
 def _transport_security(settings: Settings) -> TransportSecuritySettings:
-    """Return the allowed Host and Origin headers, against DNS rebinding.
+    """Return the allowed Host and Origin headers. This check prevents DNS rebinding.
 
-    An address that other machines reach needs a key, which a page in a browser does not have. There, names are checked
-    only if the setting `allowed_hosts` has some.
+    If other machines can reach the address, requests need a key, and a page in a browser does not have the key. For
+    such an address, names are checked only if the setting `allowed_hosts` is not empty.
     """
     names = settings.allowed_hosts.lower().replace(",", " ").split()
     hosts = [*(_LOCAL if names or is_local(settings.host) else ()), *names]
@@ -208,7 +209,7 @@ def _transport_security(settings: Settings) -> TransportSecuritySettings:
 
 
 def _header_problem(headers: Headers) -> Problem | None:
-    """Refuse a malformed Host or Origin: a port such as `:80@evil.com` could name another host."""
+    """Refuse a malformed Host or Origin, because a port such as `:80@evil.com` could name another host."""
     host, origin = headers.get("host"), headers.get("origin", "").lower()
     if host is not None and not host_of(host).name:
         document = problem_json(421, "misdirected-request", "Invalid Host header", title="Misdirected Request")
@@ -219,8 +220,8 @@ def _header_problem(headers: Headers) -> Problem | None:
 
 
 def _body_error(body: bytes) -> JSONRPCError | None:
-    """Return the JSON-RPC error of an invalid message, which the SDK may take for a notification. The SDK itself
-    answers a body that is not JSON."""
+    """Return the JSON-RPC error of an invalid message, because the SDK could handle such a message as a notification.
+    If the body is not JSON, the SDK itself responds."""
     try:
         return message_error(pydantic_core.from_json(body))
     except ValueError:

@@ -52,7 +52,8 @@ TEMPLATES = (
 
 
 def list_resources(af: AgentFormer, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
-    """Return the documents that the caller may read, by namespace and then by age, the oldest first.
+    """Return the documents that the caller may read. They are sorted by namespace, and within a namespace the oldest
+    comes first.
 
     Raises `InvalidInput` for a cursor that is not from this server.
     """
@@ -107,7 +108,8 @@ def _text(af: AgentFormer, caller: Caller, uri: str) -> str:
 
 
 def _page_texts(document: Document, pages: list[Page]) -> Iterator[str]:
-    """Yield each page below a line with its number; for a long document, last where to read the other pages."""
+    """Yield each page after a line with its number. For a long document, the last item says where to read the other
+    pages."""
     size = 0
     for page in pages:
         if size + len(page.text) > _MAX_CHARS and size:
@@ -153,7 +155,7 @@ def _encode_cursor(document: Document) -> str:
 
 
 def _decode_cursor(cursor: str | None) -> tuple[str, str]:
-    """Return the namespace and the id of the last document of the previous page. Raises `InvalidInput`."""
+    """Return the namespace and the id of the last document on the previous page. Raises `InvalidInput`."""
     if cursor is None:
         return "", ""
     try:
@@ -162,4 +164,4 @@ def _decode_cursor(cursor: str | None) -> tuple[str, str]:
             return namespace, after
     except (binascii.Error, ValueError, TypeError, RecursionError):
         pass
-    raise InvalidInput("cursor", "is not from this server; leave it out to start again")
+    raise InvalidInput("cursor", "is not from this server; omit the cursor to start again")

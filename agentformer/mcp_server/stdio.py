@@ -26,7 +26,7 @@ from agentformer.mcp_server.server import LazyMemory, MemoryServer, exit_timer, 
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 
-_FINISH_SECONDS = 20.0  # for running calls, after a signal or the end of the input
+_FINISH_SECONDS = 20.0  # seconds for running calls after a signal or after the end of the input
 _BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 _CHUNK = 1 << 16
 _TICKS = 100  # turns of the event loop until the last line has become a call
@@ -37,7 +37,8 @@ _ID_VALUE = re.compile(r'\s*:\s*(-?[0-9]{1,18}(?=\s*[,}])|"(?:[^"\\]|\\.){0,500}
 def serve(settings: Settings, caller: Caller) -> None:
     """Serve until the input ends, or until SIGTERM or SIGINT.
 
-    Running calls have 20 seconds to finish; then the memory is closed. Stored data are never harmed by the end.
+    Running calls have 20 seconds to finish. After that, the memory is closed. Stored data are not damaged if a call
+    does not finish.
     """
     memory = LazyMemory(settings)
     timer = exit_timer(_FINISH_SECONDS)
@@ -49,7 +50,7 @@ def serve(settings: Settings, caller: Caller) -> None:
 
 
 def line_error(line: str) -> types.JSONRPCError | None:
-    """Return the error response to a line that is not a valid message, else None. Never raises."""
+    """Return the error response to a line that is not a valid message, or None for a valid message. Never raises."""
     try:
         message = pydantic_core.from_json(line)
     except ValueError as error:
@@ -58,7 +59,7 @@ def line_error(line: str) -> types.JSONRPCError | None:
 
 
 def needs_response(error: types.JSONRPCError) -> bool:
-    """Return False for the error of a notification: notifications have no response, valid or not."""
+    """Return False if the error is about a notification: notifications never get a response."""
     return error.id is not None or error.error.code != types.INVALID_PARAMS
 
 
@@ -67,6 +68,7 @@ async def _serve(memory: LazyMemory, handlers: MemoryServer, ending: Callable[[]
     loop = asyncio.get_running_loop()
 
     def stop(number: int, frame: FrameType | None) -> None:
+        """Stop reading. Call this method only in the thread of the event loop."""
         with contextlib.suppress(RuntimeError):  # the event loop has ended, so the server is ending already
             loop.call_soon_threadsafe(pipes.stop)
 
@@ -81,11 +83,11 @@ async def _serve(memory: LazyMemory, handlers: MemoryServer, ending: Callable[[]
 
 
 class StandardPipes:
-    """Standard input and output as the input and the output of the SDK's `stdio_server`.
+    """Standard input and output in the form that the SDK's `stdio_server` needs.
 
-    Lines that are not valid messages are answered here; blank lines are skipped. At the end of the input, or after
-    `stop`, `ending` is called, and running calls are answered before the iteration ends. Create it before anything is
-    printed, and use it in one running event loop.
+    This class itself answers lines that are not valid messages, and skips blank lines. At the end of the input, or
+    after `stop`, it calls `ending`, and the iteration ends after all running calls are answered. Create it before any
+    output is printed, and use it in one running event loop.
     """
 
     def __init__(self, ending: Callable[[], None]) -> None:
@@ -98,11 +100,11 @@ class StandardPipes:
         self._stopped = anyio.Event()
 
     def stop(self) -> None:
-        """Stop reading. Call it in the thread of the event loop only."""
+        """Stop reading. Call this method only in the thread of the event loop."""
         self._stopped.set()
 
     async def track(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """A middleware of the server: records the calls without a response."""
+        """Record the calls that have no response yet. This is a middleware of the server."""
         if ctx.request_id is None:
             return await call_next(ctx)
         self._unanswered.add(ctx.request_id)
@@ -130,7 +132,7 @@ class StandardPipes:
         raise StopAsyncIteration
 
     async def write(self, text: str) -> None:
-        """Write a whole line. A client that has disconnected ends the server."""
+        """Write a complete line. If the client has disconnected, the server ends."""
         await self._send(text)
         with contextlib.suppress(ValueError, AttributeError):
             self._unanswered.discard(json.loads(text).get("id"))
@@ -146,7 +148,8 @@ class StandardPipes:
             self.stop()
 
     async def _next_line(self) -> tuple[str, types.JSONRPCError | None] | None:
-        """Return the next line that is not blank, and its error; None at the end of the input and after `stop`."""
+        """Return the next line that is not blank, and its error. Return None at the end of the input and after
+        `stop`."""
         line: tuple[str, types.JSONRPCError | None] | None = None
 
         async def read() -> None:
@@ -169,7 +172,8 @@ class StandardPipes:
         return None
 
     def _read_line(self) -> str:
-        """Return the next line; "" at the end. A read error is the end. The last line may lack its line break."""
+        """Return the next line. Return "" at the end of the input or after a read error. The last line may have no line
+        break."""
         while (end := self._buffer.find(b"\n", max(len(self._buffer) - _CHUNK, 0))) < 0:
             try:
                 data = os.read(self._in, _CHUNK)
@@ -185,8 +189,8 @@ class StandardPipes:
 
 
 class _DaemonThread:
-    """Runs blocking calls one after another. Unlike a thread of a pool, a call that never returns does not keep the
-    process alive."""
+    """Runs blocking calls one after another. If a call never returns, it does not keep the process alive, as a thread
+    of a pool would."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
@@ -227,8 +231,8 @@ def _write(handle: int, data: bytes) -> None:
 def _take_over(stream: int) -> int:
     """Return a private descriptor of standard input or output.
 
-    The public one then reads nothing, or writes to standard error: output of libraries, models and child processes
-    must not mix with the protocol.
+    After this, the public descriptor reads nothing, or writes to standard error. So the output of libraries, models and
+    child processes does not mix with the protocol.
     """
     sys.stdout.flush()
     private = os.dup(stream)
@@ -239,7 +243,8 @@ def _take_over(stream: int) -> int:
 
 
 def _id_in(line: str) -> int | str | None:
-    """Return the id of a message that cannot be decoded because of its numbers, nesting or characters, else None."""
+    """Return the id of a message that cannot be decoded because of its numbers, nesting or characters. Return None if
+    no id is found."""
     depth, string_start, value = 0, -1, None  # string_start: -1 outside of strings
     for token in _TOKEN.finditer(line):
         if token[0] == '"':

@@ -1,4 +1,4 @@
-"""Timeouts and the limit of connections of the HTTP server, for uvicorn."""
+"""Timeouts for clients, and the limit of connections, of the HTTP server. Both are for uvicorn."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _TOO_MANY = Problem(
 
 
 class TimeoutProtocol(H11Protocol):
-    """Uvicorn's protocol with timeouts for the client: uvicorn alone waits forever for headers and bodies. The time
-    for making a response has no limit."""
+    """Uvicorn's protocol with timeouts for the client, because uvicorn itself waits without limit for headers and
+    bodies. The time for making the response is not limited."""
 
     _ended = False  # the last response is sent; further data are dropped
     _phase: Any = None  # the request and its part that is being received; None while nothing is expected
@@ -42,7 +42,7 @@ class TimeoutProtocol(H11Protocol):
     _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuse a connection beyond the limit, else wait for the headers of a request."""
+        """Refuse a connection beyond the limit. For any other connection, wait for the headers of a request."""
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS + _MAX_REFUSED:
             self._ended = True
@@ -59,7 +59,7 @@ class TimeoutProtocol(H11Protocol):
             self._update_timer(len(data))
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, which may have begun before this response."""
+        """Wait for the next request. Its first bytes may have arrived before this response was complete."""
         super().on_response_complete()
         self._update_timer(0)
 
@@ -83,7 +83,7 @@ class TimeoutProtocol(H11Protocol):
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close also a connection that does not read its last response."""
+        """Close an idle connection, even if the client does not read the last response."""
         super().timeout_keep_alive_handler()
         self.loop.call_later(MCP.idle, self.transport.abort)
 
@@ -97,13 +97,13 @@ class TimeoutProtocol(H11Protocol):
                 super().shutdown()
 
     def _is_receiving(self) -> bool:
-        """Return True if the client has to send the rest of a request."""
+        """Return True if the client still has to send a part of the request."""
         return self.conn.their_state is h11.SEND_BODY or (
             self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
         )
 
     def _update_timer(self, received: int) -> None:
-        """Start the timer again after this many bytes."""
+        """Start the timer again after the client has sent this many bytes."""
         self._cancel_timer()
         if self._ended or self.transport.is_closing() or not self._is_receiving():
             self._phase = None
@@ -127,7 +127,8 @@ class TimeoutProtocol(H11Protocol):
         self._close_with(b"" if has_response else _TOO_SLOW)
 
     def _close_with(self, response: bytes) -> None:
-        """Send a response and close the connection, after a moment: closing at once could discard the response."""
+        """Send a response and close the connection a moment later. If it were closed at once, the client could lose the
+        response."""
         self._ended = True
         self._end_call()
         self._unset_keepalive_if_required()

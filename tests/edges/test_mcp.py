@@ -326,7 +326,7 @@ def test_a_call_that_does_not_return_is_left_behind(piped: Callable[..., Piped],
     finally:
         go_on.set()
     assert (code, answers) == (1, [])
-    assert errors == "a call did not finish within 0.5 seconds; the server exits without it\n"
+    assert errors == "a call did not finish within 0.5 seconds; the server exits and does not wait for the call\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
