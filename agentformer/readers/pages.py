@@ -71,7 +71,8 @@ class OutlineBuilder:
         self._blocks.append((self._path, [title, "\n\n"]))
 
     def text(self, text: str, *, verbatim: bool = False) -> None:
-        """Append text to the current line. Unless `verbatim` is true, several spaces become one."""
+        """Append text to the current line. Unless `verbatim` is true, spaces at the start of `text` are removed after a
+        line start or a space."""
         parts = self._blocks[-1][1]
         at_line_start = not parts or parts[-1].endswith("\n")
         if not verbatim and (at_line_start or parts[-1].endswith(" ")):

@@ -260,7 +260,8 @@ def unspaced_ranges(text: str, on: date | None) -> Iterator[DateRange]:
 
 @lru_cache(maxsize=1)
 def _pattern() -> tuple[re.Pattern[str], list[Phrase]]:
-    """Return one pattern of all phrases, longest first, each in a group "p" plus its index, and the phrases."""
+    """Return one pattern of all phrases, and the phrases with the longest first. In the pattern, the group of a phrase
+    is "p" plus its index."""
     words = phrase_tables()[UNSPACED]
     phrases = sorted(words.phrases, key=lambda phrase: -len("".join(phrase.words)))
     units = "|".join(sorted(words.units, key=len, reverse=True))
