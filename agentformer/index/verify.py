@@ -97,7 +97,7 @@ def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | Non
             if not state:
                 return None
             if state.get("store") != store_id:
-                findings.add("the word index is of another store")
+                findings.add("the word index belongs to another store")
                 return None
             if state.get("analysis") != ANALYSIS:
                 findings.note("the word index is of another version: the next search rebuilds it")
@@ -231,14 +231,14 @@ def _open_snapshot(folder: Path, store_id: str, findings: Findings) -> _Snapshot
             break
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
             if _file_states(folder) != before and tries < _TRIES:
-                continue  # another process has written a new one meanwhile
+                continue  # another process has written a new snapshot in the meantime
             findings.add(f"the saved vector index is damaged: {_one_line(error)}")
             return None
     if files is None:
         return None
     meta, image = files
     if meta.get("store") != store_id:
-        findings.add("the saved vector index is of another store")
+        findings.add("the saved vector index belongs to another store")
         return None
     if image is None:
         findings.note("the saved vector index is of another version: the next search rebuilds it")

@@ -196,7 +196,9 @@ DAMAGES = {
         "belong to no entry",
     ),
     "vectors and waiting for them": Damage(
-        sql(f"INSERT INTO pending VALUES ({FACT}, 1, 'away', 0)"), "windows", "waits for its vectors and has some"
+        sql(f"INSERT INTO pending VALUES ({FACT}, 1, 'away', 0)"),
+        "windows",
+        "waits for its vectors, but already has some of them",
     ),
     "a row that refers to nothing": Damage(
         sql("INSERT INTO pending VALUES (99999, 1, 'away', 0)"), "database", "refers to a missing row of entries"

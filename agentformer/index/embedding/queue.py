@@ -32,7 +32,7 @@ LOCK_FILE = "embedding.lock"
 _ENTRIES = 256  # number of queued entries that are embedded together, and of entries that are written together
 _IMPORTED = 1_000  # number of vectors imported in one transaction, so that other writers do not wait long
 _REMOVED = "its vector was removed by another writer"
-_MOVED = "the store moved to another embedding space meanwhile"
+_MOVED = "the store has moved to another embedding space in the meantime"
 
 
 class EmbeddedEntries(NamedTuple):

@@ -104,7 +104,9 @@ def verify_windows(
     The keys of the findings are entry numbers. `embedder` is the embedder of the active space. It is None if the
     embedder is unavailable, and `problem` gives the reason. `damaged` entries are left out.
     """
-    findings = Findings("windows", "each entry has windows that cover its text, with their vectors, or waits for them")
+    findings = Findings(
+        "windows", "the windows of each entry cover its text and have vectors, or the entry waits for its vectors"
+    )
     findings.advice = "`agentformer doctor --repair` has them embedded again"
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         _verify_owners(connection, findings)
@@ -246,7 +248,11 @@ def _verify_space(connection: sqlite3.Connection, findings: Findings, space: _Sp
         findings.looked_at += 0 if space.moving else len(entries)
         for num, entry in entries:
             if num in space.queue:
-                problem = "waits for its vectors and has some" if windows.get(num) and not space.moving else ""
+                problem = (
+                    "waits for its vectors, but already has some of them"
+                    if windows.get(num) and not space.moving
+                    else ""
+                )
             else:
                 problem = _problem(entry, windows.get(num, []), space.model)
             if problem:

@@ -102,12 +102,12 @@ class VectorIndex:
 
         `vectors` are the numbers of the stored vectors. `rows` are unit vectors of shape (windows, dimension).
         """
-        stage: Any = self._stage  # encodes and adds codes of its own kind
+        stage: Any = self._stage  # the stage encodes rows and adds the codes
         codes = stage.encode(rows) if len(windows) else None
         with self._lock.write():
             self._holes += len(self._rows.drop(dropped))
             if codes is not None:
-                if stage is not self._stage:  # a training has ended meanwhile
+                if stage is not self._stage:  # a training has ended in the meantime
                     stage = self._stage
                     codes = stage.encode(rows)
                 stage.add(codes, self._rows.size)

@@ -216,7 +216,7 @@ class BackgroundTrainer:
             pass
         except Timeout:
             self._not_before = time.monotonic() + _BUSY_SECONDS
-        except Exception as error:  # noqa: BLE001 - the present index goes on, whatever went wrong
+        except Exception as error:  # noqa: BLE001 - after any error, the present index stays in use
             self._failed(error)
         finally:
             self._thread = None

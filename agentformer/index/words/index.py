@@ -223,7 +223,7 @@ class WordIndex:
 
     def _adopt(self, state: Mapping[str, Any]) -> None:
         if {key: state.get(key) for key in self._identity} != self._identity:
-            raise ValueError("the word index is of another store or of another analysis")
+            raise ValueError("the word index belongs to another store or of another analysis")
         self._applied, self._point = int(state["seq"]), str(state["point"])
         self._committed = CommittedIndex(self._index.searcher(), self._index.schema, self._analyzers)
 

@@ -22,7 +22,7 @@ _WAL_MOVED = (
     "was removed or replaced while it was open; its content is in the records now, nothing else was written; "
     "open the memory again"
 )
-_CHANGED = "is open for reading only and was changed meanwhile; open the memory again"
+_CHANGED = "is open for reading only and was changed in the meantime; open the memory again"
 _UNFINISHED = (
     "contains changes that are not in the database file yet, and this folder cannot be written; "
     "copy the whole folder to a writable place, and open the copy"

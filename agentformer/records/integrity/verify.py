@@ -40,7 +40,7 @@ class DamagedRow(NamedTuple):
     num: int  # number of the entry, vector or space; in `history` the number of the entry
     last: int  # the last number of a range; `num` for one row
     name: str  # id of the entry, or key of the value in `meta`; "" if unknown
-    why: str  # for people
+    why: str  # a text for users
 
     @property
     def is_range(self) -> bool:
