@@ -84,11 +84,11 @@ def test_index_files_of_another_store_are_repaired(tmp_path: Path) -> None:
         filled(tmp_path / name, PLANS["exact"], name)
     for name in ("rag_faiss_index.bin", "rag_faiss_meta.json"):
         shutil.copy(tmp_path / "other" / name, tmp_path / "one" / name)
-    assert_repaired(tmp_path / "one", PLANS["exact"], "snapshot", "of another store")
+    assert_repaired(tmp_path / "one", PLANS["exact"], "snapshot", "belongs to another store")
     filled(tmp_path / "one", PLANS["exact"], "one more")
     delete(tmp_path / "one" / "words")
     shutil.copytree(tmp_path / "other" / "words", tmp_path / "one" / "words")
-    assert_repaired(tmp_path / "one", PLANS["exact"], "words", "of another store")
+    assert_repaired(tmp_path / "one", PLANS["exact"], "words", "belongs to another store")
 
 
 def rewritten(folder: Path, num: int, instead: AnalyzedEntry | None) -> None:
