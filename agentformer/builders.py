@@ -1,6 +1,6 @@
 """Builds the parts of a memory from `Settings`.
 
-Parts are imported inside the functions that build them, so that a command imports what it uses and no more.
+Parts are imported inside the functions that build them. So a command imports only the parts that it uses.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ T = TypeVar("T")
 
 
 def once(build: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that builds its result at the first call, once, also when several threads call it.
+    """Return a function that builds its result once, at the first call, also if several threads call it.
 
-    After an error the next call builds again.
+    If building raises an error, the next call builds again.
     """
     lock = threading.RLock()
     results: list[T] = []
@@ -55,11 +55,12 @@ def once(build: Callable[[], T]) -> Callable[[], T]:
 
 
 def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
-    """Return the configured backend, or one that routes to several. Raises `InvalidInput` for an unknown name."""
+    """Return the configured backend, or a backend that routes to several backends. Raises `InvalidInput` for an unknown
+    name."""
     builders = {name: lookup("backends", name) for name in _backend_names(settings)}
     exists = any(of_backends("present", settings))
     built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
-    for name in ours("present") if exists else names("present"):  # an existing store is not mistaken for an empty one
+    for name in ours("present") if exists else names("present"):  # so that an existing store is not treated as empty
         if name not in built and lookup("present", name)(settings.index_dir):
             log.warning(
                 "%s also holds a store of the backend %s, which these settings (backend, routes) do not read or change",
@@ -75,7 +76,7 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
 
 
 def faiss_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
-    """Return the embedded backend, which imports its indexes when it first needs them."""
+    """Return the embedded backend. It imports its index libraries when it first needs them."""
     from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 
     def open_indexes(*arguments: Any) -> Indexes:
@@ -93,7 +94,7 @@ def build_rag(
     model: Callable[[], LanguageModel | None],
     usage: UsageCounter,
 ) -> RAGTool:
-    """Return the document tool. Its ingest and its answerer are built at their first use."""
+    """Return the document tool. Its ingest pipeline and its answerer are built at their first use."""
     from agentformer.tools.rag_tool import RAGLimits, RAGTool
 
     originals = Originals(settings.upload_dir)
@@ -135,7 +136,7 @@ def _build_ingest(
 def build_cleaner(
     settings: Settings, backend: MemoryBackend, embedder: Embedder, model: Callable[[], LanguageModel | None]
 ) -> MemoryCleaner:
-    """Return the cleaner. Without a language model its summaries are extractive."""
+    """Return the cleaner. Without a language model, its summaries are extractive."""
     from agentformer.memory.memory_cleaner import CleaningOptions, MemoryCleaner, OnDemandSummarizer
 
     def summarizer(model: LanguageModel | None) -> Summarizer:
@@ -164,8 +165,8 @@ def build_memory(
     usage: UsageCounter,
     discard_originals: Callable[[Iterable[str]], None],
 ) -> MemoryManager:
-    """Return the memory over a backend. `discard_originals` gets the digests of files whose documents
-    were deleted."""
+    """Return the memory over a backend. When documents are deleted, `discard_originals` is called with the digests of
+    their files."""
     from agentformer.memory.core import CoreMemory
     from agentformer.memory.hierarchical import HierarchicalMemory
     from agentformer.memory.memory_manager import MemoryManager
@@ -205,8 +206,8 @@ def _part_builders(settings: Settings, backend: MemoryBackend, count_tokens: Cal
 
 
 def build_embedder(settings: Settings) -> ActiveEmbedder:
-    """Return the configured embedder, followed by those of the spaces that the store moves to. Each is loaded at its
-    first use. Raises `InvalidInput` for an unknown provider."""
+    """Return the configured embedder. If the store moves to another space, it uses the embedder of that space. Each
+    embedder is loaded at its first use. Raises `InvalidInput` for an unknown provider."""
     wanted = "" if settings.embedder == "auto" else settings.embedder
     seconds = settings.breaker_seconds
     first = (
@@ -221,7 +222,8 @@ def build_embedder(settings: Settings) -> ActiveEmbedder:
 
 
 def named_embedder(spec: str, settings: Settings) -> GuardedEmbedder:
-    """Return the embedder `provider:model`, loaded at its first use. Raises `InvalidInput` for an unknown provider."""
+    """Return the embedder `provider:model`. It is loaded at its first use. Raises `InvalidInput` for an unknown
+    provider."""
     provider, _, model = spec.partition(":")
     if provider not in ours("embedders"):
         lookup("embedders", provider)  # an unknown or broken plugin is reported now
@@ -229,8 +231,8 @@ def named_embedder(spec: str, settings: Settings) -> GuardedEmbedder:
 
 
 def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel | None:
-    """Return the configured language model behind its breaker, counted by `usage`. Without one return None; answers
-    are then extractive."""
+    """Return the configured language model with a circuit breaker. `usage` counts its calls. Return None if no model is
+    configured; answers are then extractive."""
     if not settings.llm_model:
         return None
     from agentformer.http.guarded import Breaker
@@ -242,14 +244,14 @@ def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel
 
 
 def model_spec(settings: Settings) -> tuple[str, str]:
-    """Return provider and model. A name without a registered provider, with or without colons, is a model of an
-    OpenAI-compatible server."""
+    """Return the provider and the model. If the name does not begin with a registered provider, the provider is an
+    OpenAI-compatible server and the name is the model."""
     provider, _, model = settings.llm_model.partition(":")
     return (provider, model) if known("llms", provider) else ("openai", settings.llm_model)
 
 
 def _backend_names(settings: Settings) -> list[str]:
-    """Return every backend that the settings name, the default one first."""
+    """Return every backend that the settings name. The default backend is first."""
     routed = [route.target for route in settings.routes]
     hierarchical = settings.hierarchical_backend or settings.backend
     return list(
@@ -267,8 +269,8 @@ def _stored_space(settings: Settings) -> EmbeddingSpace | None:
 
 
 def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
-    """Refuse a store in another space than that of the configured embedder. An embedder that cannot be loaded now is
-    checked when it is loaded. Raises `SpaceMismatch`."""
+    """Raise `SpaceMismatch` if the store is in another space than the configured embedder. If the embedder cannot be
+    loaded now, it is checked when it is loaded."""
     space = _stored_space(settings)
     if space is None or settings.embedder in ("auto", space.spec):
         embedder.follow_store()
@@ -282,21 +284,21 @@ def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
 
 
 def _likely_same(spec: str, space: EmbeddingSpace) -> bool:
-    """Return whether `spec` probably names this space: a provider alone for its default model, or `minilm:int8`. The
-    embedder is not loaded to find out; its first use checks."""
+    """Return whether `spec` probably names this space. A provider alone means its default model. The embedder is not
+    loaded for this check; its first use checks the space exactly."""
     provider, _, model = spec.partition(":")
     return provider == space.provider != "hashing" and (not model or space.model.endswith(f"@{model}"))
 
 
 def _automatic(settings: Settings) -> Embedder:
-    """Return the embedder of the store's vectors, or the one that its entries wait for; else the multilingual model
-    if it is available; else the packaged one."""
+    """Return the embedder of the store's vectors. Without vectors, return the embedder for which the entries wait. For
+    a new store, return the multilingual model if it is available, else the packaged model."""
     from agentformer.embedders.sbert import why_unavailable
 
     if space := _stored_space(settings):
         return _stored(space.spec, settings)
     if wanted := next(filter(None, of_backends("wanted_embedders", settings)), ""):
-        log.warning("embedder of this memory: %s, for which its entries wait", wanted)
+        log.warning("embedder of this memory: %s, because stored entries wait for this embedder", wanted)
         return _stored(wanted, settings)
     name = settings.multilingual_model
     reason = why_unavailable(name)
@@ -309,13 +311,14 @@ def _automatic(settings: Settings) -> Embedder:
 
 
 def _stored(spec: str, settings: Settings) -> Embedder:
-    """Return the embedder of an existing space, or of `auto`. No caller named it, so every problem is raised as
-    `EmbedderUnavailable`."""
+    """Return the embedder of an existing space, or of `auto`. The caller did not name this embedder, so every problem
+    is raised as `EmbedderUnavailable`."""
     provider, _, model = spec.partition(":")
     try:
         embedder: Embedder = lookup("embedders", provider)(model, settings)
     except (EmbedderUnavailable, InvalidInput, MissingExtra) as error:
         raise EmbedderUnavailable(
-            f"the embedder {spec} cannot be used: {error}. Until then, everything is stored and found by its words"
+            f"the embedder {spec} cannot be used: {error}. Until then, entries are stored "
+            "without vectors, and only a search by words finds them"
         ) from error
     return embedder

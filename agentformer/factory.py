@@ -1,6 +1,6 @@
-"""`connect()` and the `AgentFormer` that it returns, whose parts `builders` builds from `Settings`.
+"""`connect()` and the `AgentFormer` that it returns. `builders` builds the parts from `Settings`.
 
-Parts are imported inside the functions that build them, so that a command imports what it uses and no more.
+Parts are imported inside the functions that build them. So a command imports only the parts that it uses.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ T = TypeVar("T")
 
 
 class _Part(functools.cached_property[T]):
-    """A part of `AgentFormer` that is built at its first use, once, also when several threads use it.
+    """A part of `AgentFormer`. It is built once, at its first use, also if several threads use it.
 
-    After an error the next use builds again. The part can be replaced by assignment.
+    If building raises an error, the next use builds the part again. The part can be replaced by assignment.
     """
 
     if not TYPE_CHECKING:  # `functools.cached_property` has no lock since Python 3.12
@@ -80,11 +80,11 @@ class _Part(functools.cached_property[T]):
 
 
 class AgentFormer:
-    """An opened memory: `.memory` stores and searches entries, `.rag` ingests documents and answers from them,
-    `.toolbox` offers both to a language model.
+    """An open memory. `.memory` stores and searches entries. `.rag` ingests documents and answers from them. `.toolbox`
+    offers these operations to a language model.
 
-    Use it as a context manager, or call `close()`. Any number of instances, in any number of processes, may open the
-    same folders. The store is opened at once; each other part is built at its first use.
+    Use it as a context manager, or call `close()`. Any number of instances and processes may open the same folders. The
+    store is opened at once. Each other part is built at its first use.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -106,7 +106,7 @@ class AgentFormer:
 
     @_Part
     def model(self) -> LanguageModel | None:
-        """The configured language model; None when none is configured. Raises `InvalidInput` or `MissingExtra`."""
+        """The configured language model, or None if no model is configured. Raises `InvalidInput` or `MissingExtra`."""
         return build_model(self.settings, self._model_usage)
 
     @_Part
@@ -138,8 +138,8 @@ class AgentFormer:
         return Toolbox(self.memory, self.rag, self.backend, self.status)
 
     def ready(self) -> Self:
-        """Build every part now, as a server does before its first request. Raises what building a part raises, such
-        as `InvalidInput` for an unknown language model."""
+        """Build every part now. A server calls this before its first request. Raises the errors of building, such as
+        `InvalidInput` for an unknown language model."""
         _ = self.model, self.toolbox
         self.rag.ready()
         return self
@@ -147,18 +147,21 @@ class AgentFormer:
     def reembed(
         self, to: str, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
-        """Move the store to the space of the embedder `to`, such as `minilm:` or `ollama:nomic-embed-text`, while it
-        stays in use; see `MemoryBackend.reembed`."""
+        """Move the store to the space of the embedder `to`, such as `minilm:` or `ollama:nomic-embed-text`. The store
+        stays in use during the move; see `MemoryBackend.reembed`."""
         target = named_embedder(to, self.settings)
-        self.embedder.register(target)  # before the move: searches need it from the moment of the switch
+        self.embedder.register(
+            target
+        )  # loaded before the move, because searches need this embedder directly after the switch
         return self.backend.reembed(target, queries=queries, progress=progress)
 
     def export_to(
         self, folder: str | os.PathLike[str], *, namespaces: Sequence[str] | None = None, vectors: bool = False
     ) -> Exported:
-        """Write one moment's contents into a new folder, for `import_from` of any memory; docs/ARCHIVE.md describes
-        the format. Without `namespaces`, all are written. With `vectors`, an import into the same embedding space does
-        not embed again. Raises `InvalidInput` for a folder that exists, and `StoreFull`."""
+        """Write the contents of one moment into a new folder. Any memory can read the folder with `import_from`.
+        docs/ARCHIVE.md describes the format. Without `namespaces`, all namespaces are written. With `vectors`, an
+        import into the same embedding space does not embed again. Raises `InvalidInput` if the folder exists, and
+        `StoreFull`."""
         from agentformer.archive.export import export_to
 
         self._usage.flush()
@@ -167,18 +170,21 @@ class AgentFormer:
     def import_from(
         self, folder: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
     ) -> Imported:
-        """Store what `export_to` wrote, with ids, times, counts and former versions.
+        """Store the contents that `export_to` wrote, with ids, times, counts and former versions.
 
-        Entries that are stored already and equal are skipped, so an interrupted import continues at the next call.
-        Raises `InvalidInput` for a damaged export, and `Conflict` if an entry with the same id differs; then nothing
-        is stored. `progress` gets the number of entries stored and the number to store.
+        An entry that is stored already and is equal is skipped. So after an interruption, the next call continues the
+        import. Raises `InvalidInput` for a damaged export. Raises `Conflict` if an entry with the same id is different;
+        in this case, nothing is stored. `progress` is called with the number of stored entries and the number of
+        entries to store.
         """
         from agentformer.archive.importer import Destination, import_into
         from agentformer.archive.reader import read
 
         archive = read(Path(folder))
         if archive.vectors and self.settings.embedder == "auto" and not self.backend.spaces():
-            with suppress(EmbedderUnavailable):  # a new memory without a chosen embedder takes that of the vectors
+            with suppress(
+                EmbedderUnavailable
+            ):  # a new memory without a configured embedder uses the embedder of the imported vectors
                 self.embedder.for_space(archive.vectors[0].space)
         destination = Destination(self.backend, self.originals, self.memory.core, self.rag.discard_originals)
         return import_into(destination, archive, progress)
@@ -186,7 +192,7 @@ class AgentFormer:
     def backup(self, folder: str | os.PathLike[str]) -> BackedUp:
         """Copy the records of one moment and their original files into a new folder, while the memory is in use.
 
-        The copy opens like the memory itself. Raises `InvalidInput` for a folder that exists, `StoreFull`, and
+        The copy can be opened as a memory. Raises `InvalidInput` if the folder exists. Raises `StoreFull`, and raises
         `StoreDamaged` if the records cannot be read.
         """
         from agentformer.archive.backup import Origin, back_up
@@ -200,13 +206,15 @@ class AgentFormer:
     def evaluate(
         self, questions: str | os.PathLike[str] | Iterable[Question | Mapping[str, Any]], **options: Any
     ) -> Evaluation:
-        """Measure how well searches find the entries that answer questions: by words, by vectors, and by both.
+        """Measure how well searches find the entries that answer questions: by words, by vectors, and by words and
+        vectors.
 
-        `questions` are `Question`s or mappings with `text` and `relevant`, which names entries of this memory by id,
-        records of the host application by theirs, or documents by name, with `#` and a page number if it matters. Or
-        they are a folder with `corpus.jsonl` and `queries.jsonl`: that corpus is measured in a memory of its own with
-        the same settings, and this one is not changed. `options` are those of `EvaluationOptions`, and
-        `namespace` ("default") of this memory. Nothing counts as used. Raises `InvalidInput`.
+        `questions` are `Question`s, or mappings with `text` and `relevant`. `relevant` names entries of this memory by
+        id, records of the host application by their id, or documents by name. A page number can follow the name after
+        `#`. Or `questions` is a folder with `corpus.jsonl` and `queries.jsonl`. The corpus of the folder is measured in
+        a temporary memory with the same settings, and this memory is not changed. `options` are the options of
+        `evaluation.run.evaluate`, and `namespace` ("default") of this memory. Uses are not counted. Raises
+        `InvalidInput`.
         """
         from agentformer.evaluation.dataset import read_dataset
         from agentformer.evaluation.opened import evaluate_opened
@@ -221,8 +229,8 @@ class AgentFormer:
     def verify(self, *, repair: bool = False) -> list[Check]:
         """Compare records, vectors, windows, indexes, documents and original files with each other.
 
-        Changes nothing, and reports damage instead of raising. With `repair`, derived data is rebuilt, and data that
-        cannot be read is moved into a separate file; see `MemoryBackend.verify`.
+        Change nothing, and report damage instead of raising an error. With `repair`, derived data is rebuilt, and data
+        that cannot be read is moved into a separate file; see `MemoryBackend.verify`.
         """
         from agentformer.rag.verify import StoreParts, verify
 
@@ -246,14 +254,14 @@ class AgentFormer:
         return counts
 
     def status(self) -> dict[str, Any]:
-        """Return counts and state of all parts as JSON values."""
+        """Return the counts and the state of all parts as JSON values."""
         from agentformer.tools.result_json import space_json
 
         spaces = [space_json(state) for state in self.backend.spaces()]
         return {**self.memory.status(), "spaces": spaces, "providers": self.usage()}
 
     def close(self) -> None:
-        """Finish the cleaning in progress, write counts and snapshots, and release files. Idempotent."""
+        """Finish the running cleaning, write usage counts and index snapshots, and close files. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -275,20 +283,20 @@ def connect(
     upload_dir: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> AgentFormer:
-    """Open a memory, and create its folders if they are missing.
+    """Open a memory. Create its folders if they are missing.
 
-    Every field of `Settings` is accepted by name; other fields come from the environment (`AGENTFORMER_...`) or from
-    the default. Raises `InvalidInput`, `StoreFull` or `StoreDamaged`. Errors of a part that is built later are raised
-    at its first use, or by `ready()`.
+    Every field of `Settings` can be given by name. Other fields are read from the environment (`AGENTFORMER_...`) or
+    have their default. Raises `InvalidInput`, `StoreFull` or `StoreDamaged`. If a part is built later, its errors are
+    raised at its first use or by `ready()`.
     """
     return AgentFormer(load_settings({"index_dir": index_dir, "upload_dir": upload_dir, **settings}))
 
 
 @contextmanager
 def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | None = None) -> Iterator[Trial]:
-    """Open a memory for a measurement, in `folder`, which stays, or in a temporary folder that is deleted at the end.
+    """Open a memory for a measurement in `folder`. Without `folder`, use a temporary folder that is deleted at the end.
 
-    It summarises no messages. Without an embedder, the one of the settings is used.
+    The memory summarizes no messages. Without an embedder, the embedder of the settings is used.
     """
     from agentformer.evaluation.opened import Trial
 
@@ -309,6 +317,7 @@ def present(settings: Settings) -> bool:
 
 
 def salvage(settings: Settings) -> list[Recovered]:
-    """Copy the readable records of a memory that cannot be opened into a new file in place of the damaged one, which
-    is kept. Raises `StoreError` if nothing can be read, or another process has the store open."""
+    """Copy the readable records of a memory that cannot be opened into a new file. The new file replaces the damaged
+    file, and the damaged file is kept under another name. Raises `StoreError` if nothing can be read, or if another
+    process has the store open."""
     return [salvaged for salvaged in of_backends("salvagers", settings) if salvaged]

@@ -1,11 +1,13 @@
-"""The built-in providers by name, and the entry points of third parties.
+"""The built-in providers by name, and the entry points of other packages.
 
-A built-in provider is named as "module:attribute" and imported when it is looked up. A third party adds one with an
-entry point. The groups `agentformer.embedders`, `agentformer.rerankers` and `agentformer.llms` take a callable
-`(model: str, settings: Settings)`. The group `agentformer.backends` takes `(settings: Settings, embedder: Embedder)`.
-Under the name of the backend, these groups take a callable of its `index_dir: Path`: `agentformer.stored_spaces`
-returns `EmbeddingSpace | None`, `agentformer.wanted_embedders` a `str`, `agentformer.present` a `bool`, and
-`agentformer.salvagers` the result of a recovery.
+A built-in provider is named as "module:attribute". It is imported when it is looked up. Another package adds a provider
+with an entry point. In the groups `agentformer.embedders`, `agentformer.rerankers` and `agentformer.llms`, the entry
+point is a callable `(model: str, settings: Settings)`. In the group `agentformer.backends`, it is a callable
+`(settings: Settings, embedder: Embedder)`.
+
+Four more groups have callables of `index_dir: Path`. The name of the entry point is the name of the backend.
+`agentformer.stored_spaces` returns `EmbeddingSpace | None`, `agentformer.wanted_embedders` returns a `str`,
+`agentformer.present` returns a `bool`, and `agentformer.salvagers` returns the result of a recovery.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ PARTS: dict[str, dict[str, str]] = {
         "faiss": "agentformer.builders:faiss_backend",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
     },
-    # The space of the vectors in the folder, by which `auto` chooses the embedder.
+    # The space of the vectors in the folder. From it, `auto` selects the embedder.
     "stored_spaces": {
         "faiss": "agentformer.memory.backends.faiss.folder:stored_space",
     },
-    # The embedder that a store without vectors waits for.
+    # The embedder for which the entries of a store without vectors wait.
     "wanted_embedders": {
         "faiss": "agentformer.memory.backends.faiss.folder:wanted_embedder",
     },
-    # Whether the folder holds a store of this backend, so that other settings do not find it empty.
+    # Whether the folder contains a store of this backend. So settings with another backend do not treat it as empty.
     "present": {
         "faiss": "agentformer.memory.backends.faiss.folder:present",
         "local_json": "agentformer.memory.backends.present:local_json",
@@ -53,7 +55,7 @@ PARTS: dict[str, dict[str, str]] = {
         "faiss": "agentformer.memory.backends.faiss.indexes:salvage_folder",
     },
     "servers": {
-        "auto": "agentformer.api.serving:serve",  # one of the others
+        "auto": "agentformer.api.serving:serve",  # selects one of the other servers
         "gunicorn": "agentformer.api.serving.gunicorn:serve",
         "waitress": "agentformer.api.serving.waitress:serve",
     },
@@ -71,7 +73,7 @@ PARTS: dict[str, dict[str, str]] = {
 
 
 def names(group: str) -> list[str]:
-    """Return the names of a group, built-in and of third parties, sorted."""
+    """Return the names of a group, sorted. Names of other packages are included."""
     return sorted({point.name for point in _plugins(group)} | set(PARTS[group]))
 
 
@@ -86,8 +88,8 @@ def known(group: str, name: str) -> bool:
 
 
 def lookup(group: str, name: str) -> Callable[..., Any]:
-    """Return the callable of a provider. Raises `InvalidInput` with the known names, or with the plugin that cannot be
-    loaded."""
+    """Return the callable of a provider. Raises `InvalidInput` with the known names, or with the name of a package that
+    cannot be loaded."""
     if target := PARTS[group].get(name):
         part: Callable[..., Any] = load(target)
         return part
@@ -108,7 +110,8 @@ def load(target: str) -> Any:
 
 @functools.cache
 def _plugins(group: str) -> tuple[EntryPoint, ...]:
-    """Return the entry points of third parties. The search is cached, since it reads a file of every package."""
+    """Return the entry points of other packages. The result is cached, because the search reads a file of every
+    package."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=f"agentformer.{group}"))

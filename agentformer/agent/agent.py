@@ -1,4 +1,4 @@
-"""`Agent`: a language model that works with a memory, turn by turn."""
+"""`Agent`: a language model that works with a memory. It answers one message per turn."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from agentformer.text.tokens import token_counter
 from agentformer.tools.caller import Caller
 from agentformer.types import ChatMessage, LanguageModel, MemoryEntry, Scope, ToolCall
 
-_REPLY_TOKENS = 1024  # at least; a reply contains arguments of calls, and the thoughts of some models
+_REPLY_TOKENS = 1024  # least tokens of a reply, which contains arguments of calls and the reasoning of some models
 _SMALLER = 4  # divisor of the context after the model refused a long prompt
-_MESSAGES = 200  # of a session that are read
-_NOTED = 20  # calls in the metadata of an answer
+_MESSAGES = 200  # messages of a session that are read
+_NOTED = 20  # at most this many calls are stored in the metadata of an answer
 _NO_ROOM = (
     "There is no room for an answer: {error}. Shorten it, upload it as a document, or raise AGENTFORMER_CONTEXT_TOKENS."
 )
@@ -45,16 +45,16 @@ _NO_MODEL = (
 
 
 class AgentOptions(TypedDict, total=False):
-    """Options of an `Agent`; each may be omitted."""
+    """Options of an `Agent`. Every option has a default."""
 
     user_id: str | None  # of the memories; a session then contains only this user's messages and their answers
     agent_id: str | None
     project: str | None
-    namespace: str | None  # if given, tools reach no other
+    namespace: str | None  # if given, tools use only this namespace
     grant: Grant  # of namespaces and tools; without its right to write, messages stay in this object
-    folder: Path | None  # from which `rag_upload` may read files
+    folder: Path | None  # folder from which `rag_upload` may read files
     permit: Collection[str] | None  # tools that run after the model has read retrieved text [agent_permit]
-    confirm: Confirm | None  # decides each such call of another tool that changes data
+    confirm: Confirm | None  # called for each call of another tool that changes data; True permits the call
     max_steps: int | None  # of a turn [agent_steps]
     max_seconds: float | None  # of a turn [agent_seconds]
     max_tokens: int | None  # of a turn [agent_tokens]
@@ -63,8 +63,9 @@ class AgentOptions(TypedDict, total=False):
 class Agent:
     """Answers messages with memory and tools, and stores the conversation. Thread-safe.
 
-    Raises `TypeError` for an unknown option, `LanguageModelUnavailable` without a configured model, `Forbidden` for a
-    grant without the right to read or for a namespace outside of it, and `InvalidInput`.
+    Raises `TypeError` for an unknown option. Raises `LanguageModelUnavailable` if no model is configured. Raises
+    `Forbidden` if the grant lacks the right to read, or if the namespace is not in the grant. Also raises
+    `InvalidInput`.
     """
 
     def __init__(self, af: AgentFormer, **options: Unpack[AgentOptions]) -> None:
@@ -98,9 +99,9 @@ class Agent:
     def turn(self, message: str, *, session_id: str, on_event: OnEvent | None = None) -> Turn:
         """Answer a message of the session. `on_event` is called with each event of the turn.
 
-        The message is stored before the model is asked, and stays if there is no answer. The text of the turn then says
-        why, is not stored, and `finish` is `failed` or a limit. Raises `InvalidInput` for a message or a session id
-        that cannot be stored, and the errors of the store.
+        The message is stored before the model is called. If there is no answer, the message is still stored. The text
+        of the turn is then the reason and is not stored, and `finish` is `failed` or a limit. Raises `InvalidInput` for
+        a message or a session id that cannot be stored. Also raises the errors of the store.
         """
         message, session = fields.content(message), fields.name("session_id", session_id)
         meter = Meter(self._limits)
@@ -130,8 +131,8 @@ class Agent:
         return self._finish(loop, outcome, session, permission, earlier)
 
     def referenced_memory(self, call: ToolCall) -> MemoryEntry | None:
-        """Return the memory that a call names by its id, for a person who decides about the call. Return None if it
-        names none, or one that the call cannot reach."""
+        """Return the memory that a call names by its id, for a person who must decide about the call. Return None if
+        the call names no memory, or a memory that it cannot use."""
         try:
             entries = self._af.backend.get([fields.name("id", call.arguments.get("id"))])
             return self._caller.require_visible(entries[0]) if entries else None
@@ -139,8 +140,8 @@ class Agent:
             return None
 
     def close(self, seconds: float = 10.0) -> bool:
-        """Wait for tools that outlived their turn, and return whether all have finished. Call it before the memory is
-        closed."""
+        """Wait for tools that still run after their turn. Return True if all have finished. Call this before the memory
+        is closed."""
         return self._tool_workers.close(seconds)
 
     def _loop(self, calls: Calls, meter: Meter, briefing: Briefing, smaller: Callable[[], Briefing]) -> Loop:
@@ -159,21 +160,22 @@ class Agent:
         return brief(message, context, self._af.backend)
 
     def _brief_shorter(self, message: str, earlier: Sequence[Any]) -> Briefing:
-        """Return the messages with a part of the context, or the message alone if that does not fit."""
+        """Return the messages with a shorter context. If this does not fit, return only the message."""
         try:
             return self._brief(message, earlier, self._af.settings.context_tokens // _SMALLER)
         except InvalidInput:
             return brief(message, None, self._af.backend)
 
     def _messages(self, session: str) -> list[Any]:
-        """Return the last messages of the session, of the agent's user if it has one."""
+        """Return the last messages of the session. If the agent has a user, return only the messages of this user."""
         scope = Scope(self._namespace, kinds=("message",), session_id=session, user_id=self._owner["user_id"])
         stored = self._af.backend.latest(scope, limit=_MESSAGES)
         with self._lock:
             return [*reversed(stored), *self._unstored.get(session, ())]
 
     def _keep(self, role: Literal["user", "assistant"], text: str, session: str, **metadata: Any) -> bool:
-        """Store a message, or keep it in this object without the right to write. Return whether it is stored."""
+        """Store a message. Without the right to write, keep the message in this object. Return True if the message is
+        stored."""
         if self.stores:
             place: Any = {"namespace": self._namespace, **self._owner}
             self._af.memory.add_message(session, role, text, metadata=metadata, **place)
@@ -198,7 +200,7 @@ class Agent:
             calls = {"tools": _noted(loop.results), "retrieved": permission.retrieved}
             try:
                 self._keep("assistant", checked.text, session, finish=outcome.finish, **calls)
-            except AgentFormerError as error:  # the answer is returned all the same
+            except AgentFormerError as error:  # the answer is still returned
                 warnings.append(f"the answer could not be stored: {error}")
         return Turn(
             session_id=session,
@@ -245,7 +247,7 @@ def _ignore(event: TurnEvent) -> None:
 
 
 def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> links.CheckedText:
-    """Return a model's text with the brackets of its sources restored, and without links that no source contains."""
+    """Return the text with the brackets of its sources restored. Links that no source contains are removed."""
     results = [result.text for result in loop.results]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)
@@ -253,7 +255,7 @@ def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> links.Checked
 
 
 def _noted(results: Sequence[CallResult]) -> list[dict[str, Any]]:
-    """Return the calls for the metadata of the answer."""
+    """Return the calls in the form for the metadata of the answer."""
     return [
         {
             "name": result.call.name,

@@ -1,8 +1,9 @@
-"""The tool calls of a reply: checked, permitted, and run. Reading calls run in parallel, writing calls in order.
+"""The tool calls of a reply: they are checked, permitted and run. Reading calls run in parallel, and writing calls run
+in order.
 
-Before the model has seen retrieved text, a turn contains only the system prompt, core memory and the user's words, so
-its calls are the user's. After that, a call may follow an instruction of a document. Tools that change or delete data,
-or edit core memory, then need a permission. Searching, and adding a memory, never do.
+Before the model has read stored text, its context contains only the system prompt, core memory and the user's words. So
+its calls do what the user wants. After that, a call may follow an instruction in a document. So tools that change or
+delete data, or that edit core memory, need a permission. Tools that search or add a memory never need a permission.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from agentformer.types import MemoryEntry, ToolCall
 Confirm = Callable[[ToolCall], bool]  # called in the thread of the turn; True lets the call run
 
 _MAX_CALLS = 8  # of one reply
-_MAX_REPEATS = 2  # of equal calls in a turn; a second one may have another result
-_MAX_ARGUMENTS = 32_000  # bytes as JSON, since every later reply of the turn reads them again
+_MAX_REPEATS = 2  # most equal calls in a turn; the second call may have another result
+_MAX_ARGUMENTS = 32_000  # bytes of arguments as JSON; the model reads them again before each later reply of the turn
 _MAX_ID = 200  # characters
-_SHOWN = 500  # characters of a result in an event
+_SHOWN = 500  # at most this many characters of a result are in an event
 
 _TOO_MANY = "not run: a reply may have at most {most} calls; read their results, then call what you still need"
 _REPEATED = "not run: you made this call {times} times in this turn, and have its result; use it, or do otherwise"
@@ -56,9 +57,10 @@ _DENIED = "not run: the user was asked, and does not allow it. Do not call it ag
 
 
 class Permission:
-    """The permissions of one turn. `permitted` tools always run; `confirm` decides each call of the other guarded ones.
+    """The permissions of one turn. `permitted` tools always run. For the other tools that need a permission, `confirm`
+    decides about each call.
 
-    `retrieved` is true once the model has seen retrieved text.
+    `retrieved` is True after the model has read stored text.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Permission:
         self.retrieved = retrieved
 
     def refusal(self, call: ToolCall) -> str:
-        """Return why the call may not run; "" if it may."""
+        """Return the reason why the call may not run, or "" if the call may run."""
         if not self.retrieved or call.name not in self._guarded:
             return ""
         if self._confirm is None:
@@ -81,24 +83,25 @@ class Permission:
         return "" if self._confirm(call) else _DENIED
 
     def note_result(self, name: str) -> None:
-        """Note that the model sees the result of this tool."""
+        """Record that the model reads the result of this tool."""
         self.retrieved = self.retrieved or name not in self._additive
 
     @property
     def warnings(self) -> list[str]:
-        """A warning for each tool that was not run without a permission."""
+        """Return a warning for each tool that was not run because it had no permission."""
         return [_UNPERMITTED.format(name=name) for name in self._unpermitted]
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata of entries that are stored now."""
+        """Return the metadata of entries that are stored now."""
         return {AFTER_RETRIEVED_TEXT: True} if self.retrieved else {}
 
 
 def may_quote(item: Any) -> bool:
-    """Return whether an entry, or an unstored message, may contain retrieved text.
+    """Return whether an entry or a message may contain stored text.
 
-    Core blocks and the user's messages do not; nor does an answer that is marked as written without retrieved text.
+    Core blocks and the user's messages contain no stored text. An answer that is marked as written before the model
+    read stored text contains none either.
     """
     if not isinstance(item, MemoryEntry):
         return bool(item.role != "user")
@@ -109,7 +112,7 @@ def may_quote(item: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CheckedCall:
-    """A call in a form that every server accepts. `refusal` is why it is not run; "" if it is."""
+    """A call in a form that every server accepts. `refusal` is the reason why the call is not run, or ""."""
 
     call: ToolCall
     refusal: str = ""
@@ -127,12 +130,12 @@ class CallResult:
 
     @property
     def run(self) -> ToolRun:
-        """The event for this result."""
+        """Return the event for this result."""
         return ToolRun(self.call.name, self.call.arguments, self.failed, self.text[:_SHOWN], self.ms)
 
 
 class Calls:
-    """Runs the calls of one turn. Refused and failed calls are results for the model; no error is raised for them."""
+    """Runs the calls of one turn. A refused or failed call has a result for the model; no error is raised."""
 
     def __init__(
         self, toolbox: Toolbox, caller: Caller, permission: Permission, workers: Workers, on_event: OnEvent
@@ -147,8 +150,8 @@ class Calls:
         self._ids: set[str] = set()
 
     def check(self, calls: Sequence[ToolCall]) -> list[CheckedCall]:
-        """Return a reply's calls with unique ids, valid names and JSON arguments, each with its refusal. A person may
-        be asked."""
+        """Return the calls of a reply with unique ids, valid names and JSON arguments. Each call has its refusal. This
+        method may ask a person for permission."""
         return [self._check(number, call) for number, call in enumerate(calls)]
 
     def run(self, checked: Sequence[CheckedCall], seconds: float) -> list[CallResult]:
@@ -190,14 +193,14 @@ class Calls:
         return CheckedCall(valid, repeated or self._permission.refusal(valid))
 
     def _id(self, given: object) -> str:
-        """Return the model's id, or a new one if another call has it or a server would reject it."""
+        """Return the id of the model. If another call has this id, or if a server would reject it, return a new id."""
         usable = isinstance(given, str) and 0 < len(given) <= _MAX_ID and given not in self._ids
         call_id = str(given) if usable else f"call_{uuid4().hex}"
         self._ids.add(call_id)
         return call_id
 
     def _start(self, calls: Sequence[ToolCall]) -> list[Future[tuple[ToolResult, float]]]:
-        """Start writing calls one after another in one thread, and each reading call in a thread of its own."""
+        """Start the writing calls one after another in one thread. Start each reading call in a separate thread."""
         caller = replace(self._caller, stored_metadata=self._permission.metadata)
         tasks = [partial(self._run_timed, call, caller) for call in calls]
         writing = [number for number, call in enumerate(calls) if call.name not in self._read_only]
@@ -214,7 +217,7 @@ class Calls:
 
 
 def arguments_json(arguments: Any) -> str:
-    """Return the arguments of a call as JSON; "" if they cannot be written."""
+    """Return the arguments of a call as JSON, or "" if they cannot be written as JSON."""
     try:
         return json.dumps(arguments, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The places in documents that an answer cites, among those that the model has read."""
+"""The positions in documents that an answer cites. Only positions that the model has read are valid."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _LISTS = {"citations": "quote", "passages": "content", "memories": "content", "m
 class Citations:
     """The citations of an answer.
 
-    `unknown` are places that the model has not read. `copied` are documents that the answer names only inside words
-    that it repeats from another text.
+    `unknown` are citations of positions that the model has not read. `copied` are documents that occur in the answer
+    only as part of words copied from another text.
     """
 
     known: tuple[Cited, ...]
@@ -47,9 +47,10 @@ class Citations:
 
 
 def find_citations(answer: str, results: Iterable[CallResult], entries: Iterable[MemoryEntry]) -> Citations:
-    """Return the places that `answer` cites from results of tools and from the memories of the context.
+    """Return the positions that `answer` cites from results of tools and from memories of the context.
 
-    A document named without a page cites each place that was quoted from it; with pages, only those pages.
+    If the answer names a document without a page, each quoted position of the document is cited. If it names pages,
+    only these pages are cited.
     """
     texts = [*_of_results(results), *_of_memories(entries)]
     quoted = [cited for cited, _ in texts if cited.document]
@@ -72,7 +73,8 @@ def find_citations(answer: str, results: Iterable[CallResult], entries: Iterable
 
 
 def _without_copies(answer: str, name: str, texts: Sequence[tuple[Cited, str]]) -> str:
-    """Return the answer without mentions of a document that are copied, with the words before, from another text."""
+    """Return the answer without names of documents that were copied from another text together with the words before
+    them."""
     pattern = re.compile(_NAMED.replace("{name}", re.escape(name)), re.IGNORECASE)
     others = [_letters(text) for cited, text in texts if cited.document != name and pattern.search(text)]
     if not others:
@@ -88,12 +90,12 @@ def _without_copies(answer: str, name: str, texts: Sequence[tuple[Cited, str]]) 
 
 
 def _letters(text: str) -> str:
-    """Return letters and digits only, which a copy is least likely to change."""
+    """Return only letters and digits, because a copy usually changes only other characters."""
     return "".join(ch for ch in text.casefold() if ch.isalnum())
 
 
 def _named_pages(answer: str, name: str) -> set[str] | None:
-    """Return the pages of a document that the answer names, or None if it does not name the document."""
+    """Return the pages of a document that the answer names. Return None if the answer does not name the document."""
     patterns = [pattern.replace("{name}", re.escape(name)) for pattern in (_BRACKETED, _WITH_WORD, _NAMED)]
     bracketed, with_word, plain = ([*re.finditer(pattern, answer, re.IGNORECASE)] for pattern in patterns)
     if not bracketed and not (plain and len(name) >= _MIN_NAME):
@@ -106,7 +108,7 @@ def _page_names(cited: Cited) -> set[str]:
 
 
 def _of_results(results: Iterable[CallResult]) -> Iterator[tuple[Cited, str]]:
-    """Yield each item of the results with its whole text. An item of no document has an empty name."""
+    """Yield each item of the results with its complete text. An item that is not from a document has an empty name."""
     for result in results:
         for key, field in _LISTS.items():
             items = (result.value or {}).get(key)

@@ -1,7 +1,8 @@
-"""The messages that the model reads: the system prompt, memory as data, the conversation, and results of tools.
+"""The messages for the model: the system prompt, memory as data, the conversation, and results of tools.
 
-Memory contains text of documents, tools and other people, so it is quoted in a user message, never in the system
-prompt. Tool results have a token limit: long ones are cut, and older ones are shortened for newer ones.
+Memory contains text of documents, tools and other people. So memory is quoted in a message of the user, and never
+written into the system prompt. Tool results have a token limit. Long results are cut, and older results are shortened
+to make space for newer results.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def system_prompt(tools: Collection[str], now: datetime) -> str:
 
 
 def quote_result(name: str, text: str, *, failed: bool) -> str:
-    """Return a tool's result in a tag that it cannot close. JSON keeps its value."""
+    """Return the result of a tool in a tag. The result cannot close the tag. The value of the JSON does not change."""
     inside = escape_text(text) if failed else escape_json(text)
     state = ' failed="true"' if failed else ""
     return f'<tool-result tool="{name}"{state}>\n{inside}\n</tool-result>'
@@ -81,7 +82,7 @@ def quote_result(name: str, text: str, *, failed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Briefing:
-    """The messages after the system prompt at the start of a turn. `entries` are the memories in them."""
+    """The messages after the system prompt at the start of a turn. `entries` are the memories in these messages."""
 
     messages: tuple[ChatMessage, ...]
     memories: tuple[UsedMemory, ...] = ()
@@ -90,7 +91,7 @@ class Briefing:
 
 
 def brief(task: str, context: Context | None, backend: MemoryBackend) -> Briefing:
-    """Return the messages for a task. `context` ends with the task; without a context, the task is the only message."""
+    """Return the messages for a task. `context` ends with the task. Without a context, the task is the only message."""
     messages = list(context.messages) if context else [ChatMessage("user", strip_template_tokens(task))]
     data = ""
     if context and context.has_memory:
@@ -104,8 +105,8 @@ def brief(task: str, context: Context | None, backend: MemoryBackend) -> Briefin
 
 
 def alternate(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages as every chat template accepts them: the user starts, roles alternate, and system messages
-    of the conversation are quoted as notes."""
+    """Return the messages in a form that every chat template accepts. The first message is the user's, and roles
+    alternate. System messages of the conversation are quoted as notes."""
     result: list[ChatMessage] = []
     for message in messages:
         if message.role == "system":
@@ -127,8 +128,8 @@ def excerpt(text: str, limit: int = _EXCERPT) -> str:
 class Conversation:
     """The system prompt and the messages of a turn.
 
-    All tool results together have at most `max_tokens` by `count_tokens`, apart from the notes about cuts; one result
-    has at most half of that.
+    All tool results together have at most `max_tokens`, counted by `count_tokens`. Notes about cuts are not counted.
+    One result has at most half of this limit.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Conversation:
             self.messages.append(message)
 
     def add(self, text: str, calls: Sequence[ToolCall], results: Sequence[tuple[str, bool]]) -> None:
-        """Add a reply that calls tools, and for each call the text of its result and whether it failed."""
+        """Add a reply that calls tools. For each call, also add the text of its result, and whether the call failed."""
         self.messages.append(ChatMessage("assistant", text, tuple(calls)))
         limit = self._share([self._count_tokens(text) for text, _ in results])
         for call, (result, failed) in zip(calls, results, strict=True):
@@ -158,14 +159,14 @@ class Conversation:
         self._shorten_results(len(self.messages) - len(calls))
 
     def shrink(self, messages: Sequence[ChatMessage]) -> None:
-        """Replace the briefing by a shorter one, and lower the limit of the results to a quarter."""
+        """Replace the briefing by a shorter briefing, and reduce the limit of the results to a quarter."""
         self.messages[1 : self._briefed] = messages
         self._briefed = 1 + len(messages)
         self._max_tokens //= 4
         self._shorten_results(len(self.messages))
 
     def _shorten_results(self, end: int) -> None:
-        """Shorten results, oldest first, before the message at index `end`, until all are within the limit."""
+        """Shorten results before the message at index `end`, oldest first, until all results are within the limit."""
         results = (message for message in self.messages if message.role == "tool")
         excess = sum(self._count_tokens(message.content) for message in results) - self._max_tokens
         for index, message in enumerate(self.messages[:end]):
@@ -177,14 +178,15 @@ class Conversation:
                 self.messages[index] = shorter
 
     def _share(self, sizes: Sequence[int]) -> int:
-        """Return the limit of one result, so that all results of a reply fit: long ones share what short ones leave."""
+        """Return the limit of one result, so that all results of a reply fit. Long results can use the tokens that
+        short results do not need."""
         even = self._max_tokens // len(sizes)
         long = sum(size > even for size in sizes)
         left = self._max_tokens - sum(size for size in sizes if size <= even)
         return min(self._max_tokens // 2, left // long) if long else self._max_tokens // 2
 
     def _cut(self, text: str, limit: int) -> str:
-        """Return the text, or about `limit` tokens of its beginning."""
+        """Return the text. If it has more than `limit` tokens, return about `limit` tokens of its beginning."""
         tokens = self._count_tokens(text)
         if tokens <= limit:
             return text
@@ -195,7 +197,7 @@ class Conversation:
 
 
 def _shorten(quoted: str) -> str:
-    """Return a quoted result with only the beginning of its text."""
+    """Return a quoted result that contains only the beginning of its text."""
     opening, _, rest = quoted.partition("\n")
     inside, _, closing = rest.rpartition("\n")
     if len(inside) <= _BEGINNING + len(_CUT):

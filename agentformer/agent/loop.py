@@ -1,4 +1,4 @@
-"""The loop of one turn: ask the model and run its calls until it answers or a limit is reached."""
+"""The loop of one turn: call the model and run its tool calls, until the model answers or a limit is reached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_TOOLS = re.compile(
     r"|tool choice requires|tools param requires|that support tool use",
     re.IGNORECASE,
 )
-_MAX_FAILED = 3  # replies in a row whose calls all failed
+_MAX_FAILED = 3  # consecutive replies in which all calls failed
 _EMPTY = "The language model said nothing, also when it was asked again. Ask in other words, or another model."
 _FAILED = "The language model did not answer: {error}"
 _TOO_LONG = (
@@ -39,12 +39,12 @@ _REASONS = {
 
 
 class ToolsRefused(Exception):
-    """The model does not support tools; the text is its server's. No tool was called before."""
+    """The model does not support tools. The text is the server's message. No tool was called before this error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a turn. `from_model` is false if the text explains why there is no answer."""
+    """The end of a turn. If `from_model` is False, the text explains why there is no answer."""
 
     text: str
     finish: Finish
@@ -66,8 +66,8 @@ class ModelOptions:
 class Loop:
     """One turn.
 
-    If the prompt is too long, `smaller` returns a shorter briefing, once. After the run, `briefing` is the one that was
-    used, and `results` are those of all calls.
+    If the prompt is too long, `smaller` is called once and returns a shorter briefing. After the run, `briefing` is the
+    last briefing, and `results` holds the results of all calls.
     """
 
     model: ModelOptions
@@ -80,7 +80,8 @@ class Loop:
     results: list[CallResult] = field(default_factory=list)
 
     def run(self) -> Outcome:
-        """Return the end of the turn. Errors of the model become its text. Raises `ToolsRefused`."""
+        """Run the turn and return its end. An error of the model becomes the text of the outcome. Raises
+        `ToolsRefused`."""
         try:
             return self._run()
         except OutOfTime:
@@ -116,8 +117,8 @@ class Loop:
                 self.conversation.ask(EMPTY_REPLY)
 
     def _call(self, reply: Reply) -> bool:
-        """Run the calls of a reply, add their results to the conversation, and return whether one succeeded."""
-        with self.meter.paused():  # while a person decides
+        """Run the calls of a reply, add their results to the conversation, and return True if a call succeeded."""
+        with self.meter.paused():  # the time while a person decides does not count
             checked = self.calls.check(reply.tool_calls)
         results = self.calls.run(checked, self.meter.seconds_for_tools)
         self.results += results
@@ -130,7 +131,7 @@ class Loop:
         return Outcome(_STOPPED.format(reason=reason), finish, from_model=False)
 
     def _final_answer(self, finish: Finish, otherwise: Outcome) -> Outcome:
-        """Ask the model to answer without tools, and return its answer, or `otherwise` if there is none."""
+        """Ask the model to answer without tools. Return the answer, or `otherwise` if there is no answer."""
         if not self.meter.may_ask:
             return otherwise
         self.conversation.ask(FINAL_ANSWER)
@@ -146,7 +147,7 @@ class Loop:
         return Outcome(text, finish, self._length_warnings(reply)) if text else otherwise
 
     def _ask(self, tools: Sequence[Tool]) -> Reply:
-        """Return the model's next reply; if the prompt is too long, ask again with a shorter one."""
+        """Return the next reply of the model. If the prompt is too long, try again with a shorter prompt."""
         try:
             return self._request(tools)
         except (InvalidReply, LanguageModelUnavailable) as error:

@@ -16,8 +16,8 @@ from agentformer.types import Reply
 # replies were unusable; or the model failed.
 Finish = Literal["answer", "steps", "time", "tokens", "repeating", "failed"]
 
-_TOOL_SHARE = 0.8  # of the time; the rest is for the answer
-_MIN_SECONDS = 0.5  # in which a model can still answer
+_TOOL_SHARE = 0.8  # share of the time for tools; the remaining time is for the answer
+_MIN_SECONDS = 0.5  # least seconds in which a model can answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class ToolStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """A finished call. `text` is the beginning of the result for the model. `failed` is also true for a call that was
-    not run; the text then is the reason."""
+    """A finished call. `text` is the beginning of the result for the model. `failed` is also True for a call that was
+    not run; `text` is then the reason."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -52,7 +52,7 @@ class ToolRun:
 
 @dataclass(frozen=True, slots=True)
 class Cited:
-    """A place in a document that the answer cites and the model has read. `quote` is a part of its text."""
+    """A position in a document that the answer cites and that the model has read. `quote` is a part of its text."""
 
     document: str
     page: int | None
@@ -63,7 +63,8 @@ class Cited:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The result of a turn. `steps` counts the model's replies; tokens are those that the server reports, else 0."""
+    """The result of a turn. `steps` counts the replies of the model. Token counts are from the server, or 0 if the
+    server reports none."""
 
     session_id: str
     text: str
@@ -80,7 +81,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The context is built, with these memories."""
+    """The event that the context is built. It holds the memories in the context."""
 
     memories: tuple[UsedMemory, ...]
 
@@ -91,8 +92,9 @@ OnEvent = Callable[[TurnEvent], object]  # called in the thread of the turn, in 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a turn. `steps` counts replies that may call tools, `seconds` the whole turn, and `tokens` those
-    that the model reads and writes. At a limit the model answers once more, without tools. Raises `InvalidInput`."""
+    """The limits of a turn. `steps` counts replies that may call tools. `seconds` is the time of the turn. `tokens`
+    counts the tokens that the model reads and writes. When a limit is reached, the model answers once more, without
+    tools. Raises `InvalidInput`."""
 
     steps: int
     seconds: float
@@ -106,7 +108,7 @@ class Limits:
 
 
 class Meter:
-    """The cost of one turn, measured from the construction of this object."""
+    """Measures the time and the tokens of one turn, from the construction of this object."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -116,7 +118,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Do not count the time of the `with` block."""
+        """Stop the clock during the `with` block."""
         started = time.monotonic()
         try:
             yield
@@ -140,11 +142,11 @@ class Meter:
 
     @property
     def may_ask(self) -> bool:
-        """True while there is time for another reply."""
+        """True while there is enough time for another reply."""
         return self.seconds_left >= _MIN_SECONDS
 
     def count(self, reply: Reply, estimate: int) -> None:
-        """Count the tokens of a reply. `estimate` is used if the server reports none."""
+        """Count the tokens of a reply. Use `estimate` if the server reports none."""
         self.tokens_in += reply.tokens_in
         self.tokens_out += reply.tokens_out
         self._last = reply.tokens_in + reply.tokens_out or estimate
@@ -153,7 +155,7 @@ class Meter:
     def reached(self) -> Literal["", "steps", "time", "tokens"]:
         """Return the limit that prevents another reply with tools, or "".
 
-        Conversations grow, so the next reply costs at least as much as the last one, and so does the final answer.
+        Conversations grow. So the next reply and the final answer each cost at least as much as the last reply.
         """
         if self.steps >= self.limits.steps:
             return "steps"

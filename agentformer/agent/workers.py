@@ -1,4 +1,4 @@
-"""Threads for the calls of a turn, which the turn abandons when its time is up."""
+"""Threads for the calls of a turn. When the time of the turn ends, the turn no longer waits for these threads."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ T = TypeVar("T")
 
 
 class OutOfTime(Exception):
-    """The task is still running. It ends by its own limits."""
+    """The task is still running. The limits of the task will end it."""
 
 
 class Workers:
-    """Daemon threads, so that neither Ctrl-C nor the end of the process waits for a server. Thread-safe."""
+    """Daemon threads. Ctrl-C and the end of the process do not wait for them. Thread-safe."""
 
     def __init__(self) -> None:
         self._open: set[Future[Any]] = set()
         self._lock = threading.Lock()
 
     def start(self, *tasks: Callable[[], T]) -> list[Future[T]]:
-        """Run the tasks one after another in a new thread. A task is skipped if its future was cancelled before."""
+        """Run the tasks one after another in a new thread. Skip a task if its future was cancelled."""
         futures: list[Future[T]] = [Future() for _ in tasks]
         with self._lock:
             self._open |= set(futures)
@@ -31,7 +31,7 @@ class Workers:
         return futures
 
     def close(self, seconds: float) -> bool:
-        """Cancel waiting tasks, and wait `seconds` for running ones. Return whether all have finished."""
+        """Cancel waiting tasks, and wait `seconds` for running tasks. Return True if all tasks have finished."""
         with self._lock:
             running = [future for future in self._open if not future.cancel()]
         return not wait(running, seconds).not_done
@@ -49,7 +49,8 @@ class Workers:
 
 
 def result(future: Future[T], seconds: float) -> T:
-    """Return the result of a task, or raise its error. Raises `OutOfTime`, and cancels a task that has not started."""
+    """Return the result of a task, or raise its error. On timeout, raise `OutOfTime`, and cancel the task if it has not
+    started."""
     if wait([future], seconds).not_done:
         future.cancel()
         raise OutOfTime

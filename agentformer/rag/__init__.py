@@ -1,1 +1,1 @@
-"""Documents in, answers out: ingestion and answering over any backend."""
+"""Ingestion of documents, and answers from documents, over any backend."""

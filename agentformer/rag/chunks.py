@@ -1,4 +1,4 @@
-"""Chunks of a document, with exact offsets in their pages and a line of context."""
+"""Chunks of a document. Each chunk has exact offsets in its page and a context line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agentformer.types import DocumentText, Heading, Page, Span
 CountTokens = Callable[[str], list[Span]]
 
 SEPARATOR = " › "  # between the title and the headings of a context line
-CARRIED = " … "  # in front of the beginning of a sentence on the page before
+CARRIED = " … "  # before the beginning of a sentence that starts on the page before
 _MAX_TITLE = 100  # code points of a first line that may be a title
 _MAX_CARRIED = 200  # code points of a sentence on the page before, added to the context of the next chunk
 _ENDS = frozenset('.!?…:;。！？"”»)]')
 
 
 class PageChunk:
-    """A chunk of a page, and the context line that is indexed with it."""
+    """A chunk of a page, and the context line that is indexed together with the chunk."""
 
     __slots__ = ("context", "page", "span")
 
@@ -35,7 +35,7 @@ class PageChunk:
 
 
 def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overlap: int) -> Iterator[PageChunk]:
-    """Yield the chunks of every page with usable text, in order. A chunk lies within the body of one page."""
+    """Yield the chunks of every page with usable text, in order. A chunk is part of the body of one page."""
     readable = [page for page in document.pages if page.status == "text"]
     title = document.title[: 3 * _MAX_TITLE] or _first_line(readable) or PurePath(name).stem
     path: list[Heading] = []
@@ -65,7 +65,7 @@ def _spans(page: Page, count: CountTokens, limit: int, overlap: int) -> list[Spa
 
 
 def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
-    """Return the headings above the beginning of `span`, including one at its beginning."""
+    """Return the headings that apply at the beginning of `span`. A heading at this position is included."""
     out = list(path)
     for heading in page.headings:
         if heading.start <= span.start and heading not in out:
@@ -74,7 +74,8 @@ def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
 
 
 def _carried(former: Page, page: Page) -> str:
-    """Return the unfinished sentence or lone heading at the end of the page before, which `page` continues."""
+    """Return the unfinished sentence or the heading at the end of the page before `page`. Return "" if `page` does not
+    continue it."""
     body = page.body or Span(0, len(page.text))
     start = page.text[body.start : body.end].lstrip()
     headed = any(page.text[heading.start :].startswith(start[:20]) for heading in page.headings)

@@ -1,4 +1,4 @@
-"""Uploaded documents: what is known of each one, the folder of their original files, and a lock per document."""
+"""Uploaded documents: a description of each document, and the folder of the original files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An uploaded document. `id` is "" for a file of which nothing was stored."""
+    """An uploaded document. If nothing was stored for a file, `id` is ""."""
 
     name: str
     namespace: str
@@ -55,7 +55,7 @@ def document_of(entry: MemoryEntry) -> Document:
 
 
 class Originals:
-    """A folder of original files, each named by the SHA-256 of its bytes and written atomically."""
+    """A folder of original files. The name of a file is the SHA-256 of its bytes. Files are written atomically."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,7 +77,7 @@ class Originals:
         return digest
 
     def put_locked(self, data: bytes) -> None:
-        """Store `data` of a stored document. No `discard` of another process runs at the same time."""
+        """Store `data` of a stored document. A lock prevents that another process runs `discard` at the same time."""
         with self._lock():
             self.put(data)
 
@@ -97,10 +97,10 @@ class Originals:
             raise StoreError(f"the original {digest[:12]} in {self._folder} cannot be read: {reason}") from None
 
     def discard(self, digest: str, in_use: Callable[[str], bool]) -> None:
-        """Delete an original unless it is `in_use`. A missing original is no error.
+        """Delete an original unless it is `in_use`. Do nothing if the original is missing.
 
-        The check and the deletion happen under the lock of `put_locked`, so a concurrent upload of the same bytes is
-        either seen by `in_use` or stores the file again.
+        The check and the deletion hold the lock of `put_locked`. So `in_use` sees a concurrent upload of the same
+        bytes, or the upload stores the file again.
         """
         if not digest or not self.path(digest).exists():
             return
@@ -109,8 +109,8 @@ class Originals:
                 self.path(digest).unlink(missing_ok=True)
 
     def path(self, digest: str) -> Path:
-        """Return the path of an original, whether or not the file exists."""
-        # Two characters of folder keep directories small; the name holds nothing that an uploader chose.
+        """Return the path of an original. The file need not exist."""
+        # Folders named by two characters keep directories small. The caller who uploads has no influence on the path.
         return self._folder / digest[:2] / f"{digest}.bin"
 
     def _lock(self) -> FileLock:
@@ -127,7 +127,7 @@ def _holds(path: Path, data: bytes) -> bool:
 
 
 class KeyedLock:
-    """Locks by key. A key's lock exists only while a thread holds it or waits for it."""
+    """A lock for each key. The lock of a key exists only while a thread holds it or waits for it."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, tuple[threading.Lock, int]] = {}  # with the number of its users
@@ -144,7 +144,7 @@ class KeyedLock:
             self._count(key, -1)
 
     def _count(self, key: Hashable, change: int) -> threading.Lock:
-        """Return the lock of `key` after a change of its number of users."""
+        """Change the number of users of a key's lock, and return the lock."""
         with self._guard:
             lock, users = self._locks.get(key, (threading.Lock(), 0))
             if users + change:

@@ -1,4 +1,4 @@
-"""The ingest pipeline: read a file, cut it into chunks, store them with their embeddings."""
+"""The ingest pipeline: it reads a file, cuts the text into chunks, and stores the chunks with their embeddings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LANGUAGE_SAMPLE = 20_000  # code points of a document from which its language i
 
 
 class IngestPipeline:
-    """Reads, cuts and stores documents."""
+    """Reads documents, cuts them into chunks, and stores them."""
 
     def __init__(
         self,
@@ -66,8 +66,9 @@ class IngestPipeline:
     ) -> Document:
         """Ingest a file in one transaction.
 
-        The new document replaces the ones of its name and of its bytes. A file without usable text replaces no usable
-        document, and is returned with a status and a reason. Raises `StoreError`.
+        The new document replaces documents with the same name or the same bytes. If the file has no usable text, a
+        usable document of the same name is not replaced. The result then has a status and a reason. Raises
+        `StoreError`.
         """
         document = Document(name, namespace, "ready", sha256=sha256, bytes=len(data), metadata=metadata)
         try:
@@ -85,9 +86,9 @@ class IngestPipeline:
             self._originals.put(data)
             self._backend.store(entries, replacing=former, progress=progress)
             self._originals.put_locked(data)
-        finally:  # deletes the former originals, or this one if it could not be stored
+        finally:  # deletes the originals of replaced documents, or the new original if the document was not stored
             for digest in digests | {sha256}:
-                with suppress(StoreError):  # a file that stays is harmless, and must not hide the first error
+                with suppress(StoreError):  # an unused file is harmless, and this error must not hide the first error
                     self._originals.discard(digest, self.in_use)
         return document_of(entries[0])
 
@@ -99,15 +100,17 @@ class IngestPipeline:
     def _store_unusable(
         self, document: Document, status: DocumentStatus, reason: str, text: DocumentText | None = None
     ) -> Document:
-        """Store an entry for a file without usable text, unless a usable document of its name exists."""
+        """Store an entry for a file without usable text, unless a usable document of the same name exists."""
         former = [_documents(document.namespace, name=document.name, status=status) for status in _UNUSABLE]
         entry = _document_entry(document, text, status, reason, chunks=0)
         self._backend.store([entry], replacing=former)
         if not self._backend.count(_documents(document.namespace, name=document.name, status="ready")):
             return document_of(entry)
-        # Counted after the store, so that a usable version stored meanwhile is seen, and stays.
+        # Counted after the store, so that a usable version of a concurrent upload is found and kept.
         self._backend.remove([entry.id])
-        return dataclasses.replace(document, status=status, reason=f"{reason} (the former version of this name stays)")
+        return dataclasses.replace(
+            document, status=status, reason=f"{reason} (the former version of this name is kept)"
+        )
 
     def _token_spans(self, text: str) -> list[Span]:
         try:

@@ -1,8 +1,8 @@
 """Verification of documents: their pages, chunks, originals, uploads and embeddings.
 
-Entries are read in one snapshot of the backend, so that concurrent writes are not taken for damage. A problem is
-checked again before it is reported: snapshots of several backends are of different moments. No uploaded file is
-deleted: it may be all that is left of a document.
+Entries are read in one snapshot of the backend, so that concurrent writes do not look like damage. Before a problem is
+reported, it is checked again, because snapshots of several backends are from different moments. No uploaded file is
+deleted, because it may be the only copy of a document.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _PAGE = 500  # entries listed at a time
 _UPLOAD_SECONDS = 86_400.0  # a younger file without a document may belong to an upload that is running
 _BUSY_SECONDS = 60
 _PARTS = {"page": "pages", "chunk": "chunks"}  # kinds, and the document's key of their number
-_INGEST_AGAIN = "`agentformer doctor --repair` ingests it again from its original; without one, ingest the file again"
+_INGEST_AGAIN = (
+    "`agentformer doctor --repair` ingests the document again from its original; if the original is missing, "
+    "ingest the file again"
+)
 
 
 class StoreParts(NamedTuple):
@@ -49,16 +52,16 @@ class _Listing(Protocol):
 
 
 class _Survey:
-    """All documents and parts of a memory, and the problems found in them."""
+    """All documents and parts of a memory, and their problems."""
 
     def __init__(self, backend: MemoryBackend, *, sound: bool) -> None:
-        """`sound` is whether the backend's own checks found no damage."""
+        """`sound` is True if the backend's checks found no damage."""
         self.documents = Findings(
             "documents", "documents have their pages and chunks, and chunks are parts of their page's text"
         )
         self.documents.advice = _INGEST_AGAIN
         self.parts = Findings("parts", "pages and chunks belong to a document")
-        self.parts.advice = "`agentformer doctor --repair` sets them aside; ingest the file again"
+        self.parts.advice = "`agentformer doctor --repair` moves these parts into a file; ingest the document again"
         self.ready: list[MemoryEntry] = []
         self.digests: set[str] = set()  # SHA-256 of all documents
         self._suspects: list[MemoryEntry] = []  # documents that seem to lack parts
@@ -91,18 +94,18 @@ class _Survey:
                 self._orphans.append(part)
 
     def _confirm(self, backend: MemoryBackend) -> None:
-        """Add the problems that still exist in the current state."""
+        """Add the problems that still exist in the current state of the backend."""
         for document in self._suspects:
             if backend.get([document.id]):  # it may have been removed since it was listed
                 for problem in _problems(backend, document):
                     self.documents.add(problem, document)
         for part in _orphans(backend, self._orphans):
             name = part.source.name if part.source else "a document"
-            self.parts.add(f"{part.kind} {part.id} is of {name}, which is not there", part)
+            self.parts.add(f"{part.kind} {part.id} belongs to {name}, which does not exist", part)
 
 
 def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repair: bool) -> list[Check]:
-    """Return the backend's checks, then those of documents, originals, uploads and jobs.
+    """Return the checks of the backend, and the checks of documents, originals, uploads and jobs.
 
     With `repair`, `reread` ingests a damaged document again from its original.
     """
@@ -129,7 +132,7 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
 
 
 def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
-    """Yield missing pages and chunks of a document, and chunks that differ from their page's text."""
+    """Yield missing pages and chunks of a document, and chunks that differ from the text of their page."""
     name = _name(document)
     scope = Scope(document.namespace, parent_id=document.id)
     pages: dict[int | None, str] = {}
@@ -148,7 +151,8 @@ def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
 
 
 def _orphans(backend: MemoryBackend, parts: Sequence[MemoryEntry]) -> Iterator[MemoryEntry]:
-    """Yield the stored parts without a stored document. Parts are read first: a document is stored before them."""
+    """Yield the stored parts without a stored document. Parts are read before documents, because a document is stored
+    before its parts."""
     for start in range(0, len(parts), _PAGE):
         stored = backend.get([part.id for part in parts[start : start + _PAGE]])
         parents = backend.get([*{part.parent_id for part in stored if part.parent_id}])
@@ -181,7 +185,7 @@ def _set_aside(parts: Findings, store: StoreParts) -> None:
     ids = []
     with parts.repairing():
         for part in _orphans(store.backend, parts.keys):
-            quarantine.add("entries", entry_to_json(part), "its document is not there")
+            quarantine.add("entries", entry_to_json(part), "its document does not exist")
             ids.append(part.id)
         store.backend.remove(ids)
         parts.mark_repaired(parts.found, f"{len(ids)} set aside in {quarantine.path.name}; ingest the file again")
@@ -201,7 +205,7 @@ def _verify_originals(store: StoreParts, ready: Sequence[MemoryEntry]) -> Findin
 
 
 def _original_problem(originals: Originals, digest: str) -> str:
-    """Return the problem of an original, "" if it is intact."""
+    """Return the problem of an original, or "" if the original is intact."""
     try:
         with originals.path(digest).open("rb") as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
@@ -213,8 +217,8 @@ def _original_problem(originals: Originals, digest: str) -> str:
 
 
 def _verify_uploads(store: StoreParts, files: Sequence[Path], survey: _Survey) -> Findings:
-    """Report files without a document. They stay: a lost document can be ingested again from its file, and another
-    memory may have its files in the same folder."""
+    """Report files without a document, and do not delete them. A lost document can be ingested again from its file, and
+    another memory may use the same folder."""
     findings = Findings("uploads", "uploaded files without a document are reported", "", len(files))
     if survey.documents.incomplete:
         findings.note("files without a document are unknown while documents cannot be read")
@@ -240,7 +244,7 @@ def _count(files: Sequence[Path] | set[Path]) -> str:
 
 
 def _state(file: Path) -> os.stat_result | None:
-    """Return the file's state; None if its document was removed since the files were listed."""
+    """Return the file's state, or None if the document was removed after the files were listed."""
     with suppress(OSError):
         return file.stat()
     return None
@@ -265,7 +269,7 @@ def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
 def _verify_jobs(store: StoreParts) -> Findings:
     """Check the database of background uploads, if there is one."""
     findings = Findings("jobs", "the queue of background uploads can be read")
-    findings.advice = "stop the servers and delete it; send the waiting uploads again"
+    findings.advice = "stop the servers, delete the file, and send the waiting uploads again"
     path = store.index_dir / JOBS_FILE
     if not path.exists():
         return findings

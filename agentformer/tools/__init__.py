@@ -1,1 +1,1 @@
-"""Tools: what a person or an agent does with documents and memories."""
+"""Tools: the operations that a person or an agent can use on documents and memories."""

@@ -1,4 +1,4 @@
-"""`Caller`: the identity and the rights with which a tool runs."""
+"""`Caller`: the identity and the rights of the caller of a tool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentformer.access.grant import EVERYTHING, Grant
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.types import MemoryEntry
 
-_SHOWN = 200  # characters of a path that a message repeats
+_SHOWN = 200  # characters of a path that a message contains
 _OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -21,10 +21,10 @@ _OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | geta
 class Caller:
     """The caller of a tool.
 
-    Stored entries get `user_id`, `agent_id`, `project` and `stored_metadata`. Entries of another user or project are
-    invisible. Core blocks belong to a namespace, a user and an agent, not to a project. `rag_upload` reads files below
-    `folder`; without a folder it takes contents only. With `extractive`, the caller is a language model that reads
-    passages itself, so `rag_query` asks no model.
+    Stored entries get `user_id`, `agent_id`, `project` and `stored_metadata`. The caller cannot see entries of another
+    user or project. Core blocks belong to a namespace, a user and an agent, not to a project. `rag_upload` may read
+    files below `folder`; without a folder, it accepts contents only. With `extractive`, the caller is a language model
+    that reads passages itself, so `rag_query` calls no other model.
     """
 
     grant: Grant = EVERYTHING
@@ -47,26 +47,26 @@ class Caller:
         return self.grant.namespace(self.namespace if requested is None else requested)
 
     def search_scope(self, requested: str | None) -> dict[str, Any]:
-        """Return the scope arguments of a search. Entries without an owner are included."""
+        """Return the scope arguments of a search. The scope includes entries without an owner."""
         scope = {"namespace": self.namespace_for(requested), "user_id": self.user_id, "project": self.project}
         return {**scope, "or_nobody": True}
 
     def require_visible(self, entry: MemoryEntry) -> MemoryEntry:
-        """Return the entry. Raises `NotFound` if the caller may not see it, as for a missing entry."""
+        """Return the entry. If the caller may not see the entry, raise `NotFound`, as for a missing entry."""
         if not self.can_see(entry):
             raise NotFound(f"there is no entry {entry.id}")
         return self.grant.require_visible(entry)
 
     def can_see(self, entry: MemoryEntry) -> bool:
-        """True if user and project of the entry are the caller's own or not set."""
+        """True if the user and the project of the entry are equal to the caller's, or not set."""
         pairs = (entry.user_id, self.user_id), (entry.project, self.project)
         return all(own is None or owner in (None, own) for owner, own in pairs)
 
     def open_file(self, path: str) -> tuple[str, BinaryIO]:
-        """Open a file below `folder`; return its relative path, such as `2024/rules.pdf`, and the open file.
+        """Open a file below `folder`. Return its relative path, such as `2024/rules.pdf`, and the open file.
 
-        Raises `InvalidInput` if the file is not a regular file or lies outside `folder` after links are followed. The
-        message repeats the path as the caller gave it and reveals no other path.
+        Raises `InvalidInput` if the file is not a regular file, or if it is outside `folder` after links are resolved.
+        The message contains the path that the caller gave, and no other path.
         """
         if self.folder is None:
             raise InvalidInput("path", "names a file, but this caller may not read files; give text or content_base64")
@@ -74,9 +74,11 @@ class Caller:
             root = self.folder.resolve()
             target = (root / path).resolve()
             if not target.is_relative_to(root):
-                raise InvalidInput("path", "lies outside the folder that may be read from; give a path below it")
+                raise InvalidInput("path", "is outside the folder that may be read; give a path below that folder")
             if any(part.startswith(".") for part in target.relative_to(root).parts):
-                raise InvalidInput("path", "is hidden; hidden files may hold settings and keys, and are not read")
+                raise InvalidInput(
+                    "path", "is hidden; hidden files are not read, because they may contain settings and keys"
+                )
             return target.relative_to(root).as_posix(), _open_regular(target)
         except (OSError, ValueError, RuntimeError) as error:
             if isinstance(error, InvalidInput):
@@ -86,7 +88,7 @@ class Caller:
 
 
 def _open_regular(path: Path) -> BinaryIO:
-    """Open a regular file without blocking on a pipe and without following a link created meanwhile."""
+    """Open a regular file. Do not wait for a pipe, and do not follow a link that was created after the check."""
     handle = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)

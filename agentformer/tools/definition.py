@@ -18,17 +18,17 @@ from agentformer.errors import InvalidInput
 from agentformer.types import Tool
 
 _HIDDEN = ("self", "caller")  # parameters that the schema leaves out
-_SHOWN = 80  # characters of a wrong value that a message repeats
-_MAX_DEPTH = 100  # of nested arguments; the same limit as for metadata
+_SHOWN = 80  # characters of a wrong value that a message contains
+_MAX_DEPTH = 100  # levels of nested arguments; metadata have the same limit
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
     """Effects of a tool on the store.
 
-    `destructive`: the call can delete something for good. `idempotent`: repeating the call changes nothing more.
-    `additive`: the call adds entries and leaves existing ones unchanged. `changes_prompt`: the stored text becomes part
-    of every later prompt.
+    `destructive`: the call can delete data permanently. `idempotent`: a second equal call changes nothing. `additive`:
+    the call adds entries and does not change existing entries. `changes_prompt`: the stored text becomes part of every
+    later prompt.
     """
 
     right: Right
@@ -39,7 +39,7 @@ class Hints:
 
 
 def tool(title: str, hints: Hints) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Mark a method as a tool. Its parameters after `self` and `caller` are the arguments that a model gives."""
+    """Mark a method as a tool. A model gives the arguments after `self` and `caller`."""
 
     def mark(method: Callable[..., Any]) -> Callable[..., Any]:
         method.title = title  # type: ignore[attr-defined]
@@ -67,15 +67,16 @@ class ToolDefinition:
 
     @property
     def needs_permission(self) -> bool:
-        """True if a call that retrieved text may have prompted needs a person's permission."""
+        """True if a person must permit the call after the model has read stored text."""
         return not self.read_only and (self.hints.changes_prompt or not self.hints.additive)
 
     def as_tool(self) -> Tool:
-        """Return the tool as a language model gets it."""
+        """Return the tool in the form for a language model."""
         return Tool(self.name, self.description, self.parameters)
 
     def run(self, caller: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the arguments and run the tool. Raises `InvalidInput` with a message that a model can act on."""
+        """Check the arguments and run the tool. Raises `InvalidInput` with a message from which a model can correct the
+        call."""
         return self._function(caller, **self._checked(arguments))
 
     def _checked(self, arguments: Any) -> dict[str, Any]:
@@ -95,7 +96,7 @@ class ToolDefinition:
         return {name: getattr(checked, name) for name in self._arguments.model_fields}
 
     def _correction(self, error: ValidationError) -> InvalidInput:
-        """Return an error that names up to three wrong arguments and the arguments that the tool takes."""
+        """Return an error that names up to three wrong arguments, and all arguments of the tool."""
         faults = error.errors(include_url=False, include_context=False)
         first = _location(faults[0]) or "arguments"
         problems = "; ".join(self._problem(fault) for fault in faults[:3]).removeprefix(f"{first} ")
@@ -111,15 +112,15 @@ class ToolDefinition:
         return f"{name} is wrong: {fault['msg']}, got {_short(fault['input'])}"
 
     def _usage(self) -> str:
-        """Return the arguments in one line; required ones have a star."""
+        """Return the arguments in one line. A star marks a required argument."""
         required = self.parameters.get("required", ())
         names = ", ".join(f"{name}{'*' if name in required else ''}" for name in self.parameters["properties"])
         return f"{self.name} takes: {names or 'no arguments'}{' (* required)' if required else ''}"
 
 
-@functools.cache  # once per function, however many memories are opened
+@functools.cache  # computed once per function, also if many memories are opened
 def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
-    """Return a model with one field per visible parameter of the function."""
+    """Return a model with one field for each visible parameter of the function."""
     hints = get_type_hints(function, include_extras=True)
     model_fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default)

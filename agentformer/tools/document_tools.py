@@ -1,4 +1,4 @@
-"""`DocumentTools`: the tools with which a model uploads documents and answers from them."""
+"""`DocumentTools`: tools for a model to upload documents and to answer from documents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentformer.tools.memory_tools import Metadata, Namespace
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.result_json import brief_document_json, citation_json, document_json, passage_json
 
-_PASSAGE = 1_500  # characters of a passage that is shown beside an answer; few chunks are longer
+_PASSAGE = 1_500  # characters of a passage that is returned with an answer; few chunks are longer
 _NO_QUOTE = "No single sentence answers this; read the passages."
 
 
@@ -93,8 +93,8 @@ class DocumentTools:
 
 
 def upload_json(document: Document, grant: Grant, name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return an uploaded document as JSON. Equal bytes may exist already, with another caller's name and metadata, so a
-    caller that may not read gets only what it passed in."""
+    """Return an uploaded document as JSON. The same bytes may be stored already with another caller's name and
+    metadata. So a caller without the right to read gets only the values that the caller passed in."""
     if grant.may("read"):
         return document_json(document)
     own = Document(name, document.namespace, document.status, document.reason, metadata=metadata or {})

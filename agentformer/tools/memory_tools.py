@@ -1,4 +1,4 @@
-"""`MemoryTools`: the tools with which a model stores and searches memories."""
+"""`MemoryTools`: tools for a model to store and search memories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentformer.types import DOCUMENT_KINDS, TIERS, MemoryBackend, MemoryEntry,
 
 _PART = 8_000  # characters of a text that one call returns
 _MESSAGE = "message"
-_RESERVED_KINDS = DOCUMENT_KINDS | {_MESSAGE}  # only conversations and uploads create these
+_RESERVED_KINDS = DOCUMENT_KINDS | {_MESSAGE}  # only conversations and uploads create entries of these kinds
 
 Namespace = Annotated[str | None, Field(description="Another namespace than the default. Omit unless told.")]
 Id = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The id of a memory, as searches show it.")]
@@ -32,7 +32,7 @@ Content = Annotated[str, Field(min_length=1, max_length=MAX_CONTENT)]
 
 
 class MemoryTools:
-    """Tools over a memory. `status` returns the state of all parts, for callers with the right `admin`."""
+    """Tools over a memory. `status` returns the state of all parts. It is called for callers with the right `admin`."""
 
     def __init__(self, memory: MemoryManager, backend: MemoryBackend, status: Callable[[], Mapping[str, Any]]) -> None:
         self._memory = memory
@@ -67,7 +67,9 @@ class MemoryTools:
             agent_id=caller.agent_id,
             project=caller.project,
         )
-        if not caller.grant.may("read"):  # such a caller must not learn whether the fact was known
+        if not caller.grant.may(
+            "read"
+        ):  # a caller without the right to read must not learn whether the fact is stored already
             return {"memory": {"namespace": entry.namespace}}
         return {"memory": cut_json(entry, _PART), "known_already": bool(entry.repeat_count)}
 
@@ -126,7 +128,7 @@ class MemoryTools:
         """Change a memory; its former text is kept in its history. Give only the fields to change."""
         former = self._visible(caller, id)
         if former.kind == _MESSAGE and (content, kind) != (None, None):
-            raise InvalidInput("id", "is of a message, and messages cannot be changed; add a memory instead")
+            raise InvalidInput("id", "is the id of a message, and messages cannot be changed; add a memory instead")
         _check_kind(kind)
         values: dict[str, Any] = {"content": content, "title": title, "kind": kind, "category": category}
         values |= {"salience": salience, "metadata": metadata}
@@ -161,7 +163,7 @@ class MemoryTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Correct a core block: replace a text in it."""
-        caller.grant.require("read")  # otherwise the block could be guessed piece by piece
+        caller.grant.require("read")  # otherwise the caller could find out the content of the block by guesses
         block = self._memory.core.replace(name, old, new, **self._owner(caller, namespace))
         return {"block": _entry_json(block, caller)}
 
@@ -212,19 +214,19 @@ class MemoryTools:
         counts: dict[str, Any] = {tier: self._backend.count(replace(scope, tiers=(tier,))) for tier in TIERS}
         if caller.is_restricted:
             blocks = self._memory.core.blocks(**self._owner(caller, namespace))
-            counts["core"] = sum(block.user_id == caller.user_id for block in blocks)  # blocks have no project
+            counts["core"] = sum(block.user_id == caller.user_id for block in blocks)  # core blocks have no project
         state = {
             "namespace": own,
             "memories": counts,
-            "documents": self._backend.count(Scope(own, kinds=("document",))),  # without a user or project
+            "documents": self._backend.count(Scope(own, kinds=("document",))),  # entries without a user or project
             "pending": self._backend.pending(scope),
         }
         everywhere = caller.grant.may("admin") and not caller.grant.namespaces
         return {**state, "store": dict(self._status())} if everywhere else state
 
     def _check_session(self, caller: Caller, namespace: str, session: str | None) -> None:
-        """Raise `InvalidInput` without a session, and `NotFound` for a session without a message of the caller, as for
-        an unknown one."""
+        """Raise `InvalidInput` if no session is given. Raise `NotFound` if the session has no message that the caller
+        can see."""
         if session is None:
             raise InvalidInput("session_id", "is missing; say which conversation to summarise")
         scope = Scope(namespace, kinds=(_MESSAGE,), session_id=session, include_archived=True)
@@ -232,7 +234,7 @@ class MemoryTools:
             raise NotFound(f"there is no session {session:.{MAX_NAME}}")
 
     def _visible(self, caller: Caller, id: str) -> MemoryEntry:
-        """Return an entry that the caller may see, without counting a use. Raises `NotFound`."""
+        """Return an entry that the caller can see. The call does not count as a use. Raises `NotFound`."""
         entries = self._backend.get([id])
         if not entries:
             raise NotFound(f"there is no entry {id}")
@@ -243,13 +245,13 @@ class MemoryTools:
 
 
 def _check_kind(kind: str | None) -> None:
-    """Raise `InvalidInput` for a kind that only conversations and uploads create."""
+    """Raise `InvalidInput` for a kind that only conversations and uploads may create."""
     if kind in _RESERVED_KINDS:
-        raise InvalidInput("kind", f"{kind!r} is reserved for messages and documents; give another, such as fact")
+        raise InvalidInput("kind", f"{kind!r} is reserved for messages and documents; give another kind, such as fact")
 
 
 def _entry_json(entry: MemoryEntry, caller: Caller) -> dict[str, Any]:
-    """Return the entry; to a caller that may not read, only its id and version."""
+    """Return the entry as JSON. A caller without the right to read gets only the id and the version."""
     if caller.grant.may("read"):
         return cut_json(entry, _PART)
     return {"id": entry.id, "namespace": entry.namespace, "version": entry.version}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _PENDING = "the embedder was unavailable: found by words now, and by vectors after `agentformer reindex`"
 _PAGE = 500  # entries listed at a time
-_MAX_NAME = 255  # code points; the limit of common file systems
+_MAX_NAME = 255  # code points of a name; the limit of common file systems
 _MAX_TOKENS = 4096  # of an answer
 
 
@@ -47,14 +47,14 @@ class RAGLimits:
 
 
 class _Stopwatch:
-    """The moments of one question: its start, the end of the search, and the first piece of a streamed answer."""
+    """The times of one question: its start, the end of the search, and the first piece of a streamed answer."""
 
     def __init__(self) -> None:
         self.started = self.searched = time.perf_counter()
         self.first_token = 0.0  # without a stream
 
     def timings(self) -> dict[str, float]:
-        """Return milliseconds until now."""
+        """Return the milliseconds of each step until now."""
         now = time.perf_counter()
         spans = {
             "search_ms": self.searched - self.started,
@@ -68,7 +68,8 @@ class _Stopwatch:
 class RAGTool:
     """Uploads documents and answers from them. As thread-safe as its backend.
 
-    `ingest` and `answerer` build their part at the first call: listing documents needs neither.
+    `ingest` and `answerer` are functions that build their part at the first call. Listing documents needs none of these
+    parts.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class RAGTool:
         self._uploads = KeyedLock()
 
     def reingest(self, document: MemoryEntry) -> Document:
-        """Ingest a stored document again from its original; the new version, with new ids, replaces it. Raises
-        `NotFound` if the original is missing."""
+        """Ingest a stored document again from its original. The new version has new ids and replaces the document.
+        Raises `NotFound` if the original is missing."""
         known = document_of(document)
         data = self._originals.get(known.sha256)
         with self._uploads.hold((known.namespace, known.sha256)):
@@ -99,7 +100,7 @@ class RAGTool:
             )
 
     def ready(self) -> None:
-        """Build all parts now. Raises what building them raises."""
+        """Build all parts now. Raises the errors of building."""
         self._ingest()
         self._answerer()
 
@@ -113,12 +114,13 @@ class RAGTool:
         password: str | None = None,
         progress: Progress | None = None,
     ) -> Document:
-        """Ingest a document: a path, its bytes, or an open binary file.
+        """Ingest a document. The document is a path, the bytes, or an open binary file.
 
-        `name` may begin with folders and defaults to the file's own name. Equal bytes are one document (`unchanged`),
-        which keeps its first name and metadata; a missing original is stored again. A document of the same name with
-        other bytes is replaced in one step when the new one is complete. Problems of the content are reported by the
-        document's `status` and `reason`; raises `InvalidInput` for a path that is not a readable file.
+        `name` may begin with folders. Its default is the name of the file. If the same bytes are stored already, no new
+        document is stored, and the result has `unchanged`. The stored document keeps its first name and metadata; if
+        its original is missing, the original is stored again. If a document of the same name has other bytes, the new
+        document replaces it in one step. Problems of the content are reported in the `status` and `reason` of the
+        document. Raises `InvalidInput` for a path that is not a readable file.
         """
         namespace = fields.name("namespace", namespace)
         metadata = fields.metadata(metadata)
@@ -153,10 +155,11 @@ class RAGTool:
         max_tokens: int | None = None,
         extractive: bool = False,
     ) -> Answer:
-        """Answer from the best `top_k` chunks, with citations, hits, warnings and timings.
+        """Answer from the best `top_k` chunks. The answer has citations, hits, warnings and timings.
 
-        `filters` is equality over metadata given at upload; `max_tokens` limits a model's answer, 1..4096. With
-        `extractive`, no model is asked and the answer is quotes. Raises `InvalidInput` for an empty question.
+        `filters` selects documents by equality of metadata that were given at upload. `max_tokens` (1..4096) limits the
+        answer of a model. With `extractive`, no model is called, and the answer consists of quotes. Raises
+        `InvalidInput` for an empty question.
         """
         max_tokens = _checked_tokens(max_tokens)
         stopwatch = _Stopwatch()
@@ -174,10 +177,10 @@ class RAGTool:
         filters: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> Generator[AnswerEvent, None, None]:
-        """Yield the answer of `query` piece by piece, and last the complete `Answer`, with `first_token_ms` in its
-        timings. If the model breaks off, an `AnswerFault` comes before the `Answer`.
+        """Yield the answer of `query` in pieces, and at the end the complete `Answer`. Its timings include
+        `first_token_ms`. If the model stops with an error, an `AnswerFault` is yielded before the `Answer`.
 
-        The errors of `query` are raised at once, not with the first event. Closing the generator stops the model.
+        The errors of `query` are raised by this call, not by the first event. Closing the generator stops the model.
         """
         max_tokens = _checked_tokens(max_tokens)
         stopwatch = _Stopwatch()
@@ -186,7 +189,8 @@ class RAGTool:
         return self._events(question, hits, max_tokens, stopwatch)
 
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
-        """Return every document of the namespace, oldest first. Words find `pending` ones already."""
+        """Return every document of the namespace, oldest first. A search by words already finds documents with the
+        status `pending`."""
         scope = Scope(fields.name("namespace", namespace), kinds=("document",))
         return [self._with_state(document_of(entry)) for entry in self._entries(scope)]
 
@@ -213,13 +217,13 @@ class RAGTool:
         return self._page(Scope(entry.namespace, kinds=("chunk",), document_id=document_id), after, limit)
 
     def pages(self, document_id: str, *, namespace: str | None = None) -> list[Page]:
-        """Return the stored text of each page, to which the offsets of citations refer. Raises `NotFound`."""
+        """Return the stored text of each page. The offsets of citations refer to this text. Raises `NotFound`."""
         entry = self._document(document_id, namespace)
         scope = Scope(entry.namespace, kinds=("page",), document_id=document_id)
         return [_page_of(page) for page in self._entries(scope)]
 
     def remove(self, document_id: str, *, namespace: str | None = None) -> None:
-        """Delete a document, everything made from it, and its original. Raises `NotFound`."""
+        """Delete a document, everything that was made from it, and its original. Raises `NotFound`."""
         entry = self._document(document_id, namespace)
         self._backend.remove([document_id])
         self.discard_originals([entry.metadata["sha256"]])
@@ -230,7 +234,7 @@ class RAGTool:
             self._originals.discard(digest, self._ingest().in_use)
 
     def _search(self, question: str, top_k: int | None, namespace: str, filters: Mapping[str, Any] | None) -> Hits:
-        """Return the chunks to answer from, counted as matches."""
+        """Return the chunks to answer from. The chunks are counted as matches."""
         _check_question(question, self._limits.max_question_chars)
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
         metadata = fields.metadata(filters, "filters")
@@ -248,7 +252,7 @@ class RAGTool:
                 yield self._completed(event, hits, stopwatch) if isinstance(event, Answer) else event
 
     def _completed(self, answer: Answer, hits: Hits, stopwatch: _Stopwatch) -> Answer:
-        """Add hits, warnings and timings to the answer, and count the hits that a model was given as read."""
+        """Add hits, warnings and timings to the answer. Hits that a model read are counted as read."""
         if answer.mode == "llm":
             self._usage.count_reads(hit.entry.id for hit in hits)
         warnings = (*hits.warnings, *answer.warnings)
@@ -268,7 +272,7 @@ class RAGTool:
         return document_of(entries[0]) if entries and entries[0].metadata["status"] == "ready" else None
 
     def _with_state(self, document: Document) -> Document:
-        """Return the document as `pending` while a part of it waits for the embedder."""
+        """Return the document with the status `pending` if a part of it still waits for the embedder."""
         if document.status != "ready" or not self._backend.pending(Scope(document.namespace, document_id=document.id)):
             return document
         return dataclasses.replace(document, status="pending", reason=_PENDING)
@@ -285,7 +289,7 @@ class RAGTool:
 
 
 def _checked_tokens(value: Any) -> int | None:
-    """Return a caller's limit of tokens; None if the settings decide. Raises `InvalidInput`."""
+    """Return the caller's token limit, or None if the settings decide. Raises `InvalidInput`."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_TOKENS):
         return value
     raise InvalidInput("max_tokens", f"must be a whole number in 1..{_MAX_TOKENS}, got {value!r:.80}")
@@ -302,7 +306,8 @@ def _check_question(question: Any, max_chars: int) -> None:
 
 
 def _read(file: Any, limit: int) -> tuple[bytes, str]:
-    """Return the bytes and the name of an uploaded file. Raises `InvalidInput`, also over `limit` bytes."""
+    """Return the bytes and the name of an uploaded file. Raises `InvalidInput`, for example if the file has more than
+    `limit` bytes."""
     data: bytes | None
     if isinstance(file, (bytes, bytearray, memoryview)):
         data, name = bytes(file), ""
@@ -323,7 +328,7 @@ def _read(file: Any, limit: int) -> tuple[bytes, str]:
 
 def _check_size(size: int, limit: int) -> None:
     if size > limit:
-        raise InvalidInput("file", f"has over {limit} bytes; raise max_file_bytes or split it")
+        raise InvalidInput("file", f"has over {limit} bytes; raise max_file_bytes, or split the file")
 
 
 def _read_path(path: Path, limit: int) -> bytes:
@@ -346,7 +351,7 @@ def _read_path(path: Path, limit: int) -> bytes:
 
 
 def _safe_name(name: Any) -> str:
-    """Return an uploader's name without unprintable characters. The name is never used as a path."""
+    """Return the name without unprintable characters. The name is never used as a path."""
     if not isinstance(name, str):
         raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
     printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable()).encode("utf-8", "ignore").decode()

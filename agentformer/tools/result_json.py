@@ -46,7 +46,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 
 def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
-    """Return name and data of an event of a streamed answer: `token`, `error` or `answer`."""
+    """Return the name and the data of an event of a streamed answer. The name is `token`, `error` or `answer`."""
     if isinstance(event, AnswerPiece):
         return "token", {"text": event.text}
     if isinstance(event, AnswerFault):
@@ -55,14 +55,14 @@ def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
 
 
 def citation_json(citation: Citation) -> dict[str, Any]:
-    """Return a citation; its score is rounded to 4 digits."""
+    """Return a citation. Its score is rounded to 4 digits."""
     values = dataclasses.asdict(citation)
     values["score"] = round(citation.score, 4)
     return values
 
 
 def hit_json(hit: Hit) -> dict[str, Any]:
-    """Return a hit with the place of its entry in the document."""
+    """Return a hit with the position of its entry in the document."""
     source = hit.entry.source
     return {
         "id": hit.entry.id,
@@ -86,7 +86,7 @@ def memory_hit_json(hit: Hit) -> dict[str, Any]:
 
 
 def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
-    """Return the fields of an entry that a model needs, with `content` as shown and without nulls."""
+    """Return the fields of an entry that a model needs, without nulls. `content` is the text to show."""
     moment = entry.occurred_at or entry.created_at
     told = {
         "id": entry.id,
@@ -114,7 +114,7 @@ def cut_json(entry: MemoryEntry, most: int) -> dict[str, Any]:
 
 
 def brief_hit_json(hit: Hit, most: int, *, explain: bool = False) -> dict[str, Any]:
-    """Return a hit for a model, with at most `most` characters of its content around the match. With `explain`, add the
+    """Return a hit for a model. The content has at most `most` characters around the match. With `explain`, include the
     votes of the ranked lists."""
     told = brief_json(hit.entry, _around(hit, most))
     votes = {"votes": votes_json(hit)} if explain else {}
@@ -122,7 +122,8 @@ def brief_hit_json(hit: Hit, most: int, *, explain: bool = False) -> dict[str, A
 
 
 def votes_json(hit: Hit) -> list[dict[str, Any]]:
-    """Return the ranked lists that contain the hit: name, rank of the hit (from 1), and weight of the list."""
+    """Return the ranked lists that contain the hit: the name of the list, the rank of the hit (from 1), and the weight
+    of the list."""
     return [{"name": vote.name, "rank": vote.rank, "weight": round(vote.weight, 4)} for vote in hit.votes]
 
 
@@ -133,7 +134,7 @@ def _cut(entry: MemoryEntry, most: int) -> dict[str, str]:
 
 
 def metadata_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the field `metadata` for a model, or a note if it is too long."""
+    """Return the field `metadata` for a model. If the metadata are too long, return a note."""
     size = len(json.dumps(dict(metadata), ensure_ascii=False))
     if size <= _METADATA:
         return {"metadata": dict(metadata)}
@@ -152,7 +153,7 @@ def passage_json(hit: Hit, most: int) -> dict[str, Any]:
 
 
 def _around(hit: Hit, most: int) -> str:
-    """Return at most `most` characters of the content, including the best match."""
+    """Return at most `most` characters of the content. They include the best match."""
     content = hit.entry.content
     start = min(hit.span.start, max(len(content) - most, 0)) if hit.span and hit.span.end > most else 0
     return content[start : start + most]
@@ -172,7 +173,7 @@ def context_json(context: Context) -> dict[str, Any]:
 
 
 def report_json(report: Any) -> dict[str, Any]:
-    """Return the fields of a report, which is any dataclass."""
+    """Return the fields of a report. A report is any dataclass."""
     values: dict[str, Any] = _plain(report)
     return values
 
@@ -189,7 +190,7 @@ def move_json(moved: Reembedding) -> dict[str, Any]:
 
 
 def _space(space: EmbeddingSpace) -> dict[str, Any]:
-    """Return the fields of a space without its fingerprint, which is meaningless to people."""
+    """Return the fields of a space without its fingerprint, which has no meaning for people."""
     return {"spec": space.spec, **dataclasses.asdict(dataclasses.replace(space, fingerprint=""))}
 
 
@@ -220,7 +221,7 @@ def _scores(hit: Hit) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON values of records: dataclasses by their fields, times in ISO 8601."""
+    """Return JSON values of records: the fields of a dataclass, and times in ISO 8601."""
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

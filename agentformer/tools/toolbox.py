@@ -1,4 +1,5 @@
-"""`Toolbox`: the tools of an agent over its memory, defined once for Python, HTTP, MCP and language models."""
+"""`Toolbox`: the tools of an agent over its memory. They are defined once, for Python, HTTP, MCP and language
+models."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ HINTS: dict[str, Hints] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of a call as a model gets it: JSON, or a correction in plain words if the call failed. `value` is the
-    same JSON as an object; None if the call failed."""
+    """The result of a call for the model: JSON, or if the call failed, a message that explains how to correct the call.
+    `value` is the same JSON as an object, or None if the call failed."""
 
     text: str
     failed: bool = False
@@ -55,11 +56,11 @@ class Toolbox:
         self._tools = {function.__name__: ToolDefinition(function) for function in functions}
 
     def definitions(self, grant: Grant = EVERYTHING) -> list[ToolDefinition]:
-        """Return the tools that the grant allows, in a fixed order."""
+        """Return the tools that the grant allows. The order is fixed."""
         return [tool for tool in self._tools.values() if grant.may(tool.hints.right) and tool.name not in grant.without]
 
     def tools(self, grant: Grant = EVERYTHING) -> list[Tool]:
-        """Return the allowed tools as a language model takes them."""
+        """Return the allowed tools in the form for a language model."""
         return [tool.as_tool() for tool in self.definitions(grant)]
 
     def schemas(self, grant: Grant = EVERYTHING) -> list[dict[str, Any]]:
@@ -75,8 +76,8 @@ class Toolbox:
     def call(self, name: str, arguments: Mapping[str, Any], caller: Caller = OWNER) -> dict[str, Any]:
         """Run a tool and return its result as JSON values.
 
-        Raises `NotFound` for an unknown tool, `Forbidden` for one that the caller may not use, `InvalidInput` for wrong
-        arguments, and the errors of the memory.
+        Raises `NotFound` for an unknown tool, `Forbidden` for a tool that the caller may not use, `InvalidInput` for
+        wrong arguments, and the errors of the memory.
         """
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
@@ -87,7 +88,7 @@ class Toolbox:
         return tool.run(caller, arguments)
 
     def run(self, call: ToolCall, caller: Caller = OWNER) -> ToolResult:
-        """Run a model's call. Never raises: an error becomes a message that the model can act on."""
+        """Run a call of a model. Never raises: an error becomes a message from which the model can correct the call."""
         try:
             value = self.call(call.name, call.arguments, caller)
             return ToolResult(json.dumps(value, ensure_ascii=False), value=value)

@@ -204,7 +204,7 @@ def test_the_model_reads_files_of_the_folder_alone(run: Invoke, model: Model, tm
     assert "ok" in run("chat", "Read it.", "--folder", str(desk)).stderr
     model.reply = after(calling("rag_upload", path="../desk/../secret.txt"), "I may not.")
     done = run("chat", "Read it.", "--folder", str(desk), "--allow", "rag_upload")
-    assert "failed: path: lies outside the folder" in done.stderr
+    assert "failed: path: is outside the folder" in done.stderr
     assert str(tmp_path) not in done.output
 
 

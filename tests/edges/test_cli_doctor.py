@@ -88,7 +88,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "a document that is gone": (
         lambda at: change(at, "DELETE FROM entries WHERE kind = 'document'"),
         "parts",
-        "is of rules.pdf, which is not there",
+        "belongs to rules.pdf, which does not exist",
     ),
     "an entry without a vector": (unembedded, "waiting", "1 entries of namespace ours have no vectors yet"),
     "a row that refers to nothing": (

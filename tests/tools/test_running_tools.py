@@ -186,7 +186,7 @@ def test_kinds_of_conversations_and_uploads_are_not_remembered(af: AgentFormer, 
     fact = af.memory.store("The crane is blue.")
     for name, more in (("memory_add", {"content": "x"}), ("memory_update", {"id": fact.id})):
         assert run(af, name, {**more, "kind": kind}).text == (
-            f"kind: {kind!r} is reserved for messages and documents; give another, such as fact"
+            f"kind: {kind!r} is reserved for messages and documents; give another kind, such as fact"
         )
     assert [entry.kind for entry in af.memory.list()] == ["fact"]
 

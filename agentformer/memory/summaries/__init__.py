@@ -1,1 +1,2 @@
-"""Summaries of entries: written by a model and verified, or put together from the entries' own sentences."""
+"""Summaries of entries. A model writes the summary and checks verify it, or the summary consists of sentences of the
+entries."""

@@ -1,12 +1,14 @@
-"""`extract`: a summary of the entries' own sentences, word for word and in order; no model, no embedder, any language.
+"""`extract`: a summary that consists of sentences of the entries, word for word and in order. It needs no model and no
+embedder, and works for any language.
 
-A sentence is worth its terms, each weighted by its frequency and rarity (the centroid of Radev et al. 2004), its rank
-in the graph of similar sentences (LexRank: Erkan & Radev 2004), and its kind (a date counts more than a greeting).
-Selection avoids repetition (maximal marginal relevance: Carbonell & Goldstein 1998): a repeated term adds little, and
-length costs (Lin & Bilmes 2010). Equal entries give equal summaries; the work is bounded for any input.
+The value of a sentence depends on three things: its terms, weighted by frequency and rarity (the centroid of Radev et
+al. 2004); its rank in the graph of similar sentences (LexRank: Erkan & Radev 2004); and its kind (a date counts more
+than a greeting). The selection avoids repetition (maximal marginal relevance: Carbonell & Goldstein 1998): a repeated
+term adds little value. A long sentence costs more than a short sentence (Lin & Bilmes 2010). Equal entries give equal
+summaries. The work is limited for any input.
 
-A short conversation is kept whole except for sentences without content: shortening it would save little. Decisions,
-errors and milestones come first.
+A short conversation is kept, except for sentences without content, because a shorter summary would save little.
+Decisions, errors and milestones come first.
 """
 
 from __future__ import annotations
@@ -68,10 +70,11 @@ class _Sentence:
 
 
 def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: CountTokens) -> str:
-    """Return the most valuable sentences, up to half of all tokens, or all with content if these are few.
+    """Return the most valuable sentences, up to half of all tokens. If there are few tokens, return all sentences with
+    content.
 
-    Never more than `max_tokens`. Sentences of priority kinds get all the room there is. Neighbouring sentences share a
-    line that begins with the speaker. Empty only if not even a word fits.
+    The result never has more than `max_tokens`. Sentences of priority kinds may use all of these tokens. Neighboring
+    sentences share a line that begins with the speaker. The result is empty only if not even one word fits.
     """
     entries = sort_by_time(entries)
     sentences = _sentences(entries, max_tokens)
@@ -87,7 +90,7 @@ def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: Count
 
 
 class _Selection:
-    """Selected sentences of at most `room` tokens, and of at most `limit` tokens with their speakers."""
+    """Selected sentences. They have at most `room` tokens, and at most `limit` tokens together with their speakers."""
 
     def __init__(self, entries: Sequence[MemoryEntry], room: int, limit: int, count_tokens: CountTokens) -> None:
         self._entries = entries
@@ -97,9 +100,10 @@ class _Selection:
         self._selected: list[_Sentence] = []
 
     def fill(self, ranked: Sequence[_Sentence]) -> str:
-        """Return the text of all sentences that fit, in order of rank, and of the beginning of one that is too long.
+        """Return the text of all sentences that fit, in order of rank. If a sentence is too long, its beginning is
+        used.
 
-        Return "" if no whole sentence fits.
+        Return "" if no complete sentence fits.
         """
         room = self._left
         missed = [sentence for sentence in ranked if sentence.priority and not self._add(sentence)]
@@ -117,7 +121,8 @@ class _Selection:
         return _text(self._entries, self._selected)
 
     def _add_beginning(self, sentence: _Sentence) -> None:
-        """Add as much of a sentence as fits, if that is worth it, with an ellipsis."""
+        """Add the beginning of a sentence, as long as it fits, with an ellipsis. Add nothing if too few tokens are
+        left."""
         used = self._count_tokens(_text(self._entries, [*self._selected, replace(sentence, text=_ELLIPSIS)]))
         room = min(self._left - self._count_tokens(_ELLIPSIS), self._limit - used)
         if room >= _MIN_CUT:
@@ -139,13 +144,14 @@ class _Selection:
 def _beginning(
     entries: Sequence[MemoryEntry], ranked: Sequence[_Sentence], max_tokens: int, count_tokens: CountTokens
 ) -> str:
-    """Return the beginning of the best sentence of which a beginning fits."""
+    """Return the beginning of the first sentence of which a beginning fits."""
     cuts = (_cut(entries[one.entry], one.text, max_tokens, count_tokens) for one in ranked[:_MAX_TRIED])
     return next(filter(None, cuts), "")
 
 
 def _sentences(entries: Sequence[MemoryEntry], max_tokens: int) -> list[_Sentence]:
-    """Return all sentences, or evenly spread ones of very many; none longer than could be selected."""
+    """Return all sentences. If there are too many, return evenly spread sentences. Each returned sentence is short
+    enough to be selected."""
     spans = [
         (number, index, entry.content[span.start : span.end])
         for number, entry in enumerate(entries)
@@ -163,7 +169,7 @@ def _sentences(entries: Sequence[MemoryEntry], max_tokens: int) -> list[_Sentenc
 
 
 def _with_content(sentences: Sequence[_Sentence], languages: Sequence[str]) -> list[_Sentence]:
-    """Drop sentences without content and repetitions; if no sentence has content, drop repetitions only."""
+    """Drop sentences without content, and repetitions. If no sentence has content, drop only repetitions."""
     informative = [one for one in sentences if one.priority or has_content(one.text, languages[one.entry])]
     seen: set[tuple[str, ...]] = set()
     distinct = []
@@ -177,7 +183,8 @@ def _with_content(sentences: Sequence[_Sentence], languages: Sequence[str]) -> l
 
 
 def _rank(sentences: Sequence[_Sentence], languages: Sequence[str], count_tokens: CountTokens) -> list[_Sentence]:
-    """Return the sentences, or the weightiest of too many, in the order in which they are selected."""
+    """Return the sentences in the order in which they are selected. If there are too many, only the most valuable are
+    ranked."""
     counts = [_terms(sentence.text, languages[sentence.entry]) for sentence in sentences]
     weights = _term_weights(counts)
     kept = _weightiest(counts, weights, [sentence.priority for sentence in sentences])
@@ -204,7 +211,8 @@ def _function_stems(language: str) -> frozenset[str]:
 
 
 def _term_weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
-    """Return the worth of each term, which grows with its count and falls with the number of sentences that have it."""
+    """Return the weight of each term. The weight grows with the count of the term, and falls with the number of
+    sentences that contain it."""
     spread = Counter(term for count in counts for term in count)
     total: Counter[str] = Counter()
     for count in counts:
@@ -213,13 +221,15 @@ def _term_weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
 
 
 def _weightiest(counts: Sequence[Counter[str]], weights: Mapping[str, float], priority: Sequence[bool]) -> list[int]:
-    """Return the sentences to rank, in order: all, or of too many the priority ones and those with most worth."""
+    """Return the sentences to rank, in order. If there are too many, return the priority sentences and the most
+    valuable other sentences."""
     worth = [sum(weights[term] for term in count) for count in counts]
     return sorted(sorted(range(len(counts)), key=lambda i: (not priority[i], -worth[i]))[:_MAX_RANKED])
 
 
 def _vectors(counts: Sequence[Counter[str]]) -> Vectors:
-    """Return unit rows of TF-IDF over the terms that sentences share; a sentence without such terms is all zero."""
+    """Return unit rows of TF-IDF over the terms that several sentences share. A sentence without such terms is a zero
+    row."""
     spread = Counter(term for count in counts for term in count)
     columns = {term: n for n, term in enumerate(sorted(term for term, times in spread.items() if times > 1))}
     rows = np.zeros((len(counts), max(1, len(columns))))
@@ -250,8 +260,8 @@ def _lexrank(vectors: Vectors) -> list[float]:
 def _selection_order(
     counts: Sequence[Counter[str]], weights: Mapping[str, float], factors: Sequence[float], priority: Sequence[bool]
 ) -> list[int]:
-    """Order all sentences, priority ones first, so that each next one adds most to those before it. The earlier of
-    two equal ones comes first."""
+    """Order all sentences, priority sentences first. Each sentence adds the most value to the sentences before it. Of
+    two equal sentences, the earlier comes first."""
     seen: set[str] = set()
     left = dict.fromkeys(range(len(counts)))
     order: list[int] = []
@@ -269,7 +279,7 @@ def _selection_order(
 
 
 def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str:
-    """Return the sentences in order; neighbours of one entry share a line."""
+    """Return the sentences in order. Neighboring sentences of one entry share a line."""
     runs: list[list[_Sentence]] = []
     for sentence in sorted(sentences, key=lambda one: (one.entry, one.index)):
         if runs and (runs[-1][-1].entry, runs[-1][-1].index + 1) == (sentence.entry, sentence.index):
@@ -280,8 +290,8 @@ def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str
 
 
 def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountTokens, *, labelled: bool = True) -> str:
-    """Return the longest beginning of a sentence that fits, cut between words and outside numbers if possible. With
-    `labelled`, the speaker comes first if that fits."""
+    """Return the longest beginning of a sentence that fits. If possible, the cut is between words and not inside a
+    number. With `labelled`, the beginning includes the speaker if the speaker fits."""
 
     def fits(end: int, labelled: bool) -> bool:
         return count_tokens(line_of(entry, text[:end]) if labelled else text[:end]) <= max_tokens
@@ -296,8 +306,8 @@ def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountToke
 
 
 def _cut_position(text: str, limit: int) -> int:
-    """Return the last position up to `limit` after a word and a whole number; else after a part of a number; else
-    inside a run that is too long to be either. 0 if there is none."""
+    """Return the last position up to `limit` that is after a complete word or number. If there is none, return a
+    position after a part of a number, or inside a very long run. Return 0 if there is no position."""
     for splits in (_splits_number, _splits_word):
         if end := next((end for end in range(limit, 0, -1) if not splits(text, end)), 0):
             return end
@@ -313,7 +323,7 @@ def _splits_number(text: str, end: int) -> bool:
 
 
 def _splits_word(text: str, end: int) -> bool:
-    """True if a cut at `end` would split a word or a run of digits with its marks."""
+    """True if a cut at `end` would split a word, or a run of digits and punctuation."""
     before, after = text[end - 1], text[end : end + 1]
     if before.isdigit() and (after.isdigit() or re.match(r"[.,:/'’-]\d", text[end : end + 2])):
         return True

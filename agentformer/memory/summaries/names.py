@@ -1,4 +1,5 @@
-"""Capitalized names in a text, and their comparison with the words of other texts in any inflected form."""
+"""Capitalized names in a text, and their comparison with words of other texts. A name is found in every inflected
+form."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ _ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Neighbouring words with capitals at `[start, end)`."""
+    """One or more neighboring capitalized words at `[start, end)`."""
 
     start: int
     end: int
@@ -74,7 +75,7 @@ class Name:
 
 
 class Vocabulary:
-    """The words of texts in one language, which are found in any inflected form."""
+    """The words of texts in one language. A word is found in every inflected form."""
 
     def __init__(self, texts: Iterable[str], language: str) -> None:
         self._language = language
@@ -92,7 +93,7 @@ class Vocabulary:
             self._beginnings[_graded(word)[:2]].add(_graded(word))
 
     def has(self, word: str) -> bool:
-        """True if the word, or the same name with another ending, is among the words."""
+        """True if the vocabulary has this word, or the same name with another ending."""
         folded = _folded(word)
         if folded in self._words or folded.removesuffix("s") in self._words:
             return True
@@ -105,10 +106,10 @@ class Vocabulary:
 
 
 def find_unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[Name]:
-    """Yield the names in `text`, in order, that `known` does not have.
+    """Yield the names in `text`, in order, that `known` does not contain.
 
-    At the beginning of a sentence a capital makes a name only of a word that is not known to be ordinary. In languages
-    with a capital for every noun, only two such words in a row make a name.
+    At the beginning of a sentence, a capitalized word counts as a name only if it is not known to be an ordinary word.
+    In languages that capitalize every noun, only two capitalized words in a row count as a name.
     """
     for name in _joined(_candidates(text, known, language), text):
         if language not in _CAPITAL_NOUNS or " " in name.text or text[name.end : name.end + 1] == ":":
@@ -116,7 +117,7 @@ def find_unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[
 
 
 def inner_names(text: str, language: str) -> Iterator[str]:
-    """Yield the names in `text`, in order, without words that begin a sentence."""
+    """Yield the names in `text`, in order. Words at the beginning of a sentence are left out."""
     starts = {span.start for span in sentence_spans(text)}
     words = _candidates(text, Vocabulary((), language), language)
     for name in _joined((match for match in words if not _opens(match, text, starts)), text):
@@ -125,7 +126,7 @@ def inner_names(text: str, language: str) -> Iterator[str]:
 
 
 def _candidates(text: str, known: Vocabulary, language: str) -> Iterator[re.Match[str]]:
-    """Yield the words with a capital that `known` does not have and that are not ordinary words."""
+    """Yield the capitalized words that `known` does not contain and that are not ordinary words."""
     starts = {span.start for span in sentence_spans(text)}
     lowercase = Vocabulary([text], language).lowercase | known.lowercase
     for match in _WORD.finditer(text):
@@ -137,7 +138,8 @@ def _candidates(text: str, known: Vocabulary, language: str) -> Iterator[re.Matc
 
 
 def _is_ordinary(word: str, opens: bool, lowercase: Collection[str], language: str) -> bool:
-    """True if a capitalized word is not a name; `opens` if it begins a sentence, `lowercase` holds known words."""
+    """True if a capitalized word is not a name. `opens` is True if the word begins a sentence. `lowercase` holds known
+    words."""
     folded = _folded(word)
     if (folded in _ABBREVIATIONS or folded in _FOLDED_FUNCTIONS.get(language, ())) and not word.isupper():
         return True
@@ -155,7 +157,7 @@ def _opens(match: re.Match[str], text: str, starts: set[int]) -> bool:
 
 
 def _joined(words: Iterable[re.Match[str]], text: str) -> Iterator[Name]:
-    """Join neighbouring words to one name: "Jean-Luc", "Anna Virtanen"."""
+    """Join neighboring words to one name: "Jean-Luc", "Anna Virtanen"."""
     start = end = -1
     for match in words:
         if end >= 0 and _JOINED.fullmatch(text, end, match.start()):
@@ -173,7 +175,7 @@ def _folded(word: str) -> str:
 
 
 def _stemmed(folded: str, language: str) -> str:
-    """Return the stem, or the word itself if the stem is so short that other words would share it."""
+    """Return the stem. If the stem is so short that other words have the same stem, return the word."""
     if "\u0400" <= folded[0] <= "\u04ff" and language != "sr":
         language = "ru"  # short texts do not separate Russian from related languages, which have similar endings
     short = stem(folded, language)
@@ -181,12 +183,12 @@ def _stemmed(folded: str, language: str) -> str:
 
 
 def _graded(folded: str) -> str:
-    """Undo consonant gradation, which inflection causes: "Pekka" and "Pekan", "Helsinki" and "Helsingin"."""
+    """Undo consonant gradation, a sound change in inflected forms: "Pekka" and "Pekan", "Helsinki" and "Helsingin"."""
     return re.sub(r"(.)\1", r"\1", folded.translate(_GRADED))
 
 
 def _may_be_same(one: str, other: str) -> bool:
-    """True if both words, as `_graded` returns them, may be forms of one name."""
+    """True if two words, as returned by `_graded`, may be forms of one name."""
     short, long = sorted((one, other), key=len)
     for base, form in ((short, long), (long, short)):
         if 2 < len(base) <= len(form) and len(form) - len(base) <= _ENDING and form.startswith(tuple(_bases(base))):

@@ -1,8 +1,4 @@
-"""Entries as input of a summary, and kinds of sentences.
-
-Entries are sorted by time and written as lines that name the speaker. Greetings and thanks have no content; dates and
-decisions weigh more than questions.
-"""
+"""Kinds of sentences. Greetings and thanks have no content. Dates and decisions have a higher weight than questions."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def time_of(entry: MemoryEntry) -> datetime | None:
-    """Return the time when the entry happened, or when it was stored if that is unknown."""
+    """Return the time of the event, or the time of storing if the time of the event is unknown."""
     return entry.occurred_at or entry.created_at
 
 
@@ -34,7 +30,7 @@ def sort_by_time(entries: Iterable[MemoryEntry]) -> list[MemoryEntry]:
 
 
 def speaker_of(entry: MemoryEntry) -> str:
-    """Return the speaker, or the role of an entry without one; "" if neither is known."""
+    """Return the speaker. If there is no speaker, return the role, or "" if there is no role."""
     return flatten(entry.speaker or entry.role)[:_MAX_LABEL].strip()
 
 
@@ -93,7 +89,8 @@ _QUESTIONED, _GREETED, _CURT = 0.5, 0.4, 0.6
 def has_content(sentence: str, language: str) -> bool:
     """Return False for greetings, thanks, "ok" and questions without details.
 
-    A sentence with a digit, a day or a decision always has content. A question needs more than a few content words.
+    A sentence with a digit, a day or a decision always has content. A question has content only if it has several
+    content words.
     """
     sample = sentence[:_SAMPLE]
     words = [word.casefold() for word in _WORD.findall(sample)]
@@ -108,7 +105,7 @@ def has_content(sentence: str, language: str) -> bool:
 
 
 def kind_weight(sentence: str) -> float:
-    """Return the factor of the sentence's kind on its worth, around 1."""
+    """Return the factor for the value of a sentence of this kind, around 1."""
     sample = sentence[:_SAMPLE]
     words = [word.casefold() for word in _WORD.findall(sample)]
     weight = 1.0
@@ -126,7 +123,8 @@ def kind_weight(sentence: str) -> float:
 
 
 def _word_count(word: str) -> int:
-    """Estimate the number of words: a run of a script without spaces is several, a single letter is none."""
+    """Estimate the number of words. In a script without spaces, a run counts as several words. A single letter counts
+    as none."""
     return 1 + len(word) // _UNSPACED_WORD if _is_unspaced(word) else int(len(word) > 1)
 
 

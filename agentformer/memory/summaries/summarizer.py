@@ -1,4 +1,5 @@
-"""`Summarizer`: a summary that a model writes and checks accept, or an extractive one; with the prompts."""
+"""`Summarizer`: a summary that a model writes and that passes the checks, or an extractive summary. The prompts are
+here too."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ _CITATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary and its origin. `problems` are those of the model's rejected texts."""
+    """A summary and its origin. `problems` are the problems of rejected texts of the model."""
 
     text: str
     model: str
@@ -63,9 +64,10 @@ class Summary:
     problems: tuple[str, ...] = ()
 
     def to_entry(self, originals: Sequence[MemoryEntry]) -> MemoryEntry:
-        """Return the entry that stores this summary, with the owner of its originals and a link to each.
+        """Return the entry that stores this summary. It has the owner of the originals, and a link to each original.
 
-        Speakers and time range go into title and context, which are searched and shown but are not part of the text.
+        Speakers and time range are stored in title and context. These fields are searched and shown, but are not part
+        of the text.
         """
         originals = sort_by_time(originals)
         first, last = time_of(originals[0]), time_of(originals[-1])
@@ -124,12 +126,12 @@ class Summarizer:
         return self._model is None
 
     def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
-        """Return a faithful summary of the originals, which may be in any order.
+        """Return a faithful summary of the originals. The originals may be in any order.
 
-        A model's text that is empty, too long, unsupported by the originals or without any of their facts is rejected;
-        the model gets one second try with the list of problems. After that, or at once on a `LanguageModelError`, the
-        summary is extractive. Marks such as [1] that cite messages are removed. The text is empty only if `max_tokens`
-        leaves no room for a word.
+        A text of the model is rejected if it is empty, if it is too long, if the originals do not support it, or if it
+        has none of their facts. After a rejection, the model gets the list of problems and writes a second text. If the
+        second text is rejected too, or after a `LanguageModelError`, the summary is extractive. Citation marks such as
+        [1] are removed. The text is empty only if `max_tokens` is too small for one word.
         """
         originals = sort_by_time(originals)
         if self._model is None:
@@ -155,7 +157,7 @@ class Summarizer:
         return Reply(text, _encodable(reply.model) or type(model).__name__)
 
     def _problems(self, text: str, originals: Sequence[MemoryEntry]) -> list[str]:
-        """Return the reasons to reject a model's text, as sentences for the model."""
+        """Return the reasons to reject a text of the model, as sentences for the model."""
         if not text:
             return [_EMPTY]
         if (tokens := self._count_tokens(text)) > self._max_tokens:
@@ -170,7 +172,8 @@ class Summarizer:
         return Summary(text, _EXTRACTIVE, PROMPT_VERSION, outcome, tuple(problems))
 
     def _shortened(self, originals: Sequence[MemoryEntry]) -> list[str]:
-        """Return the contents of the originals, very long ones as extracts, so that the model can read all of them."""
+        """Return the contents of the originals. Very long contents are replaced by extracts, so that the model can read
+        all originals."""
         share = max(1, _MAX_PROMPT // max(1, len(originals)))
         return [
             entry.content
@@ -181,7 +184,7 @@ class Summarizer:
 
 
 def _prompt(originals: Sequence[MemoryEntry], contents: Sequence[str], max_tokens: int) -> list[ChatMessage]:
-    """Return the messages that ask for a summary; `contents` are the texts of the originals, in their order."""
+    """Return the messages that ask for a summary. `contents` are the texts of the originals, in the same order."""
     quoted = "\n".join(
         _quoted(n, entry, text) for n, (entry, text) in enumerate(zip(originals, contents, strict=True), 1)
     )
@@ -206,7 +209,7 @@ def _quoted(number: int, entry: MemoryEntry, text: str) -> str:
 
 
 def _without_citations(text: str, originals: Sequence[MemoryEntry]) -> str:
-    """Remove the numbers by which a model cites messages; marks that an original contains, such as code, stay."""
+    """Remove citation marks of the model. A mark that an original contains, for example in code, is kept."""
 
     def replacement(mark: re.Match[str]) -> str:
         return mark[0] if any(mark[0].strip() in entry.content for entry in originals) else ""
@@ -215,5 +218,5 @@ def _without_citations(text: str, originals: Sequence[MemoryEntry]) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Remove lone surrogates, which cannot be stored."""
+    """Remove single surrogates, because they cannot be stored."""
     return text.encode("utf-8", "ignore").decode("utf-8")

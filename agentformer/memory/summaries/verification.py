@@ -1,7 +1,7 @@
-"""Checks a model's summary against its originals: unsupported numbers, dates and names, and missing ones.
+"""Compares a model's summary with its originals: unsupported numbers, dates and names, and missing facts.
 
-All other words of a summary are free. Small number words ("five") are not compared. A name is a word with a capital, so
-scripts without capitals are checked for numbers and dates only.
+Other words of a summary are not checked. Small number words ("five") are not compared. A name is a capitalized word. So
+in scripts without capitals, only numbers and dates are checked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Stated:
 
 @dataclass(slots=True)
 class _Figures:
-    """Numbers and dates of texts, each with its first spelling."""
+    """Numbers and dates of texts. The first spelling of each value is kept."""
 
     numbers: dict[Number, str] = field(default_factory=dict)
     days: dict[tuple[Day, ...], str] = field(default_factory=dict)
@@ -60,9 +60,9 @@ class _Figures:
 
 
 def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
-    """Return the numbers, dates and names of the summary that no original states in content, speaker or time.
+    """Return the numbers, dates and names of the summary that no original states in its content, speaker or time.
 
-    In order, as "number 7", "date 8 June 2023" or "name Robert". Empty for a faithful summary.
+    The result is in order, such as "number 7", "date 8 June 2023" or "name Robert". It is empty for a faithful summary.
     """
     language = detect_language(summary, detect_language(" ".join(entry.content[:1000] for entry in originals)))
     text = _without_list_numbers("\n".join(map(flatten, summary.splitlines())))
@@ -72,8 +72,8 @@ def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[s
 
 
 def missing_facts(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
-    """Return the kinds of facts that the originals state several times and the summary not at all, with examples:
-    "numbers and dates (1,250; 3 April)", "names (Anna; Tampere)"."""
+    """Return the kinds of facts that the originals state several times and that the summary does not state. Examples
+    are included: "numbers and dates (1,250; 3 April)", "names (Anna; Tampere)"."""
     texts = [entry.content for entry in originals]
     missing = []
     figures = _Figures()
@@ -106,7 +106,7 @@ def _stated(originals: Sequence[MemoryEntry], language: str) -> _Stated:
 
 
 def _texts(entry: MemoryEntry) -> Iterator[str]:
-    """Yield the texts of an entry, as a whole and as the lines that a summary may take from it."""
+    """Yield the complete text of an entry, and the lines of the entry that a summary may quote."""
     yield flatten(entry.content)
     yield flatten(entry.speaker)
     yield entry.role
@@ -115,7 +115,7 @@ def _texts(entry: MemoryEntry) -> Iterator[str]:
 
 
 def _unsupported_figures(text: str, stated: _Stated) -> Iterator[tuple[int, str]]:
-    """Yield dates that no original states and numbers outside dates, each with its position."""
+    """Yield dates that no original states, and numbers outside dates. Each has its position."""
     supported: dict[Day, bool] = {}
     position = 0
     for row in text.splitlines(keepends=True):
@@ -146,13 +146,13 @@ def _unsupported_names(text: str, stated: _Stated, language: str) -> Iterator[tu
 
 
 def _overlaps(start: int, end: int, mentions: Sequence[Mention]) -> bool:
-    """True if one of the mentions, which are in order and disjoint, overlaps `[start, end)`."""
+    """True if a mention overlaps `[start, end)`. The mentions are in order and do not overlap each other."""
     index = bisect_right(mentions, start, key=lambda mention: mention.end)
     return index < len(mentions) and mentions[index].start < end
 
 
 def _without_list_numbers(summary: str) -> str:
-    """Replace the numbers of a list that counts from 1 by blanks."""
+    """Replace the numbers of a numbered list by blanks."""
     items = list(_LIST_ITEM.finditer(summary))
     if [int(item[1]) for item in items] != list(range(1, len(items) + 1)):
         return summary
@@ -184,7 +184,7 @@ def _keeps_names(summary: str, names: Iterable[str], language: str) -> bool:
 
 
 def _names(texts: Sequence[str], speakers: Collection[str], language: str) -> list[str]:
-    """Return the names in the texts without speakers, abbreviations, months and weekdays."""
+    """Return the names in the texts. Speakers, abbreviations, months and weekdays are left out."""
     vocabulary = Vocabulary(speakers, language)
     speaker_words = " ".join(speakers).casefold().split()
 

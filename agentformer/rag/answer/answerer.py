@@ -1,4 +1,5 @@
-"""Answers with citations: by a language model if there is one, else by quotation."""
+"""Answers with citations. If there is a language model, the model writes the answer; otherwise the answer quotes
+sentences."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, Embedder, Hit, LanguageModel, Reply
 
 _MAX_QUOTES = 3
-_CLOSE = 0.75  # of the best sentence's score: another sentence is quoted only if it is nearly as good
+_CLOSE = 0.75  # share of the best score; a sentence with a lower score is not quoted
 # A model is not asked if no hit shares a term with the question and no sentence has this cosine. `abstain` does not
 # apply to a model: it translates (quotation is declined for a third of German questions over English passages, and a
 # model's answer for none), answers "what is this about?", and says what it cannot answer.
@@ -30,7 +31,7 @@ _DECLINED = "the model answered NO_ANSWER, which a passage contains, so the answ
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """A question and its hits, each analyzed once."""
+    """A question and its hits. The question and each hit are analyzed once."""
 
     question: str
     terms: QueryTerms
@@ -42,7 +43,8 @@ class _Request:
         return cls(question, analyze_query(question), hits, read_passages(hits))
 
     def given_texts(self, count: int) -> list[str]:
-        """Return the texts that the model was given, before escaping: an answer may take addresses from them."""
+        """Return the texts that the model got, before escaping. Addresses in an answer must be in one of these
+        texts."""
         names = (hit.entry.source.name if hit.entry.source else "" for hit in self.hits)
         return [
             self.question,
@@ -50,7 +52,8 @@ class _Request:
         ]
 
     def shares_terms(self) -> bool:
-        """Return whether a hit holds a term of the question, or the question has no terms ("Who is it?")."""
+        """Return whether a hit contains a term of the question. Also return True if the question has no terms ("Who is
+        it?")."""
         for passage in self.passages:
             terms = self.terms.terms([passage.language]).stems
             if not terms or not passage.stems.isdisjoint(terms):
@@ -61,8 +64,8 @@ class _Request:
 class Answerer:
     """Answers questions from hits.
 
-    Without a `model`, every answer is extractive, and an answer with less confidence than `abstain` (0..1) is declined.
-    With `abstain` 0, only a question without hits is declined.
+    Without a `model`, every answer is extractive. An extractive answer with a confidence below `abstain` (0..1) is
+    declined. If `abstain` is 0, only a question without hits is declined.
     """
 
     def __init__(
@@ -83,10 +86,10 @@ class Answerer:
     def answer(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None, extractive: bool = False
     ) -> Answer:
-        """Return an answer with citations; its mode is `none` if the hits hold no answer.
+        """Return an answer with citations. If the hits contain no answer, the mode of the answer is `none`.
 
-        If the model fails, the best sentences are quoted, with a warning that gives the reason; no
-        `LanguageModelError` is raised. With `extractive`, no model is asked.
+        If the model fails, the best sentences are quoted, and a warning gives the reason. No `LanguageModelError` is
+        raised. With `extractive`, no model is called.
         """
         request = _Request.of(question, hits)
         if extractive:
@@ -112,10 +115,10 @@ class Answerer:
     def stream(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None
     ) -> Generator[AnswerEvent, None, None]:
-        """Yield the answer's pieces, then the `Answer`, whose text and citations are final.
+        """Yield the pieces of the answer, and at the end the `Answer` with its final text and citations.
 
-        If the model breaks off, an `AnswerFault` precedes an `Answer` that is not `complete`. If the model returns
-        nothing, the answer is quoted, as by `answer`. Closing the generator closes the model's stream.
+        If the model stops with an error, an `AnswerFault` is yielded, followed by an `Answer` that is not `complete`.
+        If the model returns nothing, the answer is extractive. Closing the generator closes the stream of the model.
         """
         request = _Request.of(question, hits)
         model = self._usable_model(request)
@@ -155,13 +158,14 @@ class Answerer:
     # ------------------------------------------------------------------ with a model
 
     def _usable_model(self, request: _Request) -> LanguageModel | None:
-        """Return the model if there is one and the hits may hold an answer."""
+        """Return the model if there is a model and the hits may contain an answer, else None."""
         if self._model is None or not request.hits or (self._abstain and self._is_hopeless(request)):
             return None
         return self._model
 
     def _is_hopeless(self, request: _Request) -> bool:
-        """Return whether the hits share nothing with the question. Without an embedder, the model decides."""
+        """Return True if the hits have nothing in common with the question. Without an embedder, return False, and the
+        model decides."""
         if request.shares_terms():  # fast, and true for most questions
             return False
         cosines = [sentence.cosine for sentence in self._ranked(request) if sentence.cosine is not None]
@@ -171,8 +175,8 @@ class Answerer:
         return (max(cosines) if normalized is None else normalized) < _FAR
 
     def _checked(self, request: _Request, count: int, text: str, *, cut: str) -> Answer:
-        """Return a model's text, given the first `count` hits, with valid citations only. `cut` is the reason why the
-        text ends too early, if it does."""
+        """Return the text of a model that got the first `count` hits. Only valid citations are kept. `cut` is the
+        reason why the text is incomplete, or ""."""
         warnings = [cut] if cut else []
         if count < len(request.hits):
             warnings.append(f"the passages did not fit the model: it was given {count} of {len(request.hits)}")
@@ -182,7 +186,7 @@ class Answerer:
         text = without_refusal(checked.text)
         cited = cite(without_unfinished(text) if cut else text, request.passages[:count])
         if not cited.citations and (refuses(checked.text) or NO_ANSWER in checked.text):
-            if contains_no_answer(request.hits[:count]):  # then the passage may have declined, and not the model
+            if contains_no_answer(request.hits[:count]):  # in this case, the token may be a quotation from the passage
                 return self._extractive(request, (*warnings, _DECLINED))
             return self._nothing(request, warnings)
         if not cited.text:
@@ -223,14 +227,14 @@ class Answerer:
     # ------------------------------------------------------------------ ranking
 
     def _confidence(self, request: _Request) -> float | None:
-        """Return the confidence in the hits; None without hits."""
+        """Return the confidence in the hits, or None without hits."""
         if not request.hits:
             return None
         return confidence_features(request.terms, request.passages, baseline=self._baseline(request)).confidence
 
     def _baseline(self, request: _Request) -> float | None:
-        """Return the cosine of unrelated texts. None if no embedder found the hits, if it compares only letters, or if
-        it is unavailable."""
+        """Return the cosine of unrelated texts. Return None in three cases: no embedder found the hits, the embedder
+        compares only letters, or the embedder is unavailable."""
         if self._embedder is None or not any(hit.dense_rank for hit in request.hits):
             return None
         embedder = current_embedder(self._embedder)
@@ -240,7 +244,7 @@ class Answerer:
             return None
 
     def _ranked(self, request: _Request) -> list[RankedSentence]:
-        """Return the ranked sentences. The embedder takes part if it found the hits: else it does not know their
+        """Return the ranked sentences. The embedder is used only if it found the hits. Otherwise it does not know their
         language."""
         found = any(hit.dense_rank for hit in request.hits)
         embedder = current_embedder(self._embedder) if self._embedder and found else None
@@ -261,14 +265,15 @@ def _shown(output: AnswerStream, pieces: Iterable[str], given: Iterable[str]) ->
 
 
 def _at_once(answer: Answer, *, shown: bool = False) -> Iterator[AnswerEvent]:
-    """Yield the answer, and its text as one piece before it unless pieces were shown."""
+    """Yield the answer. If no piece was shown, first yield the complete text as one piece."""
     if not shown:
         yield AnswerPiece(answer.text)
     yield answer
 
 
 def _passage_counts(count: int) -> Iterator[int]:
-    """Yield the numbers of passages to try, halved each time, for models that all passages are too long for."""
+    """Yield the numbers of passages to try. Each number is half of the number before it, for a model with a small
+    context."""
     while count:
         yield count
         count //= 2
@@ -284,7 +289,7 @@ def _citation_warnings(cited: CitedText) -> Iterator[str]:
 
 
 def _cut(reply: Reply | None, limit: int) -> str:
-    """Return the reason why a reply ends too early, "" if it does not."""
+    """Return the reason why a reply is incomplete, or ""."""
     if reply is None or reply.finish not in ("length", "filtered"):
         return ""
     if reply.finish == "filtered":

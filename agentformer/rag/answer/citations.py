@@ -1,4 +1,4 @@
-"""Citations: the markers in a model's text, the passages that they point to, and the sentence behind each."""
+"""Citations: the markers in a model's text, the passages to which they point, and the sentence before each marker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MAX_RANGE = 20  # passages of one range
 class CitedText:
     """A text in which every `[n]` outside code is a citation.
 
-    `strays` are the removed numbers of no passage. `copied` are the removed numbers that the model copied together with
+    `strays` are removed numbers that no passage has. `copied` are removed numbers that the model copied together with
     words of another passage.
     """
 
@@ -54,9 +54,10 @@ class CitedText:
 
 
 def cite(text: str, passages: Sequence[Passage]) -> CitedText:
-    """Return a model's text with all markers spelled `[n]`, and its citations in the order of their first mention.
+    """Return the text of a model with all markers written as `[n]`, and its citations in the order of their first
+    marker.
 
-    `passages` are the ones that the model was given, in the order of their numbers from 1.
+    `passages` are the passages that the model got, in the order of their numbers. The first number is 1.
     """
     strays: set[int] = set()
     copied = CopiedMarkers(text, passages)
@@ -79,7 +80,7 @@ def cite(text: str, passages: Sequence[Passage]) -> CitedText:
 
 
 def citation(number: int, sentence: RankedSentence) -> Citation:
-    """Return the citation of a sentence, with its place in its document."""
+    """Return the citation of a sentence, with the position of the sentence in its document."""
     entry = sentence.hit.entry
     offset = entry.source.start if entry.source else 0
     return Citation(
@@ -97,12 +98,12 @@ def citation(number: int, sentence: RankedSentence) -> Citation:
 
 
 def without_unfinished(text: str) -> str:
-    """Return a text that was cut, without the beginning of a marker at its end."""
+    """Return a cut text without an unfinished marker at its end."""
     return _UNFINISHED.sub("", text)
 
 
 def _without_strays(run: re.Match[str]) -> str:
-    """Return a run of markers without strays, and without an "and" or a comma that joined nothing but strays."""
+    """Return a run of markers without strays. Also remove an "and" or a comma that joined only strays."""
     if run["framed"]:
         return ""
     if run["code"] is not None or _STRAY not in run["marks"]:
@@ -120,7 +121,7 @@ def _without_strays(run: re.Match[str]) -> str:
 
 
 def _claims(text: str) -> dict[int, str]:
-    """Return the sentences that cite each number, without their markers."""
+    """Return for each number the sentences that cite it. Markers are removed from the sentences."""
     claims: dict[int, list[str]] = {}
     for sentence in _CLAIM.findall(_MARK.sub(lambda mark: "" if mark["code"] is not None else mark[0], text)):
         for number in dict.fromkeys(map(int, _CITED.findall(sentence))):
@@ -129,7 +130,7 @@ def _claims(text: str) -> dict[int, str]:
 
 
 def _numbers(marker: str) -> list[int]:
-    """Return the numbers of one marker in order, with all numbers of a range."""
+    """Return the numbers of one marker in order. A range is replaced by all its numbers."""
     numbers: list[int] = []
     for part in re.split(r"[,;、，]", marker):
         first, _, last = part.replace("^", "").replace("–", "-").partition("-")
@@ -139,9 +140,10 @@ def _numbers(marker: str) -> list[int]:
 
 
 class CopiedMarkers:
-    """The markers that a model copied with the words of a passage, such as a paper's own references.
+    """The markers that a model copied together with words of a passage, such as the references of a paper.
 
-    A copied marker stands in a passage at the same words, and points to another passage that lacks them.
+    A copied marker occurs in a passage next to the same words, and points to another passage that does not contain
+    these words.
     """
 
     def __init__(self, text: str, passages: Sequence[Passage]) -> None:
@@ -155,7 +157,7 @@ class CopiedMarkers:
         return tuple(sorted(self._copied))
 
     def has(self, number: int, start: int, end: int) -> bool:
-        """Return whether the marker in `[start, end)` of the text is a copy."""
+        """Return whether the marker at `[start, end)` of the text is a copy."""
         if not self._holders:
             return False
         copied = any(
@@ -172,11 +174,12 @@ class CopiedMarkers:
 
     @cached_property
     def _letters(self) -> list[str]:
+        """Return the letters and digits of a text without markers. A copy rarely changes these characters."""
         return [_letters(passage.content) for passage in self._passages]
 
     @cached_property
     def _holders(self) -> dict[tuple[int, str, str], set[int]]:
-        """The passages that have a marker with this number, and these letters at this side."""
+        """Return the passages that have a marker with this number next to these letters on this side."""
         holders: dict[tuple[int, str, str], set[int]] = {}
         for holder, passage in enumerate(self._passages, 1):
             content = strip_hidden(passage.content)
@@ -199,5 +202,5 @@ def _nearest(side: str, letters: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """Return the letters and digits of a text without markers, which a copy changes least."""
+    """Return the letters and digits of a text without markers. A copy rarely changes these characters."""
     return "".join(ch for ch in _ANY_MARKER.sub("", text).casefold() if ch.isalnum())

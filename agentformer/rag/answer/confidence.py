@@ -77,7 +77,7 @@ _LONG = 60  # code points of a question's stems, some ten words: no passage need
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceFeatures:
-    """`share` is in 0..1, `cosine` in -1..1 (None without an embedder); higher is better."""
+    """`share` is in 0..1. `cosine` is in -1..1, or None without an embedder. Higher values are better."""
 
     share: float
     cosine: float | None = None
@@ -85,7 +85,7 @@ class ConfidenceFeatures:
 
     @property
     def confidence(self) -> float:
-        """The chance that the hits hold the answer, 0..1."""
+        """Return the probability that the hits contain the answer, 0..1."""
         if self.cosine is None:
             return _logistic(_WORDS, self.share, 0.0)
         return _logistic(_COSINE if self.foreign else _BOTH, self.share, self.cosine)
@@ -102,8 +102,8 @@ class CosineBaselines:
     def of(self, embedder: Embedder) -> float:
         """Return the baseline, -1..1.
 
-        The first call embeds two questions and four passages in English, or in each language above that the space
-        declares. Raises what the embedder raises; the next call measures again.
+        The first call embeds two questions and four passages. They are in English, or in each language above that the
+        space declares. Raises the errors of the embedder; in this case, the next call measures again.
         """
         space = embedder.space
         with self._lock:
@@ -128,8 +128,9 @@ def _measure(embedder: Embedder, space: EmbeddingSpace) -> float:
 
 
 def normalized_cosine(cosine: float, baseline: float | None) -> float | None:
-    """Return a cosine on MiniLM's scale, -1..1: 1 stays 1, and the baseline becomes MiniLM's. None if the baseline is
-    unknown, or if the space cannot tell near texts from others."""
+    """Return a cosine on the scale of MiniLM, -1..1. The value 1 stays 1, and the baseline becomes the baseline of
+    MiniLM. Return None if the baseline is unknown, or if cosines of the space cannot separate similar texts from
+    unrelated texts."""
     if baseline is None or not baseline < _MAX_BASELINE:
         return None
     return max(-1.0, REFERENCE + (cosine - baseline) / (1 - baseline) * (1 - REFERENCE))
@@ -138,8 +139,8 @@ def normalized_cosine(cosine: float, baseline: float | None) -> float | None:
 def confidence_features(
     query: QueryTerms, passages: Sequence[Passage], *, baseline: float | None = REFERENCE
 ) -> ConfidenceFeatures:
-    """Return the features of at least one passage. `baseline` is of the space of the hits' cosines; None leaves the
-    cosines out. Embeds nothing."""
+    """Return the features of one or more passages. `baseline` belongs to the space of the cosines of the hits. If it is
+    None, cosines are not used. Nothing is embedded."""
     share = max(_share(query, passage) for passage in passages)
     hits = [passage.hit for passage in passages]
     cosines = [hit.dense_score for hit in hits if hit.dense_score is not None and hit.dense_rank is not None]
@@ -149,10 +150,11 @@ def confidence_features(
 
 
 def _share(query: QueryTerms, passage: Passage) -> float:
-    """Return the share of the question's terms that the passage holds, weighted by their length: long words are rare.
+    """Return the share of the question's terms that the passage contains. Terms are weighted by their length, because
+    long words are rare.
 
-    Parts of words count as well, so a compound or an inflected word is held in part. 1.0 for a question without terms,
-    and for a long question if enough of it is held.
+    Parts of words count too. So a compound or an inflected word can be counted in part. Return 1.0 for a question
+    without terms, and for a long question if the passage contains enough of its terms.
     """
     terms = query.terms([passage.language])
     weights = {term: _length(term) for term in (*terms.stems, *terms.parts)}

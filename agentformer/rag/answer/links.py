@@ -1,5 +1,5 @@
-"""Links in a model's text. A page that shows an answer loads its images and offers its links, so an address that the
-model made up could carry data away."""
+"""Links in a model's text. A page that shows an answer may load its images and shows its links. So an address that the
+model invented could send private data to another server."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ _UNDECIDED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CheckedText:
-    """A text without images and unknown addresses. `unknown_hosts` are the hosts of the removed addresses."""
+    """A text without images and without unknown addresses. `unknown_hosts` are the hosts of the removed addresses."""
 
     text: str
     unknown_hosts: tuple[str, ...] = ()
 
 
 def remove_unknown_links(text: str, given: Iterable[str]) -> CheckedText:
-    """Return a model's text with images as links, and without markup that loads something.
+    """Return the text of a model. Images become links, and markup that loads data is removed.
 
-    A link to an address that none of the texts `given` to the model contains keeps its label only.
+    If none of the texts `given` to the model contains the address of a link, only the label of the link is kept.
     """
     text = _CODED.sub("& ", _without_images(text))
     if not (_ADDRESS.search(text) or _LINK.search(text) or _DEFINED.search(text)):
@@ -93,13 +93,14 @@ def remove_unknown_links(text: str, given: Iterable[str]) -> CheckedText:
 
 
 def link_warnings(unknown_hosts: Iterable[str]) -> list[str]:
-    """Return the warning about removed addresses. It names hosts only, not the data in the addresses."""
+    """Return the warning about removed addresses. The warning names only the hosts, because addresses may contain
+    private data."""
     hosts = ", ".join(unknown_hosts)
     return [f"the model wrote addresses that no passage contains; they were removed: {hosts}"] if hosts else []
 
 
 class _KnownAddresses:
-    """The texts given to the model, in which addresses are looked up."""
+    """The texts that the model got. Addresses are searched in these texts."""
 
     def __init__(self, given: Iterable[str]) -> None:
         forms: dict[str, None] = {}
@@ -115,7 +116,7 @@ class _KnownAddresses:
         return _bare(address) in self._text
 
     def misses(self, address: str) -> bool:
-        """Return whether no text contains the address, and note its host."""
+        """Return True if no text contains the address, and record its host."""
         if self.contains(address):
             return False
         self.missing_hosts.setdefault(re.split(r"[/?#;,&\\]", _bare(address))[0][:_MAX_HOST])
@@ -123,7 +124,7 @@ class _KnownAddresses:
 
 
 def _gap(match: re.Match[str], known: _KnownAddresses) -> str:
-    """Return a space if a page might read the text behind a known address as a part of it, else ""."""
+    """Return a space if a page might read the text after a known address as a part of the address, else ""."""
     behind = _BEHIND.match(match.string, match.end())
     more = behind[0] if behind else ""
     if len(more) < _REACH and (not any(map(str.isalnum, _CITED.sub("", more))) or known.contains(match[0] + more)):
@@ -133,7 +134,8 @@ def _gap(match: re.Match[str], known: _KnownAddresses) -> str:
 
 
 def _split_unspaced(run: str, known: _KnownAddresses) -> str:
-    """Return a known address and the unspaced words behind it with a space between; "" if there is none."""
+    """Return a known address and the words after it, with a space between them. Return "" if there is no known
+    address."""
     words = _UNSPACED.search(run)
     if not words or _ADDRESS.search(run, words.start()):
         return ""
@@ -146,8 +148,8 @@ def _without_images(text: str) -> str:
 
 
 class LinkFilter:
-    """Removes images and markup from a text that arrives in pieces, and restores the brackets that were escaped in the
-    texts `given` to the model. Links are checked in the whole text later."""
+    """Removes images and markup from a text that arrives in pieces. Restores brackets that were escaped in the texts
+    `given` to the model. Links are checked later in the complete text."""
 
     def __init__(self, given: Iterable[str] = ()) -> None:
         self._restorer = MarkerRestorer(given)
@@ -162,7 +164,7 @@ class LinkFilter:
         return _without_images(self._restorer.restore(shown))
 
     def rest(self) -> str:
-        """Return the text that was held back, at the end."""
+        """Return the remaining text at the end."""
         pending, self._pending = self._pending, ""
         return _without_images(self._restorer.restore(pending))
 
@@ -173,7 +175,8 @@ def _canonical(text: str) -> str:
 
 
 def _decoded(coded: re.Match[str]) -> str:
-    """Return the letters of a percent-encoded run; the run itself if it has hidden characters or ends of addresses."""
+    """Return the letters of a percent-encoded run. Return the run unchanged if it has hidden characters or characters
+    that end an address."""
     try:
         letters = bytes.fromhex(coded[0].replace("%", "")).decode()
     except UnicodeDecodeError:
@@ -183,5 +186,5 @@ def _decoded(coded: re.Match[str]) -> str:
 
 
 def _bare(address: str) -> str:
-    """Return an address without scheme and without the end of its sentence."""
+    """Return an address without its scheme, and without punctuation that belongs to the sentence."""
     return re.sub(r"\A(?:[a-z]+:)?[/\\]*", "", _canonical(address)).rstrip(_ENDS)

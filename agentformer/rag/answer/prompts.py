@@ -1,4 +1,4 @@
-"""Prompts for the language model, and the sentence for "nothing found" per language."""
+"""Prompts for the language model, and the sentence "nothing found" in each language."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentformer.text.languages import likelier_of_alike
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_hidden, strip_template_tokens
 from agentformer.types import ChatMessage, Hit
 
-NO_ANSWER = "NO_ANSWER"  # a model declines with this token, which is no phrase of a language
+NO_ANSWER = "NO_ANSWER"  # a model declines with this token, which is not a phrase of any language
 
 SYSTEM = f"""You answer questions from numbered passages.
 Use only what the passages say. After each statement, cite the passage it comes from, like [1] or [2].
@@ -73,12 +73,13 @@ _NO_ANSWER = re.compile(r"NO(?:[\\_ ]{1,3})ANSWER")  # in all spellings that `st
 
 
 def nothing_found(query: QueryTerms) -> str:
-    """Return the sentence that the documents hold no answer, in the question's language; in English if unknown."""
+    """Return the sentence that the documents contain no answer. It is in the language of the question, or in English if
+    the language is unknown."""
     return NOTHING_FOUND.get(query.language or likelier_of_alike(query.text), NOTHING_FOUND["en"])
 
 
 def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
-    """Return the messages that ask a model to answer from `hits`, numbered from 1."""
+    """Return the messages that ask a model to answer from `hits`. The hits are numbered from 1."""
     passages = "\n\n".join(_passage(n, hit) for n, hit in enumerate(hits, 1))
     return [
         ChatMessage("system", SYSTEM),
@@ -87,7 +88,7 @@ def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
 
 
 def contains_no_answer(hits: Sequence[Hit]) -> bool:
-    """Return whether a passage itself contains the token by which a model declines."""
+    """Return whether a passage contains the token with which a model declines."""
     return any(_NO_ANSWER.search(strip_hidden(hit.entry.content)) for hit in hits)
 
 
@@ -100,6 +101,7 @@ def _passage(number: int, hit: Hit) -> str:
 
 
 def _without_markers(text: str) -> str:
-    """Return a text without markers that look like citations of passages, and without the token of declining."""
+    """Return a text without markers that look like citations of passages, and without the token with which a model
+    declines."""
     text = _REFERENCES.sub(lambda run: _MARKER.sub(lambda marker: f"⟦{marker[0][1:-1]}⟧", run[0]), text)
     return _NO_ANSWER.sub("NO·ANSWER", text)

@@ -1,8 +1,8 @@
 """The sentences of the passages, ranked by how well they answer the question, with exact offsets.
 
-A sentence scores by the question's terms that it holds (each weighted by its rarity among the sentences), by its cosine
-with the question if the embedder knows the language, and by the rank of its passage. Terms of the neighbouring
-sentences count a little: a pronoun often stands where the name was.
+The score of a sentence has three parts. The first part is its terms of the question, weighted by their rarity among the
+sentences. The second part is its cosine with the question, if the embedder knows the language. The third part is the
+rank of its passage. Terms of the neighboring sentences have a small weight, because a pronoun often replaces a name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MARKUP = " \t#*_>-=|"
 
 
 class Passage:
-    """A hit whose language, sentences and terms are each analyzed once, when first needed."""
+    """A hit with its language, sentences and terms. Each of these is computed once, at its first use."""
 
     def __init__(self, hit: Hit, languages: EntryLanguages) -> None:
         self.hit = hit
@@ -66,7 +66,7 @@ class Passage:
 
     @cached_property
     def context_terms(self) -> Terms:
-        """The terms of the line of title and headings."""
+        """The terms of the context line, which has the title and the headings."""
         return text_terms(self.hit.entry.context, self.language)
 
 
@@ -78,10 +78,10 @@ def read_passages(hits: Iterable[Hit]) -> list[Passage]:
 
 @dataclass(frozen=True, slots=True)
 class RankedSentence:
-    """A sentence of a hit. `span` is in the hit's entry content. Scores are in 0..1, higher is better.
+    """A sentence of a hit. `span` refers to the content of the hit's entry. Scores are in 0..1; higher is better.
 
-    `score` is comparable within one question. `cosine` (with the question; None without an embedder) is comparable
-    between questions.
+    `score` can be compared only for the same question. `cosine` is the cosine with the question, or None without an
+    embedder. It can be compared between questions.
     """
 
     hit: Hit
@@ -109,8 +109,8 @@ class _Sentence:
 def rank_sentences(
     query: QueryTerms, passages: Sequence[Passage], embedder: Embedder | None = None
 ) -> list[RankedSentence]:
-    """Return all sentences of the passages, best first. Without an `embedder`, words and passage ranks decide. Raises
-    `EmbedderError`, except `EmbedderUnavailable`."""
+    """Return all sentences of the passages, best first. Without an `embedder`, only words and passage ranks are used.
+    Raises `EmbedderError`, except `EmbedderUnavailable`."""
     sentences = _sentences(passages)
     if not sentences:
         return []
@@ -135,7 +135,7 @@ def rank_sentences(
 
 
 def _sentences(passages: Sequence[Passage]) -> list[_Sentence]:
-    """Return the sentences without headings, or the headings if there is nothing else."""
+    """Return the sentences without headings. If there are only headings, return the headings."""
     sentences = [
         _Sentence(passage, span, frozenset(terms.stems))
         for passage in passages
@@ -150,7 +150,8 @@ def _is_heading(sentence: _Sentence) -> bool:
 
 
 def _word_scores(query: QueryTerms, sentences: Sequence[_Sentence]) -> list[float]:
-    """Return each sentence's share of the question's terms, weighted by rarity, with a part of its neighbours'."""
+    """Return for each sentence its share of the question's terms, weighted by rarity. Terms of neighboring sentences
+    are added with a smaller weight."""
     wanted = {term for sentence in sentences for term in query.terms([sentence.passage.language]).stems}
     holders = Counter(term for sentence in sentences for term in sentence.stems)
     rarity = {term: math.log(1 + len(sentences) / (0.5 + holders[term])) for term in wanted if holders[term]}
@@ -167,7 +168,8 @@ def _best_neighbor(sentences: Sequence[_Sentence], own: Sequence[float], n: int)
 def _cosines(
     query: QueryTerms, sentences: Sequence[_Sentence], scores: Sequence[float], embedder: Embedder
 ) -> dict[int, float]:
-    """Return the cosine with the question, 0..1, of the sentences with the best `scores`, by number."""
+    """Return the cosine with the question, 0..1, for the sentences with the best `scores`. The keys are positions of
+    the sentences."""
     best = sorted(range(len(sentences)), key=lambda n: -scores[n])[:_EMBEDDED]
     try:
         texts = [_fitting(embedder, sentences[n].text) for n in best]
@@ -178,14 +180,14 @@ def _cosines(
 
 
 def _fitting(embedder: Embedder, text: str) -> str:
-    """Return the beginning of a sentence that is too long for the model, else the sentence."""
+    """Return the sentence. If it is too long for the model, return its beginning."""
     tokens = embedder.token_spans(text)
     limit = embedder.space.max_tokens * 9 // 10  # a beginning may have a few more tokens than it had as a part
     return text if len(tokens) <= limit else text[: tokens[limit - 1].end]
 
 
 def _shortened(content: str, span: Span) -> Span:
-    """Return a span of bounded length, cut at a word."""
+    """Return a span of limited length that ends at a word."""
     if span.end - span.start <= _MAX_QUOTE:
         return span
     end = content.rfind(" ", span.start, span.start + _MAX_QUOTE)

@@ -1,4 +1,4 @@
-"""A model's output as it arrives: what may be shown of it, and its whole text at the end."""
+"""The output of a model while it arrives: the part that may be shown now, and the complete text at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _MAX_MARKUP = 16  # characters of markup before the token, at most
 
 
 class AnswerStream:
-    """A model's output so far. Reasoning is not shown, nor the beginning of an answer that may become a refusal."""
+    """The output of a model until now. Reasoning is not shown. The beginning of an answer is not shown while it may
+    become a refusal."""
 
     def __init__(self) -> None:
         self.shown = False  # whether anything was shown
@@ -50,7 +51,7 @@ class AnswerStream:
                 close()
 
     def rest(self) -> str:
-        """Return the output that was held back and may be shown at the end."""
+        """Return the remaining output that may be shown at the end."""
         last = self._unless_refusal(self._filter.rest())
         if self._opening and not refuses(self._opening):
             last, self._opening = self._opening, None
@@ -65,7 +66,7 @@ class AnswerStream:
         return self._unless_refusal(self._filter.feed(_encodable(piece)))
 
     def _unless_refusal(self, text: str) -> str:
-        """Return the text, or "" while the answer's beginning is or may become a refusal."""
+        """Return the text. Return "" if the beginning of the answer is a refusal or may become a refusal."""
         if self._opening is None:
             return text
         self._opening += text
@@ -96,5 +97,5 @@ def _may_refuse(text: str) -> bool:
 
 
 def _encodable(text: str) -> str:
-    """Return the text with surrogate pairs joined and lone surrogates removed, which no store can write."""
+    """Return the text with surrogate pairs joined and single surrogates removed, because no store can write them."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
