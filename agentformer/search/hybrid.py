@@ -18,7 +18,7 @@ from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.scope_masks import ScopeCache, ScopeMask
 from agentformer.index.vectors.follower import VectorFollower
 from agentformer.index.vectors.index import VectorHits
-from agentformer.index.vectors.training import IndexOptions
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.words.index import WordIndex
 from agentformer.index.words.query import WordHits
 from agentformer.records import change_feed
@@ -28,7 +28,7 @@ from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count, window_spans
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
-from agentformer.search.fusion import FusionOptions, LanguageCoverage, RankedList, Ranking, fuse, vectors_weight
+from agentformer.search.fusion import FusionOptions, RankedList, Ranking, fuse
 from agentformer.search.vector_search import (
     NO_ENTRIES,
     HelperThread,
@@ -37,6 +37,7 @@ from agentformer.search.vector_search import (
     exact_scores,
     rescore,
 )
+from agentformer.search.weights import LanguageCoverage, vectors_weight
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Embedder, EmbeddingSpace, Hit, Hits, Query, Scope

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import agentformer
 from agentformer import AgentFormer
-from agentformer.search.fusion import RankedList, fuse, vectors_weight
+from agentformer.search.fusion import RankedList, fuse
+from agentformer.search.weights import vectors_weight
 from agentformer.types import Hit, Query
 
 falling = st.lists(st.floats(0, 50), min_size=1, max_size=8).map(lambda scores: sorted(scores, reverse=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.search.fusion import LanguageCoverage
+from agentformer.search.weights import LanguageCoverage
 from agentformer.types import EmbeddingSpace
 
 FINNISH = "Sataman päällikkö säilyttää majakan avaimia työhuoneensa kaapissa, ja kalastajat hakevat ne aamulla."

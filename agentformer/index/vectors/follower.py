@@ -19,8 +19,9 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import rows as stored
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.index import Image, VectorHits, VectorIndex
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.rows import IntArray
-from agentformer.index.vectors.training import BackgroundTrainer, IndexOptions, Stopped
+from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
 from agentformer.records.database import Database
 from agentformer.records.spaces import active_space

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import Flat, Selection, SelectionCache
 from agentformer.index.vectors.ivf import Ivf, OutlierCodes, Outliers, Tuning
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.index.vectors.rows import IntArray, Rows
-from agentformer.index.vectors.training import IndexOptions, Interrupted, ReadVectors, Stopped, positions_of, train_ivf
+from agentformer.index.vectors.training import Interrupted, ReadVectors, Stopped, positions_of, train_ivf
 from agentformer.index.vectors.tuning import QueryLog, Tuner
 from agentformer.types import Matrix, Vector
 

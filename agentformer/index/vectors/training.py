@@ -11,7 +11,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,16 +39,6 @@ _ROUNDS = 8  # number of k-means iterations; more had no measurable benefit
 # Returns the numbers that are still stored, ascending, and their unit rows.
 ReadVectors = Callable[[IntArray], tuple[IntArray, Matrix]]
 Stopped = Callable[[], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexOptions:
-    """Options of the vector index. The numbers of rows were chosen by measurement (docs/BENCHMARKS.md)."""
-
-    train_at: int = 30_000  # rows from which on inverted lists with re-ranking are faster than an exact scan
-    exact_rows: int = 50_000  # rows of a scope up to which a trained index scans all of them
-    target_recall: float = 0.99  # of the ten best, where a search is not exact
-    train_after: float = 5.0  # seconds after opening; a process that asks one question ends before that
 
 
 class Interrupted(Exception):

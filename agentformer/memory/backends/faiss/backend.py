@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import Conflict, NotFound, StoreError
 from agentformer.index.files import SecureDelete, check_records, read_index_status
-from agentformer.index.vectors.training import IndexOptions
+from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions
 from agentformer.records import change_feed, consolidation, meta, spaces
 from agentformer.records import entries as records

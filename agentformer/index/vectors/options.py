@@ -1,0 +1,15 @@
+"""Options of the vector index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """Options of the vector index. The numbers of rows were chosen by measurement (docs/BENCHMARKS.md)."""
+
+    train_at: int = 30_000  # rows from which on inverted lists with re-ranking are faster than an exact scan
+    exact_rows: int = 50_000  # rows of a scope up to which a trained index scans all of them
+    target_recall: float = 0.99  # of the ten best, where a search is not exact
+    train_after: float = 5.0  # seconds after opening; a process that asks one question ends before that

@@ -1,0 +1,125 @@
+"""The weight of the vectors in a hybrid search: how decisive they are, and whether the embedder knows the language."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from agentformer.text.analysis import QueryTerms
+from agentformer.text.languages import detect_language
+from agentformer.types import Embedder, EmbeddingSpace
+
+# These values were chosen on development halves (docs/BENCHMARKS.md). Nearby values give similar results.
+_USUAL = 0.7  # weight of the vectors for an average query; the weight of the words is 1
+_USUAL_DEVIATIONS = 4.0  # usual distance of the nearest entry from the mean of the near entries, in standard deviations
+_USUAL_SHARE = 0.3  # share of the ideal BM25 score; below it, the words have found little of the query
+_LEAST, _MOST = 0.15, 2.5
+_NEAREST = 100  # number of nearest entries
+_FEW = 10  # with so few entries, a standard deviation is not useful
+
+_WORD = re.compile(r"[^\W\d_]{3,}")  # numbers and short function words say little about a language
+# Tokens per word: an English model takes about 1.2 for English prose and 2.5 or more for Finnish.
+KNOWN = 1.6
+UNKNOWN = 2.0
+_CACHED_WORDS = 50_000  # number of words that are cached with their number of tokens
+
+
+def vectors_weight(cosines: Sequence[float], best_bm25: float, ideal_bm25: float) -> float:
+    """Return the weight of the vectors. The weight of the words is 1.
+
+    `cosines` are the cosines of the nearest entries, best first. `best_bm25` is the score of the best match by words.
+    `ideal_bm25` is the score of an entry that contains all words of the query (0: unknown).
+    """
+    share = best_bm25 / ideal_bm25 if ideal_bm25 > 0 else _USUAL_SHARE
+    lost = max(1.0, _USUAL_SHARE / share) if share > 0 else _MOST
+    decisiveness = math.sqrt(_deviations(cosines[:_NEAREST]) / _USUAL_DEVIATIONS)
+    return min(_MOST, max(_LEAST, _USUAL * lost * decisiveness))
+
+
+def _deviations(cosines: Sequence[float]) -> float:
+    """Return the distance of the first cosine from the mean, in standard deviations."""
+    if len(cosines) < _FEW:
+        return _USUAL_DEVIATIONS
+    spread = statistics.pstdev(cosines)
+    return max(0.0, cosines[0] - statistics.fmean(cosines)) / spread if spread > 0 else 0.0
+
+
+class LanguageCoverage:
+    """An embedder's coverage of languages: 1 if it knows the language of a text, 0 if it does not. Thread-safe.
+
+    If a model declares its languages, the declaration is used. For other models the tokenizer decides. A word in a
+    language of its training is one or two tokens, and a word in another language is many tokens (Rust et al. 2021, "How
+    Good is Your Tokenizer?").
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._tokens: tuple[EmbeddingSpace | None, dict[str, int]] = None, {}  # number of tokens by word
+
+    @property
+    def varies(self) -> bool:
+        """True if the coverage is different for different texts."""
+        return self._embedder.space.languages != "*"
+
+    def of(self, texts: Sequence[str]) -> float:
+        """Return the coverage of all texts together, 0..1."""
+        declared = self._embedder.space.languages
+        if declared == "*":
+            return 1.0
+        if declared:
+            return self._declared(declared, detect_language(" \n".join(texts)))
+        fertility = self.fertility(" \n".join(texts))
+        return min(1.0, max(0.0, (UNKNOWN - fertility) / (UNKNOWN - KNOWN)))
+
+    def of_query(self, query: QueryTerms) -> float:
+        """Return the coverage of a query, 0..1."""
+        declared = self._embedder.space.languages
+        return self._declared(declared, query.language) if declared not in ("", "*") else self.of([query.text])
+
+    def of_search(self, query: QueryTerms, by_words: Sequence[str], by_vectors: Callable[[], Sequence[str]]) -> float:
+        """Return the coverage of a query and its best passages, 0..1.
+
+        A name is the same in many languages. So if the passages found by words have another language than the query,
+        the passages found by vectors are used as well. A query without such passages is a name or a typing error, and
+        the vectors are used for it.
+        """
+        alone = self.of_query(query)
+        if not by_words:
+            return alone if query.language else 1.0
+        together = self.of([query.text, *by_words])
+        same_language = detect_language("\n".join(by_words)) in ("", query.language) if query.language else True
+        if together >= alone or same_language:
+            return together
+        nearest = [self.of([text]) for text in by_vectors()]
+        return max(together, alone * sum(nearest) / len(nearest)) if nearest else together
+
+    def fertility(self, text: str) -> float:
+        """Return the number of tokens per word. Return 1.0 for a text without words."""
+        words = _WORD.findall(text)
+        if not words:
+            return 1.0
+        space = self._embedder.space
+        cached_space, counts = self._tokens
+        if cached_space != space or len(counts) > _CACHED_WORDS:
+            counts = {}
+            self._tokens = space, counts
+        new = [word for word in dict.fromkeys(words) if word not in counts]
+        if new:
+            counts.update(zip(new, _token_counts(self._embedder, new), strict=True))
+        return sum(counts[word] for word in words) / len(words)
+
+    def _declared(self, declared: str, language: str) -> float:
+        return float(not language or language in declared.split())
+
+
+def _token_counts(embedder: Embedder, words: Sequence[str]) -> list[int]:
+    """Return the number of tokens of each word. The tokenizer is called once for all words."""
+    ends = list(accumulate(len(word) + 1 for word in words))  # token count of each word and the space after it
+    counts = [0] * len(words)
+    for span in embedder.token_spans(" ".join(words)):
+        counts[min(bisect_left(ends, span.end), len(words) - 1)] += 1
+    return counts
