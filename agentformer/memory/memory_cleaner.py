@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentformer.errors import AgentFormerError, Conflict, StoreError
 from agentformer.memory.background import JobQueue, PeriodicThread
-from agentformer.memory.summaries.sentences import OUTCOMES, SUMMARY_KIND, sort_by_time
+from agentformer.memory.summaries.entries import OUTCOMES, SUMMARY_KIND, sort_by_time
 from agentformer.types import LanguageModel, MemoryBackend, MemoryEntry, Scope, new_id
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.memory.facts import MAX_NUMBER_LENGTH
-from agentformer.memory.summaries.sentences import flatten, has_content, kind_weight, line_of, sort_by_time, speaker_of
+from agentformer.memory.summaries.entries import flatten, line_of, sort_by_time, speaker_of
+from agentformer.memory.summaries.sentences import has_content, kind_weight
 from agentformer.text.analysis import text_terms
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.sentences import sentence_spans

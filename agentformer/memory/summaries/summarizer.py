@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from agentformer.errors import LanguageModelError
 from agentformer.llms.reasoning import strip_reasoning
-from agentformer.memory.summaries.extractive import CountTokens, extract
-from agentformer.memory.summaries.sentences import (
+from agentformer.memory.summaries.entries import (
     SUMMARY_CATEGORY,
     SUMMARY_KIND,
     Outcome,
@@ -19,6 +18,7 @@ from agentformer.memory.summaries.sentences import (
     speaker_of,
     time_of,
 )
+from agentformer.memory.summaries.extractive import CountTokens, extract
 from agentformer.memory.summaries.verification import missing_facts, unsupported_claims
 from agentformer.text.dates.calendar import format_range
 from agentformer.text.languages import detect_language

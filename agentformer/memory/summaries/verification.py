@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agentformer.memory.facts import Number, ascii_digits, find_numbers
+from agentformer.memory.summaries.entries import flatten, line_of, speaker_of
 from agentformer.memory.summaries.names import Vocabulary, find_unknown_names, inner_names
-from agentformer.memory.summaries.sentences import flatten, line_of, speaker_of
 from agentformer.text.dates.calendar import months, weekdays
 from agentformer.text.dates.dates import Day, Mention, day_of_moment, find_dates, is_given
 from agentformer.text.languages import detect_language
