@@ -109,7 +109,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a document without its file": (lambda out: in_manifest(out, files=without_originals(out)), "is missing"),
     "a line that is no JSON": (lambda out: rewritten(out, "{", "["), "line 1"),
     "a tier that is none": (lambda out: rewritten(out, '"tier": "semantic"', '"tier": "royal"'), "tier"),
-    "a field that is none": (lambda out: rewritten(out, '"raw"', '"raw meat"'), "is no field"),
+    "a field that is none": (lambda out: rewritten(out, '"raw"', '"raw meat"'), "is not a field"),
     "a document without its pages": (
         lambda out: rewritten(out, '"pages": 1', '"pages": "one"'),
         "metadata of a document",
