@@ -71,6 +71,7 @@ def test_tools_that_give_no_places_are_passed_over() -> None:
     assert find_citations("[rules.pdf, 2]", done, []).known == ()
 
 
+@pytest.mark.process
 def test_a_turn_cites_the_page_of_a_real_document(agent: Make, af: AgentFormer) -> None:
     af.rag.upload(make_pdf([[BOATS], [KEYS]]), name="rules.pdf")
     one, _ = agent(
