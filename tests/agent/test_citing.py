@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agentformer import AgentFormer
 from agentformer.agent.calls import CallResult
 from agentformer.agent.citations import find_citations
