@@ -1,25 +1,25 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-# The CPU build where pip finds one (a wheel folder or index of your own); else the registry's build for this platform.
+# The CPU build if pip finds one, else the registry's build for this platform.
 TORCH = torch==2.13.0
 STAMP = $(VENV)/.installed
 
-# What asks for known faults of the libraries, apart from them.
+# The auditor of known vulnerabilities has its own environment.
 AUDIT = .venv-audit
 AUDIT_STAMP = $(AUDIT)/.installed
 AUDITOR = pip-audit==2.10.1
 
-# Other libraries that do the same work, for the benchmark alone.
+# Other libraries that do the same work. Only the benchmark uses them.
 PEERS = .venv-peers
 PEERS_STAMP = $(PEERS)/.installed
 PEERS_PINS = bench/speed/peers/requirements.txt
 
 .PHONY: setup demo serve test test-fast faults check bench bench-full audit lock clean
 
-setup: $(STAMP)  ## everything that the other targets need, into .venv; does nothing when it is there
+setup: $(STAMP)  ## install everything that the other targets need into .venv, unless it is installed already
 
-# Torch comes last and alone: what it needs is locked already, so pip adds nothing where it finds a CPU build.
+# Torch is installed last and alone. Its dependencies are locked already, so pip adds nothing to the CPU build.
 $(STAMP): requirements.lock pyproject.toml agentformer/_version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "agentformer needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -38,16 +38,16 @@ serve: setup  ## the HTTP API on 127.0.0.1:8808
 # cores, since many tests wait for processes. Files run in order, so that the long fault tests do not come last.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-test: check  ## everything that must hold before a commit
+test: check  ## run all checks and tests
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/test_house.py
 
-test-fast: setup  ## the tests without processes, models and faults, in under a minute
+test-fast: setup  ## run the tests without processes, models and faults, in under a minute
 	$(PYTEST) -q -n 2 --dist loadfile -m unit
 
-# Each of these is run in a shorter form by `test`. Their totals are told at the end of each run. The first is of files that
-# share nothing, so that its kills are spread over both workers one by one.
+# `make test` runs a short form of these tests. Each run prints its totals at the end. The kills of the first file share
+# nothing, so they are distributed over both workers one by one.
 FAULTS = AGENTFORMER_FAULTS=1 $(PYTEST) -n 2 -rP
-faults: setup  ## the long form of the fault tests: an hour or more
+faults: setup  ## run the long form of the fault tests: an hour or more
 	AGENTFORMER_KILLS=1024 $(FAULTS) tests/faults/test_kill_points.py
 	AGENTFORMER_SECONDS=300 $(FAULTS) tests/faults/test_many_processes.py
 	AGENTFORMER_KILLS=50 AGENTFORMER_SECONDS=60 AGENTFORMER_CLIENTS=16 AGENTFORMER_MUTANTS=2000 AGENTFORMER_DAMAGES=300 \
@@ -56,19 +56,19 @@ faults: setup  ## the long form of the fault tests: an hour or more
 		tests/text/test_chunking.py tests/records/test_scopes.py tests/index/test_vectors.py tests/test_secrets.py \
 		--ignore=tests/faults/test_kill_points.py --ignore=tests/faults/test_many_processes.py
 
-check: setup  ## format, lint, types, and who may import whom
+check: setup  ## check format, lint, types and the import law
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py
 
-bench: setup  ## the figures of docs/BENCHMARKS.md, in a shorter form
+bench: setup  ## measure the figures of docs/BENCHMARKS.md in a shorter form
 	$(BIN)/python -m bench
 
-bench-full: setup $(PEERS_STAMP)  ## speed up to a million entries, beside other libraries; writes its tables and plots
+bench-full: setup $(PEERS_STAMP)  ## measure the speed up to a million entries and of other libraries; write the tables and plots
 	$(BIN)/python -m bench.speed --peers $(PEERS) --write
 
-# One after another, so that one that cannot be had leaves the others in the comparison; its absence is told there.
+# Install one library after another, so that a failure leaves the others. The comparison reports a missing library.
 $(PEERS_STAMP): $(PEERS_PINS)
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
@@ -79,7 +79,7 @@ $(PEERS_STAMP): $(PEERS_PINS)
 			sentence-transformers faiss-cpu $$peer || failed=yes; \
 	done; test -n "$$failed" || touch $@
 
-audit: $(AUDIT_STAMP)  ## are there known vulnerabilities in what is locked? Asks an advisory service over the network
+audit: $(AUDIT_STAMP)  ## look up known vulnerabilities of the locked versions at an advisory service on the network
 	@$(AUDIT)/bin/python scripts/audit.py $(AUDIT)/bin/pip-audit requirements.lock $(TORCH)
 
 $(AUDIT_STAMP): Makefile
@@ -92,6 +92,6 @@ lock: setup  ## choose new exact versions (needs uv)
 		--no-annotate --quiet --no-emit-package torch -o requirements.lock
 	$(BIN)/python scripts/trim_lock.py requirements.lock
 
-clean:  ## remove what the other targets made, but not indexes/ and uploads/
+clean:  ## remove the results of the other targets, except indexes/ and uploads/
 	rm -rf $(VENV) $(PEERS) $(AUDIT) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

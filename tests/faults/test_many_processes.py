@@ -1,7 +1,7 @@
 """Two servers, commands, a notebook, an MCP server and a cleaner on one folder at once: whatever one of them has been
 told is kept, every other one finds by its next search, by words and by vectors, and none sees an error.
 
-Eight seconds in the normal suite; `AGENTFORMER_SECONDS=300` for more.
+Three seconds in the normal run; `AGENTFORMER_SECONDS=300` for more.
 """
 
 from __future__ import annotations
