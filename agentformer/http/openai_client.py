@@ -194,7 +194,6 @@ def explain(
 
     The message contains no key, but the exception may contain one. So raise the new error outside the `except` block.
     """
-    status = int(getattr(error, "status_code", 0) or 0)
     prefix = f"AGENTFORMER_{settings.upper()}"
     where = f"for model {model!r} ({server.address})"
     exceeded = next((cause for cause in _causes(error) if isinstance(cause, OverLimit)), None)
@@ -203,6 +202,12 @@ def explain(
         advice = f"check the server, or raise {prefix}_{setting.upper()}" if setting else "check the server"
         kind: Kind = "timeout" if setting else "unavailable"
         return Failure(kind, f"{server.label} {exceeded} {where}; {advice}", 0, str(exceeded))
+    return _explain_response(error, server, where, prefix)
+
+
+def _explain_response(error: BaseException, server: Server, where: str, prefix: str) -> Failure:
+    """Return the meaning of a refused, failed or invalid response. `where` names the model and the address."""
+    status = int(getattr(error, "status_code", 0) or 0)
     secrets = server.credentials.secrets
     detail = redact(error_message(getattr(error, "body", None)), secrets, _READ)
     if status:

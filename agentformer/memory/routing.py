@@ -219,9 +219,8 @@ class RoutedBackend:
         return _combined_move(moves)
 
     def abandon_reembedding(self) -> bool:
-        return (
-            sum(backend.abandon_reembedding() for backend in self._all) > 0
-        )  # call every backend, even if an earlier result is True
+        """Abandon the re-embedding in every backend. Return True if at least one was in progress."""
+        return sum(backend.abandon_reembedding() for backend in self._all) > 0  # calls every backend
 
     def prune_spaces(self) -> int:
         return sum(backend.prune_spaces() for backend in self._all)
