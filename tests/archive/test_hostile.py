@@ -109,7 +109,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "vectors that nobody describes": (lambda out: resign(out, vectors={}), "does not describe"),
     "a description of no vectors": (lambda out: resign(out, vectors=[]), "does not describe"),
     "a former version of another entry": (in_former(id="another"), "a former version of"),
-    "a former version that is newer": (in_former(version=99), "do not rise"),
+    "a former version that is newer": (in_former(version=99), "must rise and be lower"),
     "a former version of nought": (in_former(version=0), "version"),
     "a former version twice": (
         in_entries(lambda lines: lines.insert(0, lines[former(lines)[0]])),
