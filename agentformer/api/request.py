@@ -80,8 +80,8 @@ class BoundedBody:
         return iter(self.readline, b"")
 
     def _allowed(self, size: int) -> int:
-        """Return the number of bytes to read: at most one byte over the limit, to detect a longer body, and at most
-        `length`, because some servers do not report the end of a body."""
+        """Return the number of bytes to read. One byte more than the limit reveals a body that is too long. Some
+        servers do not report the end of a body, so never read more than `length` bytes."""
         end = self._max_bytes + 1 if self._length is None else self._length
         left = max(end - self._read, 0)
         return left if size is None or size < 0 else min(size, left)

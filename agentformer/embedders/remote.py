@@ -273,8 +273,8 @@ class _RequestSize:
                 self.texts = min(self.texts, texts // 2)
 
     def responded(self, texts: int, seconds: float) -> None:
-        """Count a response. A response to a smaller request is not counted, because it does not show that a full
-        request is fast."""
+        """Count a response to a request of full size. A response to a smaller request is not counted, because it does
+        not show that the server can answer a request of full size in time."""
         with self._lock:
             if texts < self.texts:
                 return

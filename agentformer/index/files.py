@@ -76,8 +76,8 @@ class ScratchFolder:
                     _link(path, self.folder / WORDS_FOLDER / path.name)
         except OSError as error:
             raise StoreFull(
-                f"{source} cannot be written, and the temporary folder has no room for its indexes "
-                f"({error.strerror or error}); free space in the folder for temporary files"
+                f"{source} is read-only, so indexes are written to the folder for temporary files, which is full "
+                f"({error.strerror or error}); free space there"
             ) from error
 
     def close(self) -> None:

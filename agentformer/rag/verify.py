@@ -46,7 +46,7 @@ class StoreParts(NamedTuple):
 
 
 class _Listing(Protocol):
-    """A snapshot, or a backend in its current state."""
+    """Anything that lists entries: a snapshot, or an open backend."""
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]: ...
 

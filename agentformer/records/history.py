@@ -23,7 +23,10 @@ def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None,
     current = {entry.id: entry.version for entry in entries}
     for entry_id, versions in checked.items():
         if entry_id not in current:
-            raise InvalidInput("former", f"has versions of {entry_id[:200]}, but this call does not store that entry")
+            raise InvalidInput(
+                "former",
+                f"contains versions of the entry {entry_id[:200]}, but this call does not store the entry itself",
+            )
         if problem := history_problem(entry_id, current[entry_id], versions):
             raise InvalidInput("former", problem)
         for version in versions:

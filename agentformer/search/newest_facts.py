@@ -244,6 +244,6 @@ def _with_value(subject: Sequence[str], verb: tuple[str, ...], rest: Sequence[st
 
 
 def _is_name(word: str) -> bool:
-    """Return whether a word is written as a name and is not a month or weekday. "In Turku" and "in May" do not
-    contradict each other."""
+    """Return whether a word is written as a name and is not a month or weekday. Without this exception, "in Turku" and
+    "in May" would look like two contradicting places."""
     return word[0].isupper() and not months(word) and not weekdays(word)

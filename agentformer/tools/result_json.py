@@ -160,7 +160,7 @@ def _around(hit: Hit, most: int) -> str:
 
 
 def reference_json(reference: Reference) -> dict[str, Any]:
-    """Return a record of the host application with its score."""
+    """Return as JSON the reference to a record of the host application, and the search score of that record."""
     values: dict[str, Any] = _plain(reference)
     values["score"] = round(reference.score, 6)
     return values

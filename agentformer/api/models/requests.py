@@ -183,7 +183,7 @@ class NamespaceBody(RequestModel):
 
 
 class BlockAddition(BlockOwner):
-    """A line for a core block."""
+    """A line to append to a core block, which is a named text in every context."""
 
     text: Content
 

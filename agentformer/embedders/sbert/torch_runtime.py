@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class TorchRuntime:
-    """A model on `device`; without `device`, torch chooses the device. If the processor has bf16, the model runs in
-    bf16 if its vectors stay the same. `bf16` replaces the detection."""
+    """A model on `device`; without `device`, torch chooses the device. The model runs in bf16 if the processor supports
+    bf16 and the vectors in bf16 match those in float32. The argument `bf16` turns bf16 on or off without this test."""
 
     def __init__(self, model: str, *, local_only: bool = False, device: str = "", bf16: bool | None = None) -> None:
         self.model = load_model(model, local_only=local_only, device=device)

@@ -89,7 +89,9 @@ class ActiveEmbedder:
             with self._lock:
                 former, self._current = self._current, embedder
         if former is not embedder:
-            log.warning("This store has moved to the space of %s; its embedder is used from now on", stored.spec)
+            log.warning(
+                "This store has moved to another embedding space; texts are embedded with %s from now on", stored.spec
+            )
         return embedder
 
     def loaded_for_space(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:

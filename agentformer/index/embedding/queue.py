@@ -205,11 +205,11 @@ class VectorImport:
         self._imported = array("q")  # numbers of vectors
 
     def store(self, vectors: Iterable[StoredVector]) -> int:
-        """Store the vectors that are in the space of the store. In a store without vectors, this is the space of the
-        embedder.
+        """Save the vectors that belong to the active space of the store, and skip all others. If the store has no
+        vectors yet, the embedder's space is the active space.
 
-        Return the number of stored vectors. Raises `EmbedderError` for a vector that is not finite, not of unit length,
-        or not of the dimension of its space.
+        Return the number of saved vectors. Raises `EmbedderError` for a vector that is not finite, is not of unit
+        length, or does not have the dimension of its space.
         """
         space = self._space()
         remaining, count = iter(vectors), 0

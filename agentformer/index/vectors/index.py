@@ -270,9 +270,10 @@ class VectorIndex:
         self._generation += 1
 
     def _catch_up(self, trained: Ivf, start: TrainingRows, read_vectors: ReadVectors) -> None:
-        """Apply the changes since `start` to the trained index, and replace the present stage by it.
+        """Apply to the trained index all changes since `start`, and then use the trained index instead of the current
+        one.
 
-        If a sweep has moved the rows in the meantime, `Interrupted` is raised, and the training starts again.
+        If rows were moved during the training, raise `Interrupted`, so that the training starts again.
         """
         former, first, live, rows = start
         done = first

@@ -68,7 +68,7 @@ def has_content(sentence: str, language: str) -> bool:
 
 
 def kind_weight(sentence: str) -> float:
-    """Return the factor for the value of a sentence of this kind, around 1."""
+    """Return the number, close to 1, by which the weight of a sentence of this kind is multiplied."""
     sample = sentence[:_SAMPLE]
     words = [word.casefold() for word in _WORD.findall(sample)]
     weight = 1.0

@@ -239,7 +239,8 @@ class Leases:
                 self._write(running)
 
     def check(self, *, repair: bool) -> Findings:
-        """Check that the file can be read, and that each lease ends within its length from now."""
+        """Check that the file can be read, and that no lease ends later than its duration from now. A later end means
+        that the clock was wrong."""
         findings = Findings("leases", "leases can be read, and no lease lasts longer than it was given for")
         with findings.reading(), self._folder.locked():
             try:
