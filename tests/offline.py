@@ -69,7 +69,7 @@ def _filtered() -> bool:
 def main() -> None:
     lines = json.loads(Path(sys.argv[1]).read_text())
     print("filtered" if deny_sockets() else "hooked", flush=True)
-    from agentformer.cli.group import main as command
+    from agentformer.cli.commands import main as command
 
     for line in lines:
         print(">", *line, flush=True)

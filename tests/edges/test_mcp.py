@@ -455,7 +455,7 @@ def test_a_person_at_a_terminal_is_told_what_this_is(tmp_path: Path) -> None:
     )
     os.close(terminal)
     assert process.stderr is not None
-    assert b"Ctrl-D ends it" in process.stderr.readline()
+    assert b"press Ctrl-D to end" in process.stderr.readline()
     os.write(person, b"\x04")
     said, _ = process.communicate(timeout=BOUND)
     os.close(person)

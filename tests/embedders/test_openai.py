@@ -209,7 +209,7 @@ def test_unusable_dimensions_are_refused(spec: str) -> None:
 
 def test_a_server_that_ignores_the_dimensions_is_not_believed(server: OllamaServer) -> None:
     answer = said(json.dumps({"data": [{"index": 0, "embedding": [0.6, 0.8]}]}))
-    with HostileServer(saying(answer)) as hostile, pytest.raises(EmbedderUnavailable, match="2 numbers where 3"):
+    with HostileServer(saying(answer)) as hostile, pytest.raises(EmbedderUnavailable, match="2 numbers instead of 3"):
         OpenAIEmbedder("own-model@3", Server("server", hostile.url), RemoteOptions(retries=0))
 
 

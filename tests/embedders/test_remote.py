@@ -162,7 +162,7 @@ def test_a_hung_server_costs_one_timeout_and_is_not_asked_for_less_than_one(
 def test_after_quick_answers_requests_hold_more_again(server: OllamaServer) -> None:
     embedder = OllamaEmbedder("own-model", server.url, RemoteOptions(timeout=1, retries=0, batch=5))
     server.hanging.set()
-    with pytest.raises(EmbedderUnavailable, match="hold 2 instead of 5 texts"):
+    with pytest.raises(EmbedderUnavailable, match="contain 2 texts instead of 5"):
         embedder.embed_documents(["one"] * 5)
     server.hanging.clear()
     embedder = OllamaEmbedder("own-model", server.url, RemoteOptions(timeout=60, retries=0, batch=5))

@@ -84,7 +84,7 @@ def test_a_folder_is_loaded_with_its_own_shape(own_model: Path) -> None:
 def test_a_text_over_128_tokens_is_refused_not_cut(own_model: Path) -> None:
     embedder = load(own_model)
     assert embedder.embed_documents(["word " * 126]).shape == (1, 768)
-    with pytest.raises(TextTooLong, match=r"129 tokens.* reads 128"):
+    with pytest.raises(TextTooLong, match=r"129 tokens.* reads at most 128"):
         embedder.embed_documents(["word", "word " * 127])
 
 

@@ -42,7 +42,8 @@ def test_what_is_answered_is_what_was_stored_or_an_error_that_says_what_to_do(re
 
 
 def test_what_an_answer_lacks_is_found_by_who_looks_for_damage(reports: list[dict[str, Any]]) -> None:
-    assert [report for report in reports if report["lacking"] and not report["found"]] == []
+    missed = [report for report in reports if report["lacking"] and not report["found"]]
+    assert not missed
 
 
 def test_most_damage_is_noticed(reports: list[dict[str, Any]]) -> None:

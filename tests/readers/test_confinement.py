@@ -239,7 +239,7 @@ def test_a_reader_that_never_stops_talking_is_ended(monkeypatch: pytest.MonkeyPa
 
 def test_a_draft_without_end_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_BOOT", FLOOD.format(piece="struct.pack('>cQ', b'D', 1 << 40) + bytes(70000)"))
-    with pytest.raises(DocumentTooLarge, match="produces more than 1 MiB"):
+    with pytest.raises(DocumentTooLarge, match="takes more than 1 MiB"):
         told(output_bytes=1 << 20)
 
 
