@@ -1,7 +1,7 @@
 """`kill -9` at any moment of adding, cleaning and restoring; and many writers at once. Nothing acknowledged is lost,
 no consolidation is half done, and no index tells anything else than the records.
 
-One kill and two seconds in the normal suite; `AGENTFORMER_KILLS=200` and `AGENTFORMER_SECONDS=60` for more.
+Four kills and two seconds in the normal suite; `AGENTFORMER_KILLS=200` and `AGENTFORMER_SECONDS=60` for more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from remember import COUNTER, SESSIONS, opened
 from agentformer.factory import AgentFormer
 from agentformer.types import MemoryEntry, Query, Scope
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
+KILLS = int(os.environ.get("AGENTFORMER_KILLS", "4"))
 SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "2"))
 EVERYTHING = Scope(include_archived=True)
 
@@ -125,7 +125,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_half_done(tmp_path: Path) -> No
                 assert counts <= int(af.memory.core.get(COUNTER).content) <= counts + kill + 1
     told = Counter(call["call"] for call in acknowledged(log))
     print(f"{KILLS} kills; acknowledged {dict(told)}; at the end {dict(seen)}")
-    assert told.total() > 0
+    assert told["add"] > 0
 
 
 def test_threads_and_processes_at_once_lose_nothing(tmp_path: Path) -> None:
