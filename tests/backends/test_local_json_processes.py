@@ -150,12 +150,14 @@ def test_a_killed_process_loses_no_acknowledged_write(tmp_path: Path) -> None:
     choose = random.Random(seed)
     reports: list[Report] = []
     for kill in range(KILLS):
-        process = start(RESTLESS, tmp_path, seed + kill)
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        time.sleep(choose.uniform(0, 0.4))
-        process.kill()
-        out, err = process.communicate()
+        with start(RESTLESS, tmp_path, seed + kill) as process:
+            assert process.stdout is not None and process.stderr is not None
+            first = process.stdout.readline()
+            time.sleep(choose.uniform(0, 0.4))
+            process.kill()
+            # `communicate` would lose the lines that `readline` has read from the pipe but not returned.
+            out = process.stdout.read()
+            err = process.stderr.read()
         assert process.returncode == -signal.SIGKILL, err
         lines = [line.split() for line in (first + out).splitlines(keepends=True) if line.endswith("\n")]
         reports += [Report(what, ids, n == len(lines)) for n, (what, *ids) in enumerate(lines, 1)]
