@@ -48,7 +48,7 @@ PARTS: dict[str, dict[str, str]] = {
     # Whether the folder contains a store of this backend. So settings with another backend do not treat it as empty.
     "present": {
         "faiss": "agentformer.memory.backends.faiss.folder:present",
-        "local_json": "agentformer.memory.backends.present:local_json",
+        "local_json": "agentformer.memory.backends:has_local_json",
     },
     # Recovers the readable records of a store that cannot be opened.
     "salvagers": {

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
 from agentformer.errors import Conflict, NotFound
+from agentformer.memory.backends import all_entries, is_live
 from agentformer.memory.facts import Contradiction, find_contradictions
 from agentformer.memory.near_duplicates import Text, find_near_duplicates, normalize
 from agentformer.records.entries import is_duplicate
@@ -23,7 +24,7 @@ UNREAD_DAYS = 30  # days; an older entry without any use is reported
 _LISTED_UNREAD = 20  # at most this many unread entries are listed; all of them are counted
 _EXCERPT = 200  # at most this many code points of a duplicate are shown
 _NEARLY_FULL = 0.8  # share of a block's limit; above this share, the next edits will not fit
-_PAGE = 1000  # entries read at a time
+_PAGE = 1000  # duplicates read at a time
 _MAX_VARIANTS = 20  # groups of one text with different details; further entries are compared with these groups only
 
 
@@ -146,7 +147,7 @@ def _supersede(backend: MemoryBackend, entry: MemoryEntry, by: str | None) -> Me
 
 
 def _live(backend: MemoryBackend, ids: Sequence[str]) -> list[MemoryEntry]:
-    return [entry for entry in backend.get(ids) if entry.archived_at is None and entry.superseded_by is None]
+    return [entry for entry in backend.get(ids) if is_live(entry)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +171,8 @@ class _Candidate:
 def _live_entries(
     backend: MemoryBackend, namespace: str, user_id: str | None, project: str | None
 ) -> Iterator[MemoryEntry]:
-    after = ""
-    while page := backend.list(Scope(namespace, user_id=user_id), after=after, limit=_PAGE):
-        yield from (entry for entry in page if _belongs_to(entry, user_id, project))
-        after = page[-1].id
+    entries = all_entries(backend, Scope(namespace, user_id=user_id))
+    return (entry for entry in entries if _belongs_to(entry, user_id, project))
 
 
 def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:

@@ -49,12 +49,7 @@ class CoreMemory:
         return sorted(blocks, key=lambda entry: (entry.title, entry.id))
 
     def get(
-        self,
-        name: str,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        agent_id: str | None = None,
-        user_id: str | None = None,
+        self, name: str, *, namespace: str = DEFAULT_NAMESPACE, agent_id: str | None = None, user_id: str | None = None
     ) -> MemoryEntry:
         """Return the block of this name. Raises `NotFound`."""
         return self._get(fields.name("name", name), _owner(namespace, agent_id, user_id))
@@ -117,12 +112,7 @@ class CoreMemory:
         raise _too_many_writers(name)
 
     def remove(
-        self,
-        name: str,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        agent_id: str | None = None,
-        user_id: str | None = None,
+        self, name: str, *, namespace: str = DEFAULT_NAMESPACE, agent_id: str | None = None, user_id: str | None = None
     ) -> None:
         """Delete a block. Raises `NotFound`."""
         block = self.get(name, namespace=namespace, agent_id=agent_id, user_id=user_id)

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentformer.errors import InvalidInput
+from agentformer.memory.backends import all_entries
 from agentformer.memory.core import BLOCK_KIND, CoreMemory, block_id
 from agentformer.records.codec import happened_at
 from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
 _EXTRA = 20  # additional entries that are read, because superseded entries are left out
-_PAGE = 1000
 
 
 class HierarchicalMemory:
@@ -61,9 +61,7 @@ class HierarchicalMemory:
         """Return every message of a session in order of time, with its original text. Summarized messages are
         included."""
         scope = Scope(namespace, kinds=("message",), session_id=session_id, include_archived=True)
-        messages: list[MemoryEntry] = []
-        while page := self._backend.list(scope, after=messages[-1].id if messages else "", limit=_PAGE):
-            messages += page
+        messages = all_entries(self._backend, scope)
         originals = [m if m.raw is None else dataclasses.replace(m, content=m.raw) for m in messages]
         return sorted(originals, key=_by_time)
 

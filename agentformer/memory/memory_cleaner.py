@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentformer.errors import AgentFormerError, Conflict, StoreError
+from agentformer.memory.backends import all_entries, is_live
 from agentformer.memory.background import JobQueue, PeriodicThread
 from agentformer.memory.summaries.entries import OUTCOMES, SUMMARY_KIND, sort_by_time
 from agentformer.types import LanguageModel, MemoryBackend, MemoryEntry, Scope, new_id
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentformer")
 
-_PAGE = 1000  # entries read at a time
 _MAX_IMMEDIATE = 4  # groups that are cleaned while a caller waits, a few milliseconds each; other groups are queued
 _MAX_SESSIONS = 4096  # at most this many message counts are kept in memory
 
@@ -249,12 +249,7 @@ class MemoryCleaner:
         }
 
     def _run(
-        self,
-        namespace: str | None,
-        session_id: str | None,
-        *,
-        max_groups: int | None = None,
-        on_request: bool = False,
+        self, namespace: str | None, session_id: str | None, *, max_groups: int | None = None, on_request: bool = False
     ) -> CleaningReport:
         report = CleaningReport()
         try:
@@ -287,16 +282,11 @@ class MemoryCleaner:
 
     def _sessions(self, namespace: str) -> list[str]:
         """Return the sessions that have enough live entries to clean, sorted."""
-        counts = Counter(entry.session_id for entry in self._entries(Scope(namespace, tiers=("episodic",))))
+        counts = Counter(
+            entry.session_id for entry in all_entries(self._backend, Scope(namespace, tiers=("episodic",)))
+        )
         least = self._options.keep_recent + self._options.batch
         return sorted(session for session, count in counts.items() if session is not None and count >= least)
-
-    def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
-        """Yield the entries of the scope in the order of their ids. Read one page at a time."""
-        after = ""
-        while page := self._backend.list(scope, after=after, limit=_PAGE):
-            yield from page
-            after = page[-1].id
 
     def _clean(self, namespace: str, session_id: str, max_groups: int | None, on_request: bool) -> CleaningReport:
         """Clean one session under its lease. If there are more than `max_groups` groups, queue the session."""
@@ -322,7 +312,9 @@ class MemoryCleaner:
     def _groups(self, namespace: str, session_id: str, on_request: bool) -> list[list[str]]:
         """Return the groups of a session to summarize. Texts are not kept in memory, because a session can be long."""
         scope = Scope(namespace, tiers=("episodic",), session_id=session_id)
-        entries = [dataclasses.replace(entry, content="", raw=None, metadata={}) for entry in self._entries(scope)]
+        entries = (
+            dataclasses.replace(entry, content="", raw=None, metadata={}) for entry in all_entries(self._backend, scope)
+        )
         restored = frozenset() if on_request else self._restored(namespace, session_id)
         options = self._options
         return select_groups(entries, keep_recent=options.keep_recent, batch=options.batch, leave=restored)
@@ -333,7 +325,7 @@ class MemoryCleaner:
         scope = dataclasses.replace(live, include_archived=True)
         if self._backend.count(scope) == self._backend.count(live):
             return frozenset()  # in the usual case, no summary needs to be read
-        archived = (entry for entry in self._entries(scope) if entry.archived_at is not None)
+        archived = (entry for entry in all_entries(self._backend, scope) if entry.archived_at is not None)
         return frozenset(link.id for summary in archived for link in summary.derived_from)
 
     def _summarize_group(self, session_id: str, ids: Sequence[str]) -> CleaningReport:
@@ -349,9 +341,7 @@ class MemoryCleaner:
 
     def _replace_by_summary(self, ids: Sequence[str]) -> CleaningReport:
         """Summarize a group and commit the summary. After a conflict, nothing has changed."""
-        originals = [
-            entry for entry in self._backend.get(ids) if entry.archived_at is None and entry.superseded_by is None
-        ]
+        originals = [entry for entry in self._backend.get(ids) if is_live(entry)]
         if len(originals) != len(ids):
             return CleaningReport(conflicts=1)
         summary = self._summarizer.summarize(originals)

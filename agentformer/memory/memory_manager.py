@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import validation
+from agentformer.memory.backends import all_entries
 from agentformer.memory.core import CoreMemory
 from agentformer.memory.hierarchical import HierarchicalMemory
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from agentformer.memory.recall import Recall
 
 Entries = list[MemoryEntry]  # inside the class, `list` is a method
-
-_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,14 +348,11 @@ def _remove_scope(backend: MemoryBackend, scope: Scope) -> tuple[int, list[str]]
 
 def _documents_of(backend: MemoryBackend, scope: Scope) -> Iterator[str]:
     """Yield the ids of the documents that have a part in the scope."""
-    after = ""
-    while page := backend.list(scope, after=after, limit=_PAGE):
-        for entry in page:
-            if entry.source is not None:
-                yield entry.source.document_id
-            elif entry.kind == "document":
-                yield entry.id
-        after = page[-1].id
+    for entry in all_entries(backend, scope):
+        if entry.source is not None:
+            yield entry.source.document_id
+        elif entry.kind == "document":
+            yield entry.id
 
 
 def _check_ranking(min_score: Any, mode: Any) -> None:

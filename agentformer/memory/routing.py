@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
+from agentformer.memory.backends import all_entries
 from agentformer.records.codec import happened_at
 from agentformer.records.history import Histories, check_histories
 from agentformer.search.fusion import merge
@@ -36,7 +37,7 @@ from agentformer.types import (
     Waiting,
 )
 
-_PAGE = 1_000  # vectors that are imported, or entries that are listed, at a time
+_PAGE = 1_000  # vectors that are imported at a time
 
 
 def matches(route: Route, entry: MemoryEntry) -> bool:
@@ -201,11 +202,7 @@ class RoutedBackend:
         return [state for backend in self._all for state in backend.spaces()]
 
     def reembed(
-        self,
-        target: Embedder,
-        *,
-        queries: Sequence[str] = (),
-        progress: Callable[[int, int], None] | None = None,
+        self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
         """Move one backend after another. If the call is interrupted, the next call continues."""
         moves = []
@@ -287,20 +284,14 @@ class RoutedBackend:
     def _documents(self, scope: Scope) -> Iterator[MemoryEntry]:
         """Yield the documents of a scope, including archived documents."""
         if not scope.kinds or "document" in scope.kinds:
-            yield from self._entries(dataclasses.replace(scope, kinds=("document",), include_archived=True))
+            yield from all_entries(self, dataclasses.replace(scope, kinds=("document",), include_archived=True))
 
     def _parts(self, entries: Iterable[MemoryEntry]) -> Iterator[str]:
         """Yield the ids of all pages and chunks of the documents among these entries."""
         for entry in entries:
             if entry.kind == "document":
                 scope = Scope(entry.namespace, document_id=entry.id, include_archived=True)
-                yield from (part.id for part in self._entries(scope))
-
-    def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
-        after = ""
-        while page := self.list(scope, after=after, limit=_PAGE):
-            yield from page
-            after = page[-1].id
+                yield from (part.id for part in all_entries(self, scope))
 
     def _remove(self, ids: Sequence[str]) -> int:
         return sum(backend.remove(ids) for backend in self._all) if ids else 0

@@ -1,1 +1,50 @@
-"""The backends, one per folder. Each backend implements the `MemoryBackend` contract of `agentformer.types`."""
+"""The backends, one per folder, and the functions that they share. Each backend implements the `MemoryBackend` contract
+of `agentformer.types`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentformer.errors import Conflict
+from agentformer.records.codec import now
+from agentformer.types import MemoryBackend, MemoryEntry, Scope
+
+_PAGE = 1000  # entries read at a time
+
+
+def has_local_json(folder: Path) -> bool:
+    """Return whether the folder holds a store of the backend `local_json`. The backend is not imported."""
+    return any(folder.glob("memory-*.json"))
+
+
+def all_entries(backend: MemoryBackend, scope: Scope) -> Iterator[MemoryEntry]:
+    """Yield the entries of the scope in the order of their ids. Read one page at a time."""
+    after = ""
+    while page := backend.list(scope, after=after, limit=_PAGE):
+        yield from page
+        after = page[-1].id
+
+
+def is_live(entry: MemoryEntry) -> bool:
+    """Return whether the entry is neither archived nor superseded."""
+    return entry.archived_at is None and entry.superseded_by is None
+
+
+def with_times(entry: MemoryEntry) -> MemoryEntry:
+    """Set the times of storing that the caller left out."""
+    moment = now()
+    return dataclasses.replace(entry, created_at=entry.created_at or moment, updated_at=entry.updated_at or moment)
+
+
+def check_version(entry: MemoryEntry, expected: int | None) -> None:
+    """Raise `Conflict` if a version is expected and the entry has another version."""
+    if expected is not None and entry.version != expected:
+        raise Conflict(f"entry {entry.id} is at version {entry.version}, not {expected}; read it again")
+
+
+def with_changes(former: MemoryEntry, changes: Mapping[str, Any]) -> MemoryEntry:
+    """Return the next version of an entry."""
+    return dataclasses.replace(former, **changes, version=former.version + 1, updated_at=now())

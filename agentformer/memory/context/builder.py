@@ -55,11 +55,7 @@ class ContextBuilder:
         self._core = CoreMemory(backend, count_tokens, block_tokens=0)  # only read here
 
     def build(
-        self,
-        task: str,
-        conversation: Iterable[Any] = (),
-        max_tokens: int | None = None,
-        **place: Unpack[Place],
+        self, task: str, conversation: Iterable[Any] = (), max_tokens: int | None = None, **place: Unpack[Place]
     ) -> Context:
         """Return core memory, recalled entries, `conversation` and `task` as messages of at most `max_tokens`.
 

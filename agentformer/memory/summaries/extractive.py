@@ -19,15 +19,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.memory.facts import MAX_NUMBER_LENGTH
 from agentformer.memory.summaries.entries import flatten, line_of, sort_by_time, speaker_of
-from agentformer.memory.summaries.sentences import has_content, kind_weight
 from agentformer.text.analysis import text_terms
-from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
+from agentformer.text.dates.calendar import months, weekdays
+from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem, word_list
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
 
@@ -54,6 +55,40 @@ _WORDS = re.compile(r"\w+")
 _NUMBER_CONTINUES = re.compile(r"[.,:/'’ \u00a0\u202f-]\d")
 _NUMBER_PRECEDES = re.compile(r"\d[.,:/'’ \u00a0\u202f-]$")
 _UNSPACED = "\u0e00"  # scripts from here on put no spaces between words
+_LETTERS = re.compile(r"[^\W\d_]+")
+_UNSPACED_WORD = 4  # letters of a word, in scripts without spaces
+_FEW_WORDS = 4  # fewer words rarely have content by themselves
+_SAMPLE = 400  # code points
+_QUESTION = re.compile(r"[?？؟;]\W*$")
+_GREETINGS = frozenset().union(*word_list("greetings").values())
+# Words that answer a question; the next word may be a fact ("No, penicillin.").
+_ANSWERS = """
+yes yeah no kyllä joo juu ei ja nej nei nein oui non sí sì sim não sie nie tak igen nem jah да нет так ano evet hayır
+da nu nee
+"""
+# Words that only comment on the previous message.
+_PLEASANTRIES = """
+ok k oki alright sure cool great nice good awesome amazing fine wonderful perfect lovely exactly indeed lol haha
+hahaha hmm sounds thx cheers welcome congrats goodbye selvä hienoa kiva mahtavaa upeaa loistavaa hyvää huomenta moikka
+heippa ookoo okei eipä kestä bra jättebra toppen okej fint härligt hejdå godmorgon god varsågod greit flott fedt klart
+super gut toll prima klasse guten wiedersehen bien parfait merveilleux bonsoir bueno vale perfecto genial bom ótimo
+bene perfetto хорошо отлично ладно здравствуйте
+こんにちは こんばんは おはよう おはようございます ありがとう ありがとうございます ありがとうございました 了解 了解です
+了解しました わかりました 分かりました はい いいえ なるほど すみません よろしくお願いします
+お疲れ様です お疲れさまです 承知しました 谢谢 你好 好的 谢谢你 您好 謝謝 再见 감사합니다 안녕하세요 네
+"""
+_EMPTY = (_GREETINGS | frozenset(_PLEASANTRIES.split())) - frozenset(_ANSWERS.split())
+_NO_CONTENT = _EMPTY | frozenset(_ANSWERS.split())
+# Beginnings of words for something decided, planned or done, in the best supported languages.
+_DECISIONS = re.compile(
+    r"\b(?:decid|decision|agree|agreed|chose|chosen|plan(?:s|ned|ning)?\b|will\b|deadline|promis|book(?:ed|ing)\b|"
+    r"bought|start(?:ed|ing)\b|finish|moved\b|married|born\b|"
+    r"päät[iöt]|sovi(?:t|m)|suunnit|lupa[as]|ost[ie]|varas[it]|aloit|muut(?:i|t)|"
+    r"beslut|bestäm|bestem|överens|planera|planlæ|planleg|lova(?:de|r)|lovet|köpt|kjøpt|købt|boka|börja|"
+    r"beschl(?:oss|uss)|entsch(?:ied|eid)|vereinbar|geplant|gekauft|décid|decidi|決め|決ま|予定|約束)",
+    re.IGNORECASE,
+)
+_DATED, _DECIDED, _QUESTIONED, _GREETED, _CURT = 1.35, 1.2, 0.5, 0.4, 0.6  # factors of a sentence's value
 
 Vectors = NDArray[np.float64]  # (sentences, terms), unit rows
 CountTokens = Callable[[str], int]
@@ -61,10 +96,8 @@ CountTokens = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class _Sentence:
-    """A sentence with the index of its entry and its index inside the entry."""
-
-    entry: int
-    index: int
+    entry: int  # index of the entry
+    index: int  # inside the entry
     text: str
     speaker: str
     priority: bool
@@ -86,8 +119,9 @@ def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: Count
     ranked = _rank(_with_content(sentences, languages), languages, count_tokens)
     priority = sum(count_tokens(sentence.text) for sentence in ranked if sentence.priority)
     room = max(_MIN_ROOM, math.ceil(_SHARE * total), priority)
-    selection = _Selection(entries, room, max_tokens, count_tokens)
-    return selection.fill(ranked) or _beginning(entries, ranked, max_tokens, count_tokens)
+    text = _Selection(entries, room, max_tokens, count_tokens).fill(ranked)
+    beginnings = (_cut(entries[one.entry], one.text, max_tokens, count_tokens) for one in ranked[:_MAX_TRIED])
+    return text or next(filter(None, beginnings), "")
 
 
 class _Selection:
@@ -101,11 +135,8 @@ class _Selection:
         self._selected: list[_Sentence] = []
 
     def fill(self, ranked: Sequence[_Sentence]) -> str:
-        """Return the text of all sentences that fit, in order of rank. If a sentence is too long, its beginning is
-        used.
-
-        Return "" if no complete sentence fits.
-        """
+        """Return the text of all sentences that fit, in order of rank, and the beginning of one long sentence. Return
+        "" if no complete sentence fits."""
         room = self._left
         missed = [sentence for sentence in ranked if sentence.priority and not self._add(sentence)]
         reserved = self._left // 2 if missed else 0  # room for the beginning of a long priority sentence
@@ -122,8 +153,7 @@ class _Selection:
         return _text(self._entries, self._selected)
 
     def _add_beginning(self, sentence: _Sentence) -> None:
-        """Add the beginning of a sentence, as long as it fits, with an ellipsis. Add nothing if too few tokens are
-        left."""
+        """Add the beginning of a sentence with an ellipsis, unless too few tokens are left."""
         used = self._count_tokens(_text(self._entries, [*self._selected, replace(sentence, text=_ELLIPSIS)]))
         room = min(self._left - self._count_tokens(_ELLIPSIS), self._limit - used)
         if room >= _MIN_CUT:
@@ -131,28 +161,16 @@ class _Selection:
             self._add(replace(sentence, text=f"{text} {_ELLIPSIS}"))
 
     def _add(self, sentence: _Sentence) -> bool:
-        """Add the sentence; return False if it does not fit."""
         size = self._count_tokens(sentence.text)
-        if size > self._left:
-            return False
-        if self._count_tokens(_text(self._entries, [*self._selected, sentence])) > self._limit:
+        if size > self._left or self._count_tokens(_text(self._entries, [*self._selected, sentence])) > self._limit:
             return False
         self._selected.append(sentence)
         self._left -= size
         return True
 
 
-def _beginning(
-    entries: Sequence[MemoryEntry], ranked: Sequence[_Sentence], max_tokens: int, count_tokens: CountTokens
-) -> str:
-    """Return the beginning of the first sentence of which a beginning fits."""
-    cuts = (_cut(entries[one.entry], one.text, max_tokens, count_tokens) for one in ranked[:_MAX_TRIED])
-    return next(filter(None, cuts), "")
-
-
 def _sentences(entries: Sequence[MemoryEntry], max_tokens: int) -> list[_Sentence]:
-    """Return all sentences. If there are too many, return evenly spread sentences. Each returned sentence is short
-    enough to be selected."""
+    """Return all sentences, or evenly spread ones if there are too many. Very long sentences are shortened."""
     spans = [
         (number, index, entry.content[span.start : span.end])
         for number, entry in enumerate(entries)
@@ -171,7 +189,7 @@ def _sentences(entries: Sequence[MemoryEntry], max_tokens: int) -> list[_Sentenc
 
 def _with_content(sentences: Sequence[_Sentence], languages: Sequence[str]) -> list[_Sentence]:
     """Drop sentences without content, and repetitions. If no sentence has content, drop only repetitions."""
-    informative = [one for one in sentences if one.priority or has_content(one.text, languages[one.entry])]
+    informative = [one for one in sentences if one.priority or _has_content(one.text, languages[one.entry])]
     seen: set[tuple[str, ...]] = set()
     distinct = []
     for sentence in informative or sentences:
@@ -184,20 +202,18 @@ def _with_content(sentences: Sequence[_Sentence], languages: Sequence[str]) -> l
 
 
 def _rank(sentences: Sequence[_Sentence], languages: Sequence[str], count_tokens: CountTokens) -> list[_Sentence]:
-    """Return the sentences in the order in which they are selected. If there are too many, only the most valuable are
-    ranked."""
+    """Return the sentences in the order in which they are selected."""
     counts = [_terms(sentence.text, languages[sentence.entry]) for sentence in sentences]
     weights = _term_weights(counts)
     kept = _weightiest(counts, weights, [sentence.priority for sentence in sentences])
     sentences, counts = [sentences[i] for i in kept], [counts[i] for i in kept]
     factors = [
-        kind_weight(sentence.text)
+        _kind_weight(sentence.text)
         * centrality**_CENTRALITY_POWER
         / max(1, count_tokens(sentence.text)) ** _LENGTH_POWER
         for sentence, centrality in zip(sentences, _lexrank(_vectors(counts)), strict=True)
     ]
-    priority = [sentence.priority for sentence in sentences]
-    return [sentences[i] for i in _selection_order(counts, weights, factors, priority)]
+    return [sentences[i] for i in _selection_order(counts, weights, factors, [one.priority for one in sentences])]
 
 
 def _terms(sentence: str, prior: str) -> Counter[str]:
@@ -212,25 +228,20 @@ def _function_stems(language: str) -> frozenset[str]:
 
 
 def _term_weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
-    """Return the weight of each term. The weight grows with the count of the term, and falls with the number of
-    sentences that contain it."""
+    """Return weights that grow with the count of a term, and fall with the number of sentences that contain it."""
     spread = Counter(term for count in counts for term in count)
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
+    total = Counter(term for count in counts for term in count.elements())
     return {term: times**_FREQUENCY_POWER * (1 + math.log(len(counts) / spread[term])) for term, times in total.items()}
 
 
 def _weightiest(counts: Sequence[Counter[str]], weights: Mapping[str, float], priority: Sequence[bool]) -> list[int]:
-    """Return the sentences to rank, in order. If there are too many, return the priority sentences and the most
-    valuable other sentences."""
+    """Return the sentences to rank, in order: the priority sentences, and the most valuable other sentences."""
     worth = [sum(weights[term] for term in count) for count in counts]
     return sorted(sorted(range(len(counts)), key=lambda i: (not priority[i], -worth[i]))[:_MAX_RANKED])
 
 
 def _vectors(counts: Sequence[Counter[str]]) -> Vectors:
-    """Return unit rows of TF-IDF over the terms that several sentences share. A sentence without such terms is a zero
-    row."""
+    """Return unit rows of TF-IDF over the terms that several sentences share."""
     spread = Counter(term for count in counts for term in count)
     columns = {term: n for n, term in enumerate(sorted(term for term, times in spread.items() if times > 1))}
     rows = np.zeros((len(counts), max(1, len(columns))))
@@ -261,8 +272,7 @@ def _lexrank(vectors: Vectors) -> list[float]:
 def _selection_order(
     counts: Sequence[Counter[str]], weights: Mapping[str, float], factors: Sequence[float], priority: Sequence[bool]
 ) -> list[int]:
-    """Order all sentences, priority sentences first. Each sentence adds the most value to the sentences before it. Of
-    two equal sentences, the earlier comes first."""
+    """Order all sentences, priority sentences first, so that each adds the most value to the sentences before it."""
     seen: set[str] = set()
     left = dict.fromkeys(range(len(counts)))
     order: list[int] = []
@@ -291,8 +301,7 @@ def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str
 
 
 def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountTokens, *, labelled: bool = True) -> str:
-    """Return the longest beginning of a sentence that fits. If possible, the cut is between words and not inside a
-    number. With `labelled`, the beginning includes the speaker if the speaker fits."""
+    """Return the longest beginning of a sentence that fits. With `labelled`, it includes the speaker if that fits."""
 
     def fits(end: int, labelled: bool) -> bool:
         return count_tokens(line_of(entry, text[:end]) if labelled else text[:end]) <= max_tokens
@@ -307,8 +316,8 @@ def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountToke
 
 
 def _cut_position(text: str, limit: int) -> int:
-    """Return the last position up to `limit` that is after a complete word or number. If there is none, return a
-    position after a part of a number, or inside a very long run. Return 0 if there is no position."""
+    """Return the last position up to `limit` that is after a complete word or number. If there is none, the position
+    is after a part of a number, or inside a very long run. It is 0 if there is no such position either."""
     for splits in (_splits_number, _splits_word):
         if end := next((end for end in range(limit, 0, -1) if not splits(text, end)), 0):
             return end
@@ -316,7 +325,7 @@ def _cut_position(text: str, limit: int) -> int:
 
 
 def _splits_number(text: str, end: int) -> bool:
-    """True if a cut at `end` would split a word or a number such as "1 234,5"."""
+    """True for a cut inside a word or a number such as "1 234,5"."""
     return _splits_word(text, end) or bool(
         (text[end - 1].isdigit() and _NUMBER_CONTINUES.match(text, end))
         or (text[end : end + 1].isdigit() and _NUMBER_PRECEDES.search(text, max(0, end - 2), end))
@@ -324,10 +333,59 @@ def _splits_number(text: str, end: int) -> bool:
 
 
 def _splits_word(text: str, end: int) -> bool:
-    """True if a cut at `end` would split a word, or a run of digits and punctuation."""
+    """True for a cut inside a word, or inside a run of digits and punctuation."""
     before, after = text[end - 1], text[end : end + 1]
     if before.isdigit() and (after.isdigit() or re.match(r"[.,:/'’-]\d", text[end : end + 2])):
         return True
     if after.isdigit() and re.search(r"\d[.,:/'’-]$", text[max(0, end - 2) : end]):
         return True
     return before.isalnum() and after.isalnum() and before < _UNSPACED and after < _UNSPACED
+
+
+class _Kind(NamedTuple):
+    """Properties of a sentence that raise or lower its value."""
+
+    words: list[str]
+    dated: bool
+    decided: bool
+    question: bool
+    unspaced: bool
+
+
+def _kind_of(sentence: str) -> _Kind:
+    sample = sentence[:_SAMPLE]
+    words = [word.casefold() for word in _LETTERS.findall(sample)]
+    named_days = (weekdays(word) or (len(word) > 4 and months(word)) for word in words)
+    dated = any(c.isdigit() for c in sample) or any(named_days)
+    question = _QUESTION.search(sentence[-8:])
+    return _Kind(words, dated, bool(_DECISIONS.search(sample)), bool(question), _is_unspaced(sample))
+
+
+def _has_content(sentence: str, language: str) -> bool:
+    """Return False for greetings, thanks, "ok" and questions without details. A sentence with a digit, a day or a
+    decision always has content."""
+    kind = _kind_of(sentence)
+    if kind.dated or (kind.decided and not kind.question):
+        return True
+    ignored = FUNCTION_WORDS.get(language, ())
+    content_words = sum(_word_count(word) for word in kind.words if word not in _NO_CONTENT and word not in ignored)
+    return content_words > (_FEW_WORDS if kind.question else not _EMPTY.isdisjoint(kind.words))
+
+
+def _kind_weight(sentence: str) -> float:
+    """Return a factor, close to 1, for the value of a sentence."""
+    kind = _kind_of(sentence)
+    weight = (_DATED if kind.dated else 1.0) * (_DECIDED if kind.decided else 1.0)
+    weight *= _QUESTIONED if kind.question else 1.0
+    if kind.words and kind.words[0] in _GREETINGS and len(kind.words) <= 2 * _FEW_WORDS:
+        weight *= _GREETED
+    return weight * (_CURT if len(kind.words) < _FEW_WORDS and not kind.unspaced else 1.0)
+
+
+def _word_count(word: str) -> int:
+    """Estimate the number of words in a run of letters. A single letter counts as none."""
+    return 1 + len(word) // _UNSPACED_WORD if _is_unspaced(word) else int(len(word) > 1)
+
+
+def _is_unspaced(text: str) -> bool:
+    return any(c >= _UNSPACED for c in text)

@@ -108,12 +108,7 @@ class Summarizer:
     """Summarizes entries within `max_tokens`. `model` is None if no model is configured."""
 
     def __init__(
-        self,
-        model: LanguageModel | None,
-        count_tokens: CountTokens,
-        *,
-        max_tokens: int = 512,
-        temperature: float = 0.3,
+        self, model: LanguageModel | None, count_tokens: CountTokens, *, max_tokens: int = 512, temperature: float = 0.3
     ) -> None:
         self._model = model
         self._count_tokens = count_tokens

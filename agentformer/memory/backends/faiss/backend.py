@@ -15,9 +15,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentformer.errors import Conflict, NotFound, StoreError
+from agentformer.errors import NotFound, StoreError
 from agentformer.index.files import SecureDelete, check_records, read_index_status
 from agentformer.index.vectors.options import IndexOptions
+from agentformer.memory.backends import check_version, with_changes, with_times
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions
 from agentformer.records import change_feed, consolidation, meta, spaces
 from agentformer.records import entries as records
@@ -135,11 +136,7 @@ class FaissMemoryBackend(FolderRecords):
     """
 
     def __init__(
-        self,
-        folder: Path,
-        embedder: Embedder,
-        open_indexes: OpenIndexes,
-        options: FaissOptions = DEFAULT_OPTIONS,
+        self, folder: Path, embedder: Embedder, open_indexes: OpenIndexes, options: FaissOptions = DEFAULT_OPTIONS
     ) -> None:
         super().__init__(folder)
         self._embedder = embedder
@@ -184,7 +181,7 @@ class FaissMemoryBackend(FolderRecords):
     ) -> list[MemoryEntry]:
         """Store entries with their vectors. If no embedder is available, queue the entries for embedding; see
         `MemoryBackend.store`."""
-        entries = [_with_times(entry) for entry in entries]
+        entries = [with_times(entry) for entry in entries]
         histories = check_histories(entries, former, unique=unique)
         embedded = self._embed(entries, progress)
         with self._changing() as connection:
@@ -200,9 +197,7 @@ class FaissMemoryBackend(FolderRecords):
                 nums = records.insert(connection, entries)
                 insert_histories(connection, nums, entries, histories)
             self._indexes.embedding.commit(connection, nums, inserted, embedded)
-            consolidation.remove(
-                connection, sorted(replaced)
-            )  # removed last, so that vectors of unchanged text are kept
+            consolidation.remove(connection, sorted(replaced))  # last, so that vectors of unchanged text are kept
         self._indexes.embedding.follow_up(embedded)
         return stored
 
@@ -213,16 +208,15 @@ class FaissMemoryBackend(FolderRecords):
             former = next(iter(self.get([entry_id])), None)
             if former is None:
                 raise NotFound(f"there is no entry {entry_id}")
-            _check_version(former, expected_version)
-            updated = _updated(former, changes)
-            embedded = self._embed([updated])
+            check_version(former, expected_version)
+            embedded = self._embed([with_changes(former, changes)])
             with self._changing() as connection:
                 current = next(iter(records.get(connection, [entry_id])), None)
                 if current is None or current.version != former.version:
                     continue  # another caller changed the entry first: apply the changes to the new version
                 if "archived_at" in changes:
                     consolidation.check_free(connection, current)
-                updated = _updated(current, changes)  # counts and consolidations do not raise the version
+                updated = with_changes(current, changes)  # counts and consolidations do not raise the version
                 nums = [records.replace(connection, updated)]
                 self._indexes.embedding.commit(connection, nums, [updated], embedded)
             return updated
@@ -235,7 +229,7 @@ class FaissMemoryBackend(FolderRecords):
         with self._changing() as connection:
             if expected_version is not None and not isinstance(what, Scope):
                 for entry in records.get(connection, what):
-                    _check_version(entry, expected_version)
+                    check_version(entry, expected_version)
             nums = records.with_parts(connection, records.numbers(connection, what))
             removed = consolidation.remove(connection, nums)
             if removed and isinstance(what, Scope):  # after the removal of a scope, no file may contain its text
@@ -249,7 +243,7 @@ class FaissMemoryBackend(FolderRecords):
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
         """Store a summary and archive its originals in one transaction."""
-        summary = _with_times(summary)
+        summary = with_times(summary)
         embedded = self._embed([summary])
         with self._changing() as connection:
             consolidation.archive(connection, summary.id, archive_ids, now(), versions or {})
@@ -355,18 +349,3 @@ def _select(
         return embedded
     objects = set(map(id, inserted))  # a batch may contain an entry twice, and the entry is inserted once
     return embedded.select([i for i, entry in enumerate(entries) if id(entry) in objects])
-
-
-def _check_version(entry: MemoryEntry, expected: int | None) -> None:
-    if expected is not None and entry.version != expected:
-        raise Conflict(f"entry {entry.id} is at version {entry.version}, not {expected}; read it again")
-
-
-def _updated(former: MemoryEntry, changes: Mapping[str, Any]) -> MemoryEntry:
-    return dataclasses.replace(former, **changes, version=former.version + 1, updated_at=now())
-
-
-def _with_times(entry: MemoryEntry) -> MemoryEntry:
-    """Set the times of storing that the caller left out."""
-    moment = now()
-    return dataclasses.replace(entry, created_at=entry.created_at or moment, updated_at=entry.updated_at or moment)

@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import Conflict, InvalidInput, NotFound, StoreFull
+from agentformer.errors import InvalidInput, NotFound, StoreFull
+from agentformer.memory.backends import check_version, with_changes, with_times
 from agentformer.memory.backends.local_json import operations
 from agentformer.memory.backends.local_json.file_format import checked, file_name, file_text
 from agentformer.memory.backends.local_json.folder import Contents, Folder
@@ -101,7 +102,7 @@ class LocalJsonMemoryBackend:
         progress: Callable[[int, int], None] | None = None,
     ) -> list[MemoryEntry]:
         """Store entries, and remove the entries in the scopes of `replacing`, in one transaction."""
-        entries = [_with_times(entry) for entry in entries]
+        entries = [checked(with_times(entry)) for entry in entries]
         past = check_histories(entries, former, unique=unique)
         with self._folder.writing() as (contents, records):
             replaced = {entry_id for scope in replacing for entry_id in _ids(contents, scope)}
@@ -152,10 +153,10 @@ class LocalJsonMemoryBackend:
                 contents.check_whole()
                 raise NotFound(f"there is no entry {entry_id}")
             former = record.entry
-            _check_version(former, expected_version)
+            check_version(former, expected_version)
             if "archived_at" in changes:
                 operations.check_archivable(records, former)
-            changed = checked(dataclasses.replace(former, **changes, version=former.version + 1, updated_at=now()))
+            changed = checked(with_changes(former, changes))
             records[entry_id] = record.replaced(changed, (*record.former, former))
         return _copied(changed)
 
@@ -176,7 +177,7 @@ class LocalJsonMemoryBackend:
                 if not ids <= records.keys():
                     contents.check_whole()
                 for entry_id in ids & records.keys():
-                    _check_version(records[entry_id].entry, expected_version)
+                    check_version(records[entry_id].entry, expected_version)
             to_delete = operations.with_dependents(records, ids)
             operations.delete(records, to_delete)
         if isinstance(what, Scope):  # the copy of a damaged file may contain the removed entries
@@ -204,7 +205,7 @@ class LocalJsonMemoryBackend:
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
         """Store a summary and archive its originals in one transaction."""
-        summary = _with_times(summary)
+        summary = checked(with_times(summary))
         ids = dict.fromkeys(archive_ids)
         with self._folder.writing() as (contents, records):
             if not ids.keys() <= records.keys():
@@ -237,11 +238,7 @@ class LocalJsonMemoryBackend:
         return []
 
     def reembed(
-        self,
-        target: Embedder,
-        *,
-        queries: Sequence[str] = (),
-        progress: Callable[[int, int], None] | None = None,
+        self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
         """Raise `InvalidInput`: there are no vectors."""
         raise InvalidInput("backend", "local_json stores no vectors, so there is nothing to embed")
@@ -318,18 +315,6 @@ def _in_scope(contents: Contents, scope: Scope) -> Iterator[MemoryEntry]:
 
 def _ids(contents: Contents, scope: Scope) -> set[str]:
     return {entry.id for entry in _in_scope(contents, scope)}
-
-
-def _check_version(entry: MemoryEntry, expected: int | None) -> None:
-    if expected is not None and entry.version != expected:
-        raise Conflict(f"entry {entry.id} is at version {entry.version}, not {expected}; read it again")
-
-
-def _with_times(entry: MemoryEntry) -> MemoryEntry:
-    """Return the entry with its times of storing. Raises `InvalidInput` if a value cannot be stored as JSON."""
-    moment = now()
-    created_at, updated_at = entry.created_at or moment, entry.updated_at or moment
-    return checked(dataclasses.replace(entry, created_at=created_at, updated_at=updated_at))
 
 
 def _copied(entry: MemoryEntry) -> MemoryEntry:
