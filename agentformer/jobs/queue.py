@@ -47,11 +47,9 @@ class Ingestor(Protocol):
         """Ingest the file and return the outcome as JSON with a `status`. A second call with the same bytes must change
         nothing. If `progress` raises an exception, the work is cancelled and nothing of the file may be stored.
         `StoreError` means that the caller should try again later."""
-        ...
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:
         """Return the outcome of a file that cannot be ingested."""
-        ...
 
 
 class Progress(Protocol):

@@ -5,101 +5,49 @@ UTC. Scores lie in 0..1, and a higher score is better. A matrix of vectors has o
 and of unit length.
 """
 
-from agentformer.types.backend import Check, MemoryBackend, MemorySnapshot, StoredVector
-from agentformer.types.documents import (
-    Answer,
-    AnswerEvent,
-    AnswerFault,
-    AnswerPiece,
-    Citation,
-    DocumentStatus,
-    DocumentText,
-    Heading,
-    Page,
-    PageStatus,
-)
-from agentformer.types.memory import (
-    DEFAULT_NAMESPACE,
-    DOCUMENT_KINDS,
-    TIERS,
-    UNSEARCHED_KINDS,
-    Decay,
-    Hit,
-    Hits,
-    Link,
-    MemoryEntry,
-    Query,
-    Reference,
-    Scope,
-    Source,
-    Span,
-    Tier,
-    Use,
-    Vote,
-    new_id,
-)
-from agentformer.types.models import (
-    BoundedReranker,
-    ChatMessage,
-    Embedder,
-    EmbeddingSpace,
-    LanguageModel,
-    Matrix,
-    Reembedding,
-    Reply,
-    Reranker,
-    SpaceState,
-    Tool,
-    ToolCall,
-    Vector,
-    Waiting,
-)
-
-__all__ = [
-    "DEFAULT_NAMESPACE",
-    "DOCUMENT_KINDS",
-    "TIERS",
-    "UNSEARCHED_KINDS",
-    "Answer",
-    "AnswerEvent",
-    "AnswerFault",
-    "AnswerPiece",
-    "BoundedReranker",
-    "ChatMessage",
-    "Check",
-    "Citation",
-    "Decay",
-    "DocumentStatus",
-    "DocumentText",
-    "Embedder",
-    "EmbeddingSpace",
-    "Heading",
-    "Hit",
-    "Hits",
-    "LanguageModel",
-    "Link",
-    "Matrix",
-    "MemoryBackend",
-    "MemoryEntry",
-    "MemorySnapshot",
-    "Page",
-    "PageStatus",
-    "Query",
-    "Reembedding",
-    "Reference",
-    "Reply",
-    "Reranker",
-    "Scope",
-    "Source",
-    "SpaceState",
-    "Span",
-    "StoredVector",
-    "Tier",
-    "Tool",
-    "ToolCall",
-    "Use",
-    "Vector",
-    "Vote",
-    "Waiting",
-    "new_id",
-]
+from agentformer.types.backend import Check as Check
+from agentformer.types.backend import MemoryBackend as MemoryBackend
+from agentformer.types.backend import MemorySnapshot as MemorySnapshot
+from agentformer.types.backend import StoredVector as StoredVector
+from agentformer.types.documents import Answer as Answer
+from agentformer.types.documents import AnswerEvent as AnswerEvent
+from agentformer.types.documents import AnswerFault as AnswerFault
+from agentformer.types.documents import AnswerPiece as AnswerPiece
+from agentformer.types.documents import Citation as Citation
+from agentformer.types.documents import DocumentStatus as DocumentStatus
+from agentformer.types.documents import DocumentText as DocumentText
+from agentformer.types.documents import Heading as Heading
+from agentformer.types.documents import Page as Page
+from agentformer.types.documents import PageStatus as PageStatus
+from agentformer.types.memory import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
+from agentformer.types.memory import DOCUMENT_KINDS as DOCUMENT_KINDS
+from agentformer.types.memory import TIERS as TIERS
+from agentformer.types.memory import UNSEARCHED_KINDS as UNSEARCHED_KINDS
+from agentformer.types.memory import Decay as Decay
+from agentformer.types.memory import Hit as Hit
+from agentformer.types.memory import Hits as Hits
+from agentformer.types.memory import Link as Link
+from agentformer.types.memory import MemoryEntry as MemoryEntry
+from agentformer.types.memory import Query as Query
+from agentformer.types.memory import Reference as Reference
+from agentformer.types.memory import Scope as Scope
+from agentformer.types.memory import Source as Source
+from agentformer.types.memory import Span as Span
+from agentformer.types.memory import Tier as Tier
+from agentformer.types.memory import Use as Use
+from agentformer.types.memory import Vote as Vote
+from agentformer.types.memory import new_id as new_id
+from agentformer.types.models import BoundedReranker as BoundedReranker
+from agentformer.types.models import ChatMessage as ChatMessage
+from agentformer.types.models import Embedder as Embedder
+from agentformer.types.models import EmbeddingSpace as EmbeddingSpace
+from agentformer.types.models import LanguageModel as LanguageModel
+from agentformer.types.models import Matrix as Matrix
+from agentformer.types.models import Reembedding as Reembedding
+from agentformer.types.models import Reply as Reply
+from agentformer.types.models import Reranker as Reranker
+from agentformer.types.models import SpaceState as SpaceState
+from agentformer.types.models import Tool as Tool
+from agentformer.types.models import ToolCall as ToolCall
+from agentformer.types.models import Vector as Vector
+from agentformer.types.models import Waiting as Waiting

@@ -14,8 +14,7 @@ from agentformer.types.models import Embedder, EmbeddingSpace, Reembedding, Spac
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check of a store. The store is sound if no check found a problem, or if every problem was
-    repaired."""
+    """The result of one check of a store. A store is sound if each problem that was found was also repaired."""
 
     name: str  # "records", "vectors", "windows", "words", ...
     asked: str  # in plain words: the condition that holds if nothing is found
@@ -27,35 +26,34 @@ class Check:
 
 
 class StoredVector(NamedTuple):
-    """The stored vector of one text in one space. The text is identified by its SHA-256."""
+    """The stored vector of one text in one space. The SHA-256 of the text identifies the text."""
 
     space: EmbeddingSpace
     hash: bytes
     vector: Vector  # float32[dimension], unit length
 
 
-class MemorySnapshot(Protocol):
-    """A view of a store at one moment. Later writes are not visible."""
-
+class _Readable(Protocol):
     def namespaces(self) -> Sequence[str]:
         """Return every namespace that holds an entry, sorted."""
-        ...
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
         """Return entries of the scope that have an id above `after`, in order of id."""
-        ...
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return the former versions of an entry, oldest first."""
-        ...
+        """Return the former versions of an entry, oldest first. The list is empty for a missing entry and for an entry
+        that never changed."""
+
+
+class MemorySnapshot(_Readable, Protocol):
+    """A view of a store at one moment. Later writes are not visible."""
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Yield the vectors of the active space that entries of these namespaces use. Each vector is yielded once, in
-        order of its hash. A backend without vectors yields none."""
-        ...
+        """Yield the vectors of the active space that entries of these namespaces use, each vector once, in order of
+        hash."""
 
 
-class MemoryBackend(Protocol):
+class MemoryBackend(_Readable, Protocol):
     """Stores records and searches them.
 
     Atomicity: each writing call is one transaction. The transaction happens completely or not at all, and its changes
@@ -90,17 +88,14 @@ class MemoryBackend(Protocol):
         returned in its place, and the `repeat_count` of the live entry rises by one. This also holds for two entries of
         one call, and for entries of concurrent writers. It does not hold for entries that `replacing` removes.
         """
-        ...
 
     def get(self, ids: Sequence[str]) -> Sequence[MemoryEntry]:
         """Return the entries with these ids in the given order, including archived entries."""
-        ...
 
     def search(self, query: Query) -> Hits:
         """Return entries inside `query.scope`, best first. Entries with equal scores are in order of id. Without a
         usable embedder the search uses only words, and a warning reports this. A backend without vectors warns in the
         mode `dense`."""
-        ...
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         """Change fields of an entry. The former state is added to `history`. Raises `Conflict` if the entry is not at
@@ -109,43 +104,29 @@ class MemoryBackend(Protocol):
         The fields that the store sets (id, times of storing, version, counts, `archived_by`) cannot be changed. The
         `archived_at` of a live summary or of its originals cannot be changed either: use `restore`.
         """
-        ...
 
     def touch(self, uses: Sequence[Use]) -> None:
         """Add to the use counts of entries and move their `last_accessed` forward, never back. Version, history and
         `updated_at` do not change. Missing ids are ignored."""
-        ...
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
         """Delete entries with their parts, vectors, terms and history. The parts of an entry are the entries of the
-        same namespace that have its id as `parent_id`. Return the number of deleted entries, including parts and
-        summaries. If one of the given entries is not at `expected_version`, raise `Conflict` and delete nothing.
+        same namespace that have its id as `parent_id`. Return the number of deleted entries. If one of the given
+        entries is not at `expected_version`, raise `Conflict` and delete nothing.
 
         A summary repeats the content of its originals. So if an original is deleted, the summary is deleted too, and
         the other originals become live. If a summary is deleted, its originals become live.
         """
-        ...
-
-    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return entries of the scope that have an id above `after`, in order of id."""
-        ...
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return the newest entries of the scope, newest first. The order is by `occurred_at` (`created_at` if that is
-        unknown), and then by id."""
-        ...
+        """Return the newest entries of the scope, newest first: by `occurred_at` or else `created_at`, and then by
+        id."""
 
     def count(self, scope: Scope) -> int:
         """Return the number of entries of the scope."""
-        ...
-
-    def namespaces(self) -> Sequence[str]:
-        """Return every namespace that holds an entry, sorted."""
-        ...
 
     def pending(self, scope: Scope) -> int:
         """Return the number of entries of the scope that still wait for their vectors."""
-        ...
 
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
@@ -155,7 +136,6 @@ class MemoryBackend(Protocol):
         Raises `Conflict` and changes nothing if an original is missing, archived, superseded or a summary, or if its
         version differs from the version that `versions` gives for its id.
         """
-        ...
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
         """Undo a `consolidate`: make the originals live, exactly as they were, and archive the summary. Return the
@@ -164,96 +144,65 @@ class MemoryBackend(Protocol):
         Raises `NotFound`. Raises `InvalidInput` for a live entry without archived originals, and `Conflict` for a
         summary that was already restored.
         """
-        ...
-
-    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return the former versions of an entry, oldest first. The list is empty for a missing entry and for an entry
-        that never changed."""
-        ...
 
     def embed_pending(self, *, refused: bool = True) -> int:
         """Embed all entries without vectors now. Return the number of entries that still have no vectors. Without
         `refused`, the entries that the embedder refused are not tried again and not counted."""
-        ...
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
-        """Return the entries that wait for their vectors, each with its last error, in order of id. The entries are
-        given by a scope or by ids."""
-        ...
+        """Return the entries that wait for their vectors, each with its last error, in order of id."""
 
     def spaces(self) -> Sequence[SpaceState]:
         """Return every embedding space of the store. A backend without vectors has none."""
-        ...
 
     def reembed(
-        self,
-        target: Embedder,
-        *,
-        queries: Sequence[str] = (),
-        progress: Callable[[int, int], None] | None = None,
+        self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
         """Move the store to the space of `target`. Searches use the present space until the move is complete.
 
-        If a process stores or changes entries during the move, these entries are also embedded in the new space. The
-        switch to the new space is one transaction. If a move is interrupted, the next call continues it. The former
-        space is kept until `prune_spaces`. `queries` are used to compare the two spaces.
+        Entries that change during the move are also embedded in the new space. The switch to the new space is one
+        transaction. If a move is interrupted, the next call continues it. The former space is kept until
+        `prune_spaces`. `queries` are used to compare the two spaces.
 
         Raises `Conflict` while another move is under way, `EmbedderUnavailable`, and `InvalidInput` for a backend
         without vectors.
         """
-        ...
 
     def abandon_reembedding(self) -> bool:
         """Abandon an unfinished move. Return False if there is none."""
-        ...
 
     def prune_spaces(self) -> int:
         """Delete the vectors of spaces that searches no longer use. Return the number of deleted vectors."""
-        ...
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
-        """Take the lease `name` for `seconds`. If `holder` already has the lease, extend it. Return False if another
-        holder has the lease. When a holder dies, its lease ends after `seconds`."""
-        ...
+        """Take or extend the lease `name` for `seconds`. Return False if another holder has the lease."""
 
     def release(self, name: str, holder: str) -> None:
-        """End a lease of `holder`. If `holder` does not have the lease, nothing happens."""
-        ...
+        """End a lease if `holder` has it."""
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Compare the records with their checksums, with each other, and with the indexes made from the records.
-        Verification reads everything and changes nothing. Damage is reported and not raised. Concurrent writes are not
-        reported as damage.
+        """Compare the records with their checksums, with each other, and with the indexes made from the records. Damage
+        is reported and not raised. Concurrent writes are not reported as damage. Without `repair`, nothing is changed.
 
         With `repair`, everything that can be derived from the records is rebuilt. Unreadable rows are moved to a
         quarantine file in the same folder, reported, and counted as repaired. `lost` counts the rows that cannot be
         restored.
         """
-        ...
 
     def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
-        """Return a view of the store at this moment. The view is valid until the context ends. Writers do not wait for
-        it."""
-        ...
+        """Return a view of the store at this moment, valid until the context ends. Writers do not wait for the view."""
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
         """Store vectors that another store of the same space made, so that the next `store` does not embed their texts
-        again. Return the number of stored vectors.
-
-        The number is 0 for another space and for a backend without vectors. Raises `EmbedderError` for a vector that is
-        not finite or not of unit length.
-        """
-        ...
+        again. Return the number of stored vectors, which is 0 for another space and for a backend without vectors.
+        Raises `EmbedderError` for a vector that is not finite or not of unit length."""
 
     def backup(self, folder: Path) -> None:
-        """Write a copy of the store at this moment into the empty `folder`. The copy is an independent store. Writers
-        do not wait. Raises `StoreFull`, and `StoreDamaged` if this store cannot be read."""
-        ...
+        """Write an independent copy of the store at this moment into the empty `folder`. Writers do not wait. Raises
+        `StoreFull`, and `StoreDamaged` if this store cannot be read."""
 
     def status(self) -> Mapping[str, Any]:
         """Return counts and the state of each part as JSON values."""
-        ...
 
     def close(self) -> None:
         """Write snapshots and release files. Calling it twice does no harm."""
-        ...

@@ -110,8 +110,7 @@ class MemoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """The decay of salience: `stored * rate ** days`. `rate` is the daily rate of the category, and `days` is the
-    number of days since the last use.
+    """The decay of salience: `stored * rate ** days`, with the days since the last use.
 
     Decay is computed when an entry is read and never written back. The salience of a category without a rate does not
     decay. `at` is the moment for which the decay is computed; None means now.
@@ -188,7 +187,7 @@ class Vote(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One search result. `score` is in 0..1, and a higher score is better. Scores of different searches cannot be
-    compared. Ranks count from 1. `votes` explain the rank."""
+    compared."""
 
     entry: MemoryEntry
     score: float

@@ -62,17 +62,13 @@ class EmbeddingSpace:
         return self.provider, self.model, self.revision, *self._shape()
 
     def _shape(self) -> tuple[object, ...]:
-        """Return the properties that make vectors comparable, without the model's name. `max_tokens` is left out: it
-        only decides how texts are cut into windows."""
-        return self.dimension, self.query_prefix, self.document_prefix, self.normalised, self._precision()
-
-    def _precision(self) -> str:
-        """Return `int8` for the name `NAME@int8`. Its vectors are close to those of the model `NAME`, but cannot be
-        compared with them."""
-        return "int8" if self.model.endswith("@int8") else ""
+        """Return the properties that make vectors comparable, without the model's name. `max_tokens` only decides how
+        texts are cut."""
+        int8 = self.model.endswith("@int8")  # its vectors are close to those of the model without this ending
+        return self.dimension, self.query_prefix, self.document_prefix, self.normalised, int8
 
     def _agreement(self, other: EmbeddingSpace) -> float:
-        """Return the cosine of the two fingerprints. Return -1.0 if they cannot be compared."""
+        """Return the cosine of the two fingerprints, or -1.0 if they have different lengths."""
         import numpy as np
 
         a, b = (np.frombuffer(base64.b64decode(s.fingerprint), "<f2").astype(np.float32) for s in (self, other))
@@ -105,9 +101,9 @@ class SpaceState:
 class Reembedding:
     """The result of a move to another space.
 
-    `overlap` compares the ten nearest entries of each query in the old and in the new space. It is the mean share of
-    entries that are in both lists, 0..1. The queries are the given ones, or `sample` entries of the store. `overlap` is
-    None if there was nothing to compare.
+    `overlap` is the mean share of entries that are among the ten nearest entries of a query in the old space and in the
+    new space, 0..1. The queries are the given ones, or `sample` entries of the store. `overlap` is None if there was
+    nothing to compare.
     """
 
     former: EmbeddingSpace | None
@@ -129,39 +125,32 @@ class Embedder(Protocol):
     @property
     def space(self) -> EmbeddingSpace:
         """The space of the vectors that this embedder returns."""
-        ...
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimension) unit rows. If a text is too long, raise `TextTooLong` instead of cutting the
         text."""
-        ...
 
     def embed_query(self, text: str) -> Vector:
-        """Return a (dimension,) unit vector. If the query is longer than the model's limit, its parts are embedded and
-        the vectors averaged."""
-        ...
+        """Return a (dimension,) unit vector. If the query is too long for the model, the vectors of its parts are
+        averaged."""
 
     def token_spans(self, text: str) -> list[Span]:
-        """Return the offsets of the text's tokens in order. Special tokens are left out, and the spans do not
-        overlap."""
-        ...
+        """Return the offsets of the text's tokens in order, without special tokens and without overlaps."""
 
 
 @runtime_checkable
 class Reranker(Protocol):
-    """Scores passages by reading each passage together with the query. This is slower and more accurate than comparing
-    vectors. Raises `RerankerUnavailable` if the model cannot be used now."""
+    """Scores passages by reading each passage together with the query. Raises `RerankerUnavailable` if the model cannot
+    be used now."""
 
     @property
     def name(self) -> str:
         """The name of the reranker in settings, such as `sbert:cross-encoder/ms-marco-MiniLM-L6-v2`."""
-        ...
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
-        """Return (len(texts),) scores without bounds. A higher score is better. Scores of different calls cannot be
-        compared. A score depends only on the query and the text. Of a long text, only the beginning and the end are
+        """Return (len(texts),) scores without bounds. A higher score is better. A score depends only on the query and
+        the text, and scores of different calls cannot be compared. Of a long text, only the beginning and the end are
         read."""
-        ...
 
 
 @runtime_checkable
@@ -170,7 +159,6 @@ class BoundedReranker(Reranker, Protocol):
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
         """Return the result of `scores`, and warnings about the skipped parts."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +220,9 @@ class LanguageModel(Protocol):
     ) -> Reply:
         """Return the model's next message: a text, or calls of `tools`. If a JSON Schema is given as `schema`, the text
         is one JSON value that is valid under the schema, and `data` is the decoded value."""
-        ...
 
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
         """Yield the text in non-empty pieces and return the complete `Reply`. If an error follows, the pieces that were
         already yielded stay valid."""
-        ...
