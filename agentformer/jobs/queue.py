@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from agentformer.errors import NotFound, StoreError
-from agentformer.jobs.files import JobFiles
+from agentformer.errors import StoreError, StoreFull
 from agentformer.jobs.store import Job, JobStore, Task, any_usable
+from agentformer.records.files import sync_folder, write_atomically
 from agentformer.types import new_id
 
 log = logging.getLogger("agentformer")
 
 FILE = "jobs.sqlite"
 FOLDER = ".jobs"
-_CLOSE_SECONDS = (
-    10.0  # seconds for the current file when the queue closes; after that, the file is ingested again later
-)
+_LOCK, _PASSWORD = "lock", "password"  # file names in the folder of a job
+_BLOCK = 1024 * 1024
+_CLOSE_SECONDS = 10.0  # seconds to wait for the current file when the queue closes; a later process ingests it again
 _POLL_SECONDS = 1.0  # seconds between checks of jobs that other processes work on
 _PROGRESS_SECONDS = 0.5  # seconds between two writes of the progress; each write waits for the disk
 _MAX_PAUSE = 60.0  # seconds between attempts while the store cannot be written
-_MAX_ATTEMPTS = (
-    5  # attempts at a file that crashes the process; then the file fails, and the job continues with the other files
-)
+_MAX_ATTEMPTS = 5  # attempts at a file that crashes the process; after these, the job continues with the next file
 
 _NONE_USABLE = "no file was stored as a document; `documents` contains the reasons"
 _STORE_REFUSES = "the store cannot be written now; the server tries the job again later"
 _FILES_MISSING = "the uploaded files are missing on this server; send them again"
 _CRASHED = f"the server crashed {_MAX_ATTEMPTS} times while it read this file"
 _INTERNAL_ERROR = "an internal error occurred; see the server's log"
+
+
+Progress = Callable[[int, int], None]  # receives the number of windows that are done, and of all windows of the file
 
 
 class Ingestor(Protocol):
@@ -52,12 +56,6 @@ class Ingestor(Protocol):
         """Return the outcome of a file that cannot be ingested."""
 
 
-class Progress(Protocol):
-    """Receives two numbers: the windows that are done, and all windows of the file."""
-
-    def __call__(self, done: int, windows: int, /) -> None: ...
-
-
 class Jobs:
     """The jobs of one memory. Several processes may use the same folders. Each job is processed by one of these
     processes; if this process dies, another process continues the job. Thread-safe.
@@ -68,7 +66,7 @@ class Jobs:
 
     def __init__(self, index_dir: Path, upload_dir: Path, ingestor: Ingestor, *, most: int, days: float) -> None:
         self._store = JobStore(index_dir / FILE)
-        self._files = JobFiles(upload_dir / FOLDER)
+        self._files = _JobFiles(upload_dir / FOLDER)
         self._worker = _Worker(self._store, self._files, ingestor)
         self._limit = most
         self._retention = timedelta(days=days)
@@ -107,8 +105,8 @@ class Jobs:
         return self._store.get(job_id)
 
     def page(self, namespaces: Sequence[str], *, after: str = "", limit: int = 100) -> list[Job]:
-        """Return at most `limit` jobs of the namespaces, the newest first. Only jobs older than the job `after` are
-        returned. If `namespaces` is empty, jobs of all namespaces are returned."""
+        """Return at most `limit` jobs that are older than the job `after`, the newest first. Without `namespaces`, jobs
+        of all namespaces are returned."""
         return self._store.page(namespaces, after, limit)
 
     def cancel(self, job_id: str) -> Job:
@@ -131,7 +129,7 @@ class Jobs:
         return self._worker.stopping.wait(seconds)
 
     def close(self) -> None:
-        """Interrupt the running job and wait a few seconds for the worker. Idempotent. After this, no new job is
+        """Interrupt the running job and wait a few seconds for the worker. Idempotent. After this, no job is
         accepted."""
         self._closed = True
         self._worker.stop()
@@ -142,20 +140,14 @@ class Jobs:
         """Delete old jobs. Also delete the files of a job that ended or was never queued because its process died."""
         self._store.delete_older(self._retention)
         for job_id in self._files.ids():
-            if not self._is_active(job_id):
+            if job_id not in self._store.active():
                 self._files.remove_unlocked(job_id)
-
-    def _is_active(self, job_id: str) -> bool:
-        try:
-            return not self._store.get(job_id).ended
-        except NotFound:
-            return False
 
 
 class _Worker:
     """The thread that works on jobs. `wake` starts the thread. `stop` puts the current job back into the queue."""
 
-    def __init__(self, store: JobStore, files: JobFiles, ingestor: Ingestor) -> None:
+    def __init__(self, store: JobStore, files: _JobFiles, ingestor: Ingestor) -> None:
         self._store = store
         self._files = files
         self._ingestor = ingestor
@@ -211,8 +203,7 @@ class _Worker:
         return pause
 
     def _run_job(self, job_id: str, lock: FileLock) -> None:
-        """Work on a job until the job ends or this process stops. Release the lock. If the job has ended, delete its
-        files."""
+        """Work on a job until it ends or this process stops. Release the lock. Delete the files of an ended job."""
         ended = True
         try:
             job = self._store.start(job_id)
@@ -243,9 +234,16 @@ class _Worker:
             self._store.end(job.id, "failed", _NONE_USABLE)
 
     def _ingest_file(self, job: Job, number: int, password: str | None) -> Job:
-        """Ingest the next file and return the job with its outcome. If a process was killed before it stored an
-        outcome, the file is ingested again, which changes nothing."""
-        progress = _FileProgress(self, job)
+        """Ingest the next file and return the job with its outcome. After a crash, the same file is ingested again."""
+        total, next_write = 0, time.monotonic() + _PROGRESS_SECONDS
+
+        def progress(done: int, windows: int) -> None:
+            nonlocal total, next_write
+            total = windows
+            if time.monotonic() >= next_write or self.stopping.is_set():
+                self._check(self._store.set_progress(job.id, job.windows + done, job.windows + windows))
+                next_write = time.monotonic() + _PROGRESS_SECONDS
+
         name = job.task.names[number]
         try:
             if self._store.count_attempt(job.id) > _MAX_ATTEMPTS:
@@ -260,7 +258,7 @@ class _Worker:
         except Exception:
             log.exception("a file of the job %s", job.id)
             document = self._ingestor.failed(job, name, _INTERNAL_ERROR)
-        return self._store.add_outcome(job, document, job.windows + progress.windows)
+        return self._store.add_outcome(job, document, job.windows + total)
 
     def _check(self, job: Job) -> None:
         """Raise `_Stopped` or `_Cancelled` if the job must not continue."""
@@ -269,25 +267,83 @@ class _Worker:
         if job.cancelling:
             raise _Cancelled
 
-    def store_progress(self, job: Job, done: int, windows: int) -> None:
-        """Store the progress of the current file. Raises `_Stopped` or `_Cancelled`."""
-        self._check(self._store.set_progress(job.id, job.windows + done, job.windows + windows))
 
+class _JobFiles:
+    """One folder per job with its files 0, 1, 2, so a client cannot choose a name on the disk.
 
-class _FileProgress:
-    """Stores the progress of one file, at most twice a second."""
+    The process that works on a job holds the lock in the folder. The operating system releases the lock when the
+    process dies.
+    """
 
-    def __init__(self, worker: _Worker, job: Job) -> None:
-        self._worker = worker
-        self._job = job
-        self._next = time.monotonic() + _PROGRESS_SECONDS
-        self.windows = 0
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
-    def __call__(self, done: int, windows: int, /) -> None:
-        self.windows = windows
-        if time.monotonic() >= self._next or self._worker.stopping.is_set():
-            self._worker.store_progress(self._job, done, windows)
-            self._next = time.monotonic() + _PROGRESS_SECONDS
+    def put(self, job_id: str, files: Sequence[BinaryIO], password: str | None) -> FileLock:
+        """Write and sync the files. Return the lock of the job, which the caller releases. Raises `StoreFull`, and
+        leaves no files in this case."""
+        folder = self._folder / job_id
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self._guard():  # a clean-up must not delete the folder before the lock is held
+                folder.mkdir(mode=0o700)
+                lock = FileLock(str(folder / _LOCK))
+                lock.acquire(timeout=0)
+            try:
+                for number, file in enumerate(files):
+                    with (folder / str(number)).open("xb") as copy:
+                        shutil.copyfileobj(file, copy, _BLOCK)
+                        copy.flush()
+                        os.fsync(copy.fileno())
+                if password is not None:
+                    write_atomically(folder / _PASSWORD, password.encode("utf-8"), mode=0o600)
+                for changed in (folder, self._folder, self._folder.parent):
+                    sync_folder(changed)
+            except BaseException:
+                lock.release()
+                self.remove(job_id)
+                raise
+        except (OSError, Timeout) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StoreFull(f"{self._folder} cannot be written ({reason}); free space there") from error
+        return lock
+
+    def lock(self, job_id: str) -> FileLock | None:
+        """Acquire the lock of the job. Return None if another process holds the lock or the files are missing."""
+        lock = FileLock(str(self._folder / job_id / _LOCK))
+        with suppress(OSError, Timeout):
+            if self.has(job_id):
+                lock.acquire(timeout=0)
+        return lock if lock.is_locked else None
+
+    def has(self, job_id: str) -> bool:
+        return (self._folder / job_id).is_dir()
+
+    def open(self, job_id: str, number: int) -> BinaryIO:
+        """Open a file of the job for reading. Raises `OSError`."""
+        return (self._folder / job_id / str(number)).open("rb")
+
+    def password(self, job_id: str) -> str | None:
+        """Return the password of the uploaded files, if the client sent a password."""
+        path = self._folder / job_id / _PASSWORD
+        return path.read_text(encoding="utf-8") if path.exists() else None
+
+    def remove(self, job_id: str) -> None:
+        """Delete the files and the password. Errors are ignored; the next start tries again."""
+        shutil.rmtree(self._folder / job_id, ignore_errors=True)
+
+    def ids(self) -> list[str]:
+        """Return the ids of the jobs that have a folder."""
+        return sorted(path.name for path in self._folder.iterdir() if path.is_dir()) if self._folder.is_dir() else []
+
+    def remove_unlocked(self, job_id: str) -> None:
+        """Delete the files, unless a process works on the job or is creating the job."""
+        with self._guard():
+            if lock := self.lock(job_id):
+                lock.release()
+                self.remove(job_id)
+
+    def _guard(self) -> FileLock:
+        return FileLock(str(self._folder / ".lock"))
 
 
 class _Stopped(Exception):

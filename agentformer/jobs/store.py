@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -100,37 +100,34 @@ def any_usable(documents: Iterable[Mapping[str, Any]]) -> bool:
     return any(document["status"] in _USABLE for document in documents)
 
 
-class JobDatabase:
-    """The SQLite file, which is created with the first job. Thread-safe; several processes may open the file. When
-    `writing` ends without an error, its changes are on the disk. Raises `StoreFull`, `StoreDamaged` or `StoreError`."""
+class JobStore:
+    """Jobs by id in a SQLite file, which is created with the first job. Ids sort by time. Each change is one
+    transaction that has reached the disk. A read sees every acknowledged change of every process. Thread-safe. Raises
+    `StoreError` and its subclasses."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._connection: GuardedConnection | None = None
 
-    @property
-    def exists(self) -> bool:
-        return self._connection is not None or self._path.exists()
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Return a context with a connection in a read transaction."""
+        return self._transaction("BEGIN")
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction."""
-        with self._transaction("BEGIN") as connection:
-            yield connection
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a write transaction."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield connection
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Return a context with a connection in a write transaction."""
+        return self._transaction("BEGIN IMMEDIATE")
 
     def close(self) -> None:
-        """Close the file. The next transaction opens the file again."""
+        """Close the file. The next transaction opens it again."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+
+    @property
+    def _exists(self) -> bool:
+        return self._connection is not None or self._path.exists()
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
@@ -161,40 +158,32 @@ class JobDatabase:
             raise
         return connection
 
-
-class JobStore:
-    """Jobs by id. Ids sort by time. Each change is one transaction. A read sees every acknowledged change of every
-    process. Raises `StoreError` and its subclasses."""
-
-    def __init__(self, path: Path) -> None:
-        self._database = JobDatabase(path)
-
     def add(self, job_id: str, task: Task, limit: int) -> Job:
         """Queue a new job. Raises `Busy` if `limit` jobs are active."""
         moment = to_micros(now())
         values = (job_id, task.namespace, _json(task.names), _json(task.metadata), "queued", moment, moment, "[]")
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             _check_limit(connection, limit)
             connection.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '')", values)
             return _get(connection, job_id)
 
     def check_limit(self, limit: int) -> None:
         """Raise `Busy` if `add` would raise it. Call this before the files are written."""
-        if self._database.exists:
-            with self._database.reading() as connection:
+        if self._exists:
+            with self.reading() as connection:
                 _check_limit(connection, limit)
 
     def get(self, job_id: str) -> Job:
         """Return a job. Raises `NotFound`."""
-        if not self._database.exists:
+        if not self._exists:
             raise _not_found(job_id)
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             return _get(connection, job_id)
 
     def page(self, namespaces: Sequence[str], after: str, limit: int) -> list[Job]:
-        """Return at most `limit` jobs of the namespaces, the newest first. Only jobs older than the job `after` are
-        returned. If `namespaces` is empty, jobs of all namespaces are returned."""
-        if not self._database.exists:
+        """Return at most `limit` jobs that are older than the job `after`, the newest first. Without `namespaces`, jobs
+        of all namespaces are returned."""
+        if not self._exists:
             return []
         conditions, values = ["1"], [*namespaces]
         if namespaces:
@@ -202,7 +191,7 @@ class JobStore:
         if after:
             conditions.append("id < ?")
             values.append(after)
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             rows = connection.execute(
                 f"SELECT * FROM jobs WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ?", [*values, limit]
             )
@@ -210,22 +199,21 @@ class JobStore:
 
     def active(self) -> list[str]:
         """Return the ids of queued and running jobs, the oldest first."""
-        if not self._database.exists:
+        if not self._exists:
             return []
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             return [row["id"] for row in connection.execute(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")]
 
     def start(self, job_id: str) -> Job | None:
-        """Mark a job as running and return it. Return None if the job has ended. The caller holds the lock of the
-        job."""
-        with self._database.writing() as connection:
+        """Mark a job as running and return it, or return None if it has ended. The caller holds the lock of the job."""
+        with self.writing() as connection:
             _set(connection, job_id, state="running", reason="")
-            job = _find(connection, job_id)
-            return None if job is None or job.ended else job
+            row = connection.execute(f"SELECT * FROM jobs WHERE id = ? AND {_IS_ACTIVE}", [job_id]).fetchone()
+            return _job(row) if row else None
 
     def count_attempt(self, job_id: str) -> int:
         """Count an attempt at the next file. Return the number of attempts at this file."""
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             connection.execute(f"UPDATE jobs SET attempts = attempts + 1 WHERE id = ? AND {_IS_ACTIVE}", [job_id])
             row = connection.execute("SELECT attempts FROM jobs WHERE id = ?", [job_id]).fetchone()
             return int(row["attempts"]) if row else 0
@@ -233,31 +221,31 @@ class JobStore:
     def add_outcome(self, job: Job, document: Mapping[str, Any], windows: int) -> Job:
         """Store the outcome of the next file, and count all windows so far as done."""
         documents = _json([*job.documents, document])
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             _set(connection, job.id, documents=documents, attempts=0, windows_done=windows, windows=windows)
             return _get(connection, job.id)
 
     def set_progress(self, job_id: str, done: int, windows: int) -> Job:
         """Store the number of windows that are done, and the number of all windows so far."""
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             _set(connection, job_id, windows_done=done, windows=windows)
             return _get(connection, job_id)
 
     def requeue(self, job_id: str, reason: str = "") -> None:
         """Put a job back into the queue without counting the attempt."""
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             _set(connection, job_id, state="queued", attempts=0, reason=reason)
 
     def end(self, job_id: str, state: Literal["done", "failed", "cancelled"], reason: str = "") -> None:
         """Set the final state of a job."""
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             _set(connection, job_id, state=state, reason=reason)
 
     def cancel(self, job_id: str) -> Job:
         """Request the cancellation of a job. Raises `NotFound`, and `Conflict` if the job has already ended."""
-        if not self._database.exists:
+        if not self._exists:
             raise _not_found(job_id)
-        with self._database.writing() as connection:
+        with self.writing() as connection:
             job = _get(connection, job_id)
             if job.ended:
                 raise Conflict(f"the job {job_id} has ended: it is {job.state}")
@@ -266,15 +254,10 @@ class JobStore:
 
     def delete_older(self, age: timedelta) -> None:
         """Delete jobs that ended longer ago than `age`."""
-        if not self._database.exists:
+        if not self._exists:
             return
-        with self._database.writing() as connection:
-            before = to_micros(now() - age)
-            connection.execute(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?", [before])
-
-    def close(self) -> None:
-        """Close the file. The next transaction opens the file again."""
-        self._database.close()
+        with self.writing() as connection:
+            connection.execute(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?", [to_micros(now() - age)])
 
 
 def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
@@ -291,36 +274,24 @@ def _check_limit(connection: sqlite3.Connection, limit: int) -> None:
 
 
 def _get(connection: sqlite3.Connection, job_id: str) -> Job:
-    job = _find(connection, job_id)
-    if job is None:
-        raise _not_found(job_id)
-    return job
-
-
-def _find(connection: sqlite3.Connection, job_id: str) -> Job | None:
     row = connection.execute("SELECT * FROM jobs WHERE id = ?", [job_id]).fetchone()
-    return None if row is None else _job(row)
+    if row is None:
+        raise _not_found(job_id)
+    return _job(row)
 
 
 def _job(row: sqlite3.Row) -> Job:
+    created, updated = from_micros(row["created_at"]), from_micros(row["updated_at"])
+    assert created is not None and updated is not None
+    task = Task(row["namespace"], tuple(json.loads(row["names"])), json.loads(row["metadata"]))
     return Job(
-        id=row["id"],
-        task=Task(row["namespace"], tuple(json.loads(row["names"])), json.loads(row["metadata"])),
-        state=row["state"],
-        created_at=_moment(row["created_at"]),
-        updated_at=_moment(row["updated_at"]),
+        **{name: row[name] for name in ("id", "state", "windows_done", "windows", "reason")},
+        task=task,
+        created_at=created,
+        updated_at=updated,
         documents=tuple(json.loads(row["documents"])),
-        windows_done=row["windows_done"],
-        windows=row["windows"],
         cancelling=bool(row["cancelling"]),
-        reason=row["reason"],
     )
-
-
-def _moment(micros: int) -> datetime:
-    moment = from_micros(micros)
-    assert moment is not None
-    return moment
 
 
 def _json(value: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.jobs.store import JobDatabase
+from agentformer.jobs.store import JobStore
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
@@ -138,7 +138,7 @@ def test_a_list_of_jobs_that_was_only_begun_is_no_damage_and_is_gone_on_with(fol
         connection.execute("PRAGMA journal_mode = WAL")
     assert path.stat().st_size > 0
     assert run("doctor").stdout.splitlines()[-1] == "no problems found"
-    file = JobDatabase(path)
+    file = JobStore(path)
     with file.reading() as rows:
         assert rows.execute("SELECT count(*) FROM jobs").fetchone()[0] == 0
     file.close()

@@ -26,7 +26,7 @@ from killing import Killing, Undisturbed, spread
 from works import WORKS
 from writers import Work
 
-from agentformer.jobs.store import JobDatabase
+from agentformer.jobs.store import JobStore
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records.database import Database
 from agentformer.records.files import write_atomically
@@ -124,7 +124,7 @@ def _apart(entry: list[Any]) -> list[Any]:
 
 def test_sqlite_is_told_to_reach_the_disk(tmp_path: Path) -> None:
     """What `kill -9` cannot show: after a power failure, too, a commit is there."""
-    database, jobs = Database(tmp_path / "memory.sqlite3"), JobDatabase(tmp_path / "jobs.sqlite")
+    database, jobs = Database(tmp_path / "memory.sqlite3"), JobStore(tmp_path / "jobs.sqlite")
     for opened in (database.reading, database.writing, jobs.reading, jobs.writing):
         with opened() as connection:
             assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
