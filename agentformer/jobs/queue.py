@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -140,8 +140,7 @@ class Jobs:
         """Delete old jobs. Also delete the files of a job that ended or was never queued because its process died."""
         self._store.delete_older(self._retention)
         for job_id in self._files.ids():
-            if job_id not in self._store.active():
-                self._files.remove_unlocked(job_id)
+            self._files.remove_unneeded(job_id, self._store.active)
 
 
 class _Worker:
@@ -335,12 +334,15 @@ class _JobFiles:
         """Return the ids of the jobs that have a folder."""
         return sorted(path.name for path in self._folder.iterdir() if path.is_dir()) if self._folder.is_dir() else []
 
-    def remove_unlocked(self, job_id: str) -> None:
-        """Delete the files, unless a process works on the job or is creating the job."""
+    def remove_unneeded(self, job_id: str, active: Callable[[], Collection[str]]) -> None:
+        """Delete the files, unless the job is active or a process is creating it. While a process creates a job, it
+        holds the lock. So `active` is called under the lock."""
         with self._guard():
             if lock := self.lock(job_id):
+                needed = job_id in active()
                 lock.release()
-                self.remove(job_id)
+                if not needed:
+                    self.remove(job_id)
 
     def _guard(self) -> FileLock:
         return FileLock(str(self._folder / ".lock"))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,24 @@ def test_files_of_unfinished_submissions_are_deleted_at_start(tmp_path: Path, in
     other.stop()
     other.start()
     assert [path.name for path in (tmp_path / "u/.jobs").iterdir() if path.is_dir()] == [kept.id]
+
+
+def test_a_start_keeps_the_files_of_a_job_that_is_queued_in_the_meantime(
+    tmp_path: Path, ingestor: RecordingIngestor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = open_jobs(tmp_path, ingestor), open_jobs(tmp_path, ingestor)
+    other.stop()
+    held = first._files.put("submitted", files(b"1"), None)  # a submission that has written its files
+    lock = other._files.lock
+
+    def lock_after_the_submission(job_id: str) -> Any:
+        first._store.add("submitted", task("a"), limit=32)
+        held.release()
+        return lock(job_id)
+
+    monkeypatch.setattr(other._files, "lock", lock_after_the_submission)
+    other.start()
+    assert (tmp_path / "u/.jobs/submitted/0").read_bytes() == b"1"
 
 
 def test_a_job_with_deleted_files_fails_and_others_go_on(tmp_path: Path, ingestor: RecordingIngestor) -> None:
