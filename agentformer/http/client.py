@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 
 from agentformer.errors import MissingExtra
 from agentformer.http.redaction import credentials, error_message, redact, redact_url
-from agentformer.http.retry_policy import CONNECT_SECONDS, OverLimit, Policy, ResponseLimit, is_temporary
+from agentformer.http.retry_policy import CONNECT_SECONDS, Attempts, OverLimit, Policy, ResponseLimit, is_temporary
 
 _SENT = frozenset({"host", "accept", "connection", "content-type", "content-length", "transfer-encoding", "user-agent"})
 _EXAMINED = 2000  # characters of an error response that are examined before a retry
@@ -28,12 +28,9 @@ Cause = Literal["refused", "timeout", "host", "size", "lost", ""]
 
 
 class HttpFailure(Exception):
-    """A request failed. The message begins with the server's address.
-
-    `status` is 0 if no complete response arrived. `excerpt` is the server's message without secrets. `retryable` is
-    true if the same request may succeed later. `cause` is the reason for a missing response: the connection was refused
-    or lost, the deadline passed, the host is unknown, or the response was too large.
-    """
+    """A request failed. The message begins with the server's address. `status` is 0 if no complete response arrived,
+    and `cause` is the reason for a missing response. `excerpt` is the server's message without secrets. `retryable` is
+    true if the same request may succeed later."""
 
     def __init__(
         self, message: str, *, status: int = 0, excerpt: str = "", retryable: bool = False, cause: Cause = ""
@@ -69,7 +66,7 @@ class JsonClient:
         return self._request("POST", path, json.dumps(payload, allow_nan=False).encode("ascii"))
 
     def _request(self, method: str, path: str, body: bytes | None) -> Any:
-        attempts = self._policy.start()
+        attempts = Attempts(self._policy)
         while True:
             try:
                 response, content = self._send(method, path, body, attempts.limit())
@@ -90,9 +87,7 @@ class JsonClient:
             with self._connected(limit) as connection:
                 connection.request(method, self._parts.path + path, body, self._headers)
                 response = connection.getresponse()
-                content = response.read(
-                    self._policy.max_bytes + 1
-                )  # does not allocate memory by the length in a header
+                content = response.read(self._policy.max_bytes + 1)  # a header does not decide how much is allocated
                 if response.length:  # fewer bytes than the header promised
                     raise ConnectionAbortedError
                 return response, content
@@ -133,12 +128,8 @@ class JsonClient:
         if 300 <= status < 400:
             target = redact(redact_url(response.getheader("Location", "")), secrets)
             what = f"{what}, a redirect to {target}; redirects are not followed"
-        return self._failure(
-            f"{what}: {excerpt}" if excerpt else what,
-            status=status,
-            excerpt=excerpt,
-            retryable=is_temporary(status),
-        )
+        what = f"{what}: {excerpt}" if excerpt else what
+        return self._failure(what, status=status, excerpt=excerpt, retryable=is_temporary(status))
 
     def _parsed(self, body: bytes) -> Any:
         try:
@@ -159,31 +150,23 @@ def _bounded(sock: socket.socket, limit: ResponseLimit) -> Any:
         sock.settimeout(limit.left())
         sock.sendall(data)
 
+    def receive(size: int, timeout: float) -> bytes:
+        sock.settimeout(timeout)
+        return sock.recv(size)
+
+    class Reader(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            data = limit.read(partial(receive, len(buffer)))
+            buffer[: len(data)] = data
+            return len(data)
+
     def makefile(mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Reader(sock, limit), 65_536)
+        return io.BufferedReader(Reader(), 65_536)
 
     return SimpleNamespace(sendall=sendall, makefile=makefile, close=lambda: None)
-
-
-class _Reader(io.RawIOBase):
-    """Reads a socket within the time and size limits of a response."""
-
-    def __init__(self, sock: socket.socket, limit: ResponseLimit) -> None:
-        self._sock = sock
-        self._limit = limit
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with the bytes of one read from the socket."""
-        data = self._limit.read(lambda timeout: self._receive(len(buffer), timeout))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def _receive(self, size: int, timeout: float) -> bytes:
-        self._sock.settimeout(timeout)
-        return self._sock.recv(size)
 
 
 def _reject_constant(name: str) -> float:
@@ -192,11 +175,8 @@ def _reject_constant(name: str) -> float:
 
 def open_http(policy: Policy, authorization: str = "") -> Any:
     """Return an HTTP client for the `openai` package. A response that exceeds a limit raises `OverLimit`. Raise
-    `MissingExtra` if the package is not installed.
-
-    The package supports two versions of its HTTP library: httpx and httpx2. This function uses only public parts of
-    httpx and httpx2: the event hooks of the client, and the `trace` extension of a request.
-    """
+    `MissingExtra` if the package is not installed. The package uses httpx or httpx2; this function uses only public
+    parts of them: the event hooks of the client, and the `trace` extension of a request."""
     try:
         import openai
     except ImportError as error:
@@ -220,9 +200,9 @@ class _Hooks:
         self._thread = threading.local()
 
     def send(self, send: Any, request: Any, **options: Any) -> Any:
-        """Send the request with `send`, and retry it if the policy allows this. The retries of the package itself are
-        not used, because they wait as long as the server asks, without a limit."""
-        attempts = self._policy.start()
+        """Send the request with `send`, and retry it if the policy allows this. The retries of the package have no
+        limit for the wait that the server requests."""
+        attempts = Attempts(self._policy)
         while True:
             request.extensions["trace"] = partial(self._trace, attempts.limit())
             try:
@@ -231,16 +211,16 @@ class _Hooks:
                 if not _is_lost(error) or not attempts.retry():
                     raise
                 continue
+            message = ""
             if response.status_code >= 500:
                 response.read()
-            message = response.text[:_EXAMINED] if response.status_code >= 500 else ""
+                message = response.text[:_EXAMINED]
             if not attempts.retry(response.status_code, response.headers, message):
                 return response
             response.close()
 
     def request(self, request: Any) -> None:
-        """Remove headers that come from the environment. Refuse compression, because a small response could expand to
-        gigabytes."""
+        """Remove headers of the environment. Refuse compression, because a small response could become gigabytes."""
         for name in [name for name in request.headers if name.lower() not in _SENT]:
             del request.headers[name]
         request.headers["Accept-Encoding"] = "identity"
@@ -257,8 +237,7 @@ class _Hooks:
             raise OverLimit("compressed its response, although the request forbids compression")
 
     def _trace(self, limit: ResponseLimit, event: str, info: dict[str, Any]) -> None:
-        """Wrap the stream of a new connection. When this thread begins to read a response, store the limit of that
-        response."""
+        """Wrap the stream of a new connection. Store the limit of the response that this thread begins to read."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._wrap(info["return_value"])
         elif event.endswith("receive_response_headers.started"):
@@ -269,8 +248,8 @@ class _Hooks:
                 info["return_value"] = info["return_value"][:3]
 
     def _wrap(self, stream: Any) -> None:
-        """Limit the reads of a connection. A connection carries one response at a time. So the limit that is set when
-        the headers are read is also valid for the body, which another thread may read."""
+        """Limit the reads of a connection. A connection has one response at a time. So the limit of its headers is also
+        valid for its body, which another thread may read."""
         receive = stream.read
         limit: ResponseLimit | None = None
 

@@ -16,12 +16,9 @@ T = TypeVar("T")
 
 
 class Breaker:
-    """A circuit breaker (Nygard 2007, "Release It!"). It is closed while calls succeed and open after a failure. After
-    the wait it is half-open, and one call is allowed as a trial. Thread-safe.
-
-    The first wait is `seconds`. Each time the trial fails, the wait doubles, up to `longest` seconds. If concurrent
-    calls fail together, they count as one failure.
-    """
+    """A circuit breaker (Nygard 2007, "Release It!"). After a failure it is open for `seconds`. Then it is half-open,
+    and one call is allowed as a trial. Each time the trial fails, the wait doubles, up to `longest` seconds. If
+    concurrent calls fail together, they count as one failure. Thread-safe."""
 
     def __init__(self, seconds: float, *, longest: float = 300.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._first_wait = seconds
@@ -34,8 +31,8 @@ class Breaker:
         self._half_open = False
 
     def blocked(self) -> str:
-        """Return the reason why no call is allowed now, or "" if the call is allowed. After the wait, the first caller
-        gets "" and makes the trial call; the other callers are blocked for one more wait."""
+        """Return the reason why no call is allowed now, or "". After the wait, the first caller gets "" and makes the
+        trial call; the other callers are blocked for one more wait."""
         with self._lock:
             if not self._reason:
                 return ""
@@ -123,11 +120,9 @@ class Usage:
 
 
 class Guarded(Generic[T]):
-    """The base class of `GuardedEmbedder`, `GuardedModel` and `GuardedReranker`.
-
-    `load` creates the provider at the first use. After a failure, calls raise `unavailable` and do not reach the
-    provider, until the breaker allows a call again. Errors of a plugin's own classes are converted to `unavailable`.
-    """
+    """The base class of `GuardedEmbedder`, `GuardedModel` and `GuardedReranker`. `load` creates the provider at the
+    first use. After a failure, calls raise `unavailable` and do not reach the provider, until the breaker allows a call
+    again. Errors of a plugin's own classes are converted to `unavailable`."""
 
     unavailable: type[AgentFormerError]  # the class that is raised while the provider cannot be used
     expected: tuple[type[AgentFormerError], ...] = (AgentFormerError,)  # classes of errors that are raised unchanged
@@ -154,7 +149,8 @@ class Guarded(Generic[T]):
             if self._loaded is None:
                 self._check_breaker()
                 try:
-                    self._loaded = self._load_checked()
+                    with self._translated():
+                        self._loaded = self._load_checked()
                 except self.unavailable as error:
                     self._breaker.failed(str(error))
                     self.usage.failed(error)
@@ -164,8 +160,8 @@ class Guarded(Generic[T]):
 
     @contextmanager
     def call(self) -> Iterator[T]:
-        """Yield the provider for one call: check the breaker, count the call, convert errors. If the provider raises an
-        error about the input, such as a text that is too long, the provider itself still works."""
+        """Yield the provider for one call: check the breaker, count the call, convert errors. After an error about the
+        input, such as a text that is too long, the breaker stays closed."""
         provider = self.provider()
         self._check_breaker()
         try:
@@ -193,13 +189,12 @@ class Guarded(Generic[T]):
             raise self.unavailable(reason)
 
     def _load_checked(self) -> T:
-        with self._translated():
-            try:
-                provider = self._load()
-            except MissingExtra as missing:
-                raise self.unavailable(str(missing)) from missing
-            self._check_loaded(provider)
-            return provider
+        try:
+            provider = self._load()
+        except MissingExtra as missing:
+            raise self.unavailable(str(missing)) from missing
+        self._check_loaded(provider)
+        return provider
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -34,9 +34,8 @@ _OPENAI_NAMES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server of the OpenAI protocol. `base_url` ends before `/chat/completions`. The address and the key may be
-    secret, so the `repr` contains neither. As text, a server is its name and address: "LM Studio at
-    http://127.0.0.1:1234/v1"."""
+    """A server of the OpenAI protocol. `base_url` ends before `/chat/completions`. The `repr` does not contain the
+    address and the key, because they may be secret. The `str` is "LM Studio at http://127.0.0.1:1234/v1"."""
 
     name: str
     base_url: str = field(repr=False)
@@ -73,10 +72,9 @@ def candidates(
 ) -> tuple[Server, ...]:
     """Return the servers that may have `model`, the preferred server first. An empty address is not a server.
 
-    If an explicit address is set, only this server is returned. For a model of OpenAI, the server is `OPENAI_BASE_URL`
-    if this is set, because a proxy must not be bypassed, and OpenAI if it is not set. For any other model, the servers
-    are `OPENAI_BASE_URL`, LM Studio and Ollama. OpenAI's key is sent only to OpenAI's own address and to
-    `OPENAI_BASE_URL`.
+    An explicit address is the only server. For a model of OpenAI, the only server is `OPENAI_BASE_URL` if this is set,
+    because a proxy must not be bypassed, or else OpenAI. For any other model, the servers are `OPENAI_BASE_URL`, LM
+    Studio and Ollama. OpenAI's key is sent only to OpenAI's own address and to `OPENAI_BASE_URL`.
     """
     if explicit_url:
         url = with_path(explicit_url, "/v1")
@@ -93,7 +91,6 @@ def candidates(
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
-    """Return the scheme, the host and the port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
@@ -109,8 +106,8 @@ def answers(server: Server) -> bool:
 
 
 class FirstThatAnswers:
-    """Chooses the first server that answers and stores this choice. If there is only one server, it is chosen without a
-    request. Thread-safe."""
+    """Chooses the first server that answers, and stores this choice. A single server is chosen without a request.
+    Thread-safe."""
 
     def __init__(self, servers: Sequence[Server], answers: Callable[[Server], bool] = answers) -> None:
         self._servers = tuple(servers)
@@ -119,8 +116,7 @@ class FirstThatAnswers:
         self._chosen: Server | None = None
 
     def pick(self, exclude: Collection[Server] = ()) -> Server | None:
-        """Return the server to use, or None if no server answers. Servers in `exclude` have failed before and are not
-        chosen."""
+        """Return the server to use, or None if no server answers. Servers in `exclude` are not chosen."""
         with self._lock:
             if len(self._servers) == 1:
                 return None if self._servers[0] in exclude else self._servers[0]
@@ -141,12 +137,8 @@ class FirstThatAnswers:
 
 
 def open_client(server: Server, policy: Policy) -> openai.OpenAI:
-    """Return a client of this server only, with this key or without a key. The package's environment variables are
-    ignored.
-
-    Raise `MissingExtra` if the package is not installed, and `InvalidInput` for an address or a key that cannot be
-    sent.
-    """
+    """Return a client of this server only. The package's environment variables are ignored. Raise `MissingExtra` if the
+    package is not installed, and `InvalidInput` for an address or a key that cannot be sent."""
     parts = urlsplit(server.base_url)
     if parts.query or parts.fragment:
         raise InvalidInput("base_url", f"{server.address} must not contain a query; set a key in the setting for keys")
@@ -168,11 +160,8 @@ def open_client(server: Server, policy: Policy) -> openai.OpenAI:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The meaning of a client's error. `detail` is the server's message without secrets, or the limit that was
-    exceeded.
-
-    Kinds: `unavailable` (the server is unreachable, busy or broken, or the key, model or address is wrong), `timeout`,
-    `too_long` (the input), `rejected` (the server refuses the request for any other reason).
-    """
+    exceeded. Kinds: `unavailable` (the server is unreachable, busy or broken, or the key, model or address is wrong),
+    `timeout`, `too_long` (the input), `rejected` (the server refuses the request for any other reason)."""
 
     kind: Kind
     message: str
@@ -188,12 +177,9 @@ def explain(
     settings: Literal["llm", "embed"] = "llm",
     seconds: str = "timeout",
 ) -> Failure:
-    """Return the meaning of any exception from a call or from reading its response. The message names the server, the
-    model and the settings to change. `settings` is the group of the settings; `seconds` is the setting that limits a
-    complete response.
-
-    The message contains no key, but the exception may contain one. So raise the new error outside the `except` block.
-    """
+    """Return the meaning of any exception from a call or from reading its response. `settings` is the group of the
+    settings that the message names; `seconds` is the setting that limits a complete response. The message contains no
+    key, but the exception may contain one. So raise the new error outside the `except` block."""
     prefix = f"AGENTFORMER_{settings.upper()}"
     where = f"for model {model!r} ({server.address})"
     exceeded = next((cause for cause in _causes(error) if isinstance(cause, OverLimit)), None)
@@ -206,7 +192,6 @@ def explain(
 
 
 def _explain_response(error: BaseException, server: Server, where: str, prefix: str) -> Failure:
-    """Return the meaning of a refused, failed or invalid response. `where` names the model and the address."""
     status = int(getattr(error, "status_code", 0) or 0)
     secrets = server.credentials.secrets
     detail = redact(error_message(getattr(error, "body", None)), secrets, _READ)
@@ -229,7 +214,6 @@ def _explain_response(error: BaseException, server: Server, where: str, prefix: 
 
 
 def _explain_status(status: int, detail: str, prefix: str) -> tuple[Kind, str]:
-    """Return the meaning of a status, and advice for the user."""
     if status in (401, 403):
         return "unavailable", f"; check the key ({prefix}_API_KEY or OPENAI_API_KEY)"
     if status >= 400 and is_overflow(status, detail):
@@ -248,8 +232,8 @@ def _quoted(detail: str) -> str:
 
 
 def _is_connection(error: BaseException) -> bool:
-    """Return True for a network error. The `openai` package wraps most errors of its HTTP library, but it does not wrap
-    an error that happens while the body of an error response is read."""
+    """Return True for a network error. The `openai` package does not wrap an error of its HTTP library that happens
+    while the body of an error response is read."""
     library = type(error).__module__.partition(".")[0].startswith("httpx")
     return library or any(kind.__name__ in ("APIConnectionError", "OSError") for kind in type(error).__mro__)
 

@@ -107,6 +107,6 @@ def problem_of(error: AgentFormerError) -> Problem:
 
 def problem_json(status: int, kind: str, detail: str = "", **members: Any) -> dict[str, Any]:
     """Return a problem document. `members` are additional members, such as `title` for a kind without a known title."""
-    document: dict[str, Any] = {"type": f"urn:agentformer:problem:{kind}", "title": _TITLES.get(kind, kind)}
-    document |= {"status": status, **members}
-    return {**document, **({"detail": detail} if detail else {})}
+    title = _TITLES.get(kind, kind)
+    document = {"type": f"urn:agentformer:problem:{kind}", "title": title, "status": status, **members}
+    return {**document, "detail": detail} if detail else document

@@ -41,8 +41,7 @@ def check_url(setting: str, url: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Return the scheme, host, port and path. The user, password, query and fragment are removed, because they may be
-    secret."""
+    """Return the scheme, host, port and path. All other parts are removed, because they may be secret."""
     try:
         parts = urlsplit(url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
@@ -60,8 +59,7 @@ def with_path(url: str, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The `Authorization` header for a server, and every string that no message may contain. The header is "" if no
-    header is sent."""
+    """The `Authorization` header for a server, or "", and every string that no message may contain."""
 
     authorization: str = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
@@ -78,9 +76,8 @@ def credentials(url: str, key: str) -> Credentials:
     encoded = base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""
     authorization = f"Bearer {key}" if key else f"Basic {encoded}" if encoded else ""
     secrets = {key, encoded, password, parts.password or ""} - {""}
-    return Credentials(
-        authorization, tuple(sorted(secrets, key=len, reverse=True))
-    )  # the longest first, because a secret may be a part of another secret
+    # The longest secret is first, because a secret may be a part of another secret.
+    return Credentials(authorization, tuple(sorted(secrets, key=len, reverse=True)))
 
 
 def error_message(body: Any) -> str:
@@ -92,17 +89,14 @@ def error_message(body: Any) -> str:
         except (ValueError, RecursionError):
             body = text
     for name in ("error", "message", "detail"):
-        inner = body.get(name) if isinstance(body, Mapping) else None
-        body = inner or body
+        body = (body.get(name) if isinstance(body, Mapping) else None) or body
     text = str(body) if body else ""
     return "" if text.lstrip().startswith("<") else text
 
 
 def redact(text: str, secrets: Collection[str], limit: int = QUOTED) -> str:
-    """Return a server's message on one line, without secrets or parts of secrets, and with at most `limit`
-    characters."""
-    text = "".join(char if char.isprintable() else " " for char in text[:_READ])
-    text = " ".join(text.split())
+    """Return a server's message on one line of at most `limit` characters, without secrets or parts of secrets."""
+    text = " ".join("".join(char if char.isprintable() else " " for char in text[:_READ]).split())
     for secret in secrets:
         text = text.replace(secret, "[key]")  # before the pattern, which could match text next to a secret
     text = mask(_SECRET.sub("[key]", text), secrets)
@@ -110,8 +104,7 @@ def redact(text: str, secrets: Collection[str], limit: int = QUOTED) -> str:
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """Return `text` with "[key]" in place of each secret, and of each part of a secret that has 6 or more
-    characters."""
+    """Return `text` with "[key]" in place of each secret and of each part of a secret with 6 or more characters."""
     hidden = [False] * len(text)
     for secret in filter(None, secrets):
         size = min(_RUN, len(secret))

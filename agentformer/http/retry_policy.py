@@ -27,8 +27,8 @@ _OVERFLOW = re.compile(
 
 
 def is_overflow(status: int, message: str) -> bool:
-    """Return True if an error means that the input is longer than the model reads. Some servers report this with status
-    500. A 429 is about tokens per minute, so it does not count."""
+    """Return True if the input is longer than the model reads. Some servers report this with status 500. A 429 is about
+    tokens per minute, so it does not count."""
     return status == 413 or (status != 429 and bool(_OVERFLOW.search(message)))
 
 
@@ -57,13 +57,9 @@ class Policy:
     backoff: float = 0.5  # seconds before the first retry; doubled for each further retry
     max_bytes: int = MAX_BYTES
 
-    def start(self) -> Attempts:
-        """Start the clock of one request."""
-        return Attempts(self)
-
 
 class Attempts:
-    """The attempts of one request."""
+    """The attempts of one request. The clock starts now."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -78,12 +74,9 @@ class Attempts:
 
     def retry(self, status: int = 0, headers: Any = None, message: str = "") -> bool:
         """Wait and return True if another attempt is allowed and may succeed. `status` is 0 if the connection was lost.
-        The method `get` of `headers` ignores case.
-
-        These failures are retried unless the input is too long: lost connections, 408, 409, 429 and 5xx except 501. A
-        timeout is not retried, because the server still works on the first attempt. The wait is the server's
-        Retry-After if there is one, and the backoff of the policy if there is none.
-        """
+        The method `get` of `headers` ignores case. Lost connections and temporary errors are retried, except if the
+        input is too long. A timeout is not retried, because the server still works on the first attempt. The wait is
+        the server's Retry-After, or the backoff of the policy."""
         if self._retries >= self._policy.retries:
             return False
         if status and (not is_temporary(status) or is_overflow(status, message)):
@@ -122,10 +115,8 @@ class ResponseLimit:
         return OverLimit(f"did not finish within {self._seconds:.3g} s", "seconds")
 
     def read(self, receive: Callable[[float], Any], timeout: float | None = None) -> Any:
-        """Call `receive` with its timeout in seconds and return the bytes. Raise `OverLimit`.
-
-        `timeout` replaces the timeout of the policy.
-        """
+        """Call `receive` with its timeout in seconds and return the bytes. Raise `OverLimit`. `timeout` replaces the
+        timeout of the policy."""
         left = self.left()
         wait = min(left, self._timeout if timeout is None else timeout)
         try:
@@ -143,8 +134,7 @@ class ResponseLimit:
 
 
 def _retry_after(headers: Any) -> float | None:
-    """Return the seconds of `retry-after-ms` or of `Retry-After`, which may be a date. Return None if the header is
-    missing or invalid."""
+    """Return the seconds of `retry-after-ms` or of `Retry-After`, which may be a date, or None."""
     for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name) or ""
         try:

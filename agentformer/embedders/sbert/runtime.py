@@ -1,22 +1,26 @@
-"""The contract of the runtimes torch and OpenVINO, and the code that they share: model files, tokenizer, processor."""
+"""The runtime torch, and what all runtimes share: facts of a model, model files, and the processor."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 import os
 import platform
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from agentformer.embedders.model_info import PROBES, QUICK_PROBES, fingerprint, mean_cosine, unit
+from agentformer.errors import EmbedderUnavailable
 from agentformer.types import Matrix, Span
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 # Vectors of two runtimes may be in one index if their mean cosine over the probe texts is at least this.
 SAME_SPACE = 0.9999
@@ -46,52 +50,93 @@ class ModelFacts:
     fingerprint: str  # fingerprint of the fp32 rows; for a quantized model, of its own rows
 
 
-class Runtime(Protocol):
-    """A loaded model. Thread-safe."""
+class TorchRuntime:
+    """A model on `device`, or on the device that torch chooses. Thread-safe. The model runs in bf16 if the processor
+    supports bf16 and the vectors in bf16 match those in float32."""
 
-    @property
-    def facts(self) -> ModelFacts: ...
+    def __init__(self, model: str, *, local_only: bool = False, device: str = "") -> None:
+        self.model = load_model(model, local_only=local_only, device=device)
+        self._tokenizer: Any = self.model.tokenizer
+        self._lock = threading.Lock()  # a fast tokenizer fails if two threads use it at the same time
+        if self.model.device.type == "cpu":
+            limit_torch_threads()
+            self.model.float()  # weights saved in half precision are slow here
+        reference = self._encode(list(PROBES[:QUICK_PROBES]))
+        self.facts = facts_of(self.model, reference)
+        if self.model.device.type == "cpu" and has_bf16():
+            self._try_bf16(reference)
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
         """Return the tokens of each text. No text is cut."""
-        ...
+        texts = [replace_surrogates(text) for text in texts]
+        with self._lock:
+            encoded = self._tokenizer(texts, add_special_tokens=True, truncation=False, verbose=False)
+        return [Tokenized(len(ids), text) for ids, text in zip(encoded["input_ids"], texts, strict=True)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Return the start and the end of each token in the text, without special tokens."""
-        ...
+        with self._lock:
+            return token_offsets(self._tokenizer, replace_surrogates(text))
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
         """Return (len(batch), dimension) rows of float32, not normalized."""
-        ...
+        return self._encode([item.content for item in batch])
+
+    def _encode(self, texts: list[str]) -> Matrix:
+        with self._lock:
+            rows = self.model.encode(
+                texts,
+                prompt="",  # the texts already have their prefix; without this the model would add its default prompt
+                batch_size=len(texts),
+                convert_to_numpy=True,
+                show_progress_bar=False,
+            )
+        return np.asarray(rows, dtype=np.float32)
+
+    def _try_bf16(self, reference: Matrix) -> None:
+        import torch
+
+        fp32 = {name: weights.detach().clone() for name, weights in self.model.state_dict().items()}
+        self.model.to(torch.bfloat16)
+        if mean_cosine(self._encode(list(PROBES[:QUICK_PROBES])), reference) < SAME_SPACE:
+            self.model.float()
+            self.model.load_state_dict(fp32)  # restores the weights from before the rounding to bf16
 
 
-class OpenVinoUnavailable(Exception):
-    """A model cannot run on OpenVINO, but it can run on torch."""
-
-
-class BadExport(OpenVinoUnavailable):
-    """An export is damaged or belongs to another model."""
-
-
-class NotExportable(OpenVinoUnavailable):
-    """The installed versions of the packages cannot export the model."""
-
-
-def import_package(package: str) -> Any:
-    """Import a package of the OpenVINO runtime. Raise `OpenVinoUnavailable` if it is missing or broken."""
+def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransformer:
+    """Load a model by name or folder. Raise `EmbedderUnavailable`."""
     try:
-        return importlib.import_module(package)
-    except Exception as error:  # a broken package can raise anything
-        reason = " ".join(str(error).split())[:200]
-        raise OpenVinoUnavailable(
-            f"the package {package} cannot be imported ({type(error).__name__}: {reason}); reinstall it: "
-            f"pip install --force-reinstall {package}"
+        from sentence_transformers import SentenceTransformer
+        from transformers.utils import logging as transformers_logging
+    except ImportError:
+        raise EmbedderUnavailable("sentence-transformers is not installed: pip install 'agentformer[sbert]'") from None
+    transformers_logging.disable_progress_bar()  # loading takes a second
+    try:
+        return SentenceTransformer(model, local_files_only=local_only, device=device or None)
+    except Exception as error:  # the hub's client, transformers and torch raise different classes
+        reason = str(error).strip().split("\n", 1)[0][:200]
+        raise EmbedderUnavailable(
+            f"the model {model!r} could not be loaded ({type(error).__name__}: {reason}); "
+            "give a folder that contains it, make it reachable, or use --embedder minilm"
         ) from error
 
 
+def facts_of(model: SentenceTransformer, reference: Matrix) -> ModelFacts:
+    """Return the facts of a loaded model. `reference` are the rows of the first texts of `PROBES`."""
+    tokenizer: Any = model.tokenizer
+    return ModelFacts(
+        dimension=reference.shape[1],
+        max_tokens=int(model.max_seq_length or tokenizer.model_max_length),
+        special_tokens=len(tokenizer("", add_special_tokens=True)["input_ids"]),
+        vocabulary=len(tokenizer),
+        prompts={name: text for name, text in (model.prompts or {}).items() if text},
+        fingerprint=fingerprint(unit(reference)[0]),
+    )
+
+
 def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | None:
-    """Return the folder of a model on this machine: a local folder, or a folder in the hub's cache. Return None if
-    there is no such folder. If the name has no publisher, `publisher` is used."""
+    """Return the folder of a model on this machine, which may be in the hub's cache, or None. If the name has no
+    publisher, `publisher` is used."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve()
@@ -111,10 +156,8 @@ def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | 
 
 
 def why_unavailable(name: str) -> str:
-    """Return the reason why a model of the hub can neither be loaded from the cache nor be downloaded now, or "".
-
-    If the model is not cached, one short request is sent to the hub. With `HF_HUB_OFFLINE=1` no request is sent.
-    """
+    """Return the reason why a model of the hub can neither be loaded from the cache nor be downloaded now, or "". One
+    short request is sent to the hub, except for a cached model or with `HF_HUB_OFFLINE=1`."""
     try:
         from huggingface_hub import hf_hub_url, try_to_load_from_cache
         from huggingface_hub.constants import HF_HUB_OFFLINE
@@ -134,54 +177,22 @@ def why_unavailable(name: str) -> str:
         return "it is not cached, and the model hub does not answer"
 
 
-class FastTokenizer:
-    """The tokenizer of a model, read from `tokenizer.json` without transformers. `inputs` are the names of the model's
-    inputs in their order. Immutable and thread-safe. Raises `OpenVinoUnavailable` if the package tokenizers is not
-    installed."""
-
-    def __init__(self, file: Path, inputs: Sequence[str], pad_id: int) -> None:
-        self._tokenizer = import_package("tokenizers").Tokenizer.from_file(str(file))
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self.inputs = list(inputs)
-        self.pad_id = pad_id
-
-    def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
-        """Return the tokens of each text. `content` is (ids, type ids)."""
-        texts = [replace_surrogates(text) for text in texts]
-        # For a single text, threads would make it slower.
-        one = len(texts) == 1
-        encoded = [self._tokenizer.encode(texts[0])] if one else self._tokenizer.encode_batch_fast(texts)
-        return [Tokenized(len(item.ids), (item.ids, item.type_ids)) for item in encoded]
-
-    def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and the end of each token, without special tokens."""
-        encoded = self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False)
-        offsets: list[tuple[int, int]] = encoded.offsets
-        return offsets
-
-    def arrays(self, batch: Sequence[Tokenized], width: int = 0) -> dict[str, NDArray[np.int64]]:
-        """Return the model's inputs by name. Each is an array of (len(batch), length of the longest text or `width`),
-        padded at the end."""
-        width = max(width, *(item.length for item in batch))
-        ids = np.full((len(batch), width), self.pad_id, dtype=np.int64)
-        types = np.zeros_like(ids)
-        mask = np.zeros_like(ids)
-        for row, item in enumerate(batch):
-            ids[row, : item.length], types[row, : item.length] = item.content
-            mask[row, : item.length] = 1
-        arrays = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
-        return {name: arrays[name] for name in self.inputs}
-
-
 def replace_surrogates(text: str) -> str:
     """Return the text without lone surrogates, because strings in Rust cannot contain them. Offsets stay valid."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
+def token_offsets(tokenizer: Any, text: str) -> list[tuple[int, int]]:
+    """Return the start and the end of each token by a tokenizer of transformers. Its caller holds a lock, because a
+    fast tokenizer fails if two threads use it at the same time."""
+    offsets: list[tuple[int, int]] = tokenizer(
+        text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
+    )["offset_mapping"]
+    return offsets
+
+
 def token_spans(offsets: Sequence[tuple[int, int]]) -> list[Span]:
-    """Return the offsets of tokens without overlaps. A byte-level tokenizer may split one character into several
-    tokens."""
+    """Return the offsets without overlaps. A byte-level tokenizer may split one character into several tokens."""
     spans: list[Span] = []
     end = 0
     for start, stop in offsets:
@@ -191,16 +202,12 @@ def token_spans(offsets: Sequence[tuple[int, int]]) -> list[Span]:
     return spans
 
 
-def fitting(batch: Sequence[Tokenized], max_tokens: int) -> list[Tokenized]:
-    """Return the texts that are short enough for a model of `max_tokens`."""
-    return [item for item in batch if item.length <= max_tokens]
-
-
 def usable_cpus() -> int:
     """Return the number of threads that a model may use, at least 1: the processors of this process, limited by the
     quota of the container and by `OMP_NUM_THREADS`."""
-    count = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    limits = [count, math.ceil(_quota())] if _quota() else [count]
+    limits = [len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1]
+    if quota := _quota():
+        limits.append(math.ceil(quota))
     threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if threads.isdecimal() and int(threads):
         limits.append(int(threads))
@@ -208,7 +215,7 @@ def usable_cpus() -> int:
 
 
 def _quota() -> float:
-    """Return the quota of the container in processors. Return 0.0 if there is no limit."""
+    """Return the quota of the container in processors, or 0.0 for no limit."""
     try:
         if _QUOTA.exists():
             quota, period = _QUOTA.read_text().split()
@@ -220,12 +227,10 @@ def _quota() -> float:
 
 
 def limit_torch_threads() -> None:
-    """Limit the threads of torch to `usable_cpus`, because torch counts all cores of the machine. A smaller limit that
-    is already set stays."""
+    """Limit the threads of torch to `usable_cpus`, because torch counts all cores of the machine."""
     import torch
 
-    if torch.get_num_threads() > usable_cpus():
-        torch.set_num_threads(usable_cpus())
+    torch.set_num_threads(min(torch.get_num_threads(), usable_cpus()))
 
 
 @functools.cache
@@ -240,7 +245,7 @@ def has_bf16() -> bool:
 
 
 def may_have_accelerator() -> bool:
-    """Return True if torch would probably find a GPU or another accelerator. Torch is not imported."""
+    """Return True if torch would probably find an accelerator. Torch is not imported."""
     apple = sys.platform == "darwin" and platform.machine() == "arm64"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
     cards = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
