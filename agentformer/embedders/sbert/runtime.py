@@ -52,9 +52,10 @@ class ModelFacts:
 
 class TorchRuntime:
     """A model on `device`, or on the device that torch chooses. Thread-safe. The model runs in bf16 if the processor
-    supports bf16 and the vectors in bf16 match those in float32."""
+    supports bf16 and the vectors in bf16 match those in float32. The argument `bf16` replaces the test of the
+    processor."""
 
-    def __init__(self, model: str, *, local_only: bool = False, device: str = "") -> None:
+    def __init__(self, model: str, *, local_only: bool = False, device: str = "", bf16: bool | None = None) -> None:
         self.model = load_model(model, local_only=local_only, device=device)
         self._tokenizer: Any = self.model.tokenizer
         self._lock = threading.Lock()  # a fast tokenizer fails if two threads use it at the same time
@@ -63,7 +64,7 @@ class TorchRuntime:
             self.model.float()  # weights saved in half precision are slow here
         reference = self._encode(list(PROBES[:QUICK_PROBES]))
         self.facts = facts_of(self.model, reference)
-        if self.model.device.type == "cpu" and has_bf16():
+        if self.model.device.type == "cpu" and (has_bf16() if bf16 is None else bf16):
             self._try_bf16(reference)
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
