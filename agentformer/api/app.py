@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from threading import BoundedSemaphore
+from typing import Any
 
 from flask import Blueprint, Flask
 
 from agentformer.access.grant import Grant
+from agentformer.api import docs_page, documents, entries, jobs, memory, server, tools, uploads
 from agentformer.api.auth import Guard
-from agentformer.api.docs_page import add_docs_page
-from agentformer.api.documents import add_documents, add_questions
-from agentformer.api.health import add_health
-from agentformer.api.jobs import add_jobs
-from agentformer.api.memory.core import add_core_blocks
-from agentformer.api.memory.entries import add_entries
-from agentformer.api.memory.search import add_maintenance, add_search
-from agentformer.api.metrics import add_metrics
-from agentformer.api.openapi import add_openapi
-from agentformer.api.operations import Operations, ThreadLimit
+from agentformer.api.openapi import openapi_document
+from agentformer.api.operations import Operation, Router, Service, ThreadLimit, add_rules
 from agentformer.api.response import handle_errors
-from agentformer.api.tools import add_tools
-from agentformer.api.uploads import add_uploads, upload_jobs
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.jobs.queue import Jobs
 from agentformer.settings import Settings
 
 _NAME = "agentformer"
 _MOUNTED = "agentformer.mounted"
-
-
-@dataclass(frozen=True, slots=True)
-class _Mounted:
-    memory: AgentFormer
-    jobs: Jobs
+_ROUTERS: tuple[Router, ...] = (  # in the order of the OpenAPI document
+    uploads.router,
+    documents.router,
+    jobs.router,
+    entries.router,
+    memory.router,
+    memory.core_router,
+    tools.router,
+    server.router,
+    docs_page.router,
+)
+_OPERATIONS: tuple[Operation, ...] = tuple(operation for router in _ROUTERS for operation in router.operations)
 
 
 def create_app(settings: Settings) -> Flask:
@@ -68,50 +66,48 @@ def init_app(
 def stop_jobs(app: Flask) -> None:
     """Interrupt running jobs and end the streams that follow them, without waiting. A server calls this before it waits
     for its last requests."""
-    for mounted in app.extensions.get(_MOUNTED, ()):
-        mounted.jobs.stop()
+    for service in app.extensions.get(_MOUNTED, ()):
+        service.jobs.stop()
 
 
 def close_app(app: Flask) -> None:
     """Stop the jobs of every mounted memory, and close it. Unfinished jobs continue after the next start."""
-    for mounted in app.extensions.get(_MOUNTED, ()):
-        mounted.jobs.close()
-        mounted.memory.close()
+    for service in app.extensions.get(_MOUNTED, ()):
+        service.jobs.close()
+        service.af.close()
 
 
-def _mount(app: Flask, memory: AgentFormer, guard: Guard, prefix: str, *, whole: bool) -> None:
+def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: bool) -> None:
     """Add the endpoints. If `whole` is true, the application has no other pages, so checks and errors also apply to
     unknown paths."""
     blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
-    jobs = upload_jobs(memory.ready())
+    settings = af.settings
+    queue = uploads.upload_jobs(af.ready())
     try:
-        threads = ThreadLimit(memory.settings.threads - 1 if whole else sys.maxsize)  # a host limits its own threads
-        _declare(Operations(blueprint, guard.authorize, threads), memory, jobs, prefix)
+        service = Service(
+            af=af,
+            jobs=queue,
+            threads=ThreadLimit(settings.threads - 1 if whole else sys.maxsize),  # a host limits its own threads
+            uploads=BoundedSemaphore(settings.max_uploads),
+            followers=BoundedSemaphore(max(1, settings.threads // 4)),
+            readiness=server.ReadinessChecks(af).parts,
+            document=_document,
+            prefix=prefix,
+        )
+        add_rules(blueprint, _OPERATIONS, service, guard.authorize)
         handle_errors(app if whole else blueprint)
         guard.protect(app if whole else blueprint)
         app.register_blueprint(blueprint)
     except BaseException:
-        jobs.close()
+        queue.close()
         raise
-    app.extensions[_NAME] = memory
-    app.extensions.setdefault(_MOUNTED, []).append(_Mounted(memory, jobs))
+    app.extensions[_NAME] = af
+    app.extensions.setdefault(_MOUNTED, []).append(service)
 
 
-def _declare(operations: Operations, memory: AgentFormer, jobs: Jobs, prefix: str) -> None:
-    """Declare every endpoint, in the order of the OpenAPI document."""
-    add_uploads(operations, memory, jobs)
-    add_questions(operations, memory)
-    add_documents(operations, memory)
-    add_jobs(operations, memory, jobs)
-    add_entries(operations, memory)
-    add_search(operations, memory)
-    add_core_blocks(operations, memory)
-    add_maintenance(operations, memory)
-    add_tools(operations, memory)
-    add_health(operations, memory)
-    add_metrics(operations, memory)
-    add_docs_page(operations, add_openapi(operations, prefix))
-    operations.complete()
+@functools.cache
+def _document() -> dict[str, Any]:
+    return openapi_document(_OPERATIONS)
 
 
 def _checked_prefix(prefix: str) -> str:

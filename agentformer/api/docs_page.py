@@ -1,4 +1,4 @@
-"""`/docs`: the OpenAPI document as an HTML page, without scripts and external resources."""
+"""`/openapi.json`, and `/docs`: the same document as an HTML page, without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,14 @@ from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
 from agentformer.api.openapi import FORM, JSON, Schema
-from agentformer.api.operations import Operation, Operations
+from agentformer.api.operations import Router, Service
+from agentformer.api.response import reply
 from agentformer.http.problems import PROBLEM
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _HTML = "text/html"
+
+router = Router("server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +39,33 @@ class Row:
     description: str
 
 
-def add_docs_page(operations: Operations, document: Callable[[], Schema]) -> None:
-    """Declare `/docs`. `document` makes the OpenAPI document for the current request."""
-    css = (_TEMPLATES / "docs.css").read_text(encoding="utf-8")
+@router.route("GET", "/openapi.json", None, {200: (JSON,)})
+def openapi(service: Service) -> Response:
+    """Return the description of this interface as an OpenAPI document."""
+    return reply(_document(service))
+
+
+@router.route("GET", "/docs", None, {200: (_HTML,)})
+def docs(service: Service) -> Response:
+    """Return the description of this interface as an HTML page."""
+    css = Markup((_TEMPLATES / "docs.css").read_text(encoding="utf-8"))  # noqa: S704 - a file of this package
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     headers = {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
+    page = _template().render(css=css, **_page(_document(service), request.host_url.rstrip("/")))
+    return Response(page, headers=headers, content_type=f"{_HTML}; charset=utf-8")
 
-    @functools.cache
-    def template() -> Any:
-        environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True)
-        environment.filters["code"] = _code
-        return environment.get_template("docs.html")
 
-    @operations.declare(Operation(method="GET", path="/docs", right=None, returns={200: (_HTML,)}, tag="server"))
-    def docs() -> Response:
-        """Return this interface as an HTML page."""
-        page = template().render(css=Markup(css), **_page(document(), request.host_url.rstrip("/")))  # noqa: S704 - ours
-        return Response(page, headers=headers, content_type=f"{_HTML}; charset=utf-8")
+def _document(service: Service) -> Schema:
+    """Return the OpenAPI document, with the address of the current request."""
+    return {**service.document(), "servers": [{"url": request.script_root.rstrip("/") + service.prefix or "/"}]}
+
+
+@functools.cache
+def _template() -> Any:
+    environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True)
+    environment.filters["code"] = _code
+    return environment.get_template("docs.html")
 
 
 def _page(document: Schema, host: str) -> dict[str, Any]:

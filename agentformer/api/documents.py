@@ -7,21 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from flask import Response, request
+from flask import Response
 
 from agentformer.access.grant import Grant
-from agentformer.api.models import ResponseModel
 from agentformer.api.models import documents as models
-from agentformer.api.operations import Operation, Operations
-from agentformer.api.response import EVENT_STREAM, answer_stream, reply
-from agentformer.errors import NotFound, TooLarge
+from agentformer.api.operations import Router, Service
+from agentformer.api.request import arguments_of, check_length
+from agentformer.api.response import EVENT_STREAM, answer_stream, prefers_events, reply, reply_page
+from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
 from agentformer.tools.result_json import answer_json, document_json
 from agentformer.types import MemoryEntry, Scope
 
 _DOCUMENT = "/api/rag/documents/{document_id}"
-_TAG = "documents"
 _BYTES = "application/octet-stream"
 # Media types of originals. All others, such as HTML, are sent as bytes, so that no browser runs an uploaded file.
 _SAFE_TYPES = (
@@ -36,57 +35,88 @@ _SAFE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
 }
 
-
-def add_questions(operations: Operations, af: AgentFormer) -> None:
-    """Declare the endpoint that answers questions: as one JSON document, or as a stream of events."""
-    max_chars = af.settings.max_question_chars
-
-    @operations.declare(
-        Operation(
-            method="POST",
-            path="/api/rag/query",
-            right="read",
-            body=models.Question,
-            returns={200: (models.Answer, EVENT_STREAM)},
-            errors=(503,),
-            uses_model=True,
-            tag=_TAG,
-            tool="rag_query",
-        )
-    )
-    def query(grant: Grant, body: models.Question) -> Response:
-        """Answer a question from the documents, with citations.
-
-        As server-sent events: `token` with a `text` for each part of the answer, `error` with a problem if the model is
-        interrupted, and last `answer` with the same fields as the JSON answer. An error of the question itself is a
-        problem document before the first event.
-        """
-        if len(body.question) > max_chars:
-            size = len(body.question)
-            raise TooLarge("max_question_chars", f"the question has {size} characters; the limit is {max_chars}")
-        arguments: dict[str, Any] = {
-            "top_k": body.top_k,
-            "namespace": grant.namespace(body.namespace),
-            "filters": body.filters,
-            "max_tokens": body.max_tokens,
-        }
-        if accepts_events() if body.stream is None else body.stream:
-            return answer_stream(af.rag.stream(body.question, **arguments))
-        return reply(answer_json(af.rag.query(body.question, **arguments)))
+router = Router("documents")
 
 
-def add_documents(operations: Operations, af: AgentFormer) -> None:
-    """Declare the endpoints of uploaded documents."""
-    _add_list(operations, af)
-    _add_get(operations, af)
-    _add_delete(operations, af)
-    _add_original(operations, af)
-    _add_parts(operations, af)
+@router.route(
+    "POST",
+    "/api/rag/query",
+    "read",
+    {200: (models.Answer, EVENT_STREAM)},
+    errors=(503,),
+    uses_model=True,
+    tool="rag_query",
+)
+def query(service: Service, grant: Grant, body: models.Question) -> Response:
+    """Answer a question from the documents, with citations.
+
+    The answer can be streamed as server-sent events. Each event `token` has the next part of the answer in its field
+    `text`. If the model is interrupted, an event `error` contains a problem. The last event is `answer`, with the same
+    fields as the JSON answer. If the question itself is invalid, the response is a problem document and not a stream.
+    """
+    check_length("question", body.question, service.af.settings)
+    arguments = arguments_of(body, grant, exclude={"question", "stream"})
+    if prefers_events() if body.stream is None else body.stream:
+        return answer_stream(service.af.rag.stream(body.question, **arguments))
+    return reply(answer_json(service.af.rag.query(body.question, **arguments)))
 
 
-def accepts_events() -> bool:
-    """Return True if the header `Accept` prefers server-sent events to JSON."""
-    return request.accept_mimetypes.best_match(["application/json", EVENT_STREAM]) == EVENT_STREAM
+@router.route("GET", "/api/rag/documents", "read", {200: models.Documents}, tool="rag_list")
+def documents(service: Service, grant: Grant, query: models.DocumentsParameters) -> Response:
+    """List the documents of a namespace, oldest first."""
+    page = service.af.rag.page_of_documents(**arguments_of(query, grant))
+    return reply_page("documents", [document_json(document) for document in page], query.limit)
+
+
+@router.route("GET", _DOCUMENT, "read", {200: models.Document})
+def document(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
+    """Return the status and the metadata of a document."""
+    return reply(document_json(_find(service.af, grant, document_id, query.namespace)))
+
+
+@router.route("DELETE", _DOCUMENT, "write", {204: None}, tool="memory_delete")
+def delete(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
+    """Delete a document, its passages and pages, and its original file."""
+    document = _find(service.af, grant, document_id, query.namespace)
+    try:
+        service.af.rag.remove(document.id, namespace=document.namespace)
+    except NotFound:  # deleted by another client in the meantime
+        raise _not_found(document_id) from None
+    return Response(status=204)
+
+
+@router.route("GET", f"{_DOCUMENT}/content", "read", {200: _SAFE_TYPES})
+def content(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
+    """Return the original file of a document.
+
+    The response is always an attachment with the name of the document, and never has a media type that a browser
+    executes.
+    """
+    document = _find(service.af, grant, document_id, query.namespace)
+    try:
+        data = service.af.rag.original(document.id, namespace=document.namespace)
+    except NotFound:
+        raise NotFound("the original of this document is not stored") from None
+    headers = {"Content-Disposition": attachment(document.name), **_SAFE_HEADERS}
+    media_type = document.media_type if document.media_type in _SAFE_TYPES else _BYTES
+    return Response(data, headers=headers, content_type=media_type)
+
+
+@router.route("GET", f"{_DOCUMENT}/chunks", "read", {200: models.Chunks})
+def chunks(service: Service, grant: Grant, query: models.PartsParameters, document_id: str) -> Response:
+    """List the passages of a document in their order."""
+    entries = _parts(service.af, grant, query, document_id, "chunk")
+    return reply_page("chunks", [_chunk_json(entry) for entry in entries], query.limit)
+
+
+@router.route("GET", f"{_DOCUMENT}/pages", "read", {200: models.DocumentPages})
+def pages(service: Service, grant: Grant, query: models.PartsParameters, document_id: str) -> Response:
+    """List the pages of a document with their texts.
+
+    The positions in citations refer to these texts.
+    """
+    entries = _parts(service.af, grant, query, document_id, "page")
+    return reply_page("pages", [_page_json(entry) for entry in entries], query.limit)
 
 
 def attachment(name: str) -> str:
@@ -101,112 +131,12 @@ def attachment(name: str) -> str:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"
 
 
-def _add_list(operations: Operations, af: AgentFormer) -> None:
-    @operations.declare(
-        Operation(
-            method="GET",
-            path="/api/rag/documents",
-            right="read",
-            query=models.DocumentsParameters,
-            returns={200: models.Documents},
-            tag=_TAG,
-            tool="rag_list",
-        )
-    )
-    def documents(grant: Grant, query: models.DocumentsParameters) -> Response:
-        """List the documents of a namespace, oldest first."""
-        namespace = grant.namespace(query.namespace)
-        page = af.rag.page_of_documents(namespace=namespace, after=query.after, limit=query.limit)
-        items = [document_json(document) for document in page]
-        return reply({"documents": items, "next": _next(items, query.limit)})
-
-
-def _add_get(operations: Operations, af: AgentFormer) -> None:
-    @operations.declare(
-        Operation(
-            method="GET",
-            path=_DOCUMENT,
-            right="read",
-            query=models.DocumentParameters,
-            returns={200: models.Document},
-            tag=_TAG,
-        )
-    )
-    def document(grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
-        """Return a document's status and metadata."""
-        return reply(document_json(_find(af, grant, document_id, query.namespace)))
-
-
-def _add_delete(operations: Operations, af: AgentFormer) -> None:
-    @operations.declare(
-        Operation(
-            method="DELETE",
-            path=_DOCUMENT,
-            right="write",
-            query=models.DocumentParameters,
-            returns={204: None},
-            tag=_TAG,
-            tool="memory_delete",
-        )
-    )
-    def delete(grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
-        """Delete a document, its parts and its original."""
-        document = _find(af, grant, document_id, query.namespace)
-        try:
-            af.rag.remove(document.id, namespace=document.namespace)
-        except NotFound:  # deleted by another client in the meantime
-            raise _not_found(document_id) from None
-        return Response(status=204)
-
-
-def _add_original(operations: Operations, af: AgentFormer) -> None:
-    @operations.declare(
-        Operation(
-            method="GET",
-            path=f"{_DOCUMENT}/content",
-            right="read",
-            query=models.DocumentParameters,
-            returns={200: _SAFE_TYPES},
-            tag=_TAG,
-        )
-    )
-    def content(grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
-        """Return the original file.
-
-        Always as an attachment with the document's name, and never with a media type that a browser executes.
-        """
-        document = _find(af, grant, document_id, query.namespace)
-        try:
-            data = af.rag.original(document.id, namespace=document.namespace)
-        except NotFound:
-            raise NotFound("the original of this document is not stored") from None
-        headers = {"Content-Disposition": attachment(document.name), **_SAFE_HEADERS}
-        media_type = document.media_type if document.media_type in _SAFE_TYPES else _BYTES
-        return Response(data, headers=headers, content_type=media_type)
-
-
-def _add_parts(operations: Operations, af: AgentFormer) -> None:
-    def parts(grant: Grant, query: models.PartsParameters, document_id: str, kind: str) -> Sequence[MemoryEntry]:
-        document = _find(af, grant, document_id, query.namespace)
-        scope = Scope(document.namespace, kinds=(kind,), document_id=document.id)
-        return af.backend.list(scope, after=query.after, limit=query.limit)
-
-    def operation(name: str, model: type[ResponseModel]) -> Operation:
-        path = f"{_DOCUMENT}/{name}"
-        query = models.PartsParameters
-        return Operation(method="GET", path=path, right="read", query=query, returns={200: model}, tag=_TAG)
-
-    @operations.declare(operation("chunks", models.Chunks))
-    def chunks(grant: Grant, query: models.PartsParameters, document_id: str) -> Response:
-        """List the passages of a document, in order."""
-        items = [_chunk_json(entry) for entry in parts(grant, query, document_id, "chunk")]
-        return reply({"chunks": items, "next": _next(items, query.limit)})
-
-    @operations.declare(operation("pages", models.DocumentPages))
-    def pages(grant: Grant, query: models.PartsParameters, document_id: str) -> Response:
-        """List the texts of a document's pages, to which citations refer."""
-        items = [_page_json(entry) for entry in parts(grant, query, document_id, "page")]
-        return reply({"pages": items, "next": _next(items, query.limit)})
+def _parts(
+    af: AgentFormer, grant: Grant, query: models.PartsParameters, document_id: str, kind: str
+) -> Sequence[MemoryEntry]:
+    document = _find(af, grant, document_id, query.namespace)
+    scope = Scope(document.namespace, kinds=(kind,), document_id=document.id)
+    return af.backend.list(scope, after=query.after, limit=query.limit)
 
 
 def _find(af: AgentFormer, grant: Grant, document_id: str, namespace: str | None) -> Document:
@@ -225,20 +155,17 @@ def _not_found(document_id: str) -> NotFound:
     return NotFound(f"there is no document {document_id:.80}")
 
 
-def _next(items: Sequence[dict[str, Any]], limit: int) -> str | None:
-    return items[-1]["id"] if len(items) == limit else None
-
-
 def _chunk_json(entry: MemoryEntry) -> dict[str, Any]:
     source = entry.source
+    assert source is not None  # `_parts` selects by the document of the source
     return {
         "id": entry.id,
-        "document_id": source.document_id if source else "",
-        "document": source.name if source else "",
-        "page": source.page if source else None,
-        "label": source.label if source else "",
-        "start": source.start if source else 0,
-        "end": source.end if source else len(entry.content),
+        "document_id": source.document_id,
+        "document": source.name,
+        "page": source.page,
+        "label": source.label,
+        "start": source.start,
+        "end": source.end,
         "content": entry.content,
         "title": entry.title,
         "context": entry.context,
@@ -247,10 +174,6 @@ def _chunk_json(entry: MemoryEntry) -> dict[str, Any]:
 
 
 def _page_json(entry: MemoryEntry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "number": entry.source.page if entry.source else 0,
-        "label": entry.source.label if entry.source else "",
-        "text": entry.content,
-        **{name: entry.metadata[name] for name in ("status", "reason", "method")},
-    }
+    assert entry.source is not None  # `_parts` selects by the document of the source
+    page = {"id": entry.id, "number": entry.source.page, "label": entry.source.label, "text": entry.content}
+    return page | {name: entry.metadata[name] for name in ("status", "reason", "method")}

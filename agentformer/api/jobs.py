@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Literal
 
 from flask import Response
 from pydantic import Field
 
 from agentformer.access.grant import Grant
-from agentformer.api.documents import accepts_events
 from agentformer.api.models import NEXT, Cursor, Limit, Namespace, ResponseModel
 from agentformer.api.models.documents import Document
-from agentformer.api.operations import Operation, Operations
+from agentformer.api.operations import Router, Service
 from agentformer.api.request import ParameterModel
-from agentformer.api.response import EVENT_STREAM, Event, reply, stream
+from agentformer.api.response import EVENT_STREAM, Event, prefers_events, reply, reply_page, reply_to_reader, stream
 from agentformer.errors import Busy, NotFound
-from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs as JobQueue
 from agentformer.jobs.store import Job as UploadJob
 
 JOB = "/api/jobs/{job_id}"
-_TAG = "jobs"
 _ACCEPT = {"Accept": f"`{EVENT_STREAM}`: events `progress` while the job runs, and last `done` with the job."}
 _POLL_SECONDS = 0.5  # between looks at a job that is followed: another process may run it
 _SILENT_POLLS = 6  # without a change, before a comment is sent
 _INTERRUPTED = "This stream was interrupted by a server error. The job continues. Ask again."
+
+router = Router("jobs")
 
 
 class JobsParameters(ParameterModel):
@@ -70,65 +68,39 @@ class Jobs(ResponseModel):
     next: str | None = Field(description=NEXT)
 
 
-def add_jobs(operations: Operations, af: AgentFormer, jobs: JobQueue) -> None:
-    """Declare the endpoints. Streams may block a quarter of the server's threads."""
-    _add_list(operations, jobs)
-    _add_get(operations, jobs, threading.BoundedSemaphore(max(1, af.settings.threads // 4)))
-    _add_cancel(operations, jobs)
+@router.route("GET", "/api/jobs", "read", {200: Jobs})
+def list_jobs(service: Service, grant: Grant, query: JobsParameters) -> Response:
+    """List the jobs, newest first."""
+    namespaces = grant.namespaces if query.namespace is None else (grant.namespace(query.namespace),)
+    page = service.jobs.page(namespaces, after=query.after, limit=query.limit)
+    return reply_page("jobs", [job.as_json() for job in page], query.limit)
 
 
-def _add_list(operations: Operations, jobs: JobQueue) -> None:
-    @operations.declare(
-        Operation(method="GET", path="/api/jobs", right="read", query=JobsParameters, returns={200: Jobs}, tag=_TAG)
-    )
-    def list_jobs(grant: Grant, query: JobsParameters) -> Response:
-        """List jobs, newest first."""
-        namespaces = grant.namespaces if query.namespace is None else (grant.namespace(query.namespace),)
-        page = [job.as_json() for job in jobs.page(namespaces, after=query.after, limit=query.limit)]
-        return reply({"jobs": page, "next": page[-1]["id"] if len(page) == query.limit else None})
-
-
-def _add_get(operations: Operations, jobs: JobQueue, followers: threading.BoundedSemaphore) -> None:
-    @operations.declare(
-        Operation(
-            method="GET",
-            path=JOB,
-            right="read",
-            headers=_ACCEPT,
-            returns={200: (Job, EVENT_STREAM)},
-            errors=(429,),
-            tag=_TAG,
-        )
-    )
-    def get_job(grant: Grant, job_id: str) -> Response:
-        """Return the state of a job, or stream its progress."""
-        job = _find(jobs, grant, job_id)
-        if not accepts_events():
-            return reply(job.as_json())
-        if not followers.acquire(blocking=False):
-            message = "Server busy: too many clients follow jobs. Poll with JSON instead, or retry after 5 s."
-            raise Busy("threads", message, 5)
-        try:
-            response = operations.threads.run(lambda: stream(_events(jobs, job), _INTERRUPTED))
-        except BaseException:
-            followers.release()
-            raise
-        response.call_on_close(followers.release)
+@router.route("GET", JOB, "read", {200: (Job, EVENT_STREAM)}, headers=_ACCEPT, errors=(429,))
+def get_job(service: Service, grant: Grant, job_id: str) -> Response:
+    """Return the state of a job, or stream its progress."""
+    job = _find(service.jobs, grant, job_id)
+    if not prefers_events():
+        return reply(job.as_json())
+    if not service.followers.acquire(blocking=False):
+        message = "Server busy: too many clients follow jobs. Poll with JSON instead, or retry after 5 s."
+        raise Busy("threads", message, 5)
+    with ExitStack() as held:
+        held.callback(service.followers.release)
+        response = service.threads.run(lambda: stream(_events(service.jobs, job), _INTERRUPTED))
+        response.call_on_close(held.pop_all().close)
         return response
 
 
-def _add_cancel(operations: Operations, jobs: JobQueue) -> None:
-    @operations.declare(
-        Operation(method="DELETE", path=JOB, right="write", returns={200: Job, 204: None}, errors=(409,), tag=_TAG)
-    )
-    def cancel_job(grant: Grant, job_id: str) -> Response:
-        """Cancel a job.
+@router.route("DELETE", JOB, "write", {200: Job, 204: None}, errors=(409,))
+def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
+    """Cancel a job.
 
-        A queued job ends at once, a running one with its next file or batch. Stored documents stay. A job that has
-        ended is a conflict. 204 for a key without the right to read.
-        """
-        job = jobs.cancel(_find(jobs, grant, job_id).id)
-        return reply(job.as_json()) if grant.may("read") else Response(status=204)
+    A queued job ends at once. A running job ends after its current file or batch. Documents that are stored already
+    stay. If the job has already ended, the response is 409. For a key without the right to read, the response is 204.
+    """
+    job = service.jobs.cancel(_find(service.jobs, grant, job_id).id)
+    return reply_to_reader(grant, job.as_json())
 
 
 def _find(jobs: JobQueue, grant: Grant, job_id: str) -> UploadJob:

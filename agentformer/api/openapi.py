@@ -5,20 +5,17 @@ flask-openapi3 is not used: it needs its own Flask class, takes malformed JSON f
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from flask import Response, request
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from agentformer._version import __version__
 from agentformer.api.models import Problem
-from agentformer.api.operations import Declared, Operation, Operations
-from agentformer.api.response import reply
+from agentformer.api.operations import Operation
 from agentformer.http.problems import PROBLEM
 
 JSON = "application/json"
@@ -39,31 +36,12 @@ _KEYS = {None: "Requires no key.", "any": "Requires a key."}
 Schema = dict[str, Any]
 
 
-def add_openapi(operations: Operations, prefix: str) -> Callable[[], Schema]:
-    """Declare `/openapi.json`. Return a function that makes the document for the current request."""
-
-    @functools.cache
-    def without_servers() -> Schema:
-        return openapi_document(operations.declared)
-
-    def document() -> Schema:
-        return {**without_servers(), "servers": [{"url": request.script_root.rstrip("/") + prefix or "/"}]}
-
-    @operations.declare(Operation(method="GET", path="/openapi.json", right=None, returns={200: (JSON,)}, tag="server"))
-    def openapi() -> Response:
-        """Return this interface as an OpenAPI document."""
-        return reply(document())
-
-    return document
-
-
-def openapi_document(declared: Sequence[Declared]) -> Schema:
+def openapi_document(operations: Sequence[Operation]) -> Schema:
     """Return the document of these operations, without `servers`."""
-    operations = [item.operation for item in declared]
     schemas = _Schemas(operations)
     paths: dict[str, Schema] = {}
-    for item in declared:
-        paths.setdefault(item.operation.path, {})[item.operation.method.lower()] = _operation(item, schemas)
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "AgentFormer", "version": __version__, "description": _ABOUT},
@@ -110,16 +88,15 @@ def _items(returns: Any) -> Sequence[Any]:
     return returns if isinstance(returns, (list, tuple)) else (returns,)
 
 
-def _operation(declared: Declared, schemas: _Schemas) -> Schema:
-    operation = declared.operation
+def _operation(operation: Operation, schemas: _Schemas) -> Schema:
     key = _KEYS.get(operation.right, f"Requires a key with the right `{operation.right}`.")
     if operation.tool:
         key += f" Refused for keys without the tool `{operation.tool}`."
     schema: Schema = {
         "operationId": "_".join(re.findall(r"\w+", f"{operation.method.lower()} {operation.path}")),
         "tags": [operation.tag],
-        "summary": declared.summary,
-        "description": f"{declared.description} {key}".strip(),
+        "summary": operation.summary,
+        "description": f"{operation.description} {key}".strip(),
         "parameters": [*_parameters(operation, schemas)],
         "responses": _responses(operation, schemas),
         "security": [{"bearer": []}] if operation.right else [],

@@ -6,10 +6,10 @@ import functools
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from flask import Blueprint, Response, request
 from pydantic import BaseModel
@@ -18,11 +18,12 @@ from werkzeug.exceptions import MethodNotAllowed
 from agentformer.access.grant import Grant, Right
 from agentformer.api.request import body_of, check_no_query, form_of, query_of
 from agentformer.errors import Busy
+from agentformer.factory import AgentFormer
+from agentformer.jobs.queue import Jobs
 
 View = Callable[..., Any]
 Header = str | Mapping[str, Any]  # a description, or a JSON Schema with one
 Returns = type[BaseModel] | Sequence[Any] | None  # a model, several models and media types, or no content
-Authorize = Callable[[], Grant]  # for the current request; raises `Unauthenticated`
 Result = TypeVar("Result")
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"})
@@ -30,112 +31,144 @@ _WAIT_SECONDS = 1.0  # for a free thread, and only while threads become free
 _RETRY_AFTER = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Service:
+    """A memory, and the state that its endpoints share."""
+
+    af: AgentFormer
+    jobs: Jobs
+    threads: ThreadLimit
+    uploads: threading.BoundedSemaphore  # limits the uploads in progress
+    followers: threading.BoundedSemaphore  # limits the clients that follow a job
+    readiness: Callable[[], Mapping[str, str]]  # returns the state of each part
+    document: Callable[[], dict[str, Any]]  # returns the OpenAPI document of all endpoints
+    prefix: str  # of the paths in a host application
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Operation:
-    """An endpoint, as the OpenAPI document describes it."""
+    """An endpoint, as the OpenAPI document describes it, and its view."""
 
     method: str
     path: str  # with parameters in braces, such as /api/jobs/{job_id}
     right: Right | Literal["any"] | None  # "any": any key, and the view checks its rights; None: no key is needed
     returns: Mapping[int, Returns]  # by status
-    body: type[BaseModel] | None = None
-    query: type[BaseModel] | None = None
-    form: type[BaseModel] | None = None  # fields of multipart/form-data besides the files
+    tag: str
+    view: View
+    summary: str
+    description: str
+    body: type[BaseModel] | None
+    query: type[BaseModel] | None
+    form: type[BaseModel] | None  # fields of multipart/form-data besides the files
     headers: Mapping[str, Header] = field(default_factory=dict)  # optional headers of the request
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # path parameter -> its allowed values
     errors: Collection[int] = ()  # statuses of problems besides those that follow from the other fields
-    tag: str
     tool: str | None = None  # the tool that does the same: a key without it is refused here too
     uses_model: bool | Callable[[Any], bool] = False  # may wait for a model: always, or for some bodies
-    around: Callable[[], AbstractContextManager[None]] = nullcontext  # entered before the body is read
+    around: Callable[[Service], AbstractContextManager[Any]] = nullcontext  # entered before the body is read
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """An operation with the text of its view's docstring."""
+class Router:
+    """The endpoints of one module."""
 
-    operation: Operation
-    summary: str
-    description: str
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.operations: list[Operation] = []
 
+    def route(
+        self, method: str, path: str, right: Right | Literal["any"] | None, returns: Mapping[int, Returns], **more: Any
+    ) -> Callable[[View], View]:
+        """Declare an endpoint. The docstring of the decorated view becomes its summary and description.
 
-class Operations:
-    """The endpoints of one blueprint."""
-
-    def __init__(self, blueprint: Blueprint, authorize: Authorize, threads: ThreadLimit) -> None:
-        self._blueprint = blueprint
-        self._authorize = authorize
-        self.threads = threads
-        self.declared: list[Declared] = []
-
-    def declare(self, operation: Operation) -> Callable[[View], View]:
-        """Register the decorated view for an operation; its docstring becomes summary and description.
-
-        The view is called with `grant` (unless `right` is None), the path's parameters by name, and `query`, `body` or
-        `form`. Checks run in this order: key, right, tool, query, body. A query string is refused if the operation has
-        no query model. If the operation uses a model, the request needs a free thread, else it is answered with 429.
+        `more` are further fields of `Operation`. The view is called with the `Service`, and by name with `grant`
+        (unless `right` is None), the path's parameters, and `query`, `body` or `form`: the annotations of these three
+        parameters are the models. Checks run in this order: key, right, tool, query, body. If the view has no parameter
+        `query`, a query string is refused. If the operation uses a model, the request needs a free thread, and is
+        answered with 429 if there is none.
         """
 
         def register(view: View) -> View:
             summary, _, description = (view.__doc__ or "").strip().partition("\n\n")
-            self.declared.append(Declared(operation, " ".join(summary.split()), " ".join(description.split())))
-            self._add_rule(operation.path, operation.method.lower(), self._checked(operation, view), [operation.method])
+            types = get_type_hints(view)
+            operation = Operation(
+                method=method,
+                path=path,
+                right=right,
+                returns=returns,
+                tag=self.tag,
+                view=view,
+                summary=" ".join(summary.split()),
+                description=" ".join(description.split()),
+                body=types.get("body"),
+                query=types.get("query"),
+                form=types.get("form"),
+                **more,
+            )
+            self.operations.append(operation)
             return view
 
         return register
 
-    def complete(self) -> None:
-        """Answer all other methods of the declared paths with a problem that lists the allowed methods.
 
-        Call this after the last declaration. Without this call, the host application could answer these methods, or the
-        request could reach another endpoint: DELETE /api/memory/search would delete the entry with the id `search`.
-        """
-        operations = [declared.operation for declared in self.declared]
-        for path in dict.fromkeys(operation.path for operation in operations):
-            methods = {operation.method for operation in operations if operation.path == path}
-            methods |= {"HEAD"} if "GET" in methods else set()
-            self._add_rule(path, "other", _not_allowed(sorted({*methods, "OPTIONS"})), _METHODS - methods)
+def add_rules(
+    blueprint: Blueprint, operations: Sequence[Operation], service: Service, authorize: Callable[[], Grant]
+) -> None:
+    """Serve the operations. Answer all other methods of their paths with a problem that lists the allowed methods.
 
-    def _add_rule(self, path: str, name: str, view: View, methods: Collection[str]) -> None:
-        self._blueprint.add_url_rule(
-            re.sub(r"{(\w+)}", r"<\1>", path),
-            endpoint=f"{name} {path}".replace(".", " "),  # `url_for` takes this name after a dot
-            view_func=view,
-            methods=methods,
-            provide_automatic_options=False,
-            merge_slashes=False,  # an empty id must not lead to another endpoint
-        )
+    Without these answers, the host application could answer those methods, or the request could reach another endpoint:
+    DELETE /api/memory/search would delete the entry with the id `search`. `authorize` returns the grant of the current
+    request, or raises `Unauthenticated`.
+    """
+    allowed: dict[str, set[str]] = {}
+    for operation in operations:
+        methods = {"GET", "HEAD"} if operation.method == "GET" else {operation.method}
+        allowed.setdefault(operation.path, set()).update(methods)
+        view = functools.partial(_handle, operation, service, authorize)
+        _add_rule(blueprint, operation.path, operation.method.lower(), view, [operation.method])
+    for path, methods in allowed.items():
+        view = functools.partial(_refuse_method, sorted({*methods, "OPTIONS"}))
+        _add_rule(blueprint, path, "other", view, _METHODS - methods)
 
-    def _checked(self, operation: Operation, view: View) -> View:
-        @functools.wraps(view)
-        def run(**parameters: str) -> Any:
-            arguments: dict[str, Any] = {**parameters, **self._grant(operation)}
-            if operation.query is not None:
-                arguments["query"] = query_of(operation.query)
-            elif operation.right is not None:
-                check_no_query()
-            with operation.around():
-                if operation.body is not None:
-                    arguments["body"] = body_of(operation.body)
-                if operation.form is not None:
-                    arguments["form"] = form_of(operation.form)
-                uses_model = operation.uses_model
-                if uses_model(arguments["body"]) if callable(uses_model) else uses_model:
-                    return self.threads.run(functools.partial(view, **arguments))
-                return view(**arguments)
 
-        return run
+def _add_rule(blueprint: Blueprint, path: str, name: str, view: View, methods: Collection[str]) -> None:
+    blueprint.add_url_rule(
+        re.sub(r"{(\w+)}", r"<\1>", path),
+        endpoint=f"{name} {path}".replace(".", " "),  # `url_for` takes this name after a dot
+        view_func=view,
+        methods=methods,
+        provide_automatic_options=False,
+        merge_slashes=False,  # an empty id must not lead to another endpoint
+    )
 
-    def _grant(self, operation: Operation) -> dict[str, Grant]:
-        """Return the argument `grant` of a view. Raises `Unauthenticated` and `Forbidden`."""
-        if operation.right is None:
-            return {}
-        grant = self._authorize()
+
+def _handle(operation: Operation, service: Service, authorize: Callable[[], Grant], **parameters: Any) -> Any:
+    """Check the current request and call the view. Raises `Unauthenticated`, `Forbidden`, `InvalidInput` and `Busy`."""
+    if operation.right is not None:
+        parameters["grant"] = grant = authorize()
         if operation.right != "any":
             grant.require(operation.right)
         if operation.tool is not None:
             grant.require_tool(operation.tool)
-        return {"grant": grant}
+    if operation.query is not None:
+        parameters["query"] = query_of(operation.query)
+    elif operation.right is not None:
+        check_no_query()
+    with operation.around(service):
+        if operation.body is not None:
+            parameters["body"] = body_of(operation.body)
+        if operation.form is not None:
+            parameters["form"] = form_of(operation.form)
+        view = functools.partial(operation.view, service, **parameters)
+        uses_model = operation.uses_model
+        if uses_model(parameters["body"]) if callable(uses_model) else uses_model:
+            return service.threads.run(view)
+        return view()
+
+
+def _refuse_method(methods: Sequence[str], **parameters: str) -> Response:
+    if request.method != "OPTIONS":
+        raise MethodNotAllowed(valid_methods=methods)
+    return Response(status=204, headers={"Allow": ", ".join(methods)})
 
 
 class ThreadLimit:
@@ -154,9 +187,9 @@ class ThreadLimit:
         self._changed = threading.Condition()
         self._changed_at = time.monotonic()
 
-    def acquire(self) -> Callable[[], None]:
-        """Take a thread and return the function that releases it. A second call of this function does nothing, because
-        a server may close a response twice. Raises `Busy`."""
+    def held(self) -> ExitStack:
+        """Take a thread until the returned stack is closed. Closing it again does nothing, because a server may close a
+        response twice. Raises `Busy`."""
         with self._changed:
             deadline = time.monotonic() + self._wait_seconds
             while self._used >= self._threads:
@@ -165,50 +198,22 @@ class ThreadLimit:
                     message = f"Server busy: all worker threads are in use. Retry after {_RETRY_AFTER} s."
                     raise Busy("threads", message, _RETRY_AFTER)
                 self._changed.wait(left)
-            self._used += 1
-            self._changed_at = time.monotonic()
-        released = False
-
-        def release() -> None:
-            nonlocal released
-            with self._changed:
-                if not released:
-                    released = True
-                    self._used -= 1
-                    self._changed_at = time.monotonic()
-                    self._changed.notify()
-
-        return release
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold a thread in a `with` block. Raises `Busy`."""
-        release = self.acquire()
-        try:
-            yield
-        finally:
-            release()
+            self._count(1)
+        held = ExitStack()
+        held.callback(self._count, -1)
+        return held
 
     def run(self, view: Callable[[], Result]) -> Result:
         """Return the response of `view`. A streamed response keeps its thread until the response is closed. Raises
         `Busy`."""
-        release = self.acquire()
-        streamed = False
-        try:
+        with self.held() as held:
             response = view()
             if isinstance(response, Response) and response.is_streamed:
-                response.call_on_close(release)
-                streamed = True
+                response.call_on_close(held.pop_all().close)
             return response
-        finally:
-            if not streamed:
-                release()
 
-
-def _not_allowed(methods: Sequence[str]) -> View:
-    def view(**parameters: str) -> Response:
-        if request.method != "OPTIONS":
-            raise MethodNotAllowed(valid_methods=methods)
-        return Response(status=204, headers={"Allow": ", ".join(methods)})
-
-    return view
+    def _count(self, change: int) -> None:
+        with self._changed:
+            self._used += change
+            self._changed_at = time.monotonic()
+            self._changed.notify()

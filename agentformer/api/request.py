@@ -13,7 +13,9 @@ from pydantic_core import from_json
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, UnsupportedMediaType
 
-from agentformer.errors import InvalidInput
+from agentformer.access.grant import Grant
+from agentformer.errors import InvalidInput, TooLarge
+from agentformer.settings import Settings
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -121,6 +123,19 @@ def check_no_query() -> None:
     Raises `InvalidInput`."""
     for name in request.args:
         raise InvalidInput(name[:_MAX_SHOWN] or "query", "is not allowed in the URL; this endpoint has no parameters")
+
+
+def arguments_of(parameters: Any, grant: Grant, **options: Any) -> dict[str, Any]:
+    """Return the fields of a body or query string, with the namespace that the grant allows. `options` are those of
+    `model_dump`. Raises `Forbidden`."""
+    return {**parameters.model_dump(**options), "namespace": grant.namespace(parameters.namespace)}
+
+
+def check_length(name: str, text: str, settings: Settings) -> None:
+    """Raise `TooLarge` if a question, a search text or a task is too long."""
+    limit = settings.max_question_chars
+    if len(text) > limit:
+        raise TooLarge("max_question_chars", f"the {name} has {len(text)} characters; the limit is {limit}")
 
 
 def form_of(model: type[Model]) -> Model:

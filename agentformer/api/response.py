@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from queue import Empty, Queue
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from flask import Blueprint, Flask, Response, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from agentformer.access.grant import Grant
 from agentformer.errors import AgentFormerError
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.tools.result_json import event_json
@@ -32,19 +33,28 @@ _MAX_THREADS = 64  # at once; further generators run in the thread of their call
 _threads = threading.BoundedSemaphore(_MAX_THREADS)
 
 
-def to_json(value: Mapping[str, Any]) -> str:
-    """Return JSON in ASCII on one line, independent of the host application's JSON provider. Raises `ValueError` for
-    values that JSON does not have, such as NaN."""
-    return json.dumps(value, ensure_ascii=True, allow_nan=False)
-
-
 def reply(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response of type `application/json` in UTF-8."""
     try:
         body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, from a model or a file name
-        body = to_json(value).encode()
+        body = json.dumps(value, allow_nan=False).encode()
     return Response(body, status, headers, content_type="application/json")
+
+
+def reply_to_reader(grant: Grant, value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    """Return 200 with the value, or 204 without the right to read."""
+    return reply(value, 200, headers) if grant.may("read") else Response(status=204, headers=headers)
+
+
+def reply_page(name: str, items: Sequence[Mapping[str, Any]], limit: int) -> Response:
+    """Return a page of items. `next` is the id of the last item, or None if the page is not full."""
+    return reply({name: items, "next": items[-1]["id"] if len(items) == limit else None})
+
+
+def prefers_events() -> bool:
+    """Return True if the header `Accept` prefers server-sent events to JSON."""
+    return request.accept_mimetypes.best_match(["application/json", EVENT_STREAM]) == EVENT_STREAM
 
 
 def problem(status: int, kind: str, detail: str = "", **members: Any) -> Response:
@@ -60,7 +70,7 @@ def handle_errors(target: Flask | Blueprint) -> None:
 
 
 def _response(problem: Problem) -> Response:
-    return Response(to_json(problem.document), problem.status, problem.headers, content_type=PROBLEM)
+    return Response(problem.as_json(), problem.status, problem.headers, content_type=PROBLEM)
 
 
 def _expected(error: AgentFormerError) -> Response:
@@ -107,12 +117,13 @@ def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | 
         with closing(items):
             yield from items
         return
-    producer = _Producer(items)
-    threading.Thread(target=producer.run, name="agentformer-stream", daemon=True).start()
+    queue: Queue[T | _End] = Queue(1)  # one item, so that the generator waits for a slow reader
+    cancelled = threading.Event()
+    threading.Thread(target=_produce, args=(items, queue, cancelled), name="agentformer-stream", daemon=True).start()
     try:
         while True:
             try:
-                item = producer.items.get(timeout=seconds)
+                item = queue.get(timeout=seconds)
             except Empty:
                 yield None
                 continue
@@ -120,7 +131,9 @@ def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | 
                 break
             yield item
     finally:
-        producer.cancel()
+        cancelled.set()
+        with suppress(Empty):
+            queue.get_nowait()  # so that the producer does not wait for space
     if item.error:
         raise item.error
 
@@ -132,36 +145,21 @@ class _End:
         self.error = error
 
 
-class _Producer(Generic[T]):
-    """Runs a generator in a thread. The queue holds one item, so that the generator waits for a slow reader."""
-
-    def __init__(self, generator: Generator[T, None, None]) -> None:
-        self.items: Queue[T | _End] = Queue(1)
-        self._generator = generator
-        self._cancelled = threading.Event()
-
-    def run(self) -> None:
-        """Put all items into the queue, and last the end."""
-        error: Exception | None = None
-        try:
-            with closing(self._generator) as generator:
-                for item in generator:
-                    self.items.put(item)
-                    if self._cancelled.is_set():
-                        break
-        except Exception as raised:  # noqa: BLE001 - it is raised again by the reader
-            error = raised
-        finally:
-            _threads.release()
-            if not self._cancelled.is_set():
-                self.items.put(_End(error))
-
-    def cancel(self) -> None:
-        """Stop at the next item. An item in the queue is dropped, so that the producer does not wait for space in the
-        queue."""
-        self._cancelled.set()
-        with suppress(Empty):
-            self.items.get_nowait()
+def _produce(items: Generator[T, None, None], queue: Queue[T | _End], cancelled: threading.Event) -> None:
+    """Put all items into the queue, and last the end."""
+    error: Exception | None = None
+    try:
+        with closing(items):
+            for item in items:
+                queue.put(item)
+                if cancelled.is_set():
+                    break
+    except Exception as raised:  # noqa: BLE001 - it is raised again by the reader
+        error = raised
+    finally:
+        _threads.release()
+        if not cancelled.is_set():
+            queue.put(_End(error))
 
 
 def _named(events: Generator[AnswerEvent, None, None]) -> Generator[Event, None, None]:
@@ -182,4 +180,4 @@ def _encoded(events: Generator[Event | None, None, None], interrupted: str) -> I
 
 
 def _event(name: str, data: Mapping[str, Any]) -> str:
-    return f"event: {name}\ndata: {to_json(data)}\n\n"
+    return f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n"

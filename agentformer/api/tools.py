@@ -9,14 +9,12 @@ from pydantic import Field, RootModel
 
 from agentformer.access.grant import Grant
 from agentformer.api.models import ResponseModel
-from agentformer.api.operations import Operation, Operations
+from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
-from agentformer.factory import AgentFormer
 from agentformer.tools.caller import Caller
-from agentformer.tools.definition import ToolDefinition
+from agentformer.tools.toolbox import HINTS
 
-_TOOLS = "/api/tools"
-_TAG = "tools"
+router = Router("tools")
 
 
 class Arguments(RootModel[dict[str, Any]]):
@@ -60,46 +58,39 @@ class ToolResult(ResponseModel):
     result: dict[str, Any]
 
 
-def add_tools(operations: Operations, af: AgentFormer) -> None:
-    """Declare both endpoints."""
+@router.route("GET", "/api/tools", "any", {200: Tools})
+def list_tools(service: Service, grant: Grant) -> Response:
+    """List the tools that the key may call.
 
-    @operations.declare(Operation(method="GET", path=_TOOLS, right="any", returns={200: Tools}, tag=_TAG))
-    def list_tools(grant: Grant) -> Response:
-        """List the tools that the key may call.
-
-        In the format of OpenAI's `tools`; `annotations` describe the effects of a call on the store.
-        """
-        schemas = af.toolbox.schemas(grant)
-        annotations = [_annotations(tool) for tool in af.toolbox.definitions(grant)]
-        tools = [{**schema, "annotations": item} for schema, item in zip(schemas, annotations, strict=True)]
-        return reply({"tools": tools})
-
-    @operations.declare(
-        Operation(
-            method="POST",
-            path=f"{_TOOLS}/{{name}}",
-            right="any",
-            body=Arguments,
-            choices={"name": [tool.name for tool in af.toolbox.definitions()]},
-            returns={200: ToolResult},
-            errors=(409, 422, 503, 507),
-            uses_model=True,
-            tag=_TAG,
-        )
-    )
-    def call_tool(grant: Grant, body: Arguments, name: str) -> Response:
-        """Call a tool with the arguments in the body.
-
-        Errors of the arguments are described so that a language model can correct them. The key needs the right of the
-        tool.
-        """
-        return reply({"result": af.toolbox.call(name, body.root, Caller(grant=grant))})
+    Each tool has the format of OpenAI's `tools`. The `annotations` describe the effects of a call on the store.
+    """
+    toolbox = service.af.toolbox
+    annotations = [
+        {
+            "title": tool.title,
+            "read_only": tool.read_only,
+            "destructive": tool.hints.destructive,
+            "idempotent": tool.hints.idempotent,
+        }
+        for tool in toolbox.definitions(grant)
+    ]
+    tools = zip(toolbox.schemas(grant), annotations, strict=True)
+    return reply({"tools": [{**schema, "annotations": item} for schema, item in tools]})
 
 
-def _annotations(tool: ToolDefinition) -> dict[str, str | bool]:
-    return {
-        "title": tool.title,
-        "read_only": tool.read_only,
-        "destructive": tool.hints.destructive,
-        "idempotent": tool.hints.idempotent,
-    }
+@router.route(
+    "POST",
+    "/api/tools/{name}",
+    "any",
+    {200: ToolResult},
+    choices={"name": [*HINTS]},
+    errors=(409, 422, 503, 507),
+    uses_model=True,
+)
+def call_tool(service: Service, grant: Grant, body: Arguments, name: str) -> Response:
+    """Call a tool with the arguments in the body.
+
+    If an argument is wrong, the message of the problem explains the correction, so that a language model can call the
+    tool again. The key needs the right that the tool requires.
+    """
+    return reply({"result": service.af.toolbox.call(name, body.root, Caller(grant=grant))})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import PurePosixPath
@@ -23,7 +21,7 @@ from agentformer.api.jobs import JOB
 from agentformer.api.jobs import Job as JobModel
 from agentformer.api.models import Namespace, ResponseModel
 from agentformer.api.models.documents import Document as DocumentModel
-from agentformer.api.operations import Operation, Operations, ThreadLimit
+from agentformer.api.operations import Router, Service
 from agentformer.api.request import BoundedBody, ParameterModel
 from agentformer.api.response import reply
 from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError, StoreFull, TooLarge
@@ -47,6 +45,8 @@ _MAX_METADATA = 100_000  # characters: in any alphabet less than `_MAX_FIELD_BYT
 _MAX_PASSWORD = 1000  # characters; PDF's own limit is 127 bytes
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _OBJECT: JsonDict = {"contentMediaType": "application/json", "contentSchema": {"type": "object"}}
+
+router = Router("documents")
 
 
 class UploadForm(ParameterModel):
@@ -77,58 +77,54 @@ def upload_jobs(af: AgentFormer) -> Jobs:
     return jobs
 
 
-def add_uploads(operations: Operations, af: AgentFormer, jobs: Jobs) -> None:
-    """Declare the endpoint."""
-    slots = threading.BoundedSemaphore(af.settings.max_uploads)
-
-    @operations.declare(
-        Operation(
-            method="POST",
-            path="/api/rag/upload",
-            right="write",
-            form=UploadForm,
-            headers=_PREFER,
-            around=functools.partial(_upload_slot, slots, operations.threads, af.settings),
-            returns={201: Uploaded, 202: JobModel, 422: Uploaded},
-            errors=(409, 429, 507),
-            tag="documents",
-            tool="rag_upload",
-        )
-    )
-    def upload(grant: Grant, form: UploadForm) -> Response:
-        """Upload documents.
-
-        201 if at least one file is stored as a document, else 422 with the same body; each file has its own status and
-        reason. The same bytes again are `unchanged`; other bytes with the same name replace the document. A key without
-        the right to read gets no ids, and no data of an earlier document. With `Prefer: respond-async`, the response is
-        202 with a job, and `Location` is its URL.
-        """
-        namespace = grant.namespace(form.namespace)
-        metadata = fields.metadata(_json_object("metadata", form.metadata))
-        files = _files_of_request(af.settings)
-        task = Task(namespace, tuple(_file_name(file.filename) for file in files), metadata)
-        streams = [cast(BinaryIO, file.stream) for file in files]
-        if _prefers_job():
-            return _accepted(jobs.submit(task, streams, form.password))
-        documents = [
-            upload_json(_ingest(af.rag, task, name, stream, form.password), grant, name, metadata)
-            for name, stream in zip(task.names, streams, strict=True)
-        ]
-        return reply({"documents": documents}, 201 if any_usable(documents) else 422)
-
-
 @contextmanager
-def _upload_slot(slots: threading.BoundedSemaphore, threads: ThreadLimit, settings: Settings) -> Iterator[None]:
+def _upload_slot(service: Service) -> Iterator[None]:
     """Hold one of the uploads that this process accepts at once, and read the body."""
-    if not slots.acquire(blocking=False):
-        message = f"Server busy: {settings.max_uploads} uploads are in progress. Retry later."
-        raise Busy("max_uploads", message)
+    settings = service.af.settings
+    if not service.uploads.acquire(blocking=False):
+        raise Busy("max_uploads", f"Server busy: {settings.max_uploads} uploads are in progress. Retry later.")
     try:
-        with nullcontext() if _prefers_job() else threads.held():
+        with nullcontext() if _prefers_job() else service.threads.held():
             _read_multipart(settings)
             yield
     finally:
-        slots.release()
+        service.uploads.release()
+
+
+@router.route(
+    "POST",
+    "/api/rag/upload",
+    "write",
+    {201: Uploaded, 202: JobModel, 422: Uploaded},
+    headers=_PREFER,
+    around=_upload_slot,
+    errors=(409, 429, 507),
+    tool="rag_upload",
+)
+def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
+    """Upload files, which become documents.
+
+    If at least one file is stored as a document, the response is 201, otherwise 422. The body of both responses
+    contains the status and the reason of each file. If the same bytes are stored already, the file is `unchanged`. If
+    another document has the same name, the new document replaces it. A key without the right to read gets no ids and no
+    data of earlier documents. With `Prefer: respond-async`, the response is 202 with a job, and `Location` is the URL
+    of the job.
+    """
+    rag, settings = service.af.rag, service.af.settings
+    namespace = grant.namespace(form.namespace)
+    metadata = fields.metadata(_json_object("metadata", form.metadata))
+    files = _files_of_request(settings)
+    task = Task(namespace, tuple(_file_name(file.filename) for file in files), metadata)
+    streams = [cast(BinaryIO, file.stream) for file in files]
+    if _prefers_job():
+        job = service.jobs.submit(task, streams, form.password)
+        location = url_for(f".get {JOB}", job_id=job.id)
+        return reply(job.as_json(), 202, {"Location": location, "Preference-Applied": _ASYNC})
+    documents = [
+        upload_json(_ingest(rag, task, name, stream, form.password), grant, name, metadata)
+        for name, stream in zip(task.names, streams, strict=True)
+    ]
+    return reply({"documents": documents}, 201 if any_usable(documents) else 422)
 
 
 class _JobIngest:
@@ -167,11 +163,6 @@ def _ingest(
 
 def _failed(task: Task, name: str, reason: str) -> Document:
     return Document(name, task.namespace, "failed", reason, metadata=task.metadata)
-
-
-def _accepted(job: Job) -> Response:
-    location = url_for(f".get {JOB}", job_id=job.id)
-    return reply(job.as_json(), 202, {"Location": location, "Preference-Applied": _ASYNC})
 
 
 def _prefers_job() -> bool:

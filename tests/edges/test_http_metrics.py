@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metr
 
 from agentformer.access.grant import EVERYTHING  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
-from agentformer.api.metrics import add_metrics  # noqa: E402
-from agentformer.api.operations import Operations, ThreadLimit  # noqa: E402
+from agentformer.api.operations import add_rules  # noqa: E402
 from agentformer.api.response import handle_errors  # noqa: E402
+from agentformer.api.server import router  # noqa: E402
 from agentformer.settings import Settings, load_settings  # noqa: E402
 
 
@@ -45,7 +46,7 @@ def used(calls: int = 0, **more: Any) -> dict[str, Any]:
 def page(memory: Memory) -> Any:
     app = flask.Flask("test")
     blueprint = flask.Blueprint("b", __name__)
-    add_metrics(Operations(blueprint, lambda: EVERYTHING, ThreadLimit(1)), memory)
+    add_rules(blueprint, router.operations, SimpleNamespace(af=memory), lambda: EVERYTHING)
     handle_errors(blueprint)
     app.register_blueprint(blueprint)
     return app.test_client().get("/metrics")

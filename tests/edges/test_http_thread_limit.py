@@ -15,15 +15,15 @@ def test_a_stream_that_is_closed_twice_gives_its_place_back_once() -> None:
     for _ in range(3):
         response = limit.run(lambda: flask.Response(iter(["a", "b"])))
         with pytest.raises(Busy):
-            limit.acquire()  # the stream has the only place
+            limit.held()  # the stream has the only place
         response.close()
         response.close()
-        leave = limit.acquire()
+        held = limit.held()
         response.close()  # of one that has left, while another is inside
         with pytest.raises(Busy):
-            limit.acquire()
-        leave()
-        leave()
+            limit.held()
+        held.close()
+        held.close()
 
 
 def test_a_view_that_fails_or_does_not_stream_gives_its_place_back() -> None:
@@ -32,5 +32,5 @@ def test_a_view_that_fails_or_does_not_stream_gives_its_place_back() -> None:
         limit.run(lambda: 1 / 0)
     assert limit.run(lambda: "whole") == "whole"
     with limit.held(), pytest.raises(Busy):
-        limit.acquire()
-    limit.acquire()()
+        limit.held()
+    limit.held().close()

@@ -1,0 +1,174 @@
+"""Endpoints of a whole memory: search, messages, context, core blocks and maintenance."""
+
+from __future__ import annotations
+
+from flask import Response
+
+from agentformer.access.grant import Grant
+from agentformer.api.entries import (
+    MEMORY,
+    changed_response,
+    entries_json,
+    entry_response,
+    find_entry,
+    stored_response,
+)
+from agentformer.api.models import memory as models
+from agentformer.api.models import requests
+from agentformer.api.operations import Router, Service
+from agentformer.api.request import arguments_of, check_length
+from agentformer.api.response import reply, reply_to_reader
+from agentformer.tools.result_json import context_json, memory_hit_json, report_json
+from agentformer.types import Scope
+
+_BLOCKS = f"{MEMORY}/core"
+_BLOCK = f"{_BLOCKS}/{{name}}"
+_MAX_WAITING = 100  # entries without vectors in a response
+
+router = Router("memories")
+core_router = Router("core memory")
+
+
+@router.route(
+    "POST",
+    f"{MEMORY}/search",
+    "read",
+    {200: models.MemoryHits},
+    errors=(409,),
+    uses_model=lambda body: body.mode != "lexical",
+    tool="memory_search",
+)
+def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Response:
+    """Search memories and passages of documents, and return the best results first.
+
+    The results match all given filters. A search counts as a use of each result. The salience of an entry decreases
+    with the time since its last use.
+    """
+    check_length("text", body.text, service.af.settings)
+    hits = service.af.memory.search(**arguments_of(body, grant))
+    return reply({"hits": [memory_hit_json(hit) for hit in hits], "warnings": list(hits.warnings)})
+
+
+@router.route("POST", f"{MEMORY}/messages", "write", {201: models.Entry}, uses_model=True)
+def add_message(service: Service, grant: Grant, body: requests.NewMessage) -> Response:
+    """Store a message of a session.
+
+    A message is stored each time, even if an equal message exists. After every few messages, the old messages of the
+    session are summarized.
+    """
+    return stored_response(service.af.memory.add_message(**arguments_of(body, grant, exclude_unset=True)), grant)
+
+
+@router.route("GET", f"{MEMORY}/messages", "read", {200: models.Transcript}, tool="conversation_search")
+def transcript(service: Service, grant: Grant, query: requests.TranscriptQuery) -> Response:
+    """List the original messages of a session in order, including those that were summarized."""
+    return reply({"messages": entries_json(service.af.memory.transcript(**arguments_of(query, grant)))})
+
+
+@router.route("POST", f"{MEMORY}/context", "read", {200: models.Context}, errors=(409, 413), uses_model=True)
+def context(service: Service, grant: Grant, body: requests.ContextRequest) -> Response:
+    """Build the messages to send to a language model for a task, within a limit of tokens.
+
+    The messages contain core memory, the conversation, and memories about the task. The report lists the included
+    entries, and the entries that were left out.
+    """
+    check_length("task", body.task, service.af.settings)
+    return reply(context_json(service.af.memory.build_context(**arguments_of(body, grant))))
+
+
+@router.route(
+    "POST", f"{MEMORY}/clean", "write", {200: models.CleaningReport}, uses_model=True, tool="memory_consolidate"
+)
+def clean(service: Service, grant: Grant, body: requests.CleaningRequest) -> Response:
+    """Summarize the older messages of one session, or of all sessions in the namespace.
+
+    The original messages are archived and can be restored.
+    """
+    return reply(report_json(service.af.memory.clean(**arguments_of(body, grant))))
+
+
+@router.route(
+    "POST", f"{MEMORY}/restore", "write", {200: models.Entries, 204: None}, errors=(404, 409), uses_model=True
+)
+def restore(service: Service, grant: Grant, body: requests.RestoreRequest) -> Response:
+    """Restore the originals of a summary, or restore an entry that was superseded.
+
+    The restored entries have their former content, and searches no longer find the summary. For a key without the right
+    to read, the response is 204.
+    """
+    find_entry(service.af, grant, body.summary_id)
+    return reply_to_reader(grant, {"entries": entries_json(service.af.memory.restore(body.summary_id))})
+
+
+@router.route("POST", f"{MEMORY}/reindex", "admin", {200: models.Reindexed}, uses_model=True)
+def reindex(service: Service, grant: Grant, body: requests.NamespaceBody) -> Response:
+    """Embed the entries of all namespaces that have no vectors.
+
+    The response lists the entries of the given namespace that still have no vectors.
+    """
+    scope, backend = Scope(grant.namespace(body.namespace)), service.af.backend
+    service.af.memory.reindex()
+    waiting = [report_json(item) for item in backend.waiting(scope, limit=_MAX_WAITING)]
+    return reply({"pending": backend.pending(scope), "waiting": waiting})
+
+
+@router.route("GET", f"{MEMORY}/audit", "read", {200: models.AuditReport}, tool="memory_audit")
+def audit(service: Service, grant: Grant, query: requests.NamespaceQuery) -> Response:
+    """Report duplicates, unread memories, contradictions and core blocks that are too large."""
+    return reply(report_json(service.af.memory.audit(**arguments_of(query, grant))))
+
+
+@core_router.route("GET", _BLOCKS, "read", {200: models.Blocks})
+def list_blocks(service: Service, grant: Grant, query: requests.BlocksQuery) -> Response:
+    """List the core blocks of the given agent and user, and the core blocks without an owner."""
+    return reply({"blocks": entries_json(service.af.memory.core.blocks(**arguments_of(query, grant)))})
+
+
+@core_router.route("GET", _BLOCK, "read", {200: models.Entry})
+def get_block(service: Service, grant: Grant, query: requests.BlocksQuery, name: str) -> Response:
+    """Return a core block of the given agent and user. If no owner is given, return the block without an owner."""
+    return entry_response(service.af.memory.core.get(name, **arguments_of(query, grant)))
+
+
+@core_router.route(
+    "POST",
+    f"{_BLOCK}/append",
+    "write",
+    {200: models.Entry, 204: None},
+    errors=(409,),
+    uses_model=True,
+    tool="core_memory_append",
+)
+def append(service: Service, grant: Grant, body: requests.BlockAddition, name: str) -> Response:
+    """Append a line to a core block. If the block does not exist, create it.
+
+    A line that the block already contains is not appended again. For a key without the right to read, the response is
+    204.
+    """
+    return changed_response(service.af.memory.core.append(name, **arguments_of(body, grant)), grant)
+
+
+@core_router.route(
+    "POST",
+    f"{_BLOCK}/replace",
+    "write",
+    {200: models.Entry},
+    errors=(409,),
+    uses_model=True,
+    tool="core_memory_replace",
+)
+def replace(service: Service, grant: Grant, body: requests.BlockReplacement, name: str) -> Response:
+    """Replace a text that occurs exactly once in a core block.
+
+    This endpoint also requires the right to read, because the result of a replacement reveals if the block contains the
+    text.
+    """
+    grant.require("read")
+    return changed_response(service.af.memory.core.replace(name, **arguments_of(body, grant)), grant)
+
+
+@core_router.route("DELETE", _BLOCK, "write", {204: None}, tool="memory_delete")
+def delete_block(service: Service, grant: Grant, query: requests.BlocksQuery, name: str) -> Response:
+    """Delete a core block with its history."""
+    service.af.memory.core.remove(name, **arguments_of(query, grant))
+    return Response(status=204)

@@ -1,1 +1,0 @@
-"""Endpoints of memories: single entries, search and maintenance, and core blocks."""

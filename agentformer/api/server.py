@@ -1,0 +1,250 @@
+"""Endpoints of the server: health, readiness, the state of all parts, and metrics for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from flask import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentformer.access.grant import Grant
+from agentformer.api.models import ResponseModel
+from agentformer.api.operations import Router, Service
+from agentformer.api.response import reply
+from agentformer.errors import EmbedderUnavailable, MissingExtra
+from agentformer.factory import AgentFormer
+from agentformer.types import Query, Scope
+
+log = logging.getLogger("agentformer")
+
+_OK = "ok"
+_BUSY = "busy"  # such as an index that is being updated after an upload; requests wait and are answered
+_CHECK_SECONDS = 0.4  # for one part: two parts are checked, and monitors give up after a second
+_NO_ENTRY = "-"  # the id of no entry
+_FAILURE = EmbedderUnavailable.__name__  # a text that is too long is not a failure of the embedder
+_UNREADABLE = "unreadable; see the server's log"
+_UNAVAILABLE = "unavailable; memories are stored, and found by their words"
+_NOT_LOADED = "not used yet; loaded at its first use"
+_LABELS = ("role", "provider", "model")
+_PREFIX = "agentformer_provider"
+_ALIAS = "hierarchical"  # another name for a backend that is also listed under its own name
+
+router = Router("server")
+
+
+class Alive(ResponseModel):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Parts(ResponseModel):
+    """The state of each part: `ok`, or a short description of its problem."""
+
+    store: str
+    index: str
+    embedder: str = Field(description="While it is unavailable, memories are stored, and are found by their words.")
+
+
+class Readiness(ResponseModel):
+    """Readiness of the server for requests."""
+
+    status: Literal["ready", "not ready"]
+    parts: Parts
+
+
+class State(BaseModel):
+    """Counts and states of all parts. Further fields depend on the backend."""
+
+    model_config = ConfigDict(extra="allow")
+
+    cleaner: dict[str, Any]
+    spaces: list[Any] = Field(description="The embedding spaces.")
+    providers: dict[str, Any] = Field(description="The calls, tokens and errors of each provider.")
+
+
+@router.route("GET", "/healthz", None, {200: Alive})
+def healthz(service: Service) -> Response:
+    """Check that the process answers requests."""
+    return reply({"status": "ok"})
+
+
+@router.route("GET", "/readyz", None, {200: Readiness, 503: Readiness})
+def readyz(service: Service) -> Response:
+    """Check that the server can use the store and the index.
+
+    The response is 503 while the store or the index cannot be read. If a part is busy or the embedder is unavailable,
+    the response is 200 and contains this state, because another server would not answer better.
+    """
+    parts = service.readiness()
+    ready = all(parts[name] in (_OK, _BUSY) for name in ("store", "index"))
+    return reply({"status": "ready" if ready else "not ready", "parts": parts}, 200 if ready else 503)
+
+
+@router.route("GET", "/api/status", "admin", {200: State})
+def status(service: Service, grant: Grant) -> Response:
+    """Return counts and states of all parts, over all namespaces.
+
+    The values are those of `agentformer status --json`, for the process that answers. A key that is limited to
+    namespaces is refused.
+    """
+    grant.require_all_namespaces()
+    return reply(service.af.status())
+
+
+@router.route("GET", "/metrics", "admin", {200: ("text/plain",)}, errors=(501,))
+def metrics(service: Service, grant: Grant) -> Response:
+    """Return counters of each embedder and language model, and sizes of each backend, in the format of Prometheus.
+
+    The values are those of the process that answers, over all namespaces. A key that is limited to namespaces is
+    refused.
+    """
+    grant.require_all_namespaces()
+    try:
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+        from prometheus_client.registry import Collector
+    except ImportError as error:
+        raise MissingExtra("metrics", "GET /metrics", error) from None
+
+    class Current(Collector):
+        def collect(self) -> Iterator[Any]:
+            yield from _provider_metrics(_by_labels(service.af.usage()))
+            yield from _store_metrics(_stores(service.af))
+
+    registry = CollectorRegistry(auto_describe=False)  # a new registry, without the metrics of a host application
+    registry.register(Current())
+    return Response(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+
+
+class ReadinessChecks:
+    """Checks the parts of a memory. No check loads a model or waits long. If a part hangs, it blocks only one thread,
+    even if it is checked many times. Thread-safe."""
+
+    def __init__(self, af: AgentFormer) -> None:
+        self._af = af
+        self._store = _Check("store", lambda: af.backend.get([_NO_ENTRY]))
+        self._index = _Check("index", self._search)
+        self._lock = threading.Lock()
+        self._counts = (0, 0)  # calls and errors of the embedder at the last check
+        self._embedder = _NOT_LOADED
+
+    def parts(self) -> dict[str, str]:
+        """Return the state of each part."""
+        return {"store": self._store.state(), "index": self._index.state(), "embedder": self._embedder_state()}
+
+    def _search(self) -> None:
+        """Run a search by words. This updates the index from the records and needs no model."""
+        for namespace in self._af.backend.namespaces()[:1]:
+            self._af.backend.search(Query("ready", Scope(namespace), limit=1, mode="lexical"))
+
+    def _embedder_state(self) -> str:
+        """Judge the embedder by its calls since the last check. If there were no calls, the state does not change."""
+        usage = [counts for name, counts in self._af.usage().items() if name.startswith("embedder ")]
+        calls = sum(counts["calls"] for counts in usage)
+        errors = sum(counts["errors"].get(_FAILURE, 0) for counts in usage)
+        with self._lock:
+            if errors > self._counts[1]:
+                self._embedder = _UNAVAILABLE
+            elif calls > self._counts[0]:
+                self._embedder = _OK
+            self._counts = calls, errors
+            return self._embedder
+
+
+class _Check:
+    """A check that runs in its own thread. Only one run is active at a time."""
+
+    def __init__(self, name: str, check: Callable[[], object]) -> None:
+        self._name = name
+        self._check = check
+        self._lock = threading.Lock()
+        self._running: tuple[threading.Event, list[str]] | None = None
+
+    def state(self) -> str:
+        """Return the result of a new check. If a check is already running, return the result of that check."""
+        with self._lock:
+            if self._running is None or self._running[0].is_set():
+                self._running = threading.Event(), []
+                threading.Thread(target=self._run, args=self._running, daemon=True).start()
+            done, result = self._running
+        return result[0] if done.wait(_CHECK_SECONDS) else _BUSY
+
+    def _run(self, done: threading.Event, result: list[str]) -> None:
+        try:
+            self._check()
+            result.append(_OK)
+        except Exception as error:  # noqa: BLE001 - after any error the part cannot be used
+            log.error("the %s is not ready: %s", self._name, error)
+            result.append(_UNREADABLE)
+        finally:
+            done.set()
+
+
+def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    calls = CounterMetricFamily(f"{_PREFIX}_calls", "Calls, including failed ones.", labels=_LABELS)
+    errors = CounterMetricFamily(f"{_PREFIX}_errors", "Failed calls by kind of error.", labels=(*_LABELS, "kind"))
+    tokens = CounterMetricFamily(
+        f"{_PREFIX}_tokens", "Tokens read (in) and written (out).", labels=(*_LABELS, "direction")
+    )
+    seconds = CounterMetricFamily(f"{_PREFIX}_seconds", "Time spent in calls.", labels=_LABELS)
+    slowest = GaugeMetricFamily(f"{_PREFIX}_slowest_seconds", "The slowest call since the start.", labels=_LABELS)
+    for labels, counts in providers.items():
+        calls.add_metric(labels, counts["calls"])
+        for kind, count in counts["errors"].items():
+            errors.add_metric((*labels, kind), count)
+        tokens.add_metric((*labels, "in"), counts["tokens_in"])
+        tokens.add_metric((*labels, "out"), counts["tokens_out"])
+        seconds.add_metric(labels, counts["seconds"])
+        slowest.add_metric(labels, counts["slowest_ms"] / 1000)
+    yield from (calls, errors, tokens, seconds, slowest)
+
+
+def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for name, what in (("entries", "Entries stored."), ("pending", "Entries that are not embedded yet.")):
+        gauge = GaugeMetricFamily(f"agentformer_{name}", what, labels=("backend",))
+        for backend, status in stores.items():
+            if name in status:
+                gauge.add_metric((backend,), status[name])
+        yield gauge
+
+
+def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
+    """Return the status of each backend by its name, each backend once."""
+    status = af.backend.status()
+    backends = status.get("backends")
+    if not backends:
+        return {af.settings.backend: status}
+    return {name: status for name, status in backends.items() if name != _ALIAS or len(backends) == 1}
+
+
+def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return counts by labels. The counts of one model at several addresses are added: an address is not a label."""
+    totals: dict[tuple[str, ...], dict[str, Any]] = {}
+    for key, counts in usage.items():
+        total = totals.setdefault(_labels(key), {"errors": {}, "slowest_ms": 0})
+        for name in ("calls", "tokens_in", "tokens_out", "seconds"):
+            total[name] = total.get(name, 0) + counts.get(name, 0)
+        for kind, count in counts.get("errors", {}).items():
+            total["errors"][kind] = total["errors"].get(kind, 0) + count
+        total["slowest_ms"] = max(total["slowest_ms"], counts.get("slowest_ms", 0))
+    return totals
+
+
+def _labels(key: str) -> tuple[str, str, str]:
+    """Return role, provider and model of a usage key `ROLE PROVIDER:MODEL ADDRESS`; some keys have no address. For a
+    model in a local folder, return only the name of the folder."""
+    role, _, rest = key.partition(" ")
+    spec, _, last = rest.rpartition(" ")
+    if not last.startswith(("http://", "https://")):
+        spec = rest
+    provider, _, model = spec.partition(":")
+    if model.startswith(("/", "~", ".", "\\")) or "\\" in model:
+        model = model.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return role, provider, model
