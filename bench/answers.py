@@ -1,7 +1,7 @@
 """Extractive answers: how often the quoted sentences hold the answer. `python -m bench.answers [SET]`.
 
 Each passage is uploaded as a document and each question is asked as a user would, with the packaged MiniLM and without
-a language model. The weights of `rag/answer/sentences.py` were chosen on passages with even numbers; both halves are
+a language model. The weights of `rag/answer/passages.py` were chosen on passages with even numbers; both halves are
 reported. Bounds of the same run: how often the right passage is among the hits, and how often any of their sentences
 holds the answer.
 """

@@ -21,7 +21,7 @@ from agentformer.agent.turn import Limits, Meter, OnEvent, Recalled, Turn, TurnE
 from agentformer.agent.workers import Workers
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
-from agentformer.rag.answer import links
+from agentformer.rag.answer import output
 from agentformer.records import fields
 from agentformer.settings import Settings
 from agentformer.text.prompt_quoting import MarkerRestorer
@@ -190,9 +190,9 @@ class Agent:
         self, loop: Loop, outcome: Outcome, session: str, permission: Permission, earlier: Sequence[Any]
     ) -> Turn:
         """Check, cite and store the answer, and return the turn."""
-        checked = _check_links(loop, outcome.text, earlier) if outcome.from_model else links.CheckedText(outcome.text)
+        checked = _check_links(loop, outcome.text, earlier) if outcome.from_model else output.CheckedText(outcome.text)
         citations = find_citations(checked.text, loop.results, loop.briefing.entries)
-        warnings = [*loop.briefing.warnings, *outcome.warnings, *links.link_warnings(checked.unknown_hosts)]
+        warnings = [*loop.briefing.warnings, *outcome.warnings, *output.link_warnings(checked.unknown_hosts)]
         warnings += [*citations.warnings(), *permission.warnings]
         if self._refusal:
             warnings.append(_NO_TOOLS.format(error=self._refusal))
@@ -246,12 +246,12 @@ def _ignore(event: TurnEvent) -> None:
     """Ignore an event."""
 
 
-def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> links.CheckedText:
+def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> output.CheckedText:
     """Return the text with the brackets of its sources restored. Links that no source contains are removed."""
     results = [result.text for result in loop.results]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)
-    return links.remove_unknown_links(MarkerRestorer(raw).restore(text), shown)
+    return output.remove_unknown_links(MarkerRestorer(raw).restore(text), shown)
 
 
 def _noted(results: Sequence[CallResult]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from agentformer.agent.conversation import EMPTY_REPLY, FINAL_ANSWER, UNUSABLE, 
 from agentformer.agent.turn import Finish, Meter
 from agentformer.agent.workers import OutOfTime, Workers, result
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
-from agentformer.rag.answer.stream import visible_text
+from agentformer.rag.answer.output import visible_text
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 

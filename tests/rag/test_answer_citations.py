@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from agentformer.rag.answer import citations
-from agentformer.rag.answer.citations import CitedText, without_unfinished
-from agentformer.rag.answer.prompts import messages
-from agentformer.rag.answer.sentences import read_passages
+from agentformer.rag.answer import prompts
+from agentformer.rag.answer.passages import read_passages
+from agentformer.rag.answer.prompts import CitedText, messages, without_unfinished
 from agentformer.types import Hit
 from tests.rag.models import HITS, hit
 
@@ -14,7 +13,7 @@ CRANE = "The crane costs 95 euros."
 
 
 def cite(text: str, hits: list[Hit]) -> CitedText:
-    return citations.cite(text, read_passages(hits))
+    return prompts.cite(text, read_passages(hits))
 
 
 def test_every_spelling_becomes_one() -> None:

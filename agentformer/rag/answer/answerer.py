@@ -9,12 +9,34 @@ from contextlib import closing
 
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
-from agentformer.rag.answer.citations import CitedText, citation, cite, without_unfinished
-from agentformer.rag.answer.confidence import BASELINES, confidence_features, normalized_cosine
-from agentformer.rag.answer.links import LinkFilter, link_warnings, remove_unknown_links
-from agentformer.rag.answer.prompts import NO_ANSWER, contains_no_answer, messages, nothing_found
-from agentformer.rag.answer.sentences import Passage, RankedSentence, rank_sentences, read_passages
-from agentformer.rag.answer.stream import AnswerStream, refuses, visible_text, without_refusal
+from agentformer.rag.answer.output import (
+    AnswerStream,
+    LinkFilter,
+    link_warnings,
+    refuses,
+    remove_unknown_links,
+    visible_text,
+    without_refusal,
+)
+from agentformer.rag.answer.passages import (
+    BASELINES,
+    Passage,
+    RankedSentence,
+    confidence_features,
+    normalized_cosine,
+    rank_sentences,
+    read_passages,
+)
+from agentformer.rag.answer.prompts import (
+    NO_ANSWER,
+    CitedText,
+    citation,
+    cite,
+    contains_no_answer,
+    messages,
+    nothing_found,
+    without_unfinished,
+)
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, Embedder, Hit, LanguageModel, Reply

@@ -1,14 +1,25 @@
-"""Links in a model's text. A page that shows an answer may load its images and shows its links. So an address that the
-model invented could send private data to another server."""
+"""The output of a model: the part that may be shown while it arrives, and the links that it may contain.
+
+A page that shows an answer may load its images and shows its links. So an address that the model invented could send
+private data to another server.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
+from agentformer.llms.reasoning import ReasoningFilter, strip_reasoning
+from agentformer.rag.answer.prompts import NO_ANSWER
 from agentformer.text.prompt_quoting import MarkerRestorer, strip_hidden
+from agentformer.types import Reply
 
+_DECORATION = r"[\s*_`\"'“”\[\](){}#>.:!,–—-]*"
+_DECLINE = NO_ANSWER.replace("_", r"(?:\\?_| (?=\w+[^\w]*\Z))")  # with a plain space only if nothing else follows
+_REFUSAL = re.compile(rf"\A{_DECORATION}{_DECLINE}(?!\w){_DECORATION}")
+_SPELLINGS = tuple(NO_ANSWER.replace("_", between) for between in ("_", " ", r"\_"))
+_MAX_DECORATION = 16  # characters before the token, at most
 # "![1]" is the end of a sentence and a citation. In code, "! [" means the same as "![".
 _IMAGE = re.compile(r"!(?=\[(?!\d{1,3}\](?![(\[:])))")
 _MARKUP = re.compile(
@@ -55,19 +66,102 @@ _UNDECIDED = re.compile(
 )
 
 
+class AnswerStream:
+    """The output of a model until now. Reasoning is not shown. The beginning of an answer is not shown while it may
+    become a refusal."""
+
+    def __init__(self) -> None:
+        self.shown = False  # whether anything was shown
+        self.reply: Reply | None = None  # set when the model has finished; some models return none
+        self._pieces: list[str] = []
+        self._filter = ReasoningFilter()
+        self._half = ""  # of a character that arrived in two pieces
+        self._opening: str | None = ""  # the beginning while it may become a refusal, then None
+
+    @property
+    def text(self) -> str:
+        """The whole output without reasoning."""
+        return visible_text("".join(self._pieces) or (self.reply.text if self.reply else ""))
+
+    def read(self, pieces: Iterable[str]) -> Generator[str, None, None]:
+        """Yield the output that may be shown. Closing the generator closes the model's stream."""
+        stream = iter(pieces)
+        try:
+            while True:
+                try:
+                    piece = next(stream)
+                except StopIteration as end:
+                    self.reply = end.value
+                    break
+                if shown := self._add(piece):
+                    self.shown = True
+                    yield shown
+        finally:
+            if close := getattr(stream, "close", None):  # a plain iterator has none
+                close()
+
+    def rest(self) -> str:
+        """Return the remaining output that may be shown at the end."""
+        last = self._unless_refusal(self._filter.rest())
+        if self._opening and not refuses(self._opening):
+            last, self._opening = self._opening, None
+        self.shown = self.shown or bool(last)
+        return last
+
+    def _add(self, piece: str) -> str:
+        self._pieces.append(piece)
+        piece, self._half = self._half + piece, ""
+        if piece and "\ud800" <= piece[-1] <= "\udbff":
+            piece, self._half = piece[:-1], piece[-1]
+        return self._unless_refusal(self._filter.feed(_encodable(piece)))
+
+    def _unless_refusal(self, text: str) -> str:
+        """Return the text. Return "" if the beginning of the answer is a refusal or may become a refusal."""
+        if self._opening is None:
+            return text
+        self._opening += text
+        if refuses(self._opening) or _may_refuse(self._opening):
+            return ""
+        text, self._opening = self._opening, None
+        return text
+
+
+def visible_text(text: str) -> str:
+    """Return a model's text without reasoning and without halves of characters."""
+    return strip_reasoning(_encodable(text))
+
+
+def refuses(text: str) -> bool:
+    """Return whether the text begins with `NO_ANSWER`."""
+    return _REFUSAL.match(text) is not None
+
+
+def without_refusal(text: str) -> str:
+    """Return the text without `NO_ANSWER` at its beginning."""
+    return _REFUSAL.sub("", text)
+
+
+def _may_refuse(text: str) -> bool:
+    core = text.lstrip(" \t\r\n*_`\"'“[({#>")
+    return len(text) - len(core) <= _MAX_DECORATION and any(spelling.startswith(core) for spelling in _SPELLINGS)
+
+
+def _encodable(text: str) -> str:
+    """Return the text with surrogate pairs joined and single surrogates removed, because no store can write them."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
+
+
 @dataclass(frozen=True, slots=True)
 class CheckedText:
-    """A text without images and without unknown addresses. `unknown_hosts` are the hosts of the removed addresses."""
+    """A text without images and unknown addresses. `unknown_hosts` are the hosts of the removed addresses."""
 
     text: str
     unknown_hosts: tuple[str, ...] = ()
 
 
 def remove_unknown_links(text: str, given: Iterable[str]) -> CheckedText:
-    """Return the text of a model. Images become links, and markup that loads data is removed.
-
-    If none of the texts `given` to the model contains the address of a link, only the label of the link is kept.
-    """
+    """Return the text of a model. Images become links, and markup that loads data is removed. If none of the texts
+    `given` to the model contains the address of a link, only the label of the link is kept."""
     text = _CODED.sub("& ", _without_images(text))
     if not (_ADDRESS.search(text) or _LINK.search(text) or _DEFINED.search(text)):
         return CheckedText(text)
@@ -93,8 +187,7 @@ def remove_unknown_links(text: str, given: Iterable[str]) -> CheckedText:
 
 
 def link_warnings(unknown_hosts: Iterable[str]) -> list[str]:
-    """Return the warning about removed addresses. The warning names only the hosts, because addresses may contain
-    private data."""
+    """Return the warning about removed addresses. It names only hosts, because addresses may contain private data."""
     hosts = ", ".join(unknown_hosts)
     return [f"the model wrote addresses that no passage contains; they were removed: {hosts}"] if hosts else []
 
@@ -134,8 +227,7 @@ def _gap(match: re.Match[str], known: _KnownAddresses) -> str:
 
 
 def _split_unspaced(run: str, known: _KnownAddresses) -> str:
-    """Return a known address and the words after it, with a space between them. Return "" if there is no known
-    address."""
+    """Return a known address, a space, and the words after it. Return "" if there is no known address."""
     words = _UNSPACED.search(run)
     if not words or _ADDRESS.search(run, words.start()):
         return ""
@@ -175,8 +267,7 @@ def _canonical(text: str) -> str:
 
 
 def _decoded(coded: re.Match[str]) -> str:
-    """Return the letters of a percent-encoded run. Return the run unchanged if it has hidden characters or characters
-    that end an address."""
+    """Return the letters of a percent-encoded run, or the run if they are hidden or end an address."""
     try:
         letters = bytes.fromhex(coded[0].replace("%", "")).decode()
     except UnicodeDecodeError:
