@@ -81,13 +81,19 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
 }
 HELP = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
+_NAMESPACE = f"Use this namespace [default: {DEFAULT_NAMESPACE}]."
+_EMBEDDER = "The embedder: auto, minilm, sbert:MODEL_OR_FOLDER, ollama:MODEL, openai:MODEL or hashing [default: auto]."
+_FOLDER = click.Path(path_type=Path)
 _PLACE = ("namespace", "session_id", "agent_id", "user_id", "project")
 _EVERYWHERE = ("as_json", "embedder", "index_dir", "upload_dir")
 
+without_tools = click.option(
+    "--without", multiple=True, metavar="TOOL", help="Disable this tool. The option can be repeated."
+)
+
 
 class Described(click.Command):
-    """A command with a help text in a fixed order: the options of this command, the options that select a user or
-    session, and the options that every command has."""
+    """A command with a fixed order of options in its help: options of the command, of the scope, of every command."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters in the order of the help."""
@@ -177,8 +183,7 @@ def main(on_start: Callable[[], None] | None) -> None:
     agentformer recall "What does Aino drink?"
 
     `agentformer COMMAND --help` explains a command, with examples. With --json, the result is JSON on standard output.
-    An error is one line on standard error, and sets the
-    exit code.
+    An error is one line on standard error, and sets the exit code.
     """
     if on_start is not None:
         on_start()
@@ -189,8 +194,8 @@ def main(on_start: Callable[[], None] | None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for each standard stream that is closed. Otherwise the next opened file, such as the
-    database, would get the number of that stream, and library output would be written into the file."""
+    """Open the null device for each closed standard stream. Otherwise the database could get the number of that stream,
+    and library output would be written into the database."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -210,33 +215,16 @@ def common(command: Command) -> Command:
         except AgentFormerError as error:
             fail(str(error), 3)
 
-    for option in (
-        click.option(
-            "--upload-dir",
-            type=click.Path(path_type=Path),
-            help="Folder of the original files of documents [default: uploads].",
-        ),
-        click.option(
-            "--index-dir",
-            type=click.Path(path_type=Path),
-            help="Folder of the stored data and its indexes [default: indexes].",
-        ),
-        click.option(
-            "--embedder",
-            metavar="SPEC",
-            help="The embedder: auto, minilm, sbert:MODEL_OR_FOLDER, ollama:MODEL, openai:MODEL or hashing "
-            "[default: auto].",
-        ),
+    return with_options(
+        run,
+        click.option("--namespace", metavar="NAME", default=DEFAULT_NAMESPACE, help=_NAMESPACE),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+        click.option("--embedder", metavar="SPEC", help=_EMBEDDER),
+        click.option("--index-dir", type=_FOLDER, help="Folder of the stored data and its indexes [default: indexes]."),
         click.option(
-            "--namespace",
-            metavar="NAME",
-            default=DEFAULT_NAMESPACE,
-            help=f"Use this namespace [default: {DEFAULT_NAMESPACE}].",
+            "--upload-dir", type=_FOLDER, help="Folder of the original files of documents [default: uploads]."
         ),
-    ):
-        run = option(run)
-    return run
+    )
 
 
 def in_place(command: Command) -> Command:
@@ -247,14 +235,20 @@ def in_place(command: Command) -> Command:
     def run(**options: Any) -> None:
         command(place={name: options.pop(name) for name in _PLACE}, **options)
 
-    for option in (
-        click.option("--project", metavar="NAME", help="Store or select entries of this project."),
-        click.option("--user", "user_id", metavar="ID", help="Store or select entries of this user."),
-        click.option("--agent", "agent_id", metavar="ID", help="Store or select entries of this agent."),
+    return with_options(
+        run,
         click.option("--session", "session_id", metavar="ID", help="Store or select entries of this session."),
-    ):
-        run = option(run)
-    return run
+        click.option("--agent", "agent_id", metavar="ID", help="Store or select entries of this agent."),
+        click.option("--user", "user_id", metavar="ID", help="Store or select entries of this user."),
+        click.option("--project", metavar="NAME", help="Store or select entries of this project."),
+    )
+
+
+def with_options(command: Command, *options: Callable[[Command], Command]) -> Command:
+    """Add options to a command, in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def explicit_namespace(namespace: str) -> str | None:
@@ -279,8 +273,7 @@ def first_sentence(command: click.Command) -> str:
 
 
 def _rank(parameter: click.Parameter) -> int:
-    """Return the position of a parameter in the help: options of the command first, then the options of `in_place`,
-    then the options of every command, and --help last."""
+    """Return the position of a parameter in the help. The options of the command have position 0."""
     order = (*_PLACE, *_EVERYWHERE, "help")
     name = "help" if "--help" in parameter.opts else parameter.name or ""
     return 1 + order.index(name) if name in order else 0

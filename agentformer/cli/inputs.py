@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentformer.cli.output import fail, say
 from agentformer.errors import InvalidInput
-from agentformer.factory import present
 from agentformer.records.fields import MAX_CONTENT
 from agentformer.settings import Settings
 from agentformer.types import Hits, Query, Scope
@@ -58,6 +58,13 @@ def source_of(text: str) -> dict[str, str]:
     return {"source_type": source_type, "source_id": source_id}
 
 
+def check_tools(option: str, names: Collection[str], tools: Collection[str]) -> None:
+    """Raise `InvalidInput` if one of the names is not the name of a tool."""
+    for name in names:
+        if name not in tools:
+            raise InvalidInput(option, f"there is no tool {name!r:.80}; tools: {', '.join(tools)}")
+
+
 def confirm(target: str) -> None:
     """Ask on standard error whether to delete `target`. Exit with code 2 unless the answer is yes."""
     try:
@@ -73,6 +80,8 @@ def confirm(target: str) -> None:
 def require_memory(settings: Settings) -> None:
     """Raise `InvalidInput` if the index folder is empty. So a wrong path is reported, and no new memory is created
     there."""
+    from agentformer.factory import present
+
     if not present(settings) and not (settings.index_dir.is_dir() and any(settings.index_dir.iterdir())):
         raise InvalidInput("--index-dir", f"there is no memory in {settings.index_dir}")
 
@@ -88,12 +97,15 @@ def hint_namespaces(af: AgentFormer, namespace: str) -> None:
 
 def nothing_recalled(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> str:
     """Return a message that a search found nothing, and the options that show more hits."""
-    hints = (
-        []
-        if every or not _search(af, query, scope, every=True)
-        else ["--all shows the nearest entries, also those that are not relevant"]
-    )
-    hints += _archived_hint(af, query, scope, every)
+    hints = []
+    if not every and _search(af, query, scope, every=True):
+        hints.append("--all shows the nearest entries, also those that are not relevant")
+    if not scope.include_archived:
+        hits = _search(af, query, dataclasses.replace(scope, include_archived=True), every=every)
+        if any(hit.entry.archived_by for hit in hits):
+            hints.append("--archived shows the originals of summaries")
+        elif any(hit.entry.archived_at or hit.entry.superseded_by for hit in hits):
+            hints.append("--archived shows archived and superseded entries")
     text = "nothing found" if every else "nothing relevant found"
     return f"{text}; {', '.join(hints)}" if hints else text
 
@@ -117,14 +129,3 @@ def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
 
     hits = af.backend.search(Query(query, scope, _SEARCHED))
     return above_noise(hits, af.settings.noise_floor) if every else relevant_hits(query, hits)
-
-
-def _archived_hint(af: AgentFormer, query: str, scope: Scope, every: bool) -> list[str]:
-    if scope.include_archived:
-        return []
-    hits = _search(af, query, dataclasses.replace(scope, include_archived=True), every=every)
-    entries = [hit.entry for hit in hits]
-    if any(entry.archived_by for entry in entries):
-        return ["--archived shows the originals of summaries"]
-    archived = any(entry.archived_at or entry.superseded_by for entry in entries)
-    return ["--archived shows archived and superseded entries"] if archived else []

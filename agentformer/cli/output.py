@@ -13,15 +13,18 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from agentformer.errors import AgentFormerError
 from agentformer.types import Answer, MemoryEntry
+
+if TYPE_CHECKING:
+    from agentformer.evaluation.metrics import Interval
 
 INTERRUPTED = 130  # exit code that shells use after Ctrl-C
 READER_GONE = 141  # exit code that shells use after a closed pipe
@@ -42,6 +45,14 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
     """Print JSON. If the encoding of the output is not Unicode, print ASCII only."""
     unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "").startswith("utf")
     _echo(json.dumps(value, ensure_ascii=not unicode, indent=indent))
+
+
+def print_result(value: Any, text: str, *, as_json: bool, indent: int | None = 2) -> None:
+    """Print the value as JSON, or print the text."""
+    if as_json:
+        print_json(value, indent=indent)
+    else:
+        say(text)
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -75,9 +86,8 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 def output_lost(error: OSError) -> NoReturn:
     """Exit because standard output cannot be written. Print an error, except after a closed pipe."""
-    with suppress(
-        OSError, ValueError, AttributeError
-    ):  # otherwise the interpreter would try to write the buffered output again at exit
+    # Otherwise the interpreter would try to write the buffered output again at exit.
+    with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         sys.exit(READER_GONE)
@@ -172,7 +182,7 @@ def print_entries(entries: Iterable[MemoryEntry]) -> None:
 
 
 def entry_line(entry: MemoryEntry) -> str:
-    """Return an entry on one line: id, tier and kind, time, speaker and text."""
+    """Return an entry on one line."""
     return _GAP.join(entry_cells(entry))
 
 
@@ -196,29 +206,22 @@ def excerpt(text: str) -> str:
     return f"{text[:EXCERPT]}…" if len(text) > EXCERPT else text
 
 
-def document_line(document: Mapping[str, Any]) -> str:
-    """Return an ingested document on one line: status, name, size, and the reason if ingestion failed."""
-    state = "unchanged" if document.get("unchanged") else document["status"]
-    size = f"{plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
-    line = f"{state:9}  {document['name']}  {size}"
-    return f"{line}  ({document['reason']})" if document["reason"] else line
-
-
 def print_answer(answer: Answer) -> None:
     """Print an answer with its warnings and citations."""
     print_warnings(answer.warnings)
     say(answer.text)
     if answer.citations:
-        say(f"\n({answer.mode}{confidence(answer)})")
+        quoted = answer.mode == "extractive" and answer.confidence  # a model states no confidence
+        say(f"\n({answer.mode}{f', confidence {answer.confidence:.2f}' if quoted else ''})")
     for citation in answer.citations:
         page = f", page {citation.page}" if citation.page else ""
         label = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
         say(f"[{citation.number}] {citation.document}{page}{label}: {' '.join(citation.quote.split())}")
 
 
-def confidence(answer: Answer) -> str:
-    """Return the confidence of an extractive answer as text. An answer that a model wrote has no confidence."""
-    return f", confidence {answer.confidence:.2f}" if answer.mode == "extractive" and answer.confidence else ""
+def interval_text(interval: Interval, sign: str = "") -> str:
+    """Return a value and its confidence interval as text. With the sign `+`, a positive number begins with `+`."""
+    return f"{interval.value:{sign}.3f} ({interval.low:{sign}.3f} to {interval.high:{sign}.3f})"
 
 
 # ------------------------------------------------------------------ progress

@@ -2,102 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 
 import click
 
 from agentformer.cli.group import HELP, main
 
 __all__ = ["main"]
-
-
-def _documents() -> object:
-    from agentformer.cli.commands import documents
-
-    return documents
-
-
-def _memory() -> object:
-    from agentformer.cli.commands import memory
-
-    return memory
-
-
-def _edit() -> object:
-    from agentformer.cli.commands import edit
-
-    return edit
-
-
-def _core() -> object:
-    from agentformer.cli.commands import core
-
-    return core
-
-
-def _doctor() -> object:
-    from agentformer.cli.commands import doctor
-
-    return doctor
-
-
-def _maintenance() -> object:
-    from agentformer.cli.commands import maintenance
-
-    return maintenance
-
-
-def _export() -> object:
-    from agentformer.cli.commands import export
-
-    return export
-
-
-def _eval() -> object:
-    from agentformer.cli.commands import eval_file
-
-    return eval_file
-
-
-def _optimize() -> object:
-    from agentformer.cli.commands import optimize
-
-    return optimize
-
-
-def _chat() -> object:
-    from agentformer.cli.commands import chat
-
-    return chat
-
-
-def _serve() -> object:
-    from agentformer.cli.commands import serve
-
-    return serve
-
-
-def _keys() -> object:
-    from agentformer.cli.commands import keys
-
-    return keys
-
-
-_MODULES: dict[Callable[[], object], tuple[str, ...]] = {
-    _documents: ("ingest", "ask", "list", "remove"),
-    _memory: ("search", "remember", "recall", "context", "memories"),
-    _edit: ("update", "supersede", "history", "forget"),
-    _core: ("core",),
-    _doctor: ("status", "doctor"),
-    _maintenance: ("clean", "restore", "audit", "reindex", "reembed", "spaces"),
-    _export: ("backup", "export", "import"),
-    _eval: ("eval",),
-    _optimize: ("optimize",),
-    _chat: ("chat",),
-    _serve: ("serve", "mcp", "completion"),
-    _keys: ("keys",),
-}
-_IMPORT = {name: load for load, names in _MODULES.items() for name in names}
 
 
 class Commands(MutableMapping[str, click.Command]):
@@ -108,7 +19,7 @@ class Commands(MutableMapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         if name not in self._commands:
-            _IMPORT[name]()  # `@main.command` then adds the command
+            _define(name)
         return self._commands[name]
 
     def __setitem__(self, name: str, command: click.Command) -> None:
@@ -122,6 +33,30 @@ class Commands(MutableMapping[str, click.Command]):
 
     def __len__(self) -> int:
         return len(set(HELP) | set(self._commands))
+
+
+def _define(name: str) -> None:
+    """Import the module that adds the command to `main`."""
+    if name in ("ingest", "ask", "list", "remove"):
+        import agentformer.cli.commands.documents
+    elif name in ("search", "remember", "recall", "context", "memories"):
+        import agentformer.cli.commands.memory
+    elif name in ("core", "update", "supersede", "history", "forget"):
+        import agentformer.cli.commands.edit
+    elif name in ("status", "doctor"):
+        import agentformer.cli.commands.doctor
+    elif name in ("clean", "restore", "audit", "reindex", "reembed", "spaces"):
+        import agentformer.cli.commands.maintenance
+    elif name in ("backup", "export", "import"):
+        import agentformer.cli.commands.export
+    elif name == "eval":
+        import agentformer.cli.commands.evaluate
+    elif name == "optimize":
+        import agentformer.cli.commands.optimize
+    elif name == "chat":
+        import agentformer.cli.commands.chat
+    elif name in ("serve", "mcp", "completion", "keys"):
+        import agentformer.cli.commands.serve  # noqa: F401  (the imports have an effect, and no name is used)
 
 
 main.commands = Commands()

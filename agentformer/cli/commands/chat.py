@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import click
 
 from agentformer.access.grant import RIGHTS, Grant, Right
 from agentformer.agent import Agent, Recalled, ToolRun, ToolStart, Turn, TurnEvent
-from agentformer.cli.group import common, examples, explicit_namespace, in_place, main
-from agentformer.cli.inputs import text_of
-from agentformer.cli.output import INTERRUPTED, entry_line, excerpt, fail, print_json, print_warnings, say
+from agentformer.cli.group import common, examples, explicit_namespace, in_place, main, without_tools
+from agentformer.cli.inputs import check_tools, text_of
+from agentformer.cli.output import INTERRUPTED, entry_line, excerpt, fail, on_terminal, print_json, print_warnings, say
 from agentformer.errors import InvalidInput, LanguageModelUnavailable
 from agentformer.factory import AgentFormer, connect
 from agentformer.records.fields import MAX_CONTENT, optional_name
@@ -55,9 +56,7 @@ _HELP = """/memories  show the memories of the last answer
     help="Folder from which the model may ingest files [default: the current folder].",
 )
 @click.option("--read-only", is_flag=True, help="Offer only tools that change nothing, and do not store the messages.")
-@click.option(
-    "--without", "disabled", multiple=True, metavar="TOOL", help="Disable this tool. The option can be repeated."
-)
+@without_tools
 @click.option(
     "--allow",
     multiple=True,
@@ -70,7 +69,7 @@ def chat(
     message: str | None,
     folder: Path,
     read_only: bool,
-    disabled: tuple[str, ...],
+    without: tuple[str, ...],
     allow: tuple[str, ...],
     place: dict[str, Any],
     as_json: bool,
@@ -93,10 +92,14 @@ def chat(
     place["namespace"] = explicit_namespace(place["namespace"])
     session = place.pop("session_id") or new_session()
     with connect(**options) as af:
-        agent = _agent(af, place, folder, _grant(af, read_only, disabled), _permitted(af, allow), as_json)
-        chat = Chat(agent, session, as_json)
+        tools = [tool.name for tool in af.toolbox.definitions()]
+        check_tools("--without", without, tools)
+        check_tools("--allow", allow, tools)
+        rights: tuple[Right, ...] = ("read",) if read_only else RIGHTS
+        grant = Grant(frozenset(rights), without=frozenset(without))
+        agent = _agent(af, place, folder, grant, {*allow, *af.settings.agent_permit.split()}, as_json)
         try:
-            code = _run(chat, text)
+            code = _run(Chat(agent, session, as_json), text)
         finally:
             if not agent.close():
                 say("note: a tool was still running when the chat ended", err=True)
@@ -172,7 +175,7 @@ class Chat:
             if more := len(event.memories[_MEMORIES:]):
                 dim(f"memory  and {more} more")
         elif isinstance(event, ToolStart):
-            if sys.stderr is not None and sys.stderr.isatty():
+            if on_terminal():
                 dim(f"tool    {_call_text(event)} ...")
         else:
             outcome = f"failed: {excerpt(event.text)}" if event.failed else "ok"
@@ -186,7 +189,7 @@ def new_session() -> str:
 
 def dim(text: str) -> None:
     """Print a line in dim color on standard error."""
-    styled = sys.stderr is not None and sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    styled = on_terminal() and "NO_COLOR" not in os.environ
     if styled:
         click.echo("\x1b[2m", err=True, nl=False)
     say(text, err=True, nl=not styled)
@@ -211,24 +214,17 @@ def _agent(
 
 
 def _run(chat: Chat, message: str | None) -> int:
-    """Run all turns, and return the exit code."""
-    if message is not None:
-        return _run_all(chat, iter([message]))
-    if sys.stdin is None:  # closed by the parent process
+    """Run all turns, and return the exit code: 1 if a message has no complete answer."""
+    if message is None and sys.stdin is None:  # closed by the parent process
         raise InvalidInput("MESSAGE", "is missing, and standard input is closed")
-    if sys.stdin.isatty():
+    if message is None and sys.stdin.isatty():
         _converse(chat)
         return 0
-    return _run_all(chat, _lines())
-
-
-def _run_all(chat: Chat, messages: Iterator[str]) -> int:
-    """Answer each message. Return 1 if a message has no answer, else 0."""
     chat.begin()
     answers: list[bool] = []
     try:
-        for message in messages:
-            answers.append(chat.turn(message))  # noqa: PERF401  each answer is shown at once
+        for text in _lines() if message is None else (message,):
+            answers.append(chat.turn(text))  # noqa: PERF401  each answer is shown at once
     except KeyboardInterrupt:
         chat.interrupted()
         return INTERRUPTED
@@ -253,7 +249,10 @@ def _lines() -> Iterator[str]:
 
 def _converse(chat: Chat) -> None:
     """Run a conversation on a terminal until the user ends it."""
-    _enable_line_editing()
+    with suppress(ImportError):  # not every system has it; its import lets `input` edit lines
+        import readline
+
+        readline.parse_and_bind("tab: self-insert")  # the Tab key inserts a tab, so that pasted text keeps its tabs
     chat.begin()
     dim("/help lists the commands")
     commands: dict[str, Callable[[], None]] = {
@@ -278,39 +277,11 @@ def _converse(chat: Chat) -> None:
                 say(f"error: {error}", err=True)
 
 
-def _enable_line_editing() -> None:
-    try:
-        import readline
-    except ImportError:  # not on every system
-        return
-    readline.parse_and_bind("tab: self-insert")  # the Tab key inserts a tab, so that pasted text keeps its tabs
-
-
-def _grant(af: AgentFormer, read_only: bool, disabled: tuple[str, ...]) -> Grant:
-    """Return the rights of the model. Raises `InvalidInput` for an unknown tool."""
-    _check_tools(af, "--without", disabled)
-    rights: tuple[Right, ...] = ("read",) if read_only else RIGHTS
-    return Grant(frozenset(rights), without=frozenset(disabled))
-
-
-def _permitted(af: AgentFormer, allow: tuple[str, ...]) -> set[str]:
-    """Return the tools that options and settings allow. Raises `InvalidInput` for an unknown tool."""
-    _check_tools(af, "--allow", allow)
-    return {*allow, *af.settings.agent_permit.split()}
-
-
-def _check_tools(af: AgentFormer, option: str, names: tuple[str, ...]) -> None:
-    tools = [tool.name for tool in af.toolbox.definitions()]
-    if unknown := [name for name in names if name not in tools]:
-        raise InvalidInput(option, f"there is no tool {unknown[0]!r:.80}; tools: {', '.join(tools)}")
-
-
 def _confirm(call: ToolCall, memory: MemoryEntry | None) -> bool:
     """Ask the user whether a call may run. `memory` is the entry that the call names. An empty answer means no."""
     say(f"The model has read stored text, and wants to call {call.name}:", err=True)
     for name, value in [*call.arguments.items()][:_NAMES]:
-        text = json.dumps(value, ensure_ascii=False, default=str)
-        say(f"  {_one_line(name, _NAME)}: {_one_line(text, _ARGUMENT)}", err=True)
+        say(f"  {_one_line(name, _NAME)}: {_one_line(_json(value), _ARGUMENT)}", err=True)
     if more := len([*call.arguments][_NAMES:]):
         say(f"  ... and {more} more arguments", err=True)
     if "id" in call.arguments:
@@ -328,9 +299,10 @@ def _one_line(text: str, limit: int) -> str:
 
 def _call_text(call: ToolStart | ToolRun) -> str:
     """Return a call as short text."""
-    arguments = ", ".join(f"{name}={_value(value)}" for name, value in call.arguments.items())
+    values = {name: " ".join(_json(value)[: 2 * _SHOWN].split()) for name, value in call.arguments.items()}
+    arguments = ", ".join(f"{name}={value}" for name, value in values.items())
     return f"{call.name}({arguments if len(arguments) <= _SHOWN else arguments[:_SHOWN] + '…'})"
 
 
-def _value(value: Any) -> str:
-    return " ".join(json.dumps(value, ensure_ascii=False, default=str)[: 2 * _SHOWN].split())
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

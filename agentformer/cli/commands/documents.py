@@ -18,9 +18,10 @@ from agentformer.cli.output import (
     INTERRUPTED,
     bar,
     clip,
-    document_line,
+    plural,
     print_answer,
     print_json,
+    print_result,
     print_table,
     print_warnings,
     safe,
@@ -71,11 +72,10 @@ def ingest(
             result = _ingest_file(af, file, _name(file, root, files), given, f"{number}/{len(files)}")
             results.append(result)
             if not as_json:
-                say(document_line(result))
-    if as_json:
-        print_json({"documents": results})
-    else:
-        say(_summary(results))
+                say(_document_line(result))
+    states = Counter("unchanged" if result.get("unchanged") else result["status"] for result in results)
+    summary = ", ".join(f"{count} {state}" for state, count in states.items())
+    print_result({"documents": results}, summary, as_json=as_json)
     if any(result["status"] not in _USABLE for result in results):
         sys.exit(1)
 
@@ -150,10 +150,7 @@ def remove(ids: tuple[str, ...], namespace: str, as_json: bool, **options: Any) 
             af.rag.document(document_id, namespace=namespace)
         for document_id in ids:
             af.rag.remove(document_id, namespace=namespace)
-    if as_json:
-        print_json({"removed": list(ids)})
-    else:
-        say(f"removed {len(ids)}")
+    print_result({"removed": list(ids)}, f"removed {len(ids)}", as_json=as_json)
 
 
 def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
@@ -200,15 +197,14 @@ def _files(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Path | 
     Linked folders are skipped, since links may form a cycle. For an unreadable folder, yield the folder, so that
     ingesting it reports the error.
     """
+    is_link = root is not None and path.is_symlink()
     try:
-        children = sorted(path.iterdir()) if path.is_dir() and not (root and path.is_symlink()) else None
+        children = sorted(path.iterdir()) if path.is_dir() and not is_link else None
     except OSError:
         children = None
-    if children is None:
-        if not (root and path.is_symlink() and path.is_dir()):
-            yield path, root
-        return
-    for child in children:
+    if children is None and not (is_link and path.is_dir()):
+        yield path, root
+    for child in children or ():
         if not child.name.startswith("."):
             yield from _files(child, root or path)
 
@@ -235,13 +231,17 @@ def _ingest_file(af: AgentFormer, file: Path, name: str, given: Mapping[str, Any
     return document_json(document)
 
 
-def _summary(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return the number of files by result, such as "3 ready, 1 failed"."""
-    counts = Counter("unchanged" if result.get("unchanged") else result["status"] for result in results)
-    return ", ".join(f"{count} {status}" for status, count in counts.items())
+def _document_line(document: Mapping[str, Any]) -> str:
+    """Return an ingested document on one line: status, name, size, and the reason if ingestion failed."""
+    state = "unchanged" if document.get("unchanged") else document["status"]
+    size = f"{plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}"
+    return f"{state:9}  {document['name']}  {size}{_reason(document)}"
 
 
 def _document_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
-    reason = f"  ({document['reason']})" if document["reason"] else ""
     counts = (str(document["pages"]), str(document["chunks"]))
-    return document["id"], document["status"], *counts, f"{document['name']}{reason}"
+    return document["id"], document["status"], *counts, f"{document['name']}{_reason(document)}"
+
+
+def _reason(document: Mapping[str, Any]) -> str:
+    return f"  ({document['reason']})" if document["reason"] else ""

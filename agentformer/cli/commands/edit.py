@@ -1,16 +1,18 @@
-"""Commands that change memories: update, supersede, forget, and history."""
+"""Commands that change memories: core, update, supersede, forget, and history."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import functools
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from agentformer.cli.group import common, entry_in, examples, in_place, main
+from agentformer.cli.group import Command, common, entry_in, examples, in_place, main, with_options
 from agentformer.cli.inputs import confirm, object_of, text_of
 from agentformer.cli.output import (
     entry_cells,
@@ -18,6 +20,7 @@ from agentformer.cli.output import (
     moment,
     plural,
     print_json,
+    print_result,
     print_table,
     print_warnings,
     say,
@@ -25,11 +28,19 @@ from agentformer.cli.output import (
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer, connect
 from agentformer.records.entry_json import entry_to_json
-from agentformer.types import UNSEARCHED_KINDS, Scope
+from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Scope
 
 _NEW_VERSION = "ingest a new version of it with: agentformer ingest FILE"
 _QUARANTINE = ("damaged-*.jsonl", "memory.sqlite3.damaged-*")  # files that `doctor --repair` writes
 _CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
+_OWNERS = (("--namespace", "namespace"), ("--agent", "agent_id"), ("--user", "user_id"))
+
+category = click.option(
+    "--category",
+    metavar="WORD",
+    help="The category, which sets the decay rate: decisions, summaries, context, or a word that you choose.",
+)
+_yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @main.command(
@@ -42,35 +53,27 @@ _CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
 @click.option("--content", metavar="TEXT|-", help="The new text. With `-`, the text is read from standard input.")
 @click.option("--kind", metavar="WORD", help="The kind: fact, decision, error, milestone, or a word that you choose.")
 @click.option("--title", metavar="TEXT", help="The new title. The title of a core block cannot be changed.")
-@click.option(
-    "--category",
-    metavar="WORD",
-    help="The category, which sets the decay rate: decisions, summaries, context, or a word that you choose.",
-)
+@category
 @click.option("--salience", metavar="NUMBER", type=float, help="Importance, from 0 to 1.")
 @click.option("--metadata", metavar="JSON", help="A JSON object that replaces the stored metadata.")
 @click.option(
     "--expected-version", metavar="N", type=click.IntRange(1), help="Change the entry only if it has this version."
 )
 @common
-def update(
-    entry_id: str, metadata: str | None, expected_version: int | None, namespace: str, as_json: bool, **given: Any
-) -> None:
+def update(entry_id: str, expected_version: int | None, namespace: str, as_json: bool, **given: Any) -> None:
     """Change a memory; `history` shows its former versions."""
-    changes = {name: given.pop(name) for name in _CHANGED if name in given}
-    changes |= {"metadata": None if metadata is None else object_of(metadata)}
-    changes = {name: value for name, value in changes.items() if value is not None}
+    options = {name: given.pop(name) for name in _CHANGED}
+    changes = {name: value for name, value in options.items() if value is not None}
     if not changes:
         raise InvalidInput("--content", f"or another option is required: {', '.join(f'--{name}' for name in _CHANGED)}")
+    if "metadata" in changes:
+        changes["metadata"] = object_of(changes["metadata"])
     if "content" in changes:
         changes["content"] = text_of(changes["content"], "--content")
     with connect(**given) as af:
         _check_memory(af, entry_id, namespace, _NEW_VERSION)
         entry = af.memory.update(entry_id, expected_version=expected_version, **changes)
-    if as_json:
-        print_json(entry_to_json(entry))
-    else:
-        say(f"version {entry.version}  {entry_line(entry)}")
+    print_result(entry_to_json(entry), f"version {entry.version}  {entry_line(entry)}", as_json=as_json)
 
 
 @main.command(epilog=examples("agentformer supersede OLD NEW", "agentformer restore OLD"))
@@ -86,10 +89,7 @@ def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options
         for entry_id in (old_id, new_id):
             _check_memory(af, entry_id, namespace, _NEW_VERSION)
         old = af.memory.supersede(old_id, new_id)
-    if as_json:
-        print_json(entry_to_json(old))
-    else:
-        say(f"superseded  {old_id}  by {new_id}")
+    print_result(entry_to_json(old), f"superseded  {old_id}  by {new_id}", as_json=as_json)
 
 
 @main.command(
@@ -101,7 +101,7 @@ def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options
 )
 @click.argument("ids", nargs=-1, metavar="[ID...]")
 @click.option("--namespace-all", is_flag=True, help="Delete everything in the namespace, including documents.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@_yes
 @common
 @in_place
 def forget(
@@ -120,16 +120,9 @@ def forget(
         deleted = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place), yes)
         files = sorted(file.name for pattern in _QUARANTINE for file in Path(af.settings.index_dir).glob(pattern))
     if files:
-        print_warnings(
-            [
-                f"files of an earlier repair may still contain it: {', '.join(files)}; "
-                "delete these files if you do not need them"
-            ]
-        )
-    if as_json:
-        print_json({"forgotten": deleted})
-    else:
-        say(f"entries deleted: {deleted}")
+        advice = "delete these files if you do not need them"
+        print_warnings([f"files of an earlier repair may still contain it: {', '.join(files)}; {advice}"])
+    print_result({"forgotten": deleted}, f"entries deleted: {deleted}", as_json=as_json)
 
 
 @main.command(epilog=examples("agentformer history ID", "agentformer history ID --json"))
@@ -163,7 +156,6 @@ def _forget_ids(af: AgentFormer, ids: Sequence[str], namespace: str) -> int:
 
 
 def _forget_scope(af: AgentFormer, scope: Scope, yes: bool) -> int:
-    """Ask for confirmation, delete the entries of a scope, and return the number of deleted entries."""
     count = af.backend.count(dataclasses.replace(scope, include_archived=True))
     if count and not yes:
         confirm(plural(count, "entry"))
@@ -178,3 +170,136 @@ def _check_memory(af: AgentFormer, entry_id: str, namespace: str, instead: str) 
         raise InvalidInput("ID", f"{entry_id} is a part of the document {entry.source.document_id}; {instead}")
     if entry.kind in UNSEARCHED_KINDS:
         raise InvalidInput("ID", f"{entry_id} is a document; {instead}")
+
+
+# ------------------------------------------------------------------ core blocks
+
+
+@main.group(
+    epilog=examples(
+        'agentformer core append persona "Answer briefly."', "agentformer core show", "agentformer core show --help"
+    )
+)
+def core() -> None:
+    """Show and edit the core blocks, which are in every context.
+
+    Core blocks are small named texts, such as `persona`. A block is shared, or it belongs to an --agent or a --user.
+    """
+
+
+def _owned(command: Command) -> Command:
+    """Add the options --agent and --user. The command gets their values as one mapping `owner`."""
+
+    @functools.wraps(command)
+    def run(**options: Any) -> None:
+        command(owner={name: options.pop(name) for _, name in _OWNERS}, **options)
+
+    return with_options(
+        common(run),
+        click.option("--agent", "agent_id", metavar="ID", help="Use the block of this agent."),
+        click.option("--user", "user_id", metavar="ID", help="Use the block of this user."),
+    )
+
+
+@core.command(epilog=examples("agentformer core show", "agentformer core show persona --agent librarian"))
+@click.argument("name", required=False)
+@_owned
+def show(name: str | None, owner: Any, as_json: bool, **options: Any) -> None:
+    """Show one block, or show all blocks.
+
+    The command shows the shared blocks. With --agent or --user, it also shows the blocks of that agent or user.
+    """
+    with connect(**options) as af:
+        if name is None:
+            blocks = af.memory.core.blocks(**owner)
+        else:
+            with _naming_blocks(af, owner):
+                blocks = [af.memory.core.get(name, **owner)]
+        others = not blocks and af.backend.count(Scope(owner["namespace"], tiers=("core",)))
+    if as_json:
+        print_json({"blocks": [entry_to_json(block) for block in blocks]})
+        return
+    for block in blocks:
+        say(_block_text(block))
+    if others:
+        say("there are no shared core blocks; use --agent or --user to show the blocks of an agent or a user")
+    elif not blocks:
+        say("there are no core blocks; add a block with: agentformer core append NAME TEXT")
+
+
+@core.command(epilog=examples('agentformer core append persona "You help the harbour office."'))
+@click.argument("name")
+@click.argument("text", metavar="TEXT|-")
+@_owned
+def append(name: str, text: str, owner: Any, as_json: bool, **options: Any) -> None:
+    """Append a line to a block. Create the block if it does not exist.
+
+    If the block contains the line already, the line is not added again.
+    """
+    line = text_of(text)
+    with connect(**options) as af:
+        block = af.memory.core.append(name, line, **owner)
+    print_result(entry_to_json(block), _block_text(block), as_json=as_json)
+
+
+@core.command(epilog=examples('agentformer core replace persona "the harbour office" "the office of Turku"'))
+@click.argument("name")
+@click.argument("old")
+@click.argument("new")
+@_owned
+def replace(name: str, old: str, new: str, owner: Any, as_json: bool, **options: Any) -> None:
+    """Replace the text OLD by NEW in a block.
+
+    OLD must occur exactly once in the block, in exactly the same spelling. An empty NEW deletes OLD.
+    """
+    with connect(**options) as af, _naming_blocks(af, owner):
+        block = af.memory.core.replace(name, old, new, **owner)
+    print_result(entry_to_json(block), _block_text(block), as_json=as_json)
+
+
+@core.command(epilog=examples("agentformer core remove persona", "agentformer core remove persona --yes"))
+@click.argument("name")
+@_yes
+@_owned
+def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> None:
+    """Delete a block and its history permanently."""
+    with connect(**options) as af, _naming_blocks(af, owner):
+        block = af.memory.core.get(name, **owner)
+        if not yes:
+            confirm(f"core block {name!r}")
+        af.memory.core.remove(name, **owner)
+    print_result({"removed": [block.id]}, "removed 1", as_json=as_json)
+
+
+def edit_hint(name: str, place: Mapping[str, Any]) -> str:
+    """Return the commands that show and edit an existing block."""
+    options = _options(place, omitted="default")
+    quoted = shlex.quote(name)
+    return (
+        f"core block {name!r} exists with another text; show it with: agentformer core show {quoted}{options}, and "
+        f"edit it with: agentformer core append {quoted} TEXT{options}, or core replace {quoted} OLD NEW{options}"
+    )
+
+
+@contextmanager
+def _naming_blocks(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
+    """If the block raises `NotFound`, raise it again with the names of the existing blocks."""
+    try:
+        yield
+    except NotFound as error:
+        names = [_name(block) for block in af.memory.core.blocks(**owner) if block.title]
+        raise NotFound(f"{error}. Existing blocks: {', '.join(names)}" if names else str(error)) from None
+
+
+def _block_text(block: MemoryEntry) -> str:
+    return f"[{_name(block)}]\n{block.content}"
+
+
+def _name(block: MemoryEntry) -> str:
+    """Return the name of a block with the options that select the block."""
+    return f"{block.title or block.id}{_options({'agent_id': block.agent_id, 'user_id': block.user_id})}"
+
+
+def _options(place: Mapping[str, Any], omitted: str | None = None) -> str:
+    given = ((option, place.get(name)) for option, name in _OWNERS)
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value and value != omitted)

@@ -1,34 +1,27 @@
-"""`agentformer eval`: measures how well the documents answer the questions of a file.
-
-`eval_folder` measures the questions of a folder, and generated questions.
-"""
+"""`agentformer eval FILE`: measures how well the documents answer the questions of a file of JSON Lines."""
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 import time
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-import click
-
-from agentformer.cli.commands.eval_folder import FolderOptions, measure
-from agentformer.cli.commands.eval_questions import Question, read_questions
-from agentformer.cli.group import common, examples, main
 from agentformer.cli.inputs import hint_namespaces
 from agentformer.cli.output import bar, print_json, print_warnings, say
 from agentformer.errors import InvalidInput
-from agentformer.evaluation.synthetic import COUNT
+from agentformer.evaluation.run import Mode
 from agentformer.factory import AgentFormer, connect
+from agentformer.records import fields
 from agentformer.types import Hit, Query, Scope
 
-Mode = Literal["hybrid", "dense", "lexical"]
-MODES: tuple[Mode, ...] = get_args(Mode)
-
+_KEYS = ("question", "document", "page", "answer", "unanswerable")
+_REPORTED = 10  # at most this many invalid lines are reported
 _DEPTH = 10  # passages that a search returns
 _CUTOFFS = (1, 3, 5, 10)
 _SHOWN = 10  # at most this many questions without a correct passage are listed
@@ -38,6 +31,19 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question and the place of its answer. The place is a document, a page, or words of the passage, or the question
+    has no answer."""
+
+    line: int
+    text: str
+    document: str | None = None
+    page: int | None = None
+    answer: str | None = None
+    unanswerable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,99 +59,13 @@ class Outcome:
     warnings: tuple[str, ...]
 
 
-@main.command(
-    "eval",
-    epilog=examples(
-        "agentformer eval questions.jsonl",
-        "agentformer eval questions.jsonl --mode lexical --no-answers",
-        "agentformer eval questions.jsonl --namespace board --json > outcome.json",
-        "agentformer eval my-questions/ --modes hybrid,lexical --half test",
-        "agentformer eval --synthetic",
-    ),
-)
-@click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--top-k",
-    metavar="N",
-    type=click.IntRange(1, 100),
-    help="Only for a FILE: answer from at most this many passages [default: 3].",
-)
-@click.option("--mode", type=click.Choice(MODES), help="Only for a FILE: the search mode [default: hybrid].")
-@click.option("--no-answers", is_flag=True, help="Only for a FILE: search, but do not answer the questions.")
-@click.option(
-    "--modes",
-    metavar="MODES",
-    help=f"Only for a DIR or --synthetic: compare these search modes [default: {','.join(MODES)}].",
-)
-@click.option("--half", type=click.Choice(["dev", "test"]), help="Only for a DIR: use only this half of the questions.")
-@click.option(
-    "--sample",
-    metavar="N",
-    type=click.IntRange(1),
-    help="Only for a DIR or --synthetic: use at most this many questions.",
-)
-@click.option(
-    "--synthetic",
-    metavar="[N]",
-    is_flag=False,
-    flag_value=COUNT,
-    type=click.IntRange(1, 10_000),
-    help=f"Generate N questions [default: {COUNT}] from the documents of the namespace, or from the corpus of DIR.",
-)
-@click.option(
-    "--seed", metavar="N", type=int, help="Only for a DIR or --synthetic: seed of the random numbers [default: 0]."
-)
-@common
-def evaluate(path: Path | None, namespace: str, as_json: bool, **options: Any) -> None:
-    """Measure how well your documents answer your own questions.
-
-    A FILE has questions about the stored documents, one JSON object per line. The object gives the name and page of
-    the document that contains the answer, or words of the correct passage, or all of these. Or it says that there is
-    no answer:
-
-    \b
-    {"question": "Who keeps the keys?", "document": "rules.pdf", "page": 2}
-    {"question": "When are boats lifted?", "answer": "in October"}
-    {"question": "What does the crane cost?", "unanswerable": true}
-
-    recall@k is the share of questions that have a correct passage among the first k hits. Page recall@k counts only
-    questions with a page, and the hit must be on that page. MRR@10 is the mean of 1/rank of the first correct passage.
-    After the search, each question is answered as by `ask`, and the declined answers are counted. No language model
-    is needed.
-
-    A DIR has `corpus.jsonl` with {"id", "text", "meta"} and `queries.jsonl` with {"id", "text", "relevant": [ids],
-    "meta"}. The corpus is stored in a temporary memory. Each question is searched by words, by vectors, and by words
-    and vectors together. docs/EVALUATION.md explains the figures.
-
-    With `--synthetic`, the questions are generated from the documents. If a language model is configured, it writes
-    the questions; otherwise they are made from sentences of the documents.
-    """
-    file_options = {name: options.pop(name) for name in ("top_k", "mode", "no_answers")}
-    folder_options = {name: options.pop(name) for name in ("modes", "half", "sample", "synthetic", "seed")}
-    if path is not None and not path.is_dir() and folder_options["synthetic"] is None:
-        _refuse(folder_options, "a FILE of questions")
-        _evaluate_file(path, namespace, as_json, file_options, options)
-        return
-    _refuse(file_options, "a DIR or --synthetic")
-    folder_options["seed"] = folder_options["seed"] or 0
-    measure(path, FolderOptions(namespace=namespace, as_json=as_json, **folder_options), options)
-
-
-def _refuse(options: dict[str, Any], target: str) -> None:
-    """Raise `InvalidInput` if an option does not apply."""
-    for name, value in options.items():
-        if value is not None and value is not False:
-            raise InvalidInput(f"--{name.replace('_', '-')}", f"does not apply to {target}")
-
-
-def _evaluate_file(
-    file: Path, namespace: str, as_json: bool, options: dict[str, Any], settings: dict[str, Any]
-) -> None:
+def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Ask the questions of a file, and print the results. All lines are checked before the first question is asked."""
     mode: Mode = options["mode"] or "hybrid"
     with connect(**settings) as af:
         hint_namespaces(af, namespace)
-        documents = {each.name: each.pages for each in af.rag.documents(namespace=namespace) if each.chunks}
-        questions = read_questions(file, documents, af.settings.max_question_chars)
+        pages = {document.name: document.pages for document in af.rag.documents(namespace=namespace) if document.chunks}
+        questions = _read_questions(file, pages, af.settings.max_question_chars)
         top_k = None if options["no_answers"] else options["top_k"] or af.settings.top_k
         outcomes = []
         with bar("questions") as progress:
@@ -160,6 +80,80 @@ def _evaluate_file(
         _print_report(report, outcomes)
 
 
+# ------------------------------------------------------------------ questions
+
+
+def _read_questions(path: Path, documents: Mapping[str, int], longest: int) -> list[Question]:
+    """Return the questions of a file. `documents` maps names of documents to numbers of pages. A question has at most
+    `longest` characters. Raises `InvalidInput` with the numbers of invalid lines."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput("FILE", f"{path} cannot be read as UTF-8 text ({type(error).__name__})") from None
+    questions, errors = [], []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                questions.append(_parse(number, line, documents, longest))
+            except ValueError as error:
+                errors.append(f"line {number}: {error}")
+    if errors:
+        more = f"; and {len(errors) - _REPORTED} more" if len(errors) > _REPORTED else ""
+        raise InvalidInput("FILE", f"no question was asked: {'; '.join(errors[:_REPORTED])}{more}")
+    if not questions:
+        example = """{"question": "...", "answer": "..."}"""
+        raise InvalidInput("FILE", f"{path} contains no questions; write lines such as {example}")
+    return questions
+
+
+def _parse(number: int, line: str, documents: Mapping[str, int], longest: int) -> Question:
+    """Return the question of a line. Raises `ValueError`."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("is not JSON") from None
+    if not isinstance(values, dict):
+        raise ValueError("is not a JSON object")
+    for problem in _problems(values, longest):
+        raise ValueError(problem)
+    name, page = values.get("document"), values.get("page")
+    if name is not None and name not in documents:
+        raise ValueError(f"there is no document {name[:80]!r} with text in this namespace")
+    if name is not None and (page or 1) > documents[name]:
+        raise ValueError(f"{name[:80]!r} has {documents[name]} pages, and no page {page}")
+    return Question(number, values["question"], name, page, values.get("answer"), values.get("unanswerable", False))
+
+
+def _problems(values: Mapping[str, Any], longest: int) -> Iterator[str]:
+    """Yield the errors in the fields of a question."""
+    if unknown := sorted(set(values) - set(_KEYS)):
+        yield f"{unknown[0][:80]!r} is unknown; the fields are {', '.join(_KEYS)}"
+    for name in ("question", "document", "answer"):
+        value = values.get(name)
+        if value is None and name != "question":
+            continue
+        if not isinstance(value, str) or not value.strip():
+            yield f"{name!r} must be a text"
+        fields.encodable(name, str(value))
+    if len(values["question"]) > longest:
+        yield f"the question has more than {longest} characters (setting max_question_chars)"
+    page, unanswerable = values.get("page"), values.get("unanswerable", False)
+    if not isinstance(unanswerable, bool):
+        yield "'unanswerable' must be true or false"
+    if page is not None and (not isinstance(page, int) or isinstance(page, bool) or page < 1):
+        yield "'page' must be a whole number from 1"
+    if page is not None and values.get("document") is None:
+        yield "'page' requires 'document'"
+    given = [name for name in ("document", "answer") if values.get(name) is not None]
+    if unanswerable and given:
+        yield f"is marked as unanswerable, but has the field {given[0]!r}"
+    if not unanswerable and not given:
+        yield "must have 'document', 'answer' or 'unanswerable'"
+
+
+# ------------------------------------------------------------------ one question
+
+
 def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k: int | None) -> Outcome:
     """Search for a question. With `top_k`, also answer the question."""
     started = time.perf_counter()
@@ -167,15 +161,15 @@ def _ask(af: AgentFormer, question: Question, namespace: str, mode: Mode, top_k:
     hits = af.backend.search(Query(question.text, Scope(namespace, kinds=("chunk",)), _DEPTH, mode=mode))
     searched = time.perf_counter()
     answer = af.rag.query(question.text, top_k=top_k, namespace=namespace) if top_k else None
-    correct = [_is_correct(hit, question) for hit in hits]
-    on_page = [each and _page(hit) == question.page for each, hit in zip(correct, hits, strict=True)]
+    answer_ms = (time.perf_counter() - searched) * 1000 if answer else None
+    correct = [hit if _is_correct(hit, question) else None for hit in hits]
     return Outcome(
         question,
-        _rank(correct),
-        _rank(on_page) if question.page is not None else None,
+        _rank(hit is not None for hit in correct),
+        _rank(hit is not None and _page(hit) == question.page for hit in correct) if question.page else None,
         answer.mode == "none" if answer else None,
         (searched - started) * 1000,
-        (time.perf_counter() - searched) * 1000 if answer else None,
+        answer_ms,
         tuple(dict.fromkeys((*hits.warnings, *(answer.warnings if answer else ())))),
     )
 
@@ -209,7 +203,6 @@ def _same_word(outside: str, inside: str) -> bool:
 
 
 def _normalize(text: str) -> str:
-    """Return the text without capitals and line breaks."""
     return " ".join(text.casefold().split())
 
 
@@ -218,30 +211,31 @@ def _page(hit: Hit) -> int | None:
 
 
 def _rank(correct: Iterable[bool]) -> int | None:
-    return next((rank for rank, each in enumerate(correct, 1) if each), None)
+    return next((rank for rank, is_correct in enumerate(correct, 1) if is_correct), None)
+
+
+# ------------------------------------------------------------------ the report
 
 
 def _report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    answerable = [each for each in outcomes if not each.question.unanswerable]
-    paged = [each for each in answerable if each.question.page is not None]
-    ranks = [each.rank for each in answerable]
-    answer_ms = [each.answer_ms for each in outcomes if each.answer_ms is not None]
+    unanswerable = [outcome for outcome in outcomes if outcome.question.unanswerable]
+    answerable = [outcome for outcome in outcomes if not outcome.question.unanswerable]
+    paged = [outcome for outcome in answerable if outcome.question.page is not None]
+    ranks = [outcome.rank for outcome in answerable]
+    answer_ms = [outcome.answer_ms for outcome in outcomes if outcome.answer_ms is not None]
     return {
         "questions": len(outcomes),
         "answerable": len(answerable),
         "recall": _recall(ranks),
         "mrr@10": _share(sum(1 / rank for rank in ranks if rank), len(ranks)),
         "with_page": len(paged),
-        "page_recall": _recall([each.page_rank for each in paged]),
-        "declined": {
-            "unanswerable": _declined([each for each in outcomes if each.question.unanswerable]),
-            "answerable": _declined(answerable),
-        },
+        "page_recall": _recall([outcome.page_rank for outcome in paged]),
+        "declined": {"unanswerable": _declined(unanswerable), "answerable": _declined(answerable)},
         "median_ms": {
-            "search": round(statistics.median(each.search_ms for each in outcomes), 2),
+            "search": round(statistics.median(outcome.search_ms for outcome in outcomes), 2),
             "answer": round(statistics.median(answer_ms), 2) if answer_ms else None,
         },
-        "warnings": list(dict.fromkeys(warning for each in outcomes for warning in each.warnings)),
+        "warnings": list(dict.fromkeys(warning for outcome in outcomes for warning in outcome.warnings)),
     }
 
 
@@ -254,9 +248,9 @@ def _recall(ranks: Sequence[int | None]) -> dict[str, float] | None:
 
 def _declined(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
     """Count the declined questions among the questions that were asked. Return None if no question was asked."""
-    asked = [each for each in outcomes if each.declined is not None]
-    count = sum(bool(each.declined) for each in asked)
-    return {"asked": len(asked), "declined": count, "share": _share(count, len(asked))} if asked else None
+    declined = [outcome.declined for outcome in outcomes if outcome.declined is not None]
+    count = sum(declined)
+    return {"asked": len(declined), "declined": count, "share": _share(count, len(declined))} if declined else None
 
 
 def _share(part: float, whole: int) -> float | None:
@@ -287,10 +281,9 @@ def _print_report(report: dict[str, Any], outcomes: Sequence[Outcome]) -> None:
         if counts:
             lines.append(("declined", f"{counts['declined']} of {counts['asked']} {kind} ({counts['share']:.3f})"))
     times = ", ".join(f"{name} {value:.1f} ms" for name, value in report["median_ms"].items() if value is not None)
-    lines.append(("median", times))
-    for name, value in lines:
+    for name, value in (*lines, ("median", times)):
         say(f"{name:13}{value}")
-    missed = [each.question for each in outcomes if each.rank is None and not each.question.unanswerable]
+    missed = [outcome.question for outcome in outcomes if not outcome.rank and not outcome.question.unanswerable]
     if missed:
         say(f"\nno correct passage among the first {_DEPTH}: {len(missed)}")
     for question in missed[:_SHOWN]:

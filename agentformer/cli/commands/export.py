@@ -13,7 +13,7 @@ from agentformer.archive.backup import check_backup
 from agentformer.archive.export import Exported
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.inputs import hint_namespaces, require_memory
-from agentformer.cli.output import bar, plural, print_json, say, watching
+from agentformer.cli.output import bar, plural, print_json, print_result, print_warnings, say, watching
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.settings import load_settings
@@ -46,12 +46,10 @@ def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: 
     require_memory(load_settings(options))
     with watching(lambda: "copying"), connect(**options) as af:
         done = af.backup(folder)
-    if as_json:
-        result = {"to": str(folder), "namespaces": done.namespaces, "originals": done.originals, "bytes": done.bytes}
-        print_json({**result, "missing_originals": done.missing_originals})
-    else:
-        count = plural(sum(done.namespaces.values()), "entry")
-        say(f"{count} and {plural(done.originals, 'file')}, {done.bytes / 1e6:.1f} MB, in {folder}")
+    counts = {"namespaces": done.namespaces, "originals": done.originals, "bytes": done.bytes}
+    size = f"{plural(done.originals, 'file')}, {done.bytes / 1e6:.1f} MB"
+    text = f"{plural(sum(done.namespaces.values()), 'entry')} and {size}, in {folder}"
+    print_result({"to": str(folder), **counts, "missing_originals": done.missing_originals}, text, as_json=as_json)
     _report_missing(done.missing_originals)
 
 
@@ -75,13 +73,7 @@ def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: 
 )
 @common
 def export(
-    folder: Path | None,
-    text: bool,
-    all_namespaces: bool,
-    vectors: bool,
-    namespace: str,
-    as_json: bool,
-    **options: Any,
+    folder: Path | None, text: bool, all_namespaces: bool, vectors: bool, namespace: str, as_json: bool, **options: Any
 ) -> None:
     """Write the stored data to a folder, or print the text of the documents.
 
@@ -101,13 +93,11 @@ def export(
         if not all_namespaces:
             hint_namespaces(af, namespace)
         done = _export(af, folder, None if all_namespaces else [namespace], vectors)
-    if as_json:
-        result = {"to": str(folder), "namespaces": done.namespaces, "former_versions": done.former}
-        counts = {"originals": done.originals, "vectors": done.vectors}
-        print_json({**result, **counts, "missing_originals": done.missing_originals})
-    else:
-        count = plural(sum(done.namespaces.values()), "entry")
-        say(f"{count} of {plural(len(done.namespaces), 'namespace')} and {plural(done.originals, 'file')} in {folder}")
+    result = {"to": str(folder), "namespaces": done.namespaces, "former_versions": done.former}
+    counts = {"originals": done.originals, "vectors": done.vectors, "missing_originals": done.missing_originals}
+    places = f"{plural(len(done.namespaces), 'namespace')} and {plural(done.originals, 'file')} in {folder}"
+    size = f"{plural(sum(done.namespaces.values()), 'entry')} of {places}"
+    print_result({**result, **counts}, size, as_json=as_json)
     _report_missing(done.missing_originals)
 
 
@@ -127,29 +117,22 @@ def import_(folder: Path, namespace: str, as_json: bool, **options: Any) -> None
     """
     with connect(**options) as af, bar("entries") as progress:
         done = af.import_from(folder, progress=progress)
-    if as_json:
-        result = {"imported": done.entries, "there_already": done.there_already}
-        print_json({**result, "former_versions": done.former, "vectors": done.vectors})
-        return
-    say(f"entries imported: {done.entries}; skipped because they exist already: {done.there_already}")
+    counts = {"imported": done.entries, "there_already": done.there_already}
+    text = f"entries imported: {done.entries}; skipped because they exist already: {done.there_already}"
+    print_result({**counts, "former_versions": done.former, "vectors": done.vectors}, text, as_json=as_json)
 
 
 def _check(folder: Path, as_json: bool) -> None:
     findings = check_backup(folder)
-    if as_json:
-        print_json({"well": not findings, "findings": findings})
-    else:
-        for finding in findings:
-            say(finding)
-        say(f"found: {len(findings)}" if findings else "OK  backup: checksums match")
+    text = "\n".join([*findings, f"found: {len(findings)}"] if findings else ["OK  backup: checksums match"])
+    print_result({"well": not findings, "findings": findings}, text, as_json=as_json)
     if findings:
         sys.exit(1)
 
 
 def _report_missing(document_ids: Sequence[str]) -> None:
     """Name the documents without an intact original file. If there are any, exit with code 1."""
-    for document_id in document_ids:
-        say(f"note: the original of document {document_id} is missing or damaged", err=True)
+    print_warnings(f"the original of document {document_id} is missing or damaged" for document_id in document_ids)
     if document_ids:
         sys.exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ from agentformer.cli.output import (
     plural,
     print_entries,
     print_json,
+    print_result,
     print_table,
+    print_warnings,
     rate,
     say,
     watching,
@@ -27,7 +30,7 @@ from agentformer.tools.result_json import move_json, report_json, space_json
 from agentformer.types import Reembedding, Scope, SpaceState
 
 if TYPE_CHECKING:
-    from agentformer.memory.audit import AuditReport, Duplicates
+    from agentformer.memory.audit import AuditReport
 
 _SHOWN = 100  # at most this many waiting entries are shown; the first ones show the problem
 _RESUME = "finished work is kept: agentformer reembed --to {to} continues"
@@ -52,14 +55,10 @@ def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json:
         before = _summaries(af)
         with watching(lambda: f"{_summaries(af) - before} summaries so far"):
             report = af.memory.clean(namespace=None if all_namespaces else namespace, session_id=session_id)
-    if as_json:
-        print_json(report_json(report))
-        return
-    say(f"entries archived: {report.archived}; new summaries: {len(report.summaries)}")
-    for summary_id in report.summaries:
-        say(f"  {summary_id}")
-    if report.busy:
-        say("note: sessions that another process is cleaning were skipped", err=True)
+    lines = [f"entries archived: {report.archived}; new summaries: {len(report.summaries)}", *report.summaries]
+    print_result(report_json(report), "\n  ".join(lines), as_json=as_json)
+    if report.busy and not as_json:
+        print_warnings(["sessions that another process is cleaning were skipped"])
 
 
 @main.command(epilog=examples("agentformer memories --kind summary", "agentformer restore ID"))
@@ -117,11 +116,11 @@ def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """
     with connect(**{**options, "embed_retry_seconds": 0}) as af:
         if not show:
-            with watching(lambda: f"{_pending(af)} entries to go"):
+            with watching(lambda: f"{_pending(af, af.backend.namespaces())} entries to go"):
                 af.memory.reindex()
         namespaces = [namespace] if show else af.backend.namespaces()
         waiting = [item for name in namespaces for item in af.backend.waiting(Scope(name), limit=_SHOWN)]
-        count = sum(af.backend.pending(Scope(name)) for name in namespaces)
+        count = _pending(af, namespaces)
     if as_json:
         print_json({"pending": count, "waiting": [report_json(item) for item in waiting[:_SHOWN]]})
     else:
@@ -163,10 +162,8 @@ def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, 
     with connect(**{**options, "embedder": "auto", "embed_retry_seconds": 0}) as af:
         if not to:
             abandoned = af.backend.abandon_reembedding()
-            if as_json:
-                print_json({"abandoned": abandoned})
-            else:
-                say("the move was abandoned" if abandoned else "there is no unfinished move")
+            text = "the move was abandoned" if abandoned else "there is no unfinished move"
+            print_result({"abandoned": abandoned}, text, as_json=as_json)
             return
         result = _reembed(af, to, _read_queries(queries) if queries else [])
     if as_json:
@@ -204,10 +201,7 @@ def prune(namespace: str, as_json: bool, **options: Any) -> None:
     """Delete the vectors of spaces that searches do not use."""
     with connect(**{**options, "embedder": "auto"}) as af:
         deleted = af.backend.prune_spaces()
-    if as_json:
-        print_json({"vectors": deleted})
-    else:
-        say(f"vectors deleted: {deleted}")
+    print_result({"vectors": deleted}, f"vectors deleted: {deleted}", as_json=as_json)
 
 
 def _summaries(af: AgentFormer) -> int:
@@ -215,13 +209,17 @@ def _summaries(af: AgentFormer) -> int:
     return sum(af.backend.count(Scope(name, kinds=kinds, include_archived=True)) for name in af.backend.namespaces())
 
 
+def _pending(af: AgentFormer, namespaces: Iterable[str]) -> int:
+    return sum(af.backend.pending(Scope(name)) for name in namespaces)
+
+
 def _print_audit(report: AuditReport) -> None:
     """Print each finding with the ids of its entries."""
     say(f"entries checked: {report.entries}")
-    for group in report.duplicates:
-        _print_group("duplicates", group)
-    for group in report.near_duplicates:
-        _print_group(f"similar ({group.similarity:.2f})", group)
+    titled = [("duplicates", group) for group in report.duplicates]
+    titled += [(f"similar ({group.similarity:.2f})", group) for group in report.near_duplicates]
+    for title, group in titled:
+        say("\n  ".join([f"\n{title}: {excerpt(group.excerpt)}", *group.ids]))
     for contradiction in report.contradictions:
         say(f"\ncontradiction ({contradiction.about})")
         blocks = zip(contradiction.ids, contradiction.titles, contradiction.sentences, strict=True)
@@ -231,31 +229,19 @@ def _print_audit(report: AuditReport) -> None:
         say("\nlarge blocks")
         sizes = [(block.id, f"{block.tokens} of {block.limit}", block.title) for block in report.oversized]
         print_table(("ID", "TOKENS", "BLOCK"), sizes, indent="  ")
-    if report.unread.count:
+    if unread := report.unread.count:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.unread.kinds.items())
-        say(f"\nnever read in {report.unread.days} days: {report.unread.count} ({kinds}), the oldest:")
-        for entry_id in report.unread.ids:
-            say(f"  {entry_id}")
-    if not (report.duplicates or report.near_duplicates or report.contradictions or report.oversized):
+        title = f"\nnever read in {report.unread.days} days: {unread} ({kinds}), the oldest:"
+        say("\n  ".join([title, *report.unread.ids]))
+    if not (titled or report.contradictions or report.oversized):
         say("no duplicates, contradictions or large blocks")
-    for note in report.notes:
-        say(f"note: {note}", err=True)
-
-
-def _print_group(title: str, group: Duplicates) -> None:
-    say(f"\n{title}: {excerpt(group.excerpt)}")
-    for entry_id in group.ids:
-        say(f"  {entry_id}")
+    print_warnings(report.notes)
 
 
 def _space_cells(state: SpaceState) -> tuple[str, ...]:
     left = f"{state.waiting} entries to go" if state.state == "building" else ""
     size = f"{state.bytes / 1e6:.1f}"
     return state.state, state.space.spec, str(state.space.dimension), str(state.vectors), size, left
-
-
-def _pending(af: AgentFormer) -> int:
-    return sum(af.backend.pending(Scope(name)) for name in af.backend.namespaces())
 
 
 def _read_queries(path: Path) -> list[str]:
@@ -284,10 +270,8 @@ def _print_reembedding(result: Reembedding) -> None:
         return
     former = f"from {result.former.spec} " if result.former else ""
     say(f"moved {former}to {result.space.spec} ({result.space.dimension} dimensions)")
-    say(
-        f"{plural(result.entries, 'entry')} in {result.seconds:.1f} s; "
-        f"texts embedded: {result.embedded}, reused: {result.reused}"
-    )
+    texts = f"texts embedded: {result.embedded}, reused: {result.reused}"
+    say(f"{plural(result.entries, 'entry')} in {result.seconds:.1f} s; {texts}")
     if result.overlap is not None:
         queries = f"over {plural(result.sample, 'query')}"
         say(f"both embedders agree on {result.overlap:.0%} of the nearest ten entries ({queries})")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from agentformer.cli.commands.core import edit_hint
-from agentformer.cli.group import common, examples, in_place, main
+from agentformer.cli.commands.edit import category, edit_hint
+from agentformer.cli.group import Command, common, examples, in_place, main
 from agentformer.cli.inputs import hint_namespaces, nothing_listed, nothing_recalled, object_of, source_of, text_of
-from agentformer.cli.output import excerpt, print_entries, print_json, print_table, print_warnings, say
+from agentformer.cli.output import excerpt, print_entries, print_json, print_result, print_table, print_warnings, say
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.context.plan import Context, ContextReport
@@ -31,11 +31,14 @@ _RANKED_BY = {
     "period": "time",
     "reranker": "reranker",
 }
-_SIDES = (
-    "words",
-    "vectors",
-)  # these lists rank all entries, so a hit that is missing in one of them was not found by it
+_SIDES = ("words", "vectors")  # these lists rank all entries; a hit that is not in a list was not found by it
 _RERANKER = "reranker"  # decides the order of its hits alone, so its weight is not shown
+
+
+def _limit(noun: str, default: int, most: int) -> Callable[[Command], Command]:
+    text = f"Show at most this many {noun} [default: {default}]."
+    return click.option("--limit", metavar="N", type=click.IntRange(1, most), default=default, help=text)
+
 
 _tiers = click.option(
     "--tier", "tiers", multiple=True, type=click.Choice(TIERS), help="Use only this tier. The option can be repeated."
@@ -65,11 +68,7 @@ _explain = click.option(
     help="The kind: fact, decision, error, milestone, or a word that you choose [default: fact].",
 )
 @click.option("--title", metavar="TEXT", help="A short title. For a core block, the title is the name of the block.")
-@click.option(
-    "--category",
-    metavar="WORD",
-    help="The category, which sets the decay rate: decisions, summaries, context, or a word that you choose.",
-)
+@category
 @click.option("--salience", metavar="NUMBER", type=float, help="Importance, from 0 to 1 [default: 1].")
 @click.option("--at", "occurred_at", metavar="TIME", help="Time of the event, in ISO 8601 with a time zone.")
 @click.option("--metadata", metavar="JSON", help="A JSON object that is stored with the entry.")
@@ -87,8 +86,8 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
     """
     settings = {name: given.pop(name) for name in ("index_dir", "upload_dir", "embedder")}
     values = {name: value for name, value in given.items() if value is not None}
-    values |= {"metadata": object_of(metadata) if metadata is not None else {}, **place}
-    values |= source_of(source) if source is not None else {}
+    values |= {"metadata": {} if metadata is None else object_of(metadata), **place}
+    values |= {} if source is None else source_of(source)
     content = text_of(text)
     is_message = any(name in values for name in _MESSAGE)
     if is_message:
@@ -99,15 +98,10 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
         else:
             entry = _store(af, content, values)
         waiting = af.backend.waiting([entry.id])
-    print_warnings(
-        f"stored without a vector, so only a search by words finds it; "
-        f"run `agentformer reindex` to embed it ({item.last_error})"
-        for item in waiting
-    )
-    if as_json:
-        print_json(entry_to_json(entry))
-    else:
-        say(f"{'exists already' if entry.repeat_count else 'stored'}  {entry.id}")
+    pending = "stored without a vector, so only a search by words finds it; run `agentformer reindex` to embed it"
+    print_warnings(f"{pending} ({item.last_error})" for item in waiting)
+    state = "exists already" if entry.repeat_count else "stored"
+    print_result(entry_to_json(entry), f"{state}  {entry.id}", as_json=as_json)
 
 
 @main.command(
@@ -118,13 +112,7 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
     )
 )
 @click.argument("query")
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1, 10_000),
-    default=10,
-    help="Show at most this many hits [default: 10].",
-)
+@_limit("hits", 10, 10_000)
 @_tiers
 @_kinds
 @_archived
@@ -141,35 +129,27 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
 @common
 @in_place
 def recall(
-    query: str,
-    limit: int,
-    every: bool,
-    references: bool,
-    explain: bool,
-    place: Any,
-    as_json: bool,
-    **given: Any,
+    query: str, limit: int, every: bool, references: bool, explain: bool, place: Any, as_json: bool, **given: Any
 ) -> None:
     """Search the memories that are relevant to a query, and show the best hits first."""
     scope = _scope(place, given) | {"min_salience": given.pop("min_salience")}
     search = {**scope, "limit": limit, "relevant_only": not every}
+    hits = Hits()
+    records: list[Reference] = []
+    nothing = "nothing found"
     with connect(**given) as af:
         if references:
             records = af.memory.references(query, **search)
-            if not records:
-                hint_namespaces(af, place["namespace"])
-            _print_references(records, as_json)
-            return
-        hits = af.memory.search(query, **search)
-        nothing = ""
-        if not hits:
+        else:
+            hits = af.memory.search(query, **search)
+        if not (records or hits):
             hint_namespaces(af, place["namespace"])
-        if not hits and not as_json:
+        if not (records or hits or references or as_json):
             nothing = nothing_recalled(af, query, Scope(**scope, decay=Decay(af.settings.decay_rates)), every=every)
-    if as_json:
-        print_json({"hits": [memory_hit_json(hit) for hit in hits], "warnings": list(hits.warnings)})
+    if references:
+        _print_references(records, as_json)
     else:
-        _print_hits(hits, nothing, explain=explain)
+        _print_hits(hits, memory_hit_json, as_json, nothing, explain=explain)
 
 
 @main.command(
@@ -180,9 +160,7 @@ def recall(
     ),
 )
 @click.argument("query")
-@click.option(
-    "--limit", metavar="N", type=click.IntRange(1, 1000), default=10, help="Show at most this many hits [default: 10]."
-)
+@_limit("hits", 10, 1000)
 @_explain
 @common
 def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool, **options: Any) -> None:
@@ -191,10 +169,7 @@ def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool,
         hits = af.memory.search(query, namespace=namespace, limit=limit)
         if not hits:
             hint_namespaces(af, namespace)
-    if as_json:
-        print_json({"hits": [hit_json(hit) for hit in hits], "warnings": list(hits.warnings)})
-    else:
-        _print_hits(hits, explain=explain)
+    _print_hits(hits, hit_json, as_json, explain=explain)
 
 
 @main.command(
@@ -223,15 +198,14 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
     with connect(**options) as af:
         built = af.memory.build_context(text, max_tokens=max_tokens, **place)
     fits = _contains_task(built, text)
+    if not fits:
+        print_warnings([f"the task does not fit into {max_tokens} tokens; raise --max-tokens, or shorten the task"])
     if as_json:
         print_json(context_json(built))
     else:
         print_warnings(built.report.warnings)
         for message in built.messages:
             say(f"--- {message.role}\n{message.content}")
-    if not fits:
-        say(f"note: the task does not fit into {max_tokens} tokens; raise --max-tokens, or shorten the task", err=True)
-    if not as_json:
         _print_left_out(built.report)
     if not fits:
         sys.exit(1)
@@ -247,13 +221,7 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
 @_tiers
 @_kinds
 @_archived
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1, 10_000),
-    default=100,
-    help="Show at most this many entries [default: 100].",
-)
+@_limit("entries", 100, 10_000)
 @click.option("--after", metavar="ID", default="", help="Show only entries after this id.")
 @common
 @in_place
@@ -305,13 +273,17 @@ def _check_message(values: Mapping[str, Any]) -> None:
             raise InvalidInput(option, "is required for a message: --session ID --role user|assistant|system|tool")
     for name in _FACT_ONLY:
         if name in values:
-            raise InvalidInput(
-                f"--{name}", "does not apply to messages; omit this option, or omit --role and --speaker"
-            )
+            wanted = "does not apply to messages; omit this option, or omit --role and --speaker"
+            raise InvalidInput(f"--{name}", wanted)
 
 
-def _print_hits(hits: Hits, nothing: str = "nothing found", *, explain: bool = False) -> None:
+def _print_hits(
+    hits: Hits, to_json: Callable[[Hit], Any], as_json: bool, nothing: str = "nothing found", *, explain: bool
+) -> None:
     """Print hits, best first. Without hits, print `nothing`. With `explain`, print the ranks of each hit."""
+    if as_json:
+        print_json({"hits": [to_json(hit) for hit in hits], "warnings": list(hits.warnings)})
+        return
     print_warnings(hits.warnings)
     for hit, ranks in zip(hits, explain_ranks(hits), strict=True):
         source = hit.entry.source
@@ -329,18 +301,14 @@ def explain_ranks(hits: Sequence[Hit]) -> list[str]:
     If a ranked list has other hits but not this hit, the text says so.
     """
     lists = {vote.name for hit in hits for vote in hit.votes}
-    return [_ranks_of(hit, lists) for hit in hits]
-
-
-def _ranks_of(hit: Hit, lists: set[str]) -> str:
-    own = {vote.name for vote in hit.votes}
-    if not own:
-        return "no ranks"
-    parts = [_rank(vote) for vote in hit.votes]
-    parts += [f"not found by {_RANKED_BY[side]}" for side in _SIDES if side in lists - own]
-    if _RERANKER in lists - own:
-        parts.append("not scored by reranker")
-    return ", ".join(parts)
+    ranks = []
+    for hit in hits:
+        missing = lists - {vote.name for vote in hit.votes}
+        parts = [_rank(vote) for vote in hit.votes]
+        parts += [f"not found by {_RANKED_BY[side]}" for side in _SIDES if side in missing]
+        parts += ["not scored by reranker"] if _RERANKER in missing else []
+        ranks.append(", ".join(parts) if hit.votes else "no ranks")
+    return ranks
 
 
 def _rank(vote: Vote) -> str:
@@ -358,18 +326,24 @@ def _contains_task(built: Context, task: str) -> bool:
 
 
 def _print_left_out(report: ContextReport) -> None:
-    """Print the tokens of each share of the context. Print the number of omitted entries for each reason."""
+    """Print the tokens of each share of the context, and the number of omitted entries for each reason."""
     shares = ", ".join(f"{share} {tokens}" for share, tokens in report.tokens.items())
-    say(f"note: {report.total} of {report.budget} tokens ({shares}); {len(report.left_out)} left out", err=True)
-    for reason, count in Counter(left.reason.partition(":")[0] for left in report.left_out).most_common():
-        say(f"note: {count} left out ({reason})", err=True)
+    reasons = Counter(left.reason.partition(":")[0] for left in report.left_out).most_common()
+    print_warnings(
+        [
+            f"{report.total} of {report.budget} tokens ({shares}); {len(report.left_out)} left out",
+            *(f"{count} left out ({reason})" for reason, count in reasons),
+        ]
+    )
 
 
 def _print_references(references: Sequence[Reference], as_json: bool) -> None:
     if as_json:
         print_json({"references": [reference_json(reference) for reference in references]})
         return
-    rows = [(f"{each.score:.3f}", f"{each.source_type}:{each.source_id}", each.entry_id) for each in references]
+    rows = [
+        (f"{record.score:.3f}", f"{record.source_type}:{record.source_id}", record.entry_id) for record in references
+    ]
     print_table(("SCORE", "RECORD", "ID"), rows)
     if not references:
         say("nothing found")

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from agentformer.cli.group import common, examples, main
 from agentformer.cli.output import (
     INTERRUPTED,
     duration,
+    interval_text,
     on_terminal,
     plural,
     print_json,
@@ -31,7 +32,6 @@ from agentformer.cli.output import (
 )
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.dataset import read_dataset
-from agentformer.evaluation.metrics import Interval
 from agentformer.evaluation.optimizing.cache import OWN, CachingEmbedder, work_folder
 from agentformer.evaluation.optimizing.corpus import Corpus
 from agentformer.evaluation.optimizing.corpus import synthetic as built
@@ -179,9 +179,8 @@ def _optimize(
     if options.synthetic:
         model = build_model(settings)
         dataset = built(dataset, options.synthetic, work, seed=options.seed, model=model, name=settings.llm_model)
-        without = (
-            () if settings.llm_model or options.only else BALANCE
-        )  # a generated question repeats words of its passage
+        if not (settings.llm_model or options.only):
+            without = BALANCE  # a generated question repeats words of its passage
     question_halves(dataset.answerable, options.level, options.seed)
     embedder = CachingEmbedder(build_embedder(settings).current, work)
     corpus = Corpus(dataset, settings, embedder, lambda other, place: trial(other, embedder, place))
@@ -236,7 +235,7 @@ def _write(target: Path, result: Optimization, force: bool) -> Written | None:
     if not result.changed or (result.verdict != "better" and not force):
         return None
     gain = result.gain.get("test")
-    text = f" {_interval(gain, signed=True)} on {plural(result.questions['test'], 'question')}" if gain else ""
+    text = f" {interval_text(gain, '+')} on {plural(result.questions['test'], 'question')}" if gain else ""
     comment = f"agentformer optimize {result.name}, {datetime.now(UTC):%Y-%m-%d}: {result.metric}{text}"
     return write_settings(target, {name: value for name, (_, value) in result.changed.items()}, comment)
 
@@ -249,11 +248,11 @@ def _print(result: Optimization, work: Path) -> None:
         say("the time ended before all settings were tried; run the same command to continue")
     _print_tried(result)
     say()
-    rows = [("present", result.current)]
-    rows += [("chosen", result.best), ("gain", result.gain)] if result.changed else []
-    say(_columns((result.metric, *(_HALVES[half] for half in result.questions))))
-    for name, figures in rows:
-        say(_columns((name, *(_interval(figures[half], signed=name == "gain") for half in result.questions))))
+    say(_columns(result.metric, (_HALVES[half] for half in result.questions)))
+    rows = [("present", "", result.current)]
+    rows += [("chosen", "", result.best), ("gain", "+", result.gain)] if result.changed else []
+    for name, sign, figures in rows:
+        say(_columns(name, (interval_text(figures[half], sign) for half in result.questions)))
     if result.level == "eval":
         return
     say()
@@ -292,11 +291,5 @@ def _settings(tried: Tried) -> str:
     return ", ".join(f"{name}={value}" for name, value in tried.changed.items())
 
 
-def _interval(interval: Interval, *, signed: bool) -> str:
-    sign = "+" if signed else ""
-    low, high = (interval.low, interval.high)
-    return f"{interval.value:{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})"
-
-
-def _columns(cells: tuple[str, ...]) -> str:
-    return "  ".join([f"{cells[0]:10}", *(f"{cell:26}" for cell in cells[1:])]).rstrip()
+def _columns(name: str, cells: Iterable[str]) -> str:
+    return "  ".join([f"{name:10}", *(f"{cell:26}" for cell in cells)]).rstrip()
