@@ -50,7 +50,7 @@ _LOGIT_BOTH = (-6.54, 5.73, 6.39)
 _LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
 # Questions, and passages unrelated to each of them. Texts of two languages are often further apart, so the baseline is
 # measured within each language.
-_UNRELATED = {
+_DIFFERENT = {
     "en": (
         ("Which gas do plants take from the air?", "Who won the chess tournament last summer?"),
         (
@@ -287,10 +287,10 @@ BASELINES = CosineBaselines()
 
 
 def _measure(embedder: Embedder, space: EmbeddingSpace) -> float:
-    codes = [code for code in _UNRELATED if space.languages == "*" or code in space.languages.split()]
+    codes = [code for code in _DIFFERENT if space.languages == "*" or code in space.languages.split()]
     means = []
     for code in codes or ("en",):
-        questions, passages = _UNRELATED[code]
+        questions, passages = _DIFFERENT[code]
         rows = embedder.embed_documents(passages)
         means += [float((rows @ embedder.embed_query(question)).mean()) for question in questions]
     return sum(means) / len(means)
