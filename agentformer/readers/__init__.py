@@ -18,7 +18,6 @@ from agentformer.types import DocumentText
 
 __all__ = ["ReadLimits", "read", "sniff"]
 
-_WITHOUT_PARSER = frozenset({PLAIN})
 _PLAIN_ASCII = 1 << 20  # bytes of ASCII that are read in this process, in a few milliseconds
 _PLAIN = 1 << 14  # bytes of other text: normalising combining marks may take quadratic time
 
@@ -35,9 +34,8 @@ def read(
     """Return the text of a document page by page. Each page has a status.
 
     `status` is `ready`, `no_text` or `garbled`. `reason` says what is missing and what the user can do. Of `name`, only
-    the extension is used. If `isolate` is true, all files except short plain text are read in a child process under
-    `limits`. If it is false, files are read in this process without limits of time and memory. Use that for tests, and
-    on hosts that isolate the process in another way.
+    the extension is used. If `isolate` is false, files are read in this process without limits of time and memory. Use
+    that for tests, and on hosts that isolate the process in another way.
 
     Raises `EmptyDocument`, `UnsupportedFormat`, `CorruptDocument`, `EncryptedDocument` or `DocumentTooLarge`. Their
     messages contain no path.
@@ -52,7 +50,7 @@ def read(
     _refuse_disguise(media_type, name)
     deadline = time.monotonic() + limits.wall_seconds
     options = ReadOptions(PurePath(name).name, media_type, password, ocr, limits, deadline)
-    if isolate and not (media_type in _WITHOUT_PARSER and _is_simple(data)):
+    if isolate and not (media_type == PLAIN and _is_simple(data)):
         return read_isolated(data, options)
     last = deque(adapter_for(media_type).parse(data, options), maxlen=1)
     if not last:
@@ -72,15 +70,17 @@ def _refuse_disguise(media_type: str, name: str) -> None:
     """Raise `UnsupportedFormat` if no reader exists for the type, or if the file is text with the extension of another
     type."""
     suffix = PurePath(name).suffix.lower()
-    if media_type == BINARY:
-        raise UnsupportedFormat(f"the type of the file is unknown; {SUPPORTED}")
     if media_type not in ADAPTERS:
-        raise UnsupportedFormat(f"files of type {media_type} cannot be read; {SUPPORTED}")
-    if suffix == ".pdf" and media_type != PDF:
-        raise UnsupportedFormat(
-            f"the file is not a PDF, its content is {media_type}; to store it as text, rename it to .txt"
+        problem = (
+            "the type of the file is unknown" if media_type == BINARY else f"files of type {media_type} cannot be read"
         )
-    if suffix == ".docx" and media_type in _WITHOUT_PARSER:
+        raise UnsupportedFormat(f"{problem}; {SUPPORTED}")
+    expected, content = "", media_type
+    if suffix == ".pdf" and media_type != PDF:
+        expected = "PDF"
+    elif suffix == ".docx" and media_type == PLAIN:
+        expected, content = "Word document", "text"
+    if expected:
         raise UnsupportedFormat(
-            "the file is not a Word document, its content is text; to store it as text, rename it to .txt"
+            f"the file is not a {expected}, its content is {content}; to store it as text, rename it to .txt"
         )

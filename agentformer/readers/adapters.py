@@ -15,14 +15,7 @@ from agentformer.readers.media_type import DOCX, HTML, MARKDOWN, PDF, PLAIN
 from agentformer.types import DocumentText
 
 MIB = 1 << 20
-
-MAX_BYTES = 256 * MIB  # scanned books reach 200 MB
-MAX_PAGES = 10_000  # the longest legal and medical works have about 5,000
-MAX_CHARS = 50_000_000  # twenty times the Bible; longer files are data dumps
-WALL_SECONDS = 120.0  # 3,000 pages take about 10 s
-MEMORY_BYTES = 2048 * MIB  # address space of the child; the largest real PDFs take a quarter
-OUTPUT_BYTES = 384 * MIB  # all drafts together: twice `MAX_CHARS` of three bytes, and some room
-FILE_BYTES = 128 * MIB  # the image of a page for tesseract: `ocr.MAX_PIXELS` of three bytes
+FILE_BYTES = 128 * MIB  # the image of a page for tesseract: `MAX_PIXELS` of three bytes
 OPEN_FILES = 64
 
 
@@ -31,12 +24,12 @@ class ReadLimits:
     """The limits of one `read`. `wall_seconds` is the time for text and OCR together. `memory_bytes` applies to the
     reader, and separately to tesseract."""
 
-    max_bytes: int = MAX_BYTES
-    max_pages: int = MAX_PAGES
-    max_chars: int = MAX_CHARS
-    wall_seconds: float = WALL_SECONDS
-    memory_bytes: int = MEMORY_BYTES
-    output_bytes: int = OUTPUT_BYTES
+    max_bytes: int = 256 * MIB  # scanned books reach 200 MB
+    max_pages: int = 10_000  # the longest legal and medical works have about 5,000
+    max_chars: int = 50_000_000  # twenty times the Bible; longer files are data dumps
+    wall_seconds: float = 120.0  # 3,000 pages take about 10 s
+    memory_bytes: int = 2048 * MIB  # address space of the child; the largest real PDFs take a quarter
+    output_bytes: int = 384 * MIB  # all drafts together: twice `max_chars` of three bytes, and some room
 
 
 @dataclass(frozen=True, slots=True)

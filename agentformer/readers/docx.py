@@ -18,7 +18,7 @@ from agentformer.types import DocumentText
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _CORE_TITLE = "{http://purl.org/dc/elements/1.1/}title"
-_ALTERNATE = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+_FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _BODY = "word/document.xml"
 _NOTES = (("word/footnotes.xml", "footnote"), ("word/endnotes.xml", "endnote"))
 _PARTS = (_BODY, "word/styles.xml", "docProps/core.xml", *(name for name, _ in _NOTES))
@@ -83,20 +83,15 @@ def _heading_levels(styles: bytes | None) -> dict[str, int]:
     """Return style id -> heading level. Heading styles are recognised by their English names, which files of every
     language version contain."""
     levels: dict[str, int] = {}
-    if styles is None:
-        return levels
-    for style in _xml(styles).iter(f"{_W}style"):
+    for style in _xml(styles).iter(f"{_W}style") if styles is not None else ():
         name = style.find(f"{_W}name")
-        match = _HEADING_NAME.match(name.get(f"{_W}val", "")) if name is not None else None
-        if match:
-            levels[style.get(f"{_W}styleId", "")] = int(match.group(1) or 1)
+        if name is not None and (match := _HEADING_NAME.match(name.get(f"{_W}val", ""))):
+            levels[style.get(f"{_W}styleId", "")] = int(match[1] or 1)
     return levels
 
 
 def _blocks(parent: etree._Element, out: OutlineBuilder, levels: dict[str, int], depth: int) -> None:
-    if depth > _MAX_DEPTH:
-        return
-    for child in parent:
+    for child in parent if depth <= _MAX_DEPTH else ():
         if child.tag == f"{_W}p":
             _paragraph(child, out, levels)
         elif child.tag == f"{_W}tbl":
@@ -120,18 +115,24 @@ def _paragraph(paragraph: etree._Element, out: OutlineBuilder, levels: dict[str,
 
 def _table(table: etree._Element, out: OutlineBuilder) -> None:
     for row in table.iter(f"{_W}tr"):
-        cells = [" ".join(" ".join(_text(p) for p in cell.iter(f"{_W}p")).split()) for cell in row.iter(f"{_W}tc")]
+        cells = [_line(cell) for cell in row.iter(f"{_W}tc")]
         if any(cells):
             out.text(" | ".join(cells))
             out.line()
     out.line(paragraph=True)
 
 
+def _line(parent: etree._Element) -> str:
+    """Return the text of all paragraphs in one line."""
+    return " ".join(" ".join(_text(p) for p in parent.iter(f"{_W}p")).split())
+
+
 def _text(paragraph: etree._Element) -> str:
     pieces: list[str] = []
     for node in paragraph.iter():
-        if node.tag == f"{_W}t" and not _is_fallback(node):
-            pieces.append(node.text or "")
+        if node.tag == f"{_W}t":
+            # A fallback repeats the text of a text box for old versions of Word.
+            pieces.append("" if any(True for _ in node.iterancestors(_FALLBACK)) else node.text or "")
         elif node.tag in (f"{_W}tab", f"{_W}br", f"{_W}cr") and node.getparent().tag == f"{_W}r":
             pieces.append("\t" if node.tag == f"{_W}tab" else "\n")
         elif node.tag == f"{_W}noBreakHyphen":
@@ -139,15 +140,9 @@ def _text(paragraph: etree._Element) -> str:
     return "".join(pieces)
 
 
-def _is_fallback(node: etree._Element) -> bool:
-    """Return whether the node repeats the text of a text box for old versions of Word."""
-    return any(True for _ in node.iterancestors(_ALTERNATE))
-
-
 def _notes(root: etree._Element, kind: str, out: OutlineBuilder) -> None:
     for note in root.iter(f"{_W}{kind}"):
-        text = " ".join(" ".join(_text(p) for p in note.iter(f"{_W}p")).split())
-        if text:
+        if text := _line(note):
             out.text(f"[{kind} {note.get(f'{_W}id', '')}] {text}")
             out.line(paragraph=True)
 

@@ -30,7 +30,6 @@ _PARAGRAPHS = frozenset({
     "p", "div", "blockquote", "ul", "ol", "table", "pre", "section", "article", "h1", "h2", "h3", "h4", "h5",
     "h6", "figure", "dl",
 })  # fmt: skip
-_CELLS = frozenset({"td", "th"})
 _MAX_DEPTH = 400  # real pages stay below 60
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 
@@ -39,43 +38,50 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. Its text is that of `<main>`, or of the only `<article>`, or else of the body without
     navigation."""
     declared = _META_CHARSET.search(data[:4096])
-    text = _XML_DECLARATION.sub("", decode(data, declared.group(1).decode("ascii") if declared else ""))
+    text = _XML_DECLARATION.sub("", decode(data, declared[1].decode("ascii") if declared else ""))
     parser = lxml_html.HTMLParser(no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)
+    title, builder = "", OutlineBuilder()
     try:
         root = lxml_html.document_fromstring(text, parser=parser) if text.strip() else None
     except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
         raise CorruptDocument("the HTML cannot be parsed; open it in a browser and save it again") from error
     if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):  # the parser drops the rest
         raise CorruptDocument("the HTML has too many nested elements; open it in a browser and save it as text")
-    builder = OutlineBuilder()
     if root is not None:
         _walk(_main_part(root), builder, 0, False)
-    title = " ".join((root.findtext(".//title") or "").split()) if root is not None else ""
+        title = " ".join((root.findtext(".//title") or "").split())
     yield document_of(options.media_type, builder.pages("lxml"), options.limits, title)
 
 
 def _main_part(root: lxml_html.HtmlElement) -> lxml_html.HtmlElement:
-    for path in (".//main", ".//article"):
-        elements = root.findall(path)
+    for elements in (root.findall(".//main"), root.findall(".//article")):
         if len(elements) == 1 and len(elements[0].text_content()) > 200:
-            main: lxml_html.HtmlElement = elements[0]
-            return main
+            root = elements[0]
+            break
     return root
 
 
 def _walk(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verbatim: bool) -> None:
     tag = element.tag
-    if not isinstance(tag, str) or tag in _DROPPED or _hidden(element):
+    if not isinstance(tag, str) or tag in _DROPPED:
+        return
+    if "hidden" in element.attrib or _HIDDEN.search(element.get("style", "")):
         return
     if depth > _MAX_DEPTH:
         out.text(element.text_content())
         return
-    verbatim = verbatim or tag == "pre"
-    level = int(tag[1]) if re.fullmatch(r"h[1-6]", tag) else 0
-    if level:
-        out.heading(" ".join(element.text_content().split()), level)
+    if re.fullmatch(r"h[1-6]", tag):
+        out.heading(" ".join(element.text_content().split()), int(tag[1]))
         return
-    _open(tag, out)
+    verbatim = verbatim or tag == "pre"
+    if tag in _BLOCKS:
+        out.line(paragraph=tag in _PARAGRAPHS)
+    if tag in ("td", "th"):
+        out.cell()
+    elif tag == "br":
+        out.line()
+    elif tag == "li":
+        out.text("- ")
     _add_text(element.text, out, verbatim)
     for child in element:
         _walk(child, out, depth + 1, verbatim)
@@ -84,21 +90,6 @@ def _walk(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verba
         out.line(paragraph=tag in _PARAGRAPHS)
 
 
-def _open(tag: str, out: OutlineBuilder) -> None:
-    if tag in _BLOCKS:
-        out.line(paragraph=tag in _PARAGRAPHS)
-    if tag in _CELLS:
-        out.cell()
-    elif tag == "br":
-        out.line()
-    elif tag == "li":
-        out.text("- ")
-
-
 def _add_text(text: str | None, out: OutlineBuilder, verbatim: bool) -> None:
     if text:
         out.text(text if verbatim else re.sub(r"[ \t\r\n\f]+", " ", text), verbatim=verbatim)
-
-
-def _hidden(element: lxml_html.HtmlElement) -> bool:
-    return "hidden" in element.attrib or bool(_HIDDEN.search(element.get("style", "")))

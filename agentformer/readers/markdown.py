@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.pages import document_of, page_of, parts_of
+from agentformer.readers.pages import PATH_SEPARATOR, document_of, page_of, parts_of
 from agentformer.readers.plain import decode
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Heading, Page
-
-PATH_SEPARATOR = " > "
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*$")
@@ -35,24 +33,18 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. The title comes from the front matter, which stays in the text of the first section."""
     text = clean_plain(decode(data))
     front = _FRONT_MATTER.match(text)
-    title = ""
-    if front and (match := _FRONT_TITLE.search(front.group(1) or "")):
-        title = match.group(2)
+    named = _FRONT_TITLE.search(front[1] or "") if front else None
     sections = list(_sections(text, front.end() if front else 0))
     first = next((s.path[0] for s in sections if s.path and s.level == 1), "")
-    yield document_of(options.media_type, _pages(sections), options.limits, title or first)
+    yield document_of(options.media_type, _pages(sections), options.limits, named[2] if named else first)
 
 
 def _pages(sections: list[_Section]) -> Iterator[Page]:
-    number = 0
-    for section in sections:
-        text = "\n".join(section.lines).strip("\n")
-        if not text.strip():
-            continue
-        for part in parts_of(text):
-            number += 1
-            headings = (Heading(section.path[-1], section.level, 0),) if section.path else ()
-            yield page_of(number, part, PATH_SEPARATOR.join(section.path), headings)
+    texts = (("\n".join(section.lines).strip("\n"), section) for section in sections)
+    parts = ((part, section) for text, section in texts if text.strip() for part in parts_of(text))
+    for number, (part, section) in enumerate(parts, 1):
+        headings = (Heading(section.path[-1], section.level, 0),) if section.path else ()
+        yield page_of(number, part, PATH_SEPARATOR.join(section.path), headings)
 
 
 def _sections(text: str, body_start: int) -> Iterator[_Section]:
@@ -82,16 +74,15 @@ def _fenced(line: str, fence: str) -> tuple[str, bool]:
 
 
 def _heading(line: str, following: str) -> tuple[int, str] | None:
-    match = _ATX.match(line)
-    if match:
-        title = plain_title(match.group(2) or "")
-        return (len(match.group(1)), title) if title else None
+    if match := _ATX.match(line):
+        title = _plain_title(match[2] or "")
+        return (len(match[1]), title) if title else None
     under = _UNDERLINE.match(following)
     if under and line.strip() and len(line) < 200 and not _NOT_A_TITLE.match(line):
-        return (1 if under.group(1)[0] == "=" else 2), plain_title(line)
+        return (1 if under[1][0] == "=" else 2), _plain_title(line)
     return None
 
 
-def plain_title(markup: str) -> str:
+def _plain_title(markup: str) -> str:
     """Return the heading without markup. Its length is limited, because every citation shows the heading."""
     return " ".join(_MARKUP.sub(lambda m: m.group(1) or "", markup[:_LONGEST_TITLE]).split())

@@ -15,26 +15,14 @@ BINARY = "application/octet-stream"
 
 _PDF_HEADER_WITHIN = 1024  # PDF readers accept other bytes before "%PDF-"
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-_MAGIC = (
-    (b"\x89PNG", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"II*\x00", "image/tiff"),
-    (b"MM\x00*", "image/tiff"),
-    (b"RIFF", "application/x-riff"),
-    (b"\x1f\x8b", "application/gzip"),
-    (b"BZh", "application/x-bzip2"),
-    (b"7z\xbc\xaf", "application/x-7z-compressed"),
-    (b"Rar!", "application/vnd.rar"),
-    (b"\xd0\xcf\x11\xe0", "application/x-ole-storage"),
-    (b"\x7fELF", "application/x-executable"),
-    (b"MZ\x90", "application/x-executable"),
-    (b"{\\rtf", "application/rtf"),
-    (b"%!PS", "application/postscript"),
-    (b"SQLite format 3", "application/vnd.sqlite3"),
-    (b"ID3", "audio/mpeg"),
-    (b"OggS", "audio/ogg"),
-)
+_MAGIC = {
+    b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"II*\x00": "image/tiff",
+    b"MM\x00*": "image/tiff", b"RIFF": "application/x-riff", b"\x1f\x8b": "application/gzip",
+    b"BZh": "application/x-bzip2", b"7z\xbc\xaf": "application/x-7z-compressed", b"Rar!": "application/vnd.rar",
+    b"\xd0\xcf\x11\xe0": "application/x-ole-storage", b"\x7fELF": "application/x-executable",
+    b"MZ\x90": "application/x-executable", b"{\\rtf": "application/rtf", b"%!PS": "application/postscript",
+    b"SQLite format 3": "application/vnd.sqlite3", b"ID3": "audio/mpeg", b"OggS": "audio/ogg",
+}  # fmt: skip
 _MARKDOWN_NAMES = frozenset({".md", ".markdown", ".mdown", ".mkd"})
 _HTML_NAMES = frozenset({".html", ".htm", ".xhtml"})
 _HTML_TAG = re.compile(rb"<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
@@ -42,11 +30,11 @@ _ZIP_END = b"PK\x05\x06"  # the last record of an archive, with the size of its 
 _ZIP_END_WITHIN = 22 + 65535  # that record and the longest comment after it
 _ZIP_SIZE_AT = 12
 _ZIP_ENTRY = 46  # bytes of a directory entry before its name
-_ZIP_PARTS = (
-    (b"word/document.xml", DOCX),
-    (b"xl/workbook.xml", "application/Excel"),
-    (b"ppt/presentation.xml", "application/PowerPoint"),
-)
+_ZIP_PARTS = {
+    b"word/document.xml": DOCX,
+    b"xl/workbook.xml": "application/Excel",
+    b"ppt/presentation.xml": "application/PowerPoint",
+}
 _TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
 
 
@@ -62,7 +50,7 @@ def sniff(data: bytes, name: str = "") -> str:
         return PDF
     if data[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return _zip_type(data)
-    for magic, media_type in _MAGIC:
+    for magic, media_type in _MAGIC.items():
         if data.startswith(magic) and not (magic == b"BZh" and data.isascii()):
             return media_type
     if pdf:
@@ -128,10 +116,8 @@ def _zip_type(data: bytes) -> str:
         return DOCX if b"word/" in data[:65536] or b"[Content_Types].xml" in data[:256] else "application/zip"
     (size,) = struct.unpack_from("<I", data, end + _ZIP_SIZE_AT)
     start = max(0, end - size)
-    for part, media_type in _ZIP_PARTS:
-        if _has_entry(data, part, start, end):
-            return media_type
-    return "application/zip"
+    entries = (media_type for part, media_type in _ZIP_PARTS.items() if _has_entry(data, part, start, end))
+    return next(entries, "application/zip")
 
 
 def _has_entry(data: bytes, part: bytes, start: int, end: int) -> bool:

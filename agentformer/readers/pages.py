@@ -18,11 +18,8 @@ def parts_of(text: str, size: int = SECTION_CHARS) -> Iterator[str]:
     start = 0
     while len(text) - start > size:
         end = start + size
-        for border in _BORDERS:
-            at = text.rfind(border, start + size // 2, end)
-            if at >= 0:
-                end = at + len(border)
-                break
+        ends = ((text.rfind(border, start + size // 2, end), len(border)) for border in _BORDERS)
+        end = next((at + length for at, length in ends if at >= 0), end)
         yield text[start:end]
         start = end
     yield text[start:]
@@ -83,13 +80,10 @@ class OutlineBuilder:
     def line(self, *, paragraph: bool = False) -> None:
         """End the line. With `paragraph`, add a blank line. A second call adds nothing."""
         parts = self._blocks[-1][1]
-        if not parts:
-            return
         end = "\n\n" if paragraph else "\n"
         tail = "".join(parts[-2:])[-2:]
-        if tail.endswith(end):
-            return
-        parts.append("\n" if tail.endswith("\n") else end)
+        if parts and not tail.endswith(end):
+            parts.append("\n" if tail.endswith("\n") else end)
 
     def cell(self) -> None:
         """Separate two cells of a table row."""

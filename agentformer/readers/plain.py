@@ -9,6 +9,7 @@ import codecs
 import re
 import unicodedata
 from collections.abc import Iterator
+from contextlib import suppress
 
 from charset_normalizer import from_bytes
 
@@ -26,11 +27,9 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def _pages(text: str) -> Iterator[Page]:
-    number = 0
-    for sheet in text.split("\f"):
-        for part in parts_of(clean_plain(sheet)):
-            number += 1
-            yield page_of(number, part, str(number))
+    parts = (part for sheet in text.split("\f") for part in parts_of(clean_plain(sheet)))
+    for number, part in enumerate(parts, 1):
+        yield page_of(number, part, str(number))
 
 
 _BOMS = (
@@ -48,7 +47,7 @@ _LATIN9_LETTER = re.compile(
 )
 _LATIN9_EURO = re.compile(rb"\d\s?\xa4|\xa4\s?\d")
 _SAMPLE = 1 << 18  # bytes for statistics; decoding always covers the whole file
-_KANA = re.compile("[\u3040-\u30ff\uff66-\uff9f]")
+_KANA = re.compile("[\u3040-\u30ff]")  # not half-width: EUC and Latin bytes read as Shift-JIS look like that
 
 
 def decode(data: bytes, declared: str = "") -> str:
@@ -62,8 +61,7 @@ def decode(data: bytes, declared: str = "") -> str:
             return _strict(data, encoding)
     if b"\x1b$" in data[:_SAMPLE] and (japanese := _japanese(data)):
         return japanese
-    encoding = utf16_without_bom(data)
-    if encoding:
+    if encoding := utf16_without_bom(data):
         return _strict(data, encoding)
     try:
         return data.decode("utf-8")
@@ -108,17 +106,15 @@ def _japanese(data: bytes) -> str:
             continue
         sample = text[:_SAMPLE]
         foreign = sum(1 for c in sample if c > "\x7f")
-        # EUC and Latin bytes read as Shift-JIS look like half-width katakana.
-        full = sum(1 for c in _KANA.findall(sample) if c < "\uff00")
-        share = full / foreign if foreign else 0.0
+        share = len(_KANA.findall(sample)) / foreign if foreign else 0.0
         if share > best_share:
             best, best_share = text, share
     return best
 
 
 def _western(data: bytes) -> str:
-    """Decode as Windows-1252 or ISO-8859-15 if accented letters are alone or in pairs among ASCII letters, as in
-    Western languages. Else return "". With other code pages, whole words would consist of accented letters."""
+    """Decode as Windows-1252 or ISO-8859-15 if accented letters are alone or in pairs among ASCII letters, else return
+    "". With other code pages, whole words would consist of accented letters."""
     latin9 = not _C1.search(data) and (_LATIN9_EURO.search(data) or _LATIN9_LETTER.search(data))
     try:
         text = data.decode("iso8859-15" if latin9 else "cp1252")
@@ -135,8 +131,6 @@ def _western(data: bytes) -> str:
 def _statistical(data: bytes) -> str:
     best = from_bytes(data[:_SAMPLE] if len(data) > 2 * _SAMPLE else data).best()
     if best is not None:
-        try:
+        with suppress(UnicodeDecodeError):
             return data.decode(best.encoding)
-        except UnicodeDecodeError:
-            pass
     raise CorruptDocument("the encoding of the text is unknown; save it again as UTF-8")

@@ -14,8 +14,8 @@ from reportlab.pdfgen.canvas import Canvas
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
 from agentformer.readers import ReadLimits, read
-from agentformer.readers.pdf import ocr
-from agentformer.readers.pdf.pdfium import PdfiumDocument
+from agentformer.readers.pdf import pdf
+from agentformer.readers.pdf.extractors import PdfiumDocument
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf, rewritten
 
@@ -123,7 +123,7 @@ def scanned() -> bytes:
 
 
 def test_a_page_without_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ocr, "unavailable", lambda: ocr.ADVICE)
+    monkeypatch.setattr(pdf, "ocr_unavailable", lambda: pdf.OCR_ADVICE)
     document = read_here(scanned())
 
     assert document.status == "no_text"
@@ -132,8 +132,8 @@ def test_a_page_without_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_scanned_page_is_recognised_where_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ocr, "unavailable", lambda: "")
-    monkeypatch.setattr(ocr, "recognise", lambda document, number: "Words on a scanned page")
+    monkeypatch.setattr(pdf, "ocr_unavailable", lambda: "")
+    monkeypatch.setattr(pdf, "recognise", lambda document, number: "Words on a scanned page")
     document = read_here(scanned())
 
     assert (document.status, document.pages[0].method) == ("ready", "tesseract")
@@ -144,7 +144,7 @@ def test_a_scanned_page_is_recognised_where_that_is_installed(monkeypatch: pytes
 def test_recognition_draws_the_page_and_never_a_giant_image(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[int, int]] = []
 
-    def image_to_data(image: Image.Image, **options: object) -> dict[str, list[Any]]:
+    def image_to_data(image: Image.Image, languages: str, **options: object) -> dict[str, list[Any]]:
         drawn.append(image.size)
         return {"text": ["read"], "conf": [95], "block_num": [1], "par_num": [1], "line_num": [1]}
 
@@ -162,10 +162,10 @@ def test_recognition_draws_the_page_and_never_a_giant_image(monkeypatch: pytest.
     document = PdfiumDocument(out.getvalue(), None)
 
     assert document.largest_image(0) == 120_000
-    assert ocr.recognise(document, 0) == "read"
+    assert pdf.recognise(document, 0) == "read"
     assert drawn == [(600, 300)]
-    monkeypatch.setattr(ocr, "MAX_IMAGE_PIXELS", 100_000)
-    assert ocr.recognise(document, 0) == ""
+    monkeypatch.setattr(pdf, "MAX_IMAGE_PIXELS", 100_000)
+    assert pdf.recognise(document, 0) == ""
     assert len(drawn) == 1
 
 
@@ -179,7 +179,7 @@ def written(turned: int) -> Image.Image:
     return page.rotate(-turned, expand=True)
 
 
-@pytest.mark.skipif(bool(ocr.unavailable()), reason="tesseract or the extra `ocr` is not installed")
+@pytest.mark.skipif(bool(pdf.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
 @pytest.mark.parametrize("turned", [0, 180])
 def test_a_real_scan_is_read_upright_and_upside_down(turned: int) -> None:
     page = written(turned)
@@ -195,23 +195,23 @@ def test_a_real_scan_is_read_upright_and_upside_down(turned: int) -> None:
     assert "keeps the keys" in document.pages[0].text
 
 
-@pytest.mark.skipif(bool(ocr.unavailable()), reason="tesseract or the extra `ocr` is not installed")
+@pytest.mark.skipif(bool(pdf.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
 def test_guesswork_of_recognition_is_not_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ocr, "_turn", lambda image: 0)
+    monkeypatch.setattr(pdf, "_turn", lambda image: 0)
     out = io.BytesIO()
     canvas = Canvas(out, pagesize=(408, 264))
     canvas.drawInlineImage(written(180), 0, 0, 408, 264)
     canvas.save()
 
-    assert ocr.recognise(PdfiumDocument(out.getvalue(), None), 0) == ""
+    assert pdf.recognise(PdfiumDocument(out.getvalue(), None), 0) == ""
 
 
 def test_a_giant_page_is_never_drawn() -> None:
     for size, drawn in [((595, 842), True), ((200_000, 200_000), False), ((0, 10), False)]:
-        scale = ocr.scale_for(*size)
+        scale = pdf.scale_for(*size)
 
         assert bool(scale) is drawn
-        assert size[0] * size[1] * scale**2 <= ocr.MAX_PIXELS
+        assert size[0] * size[1] * scale**2 <= pdf.MAX_PIXELS
 
 
 def test_a_password_is_needed_and_accepted() -> None:

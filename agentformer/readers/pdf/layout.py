@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import median
 from typing import NamedTuple
 
@@ -36,15 +36,11 @@ def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
         return text.replace("\r\n", "\n")
     pitch = _pitch(lines)
     parts = [lines[0].text]
-    for number in range(1, len(lines)):
-        previous, line = lines[number - 1], lines[number]
-        following = lines[number + 1] if number + 1 < len(lines) else None
-        same_row = _space_in_row(previous, line)
-        if same_row is not None:
-            parts.append(same_row)
-        else:
-            parts.append("\n\n" if pitch and _begins(previous, line, following, pitch) else "\n")
-        parts.append(line.text)
+    for previous, line, following in zip(lines, lines[1:], [*lines[2:], None], strict=False):
+        space = _space_in_row(previous, line)
+        if space is None:
+            space = "\n\n" if pitch and _begins(previous, line, following, pitch) else "\n"
+        parts += (space, line.text)
     return "".join(parts)
 
 
@@ -62,12 +58,9 @@ def _space_in_row(previous: Line, line: Line) -> str | None:
 
 def _pitch(lines: Sequence[Line]) -> float:
     """Return the usual distance between two lines of running text, or 0 if there is no such text."""
-    steps = [
-        a.last_y - b.y
-        for a, b in pairwise(lines)
-        if a.height and b.height and 0.6 * b.height < a.last_y - b.y < 3.0 * b.height
-    ]
-    return median(steps) if len(steps) >= 2 else 0.0
+    steps = ((a.last_y - b.y, b.height) for a, b in pairwise(lines) if a.height and b.height)
+    usual = [step for step, height in steps if 0.6 * height < step < 3.0 * height]
+    return median(usual) if len(usual) >= 2 else 0.0
 
 
 def _begins(previous: Line, line: Line, following: Line | None, pitch: float) -> bool:
@@ -104,34 +97,21 @@ _MAX_LINE = 200
 def bodies(texts: Sequence[str]) -> list[Span | None]:
     """Return the span of each page without running headers and footers. The span is None if it is the whole page or
     empty."""
-    lines = [_spans(text) for text in texts]
-    tops = [
-        [_line_keys(text, s, n) for s in spans[:_EDGE_LINES]]
-        for n, (text, spans) in enumerate(zip(texts, lines, strict=True))
-    ]
-    ends = [
-        [_line_keys(text, s, n) for s in spans[::-1][:_EDGE_LINES]]
-        for n, (text, spans) in enumerate(zip(texts, lines, strict=True))
-    ]
+    lines = [[*re.finditer(r"\S[^\n]*", text)] for text in texts]
+    tops = [[_line_keys(line[0], n) for line in page[:_EDGE_LINES]] for n, page in enumerate(lines)]
+    ends = [[_line_keys(line[0], n) for line in page[::-1][:_EDGE_LINES]] for n, page in enumerate(lines)]
     result: list[Span | None] = []
-    for page, (text, spans) in enumerate(zip(texts, lines, strict=True)):
-        above, below = _running(tops, page), _running(ends, page)
-        if above + below >= len(spans) or not above + below:
-            result.append(None)
-            continue
-        kept = spans[above : len(spans) - below]
-        result.append(Span(kept[0].start, kept[-1].end) if any(text[s.start : s.end].strip() for s in kept) else None)
+    for n, page in enumerate(lines):
+        above, below = _running(tops, n), _running(ends, n)
+        body = page[above : len(page) - below] if above + below else []
+        result.append(Span(body[0].start(), body[-1].end()) if body else None)
     return result
 
 
-def _spans(text: str) -> list[Span]:
-    return [Span(m.start(), m.end()) for m in re.finditer(r"\S[^\n]*", text)]
-
-
-def _line_keys(text: str, span: Span, page: int) -> frozenset[str]:
+def _line_keys(text: str, page: int) -> frozenset[str]:
     """Return the keys of a line. Lines on different pages are equal if they share a key: the text, the text with a
     number that grows with the page number, and for a long line the text without numbers."""
-    line = " ".join(text[span.start : min(span.end, span.start + _MAX_LINE)].casefold().split())
+    line = " ".join(text[:_MAX_LINE].casefold().split())
     pattern = _NUMBER.sub("#", line)
     letters = sum(c.isalpha() for c in pattern)
     keys = {f"={line}"} if letters or len(line) >= _DATE else set()
@@ -147,12 +127,7 @@ def _running(edges: Sequence[list[frozenset[str]]], page: int) -> int:
     seen: Counter[str] = Counter()
     for other in edges[first:last]:
         seen.update({key for keys in other for key in keys})
-    count = 0
-    for keys in edges[page]:
-        if not any(seen[key] >= _LEAST for key in keys):
-            break
-        count += 1
-    return count
+    return sum(1 for _ in takewhile(lambda keys: any(seen[key] >= _LEAST for key in keys), edges[page]))
 
 
 MAX_TITLE = 300
@@ -172,21 +147,17 @@ def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Pa
     """Return the pages with their outline entries as headings, in the order of the text."""
     by_page: dict[int, list[Heading]] = {}
     for entry in outline:
-        title = " ".join(clean(entry.title).split())[:MAX_TITLE]
-        if title:
-            page = pages[entry.page]
-            earlier = by_page.get(entry.page)
-            after = earlier[-1].start + 1 if earlier and earlier[-1].start else 0
-            heading = Heading(title, min(entry.level, MAX_LEVEL), locate(title, page, after))
-            by_page.setdefault(entry.page, []).append(heading)
+        if title := " ".join(clean(entry.title).split())[:MAX_TITLE]:
+            headings = by_page.setdefault(entry.page, [])
+            after = headings[-1].start + 1 if headings and headings[-1].start else 0
+            headings.append(Heading(title, min(entry.level, MAX_LEVEL), _locate(title, pages[entry.page], after)))
     result = list(pages)
     for number, headings in by_page.items():
-        ordered = tuple(sorted(headings, key=lambda h: h.start))
-        result[number] = replace(pages[number], headings=ordered)
+        result[number] = replace(pages[number], headings=tuple(sorted(headings, key=lambda h: h.start)))
     return result
 
 
-def locate(title: str, page: Page, after: int = 0) -> int:
+def _locate(title: str, page: Page, after: int) -> int:
     """Return the offset of the title on its page. Prefer the start of a line. If the title is not found, return the
     start of the body.
 
@@ -196,7 +167,6 @@ def locate(title: str, page: Page, after: int = 0) -> int:
     bare = r"\s+".join(re.escape(word) for word in re.sub(r"^[\d.]+\s+", "", title).split())
     for pattern in (rf"(?m)^[ \t]*(?:[\dA-Z.]+\s+)?({words})", rf"(?m)^[ \t]*(?:[\dA-Z.]+\s+)?({bare})", f"({words})"):
         for start in (after, 0):
-            match = re.compile(pattern, re.IGNORECASE).search(page.text, start)
-            if match:
+            if match := re.compile(pattern, re.IGNORECASE).search(page.text, start):
                 return match.start() + len(match.group()) - len(match.group().lstrip())
     return page.body.start if page.body else 0

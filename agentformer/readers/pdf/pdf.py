@@ -7,18 +7,21 @@ the document is yielded after each stage. So if a later stage hangs or crashes, 
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 import time
 import unicodedata
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument
 from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.pdf import ocr
+from agentformer.readers.pdf.extractors import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.layout import bodies, page_headings
-from agentformer.readers.pdf.pdfium import PasswordNeeded, PdfiumDocument, Unreadable
-from agentformer.readers.pdf.pypdf_text import PypdfDocument
 from agentformer.text.normalize import from_symbol_area, normalize_pages
 from agentformer.text.quality import Quality, assess
 from agentformer.types import DocumentStatus, DocumentText, Page, PageStatus, Span
@@ -27,16 +30,26 @@ PYPDF_SHARE = 0.25  # share of the remaining time for the second extractor
 MIN_HIDDEN_LETTERS = 60  # shorter text that only pypdf finds is the name of a layer or a stray glyph
 MIN_OCR_LETTERS = 3
 DRAFT_SECONDS = 20.0
+DPI = 300  # the resolution of tesseract's training data
+MAX_PIXELS = 40_000_000  # an A3 page at 300 dpi has 17 million
+MAX_IMAGE_PIXELS = 200_000_000  # of an image inside the page, which rendering unpacks whole
+OCR_SECONDS = 60  # of a page
+# Mean confidence per letter: clean scans reach 90 and more, poor ones 60 to 80, upside-down text 30 to 50.
+SURE = 75.0  # below it, the page may be rotated
+LEAST = 55.0  # below it, the text is not indexed
+LANGUAGES = ("eng", "fin", "swe", "nor", "dan", "deu", "fra", "spa", "est")
+OCR_ADVICE = "install tesseract and agentformer[ocr] to read scanned pages"
+_USABLE = ("good", "doubtful")
+_NOTHING = Quality(0.0, 0, "empty")
 
 _LARGE_COUNT = re.compile(rb"/Count\s+(\d{7,20})")
 _DICTIONARY = 400  # bytes around "/Count" that contain its dictionary
 
+_TO_NOTHING = re.compile("[\u00ad\u034f\u1806\u180b-\u180d\u200b-\u200d\u2060\ufeff\ufe00-\ufe0f]")
+
 _NEEDED = "the PDF is encrypted and needs a password"
 _WRONG = "the PDF is encrypted and this password does not open it"
 _DAMAGED = "the PDF is too damaged to read; download it again or print it to a new PDF"
-
-
-_NOTHING = Quality(0.0, 0, "empty")
 
 
 @dataclass(slots=True)
@@ -55,7 +68,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield drafts of the document. Each draft is better than the draft before it."""
     _check_page_count(data)
     fast, slow = _open(data, options)
-    count = len(fast) if fast is not None else len(slow) if slow is not None else 0
+    count = len(fast if fast is not None else slow or ())
     if not count:
         raise EmptyDocument("the PDF has no pages")
     if count > options.limits.max_pages:
@@ -66,12 +79,13 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     if fast is not None:
         _read_all(fast, pages, options)
     doubtful = _doubtful(pages) if "pypdf" in options.engines else []
-    scanned = bool(_without_text(pages)) and not ocr.unavailable()
-    if fast is not None and (doubtful or (options.ocr and scanned)) and not all(page.failed for page in pages):
+    recognises = options.ocr and not ocr_unavailable()
+    more = doubtful or (recognises and _without_text(pages))
+    if fast is not None and more and not all(page.failed for page in pages):
         yield _document(pages, fast, options)
     if doubtful:
         _second_reading(data, pages, doubtful, fast, slow, options)
-    if fast is not None and options.ocr and not ocr.unavailable():
+    if fast is not None and recognises:
         yield from _recognised(fast, pages, options)
     if all(page.failed for page in pages):
         raise CorruptDocument(_DAMAGED)
@@ -105,12 +119,9 @@ def _open(data: bytes, options: ReadOptions) -> tuple[PdfiumDocument | None, Pyp
         raise EncryptedDocument(_WRONG if options.password else _NEEDED)
     if not len(slow):
         raise CorruptDocument(_DAMAGED)
-    plain = slow.decrypted() if locked else None
-    if plain:
-        try:
+    if locked and (plain := slow.decrypted()):
+        with suppress(PasswordNeeded, Unreadable):
             return PdfiumDocument(plain, None), slow
-        except (PasswordNeeded, Unreadable):
-            pass
     return None, slow
 
 
@@ -119,13 +130,8 @@ def _passwords(password: str | None) -> tuple[str, ...]:
     password, which opens many restricted files."""
     if not password:
         return ("",)
-    prepared = "".join(" " if unicodedata.category(c) == "Zs" else c for c in password if c not in _TO_NOTHING)
+    prepared = "".join(" " if unicodedata.category(c) == "Zs" else c for c in _TO_NOTHING.sub("", password))
     return tuple(dict.fromkeys((password, unicodedata.normalize("NFKC", prepared), "")))
-
-
-_TO_NOTHING = frozenset("\u00ad\u034f\u1806\u180b\u180c\u180d\u200b\u200c\u200d\u2060\ufeff") | {
-    chr(c) for c in range(0xFE00, 0xFE10)
-}
 
 
 def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -> None:
@@ -153,13 +159,9 @@ def _doubtful(pages: list[_Draft]) -> list[int]:
 
 
 def _second_reading(
-    data: bytes,
-    pages: list[_Draft],
-    doubtful: list[int],
-    fast: PdfiumDocument | None,
-    slow: PypdfDocument | None,
-    options: ReadOptions,
-) -> None:
+    data: bytes, pages: list[_Draft], doubtful: list[int],
+    fast: PdfiumDocument | None, slow: PypdfDocument | None, options: ReadOptions,
+) -> None:  # fmt: skip
     start = time.monotonic()
     until = start + PYPDF_SHARE * (options.deadline - start) if fast is not None else options.deadline
     slow = slow or PypdfDocument(data, _passwords(options.password))
@@ -175,7 +177,7 @@ def _better(first: _Draft, second: _Draft) -> _Draft:
     if first.failed:
         return second
     if first.quality.verdict == "empty":
-        enough = second.quality.verdict in ("good", "doubtful") and second.quality.letters >= MIN_HIDDEN_LETTERS
+        enough = second.quality.verdict in _USABLE and second.quality.letters >= MIN_HIDDEN_LETTERS
         return second if enough else first
     if second.quality.letters * 2 < first.quality.letters:  # a higher score because most text is missing
         return first
@@ -196,18 +198,17 @@ def _recognised(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions)
             yield _document(pages, fast, options)
             drafted = time.monotonic()
         try:
-            text = ocr.recognise(fast, number)
+            text = recognise(fast, number)
         except Unreadable:
             continue
         pages[number].recognised = True
         quality = assess(text)
-        if quality.letters >= MIN_OCR_LETTERS and quality.verdict in ("good", "doubtful"):
+        if quality.letters >= MIN_OCR_LETTERS and quality.verdict in _USABLE:
             pages[number] = _Draft(text, "tesseract", quality)
 
 
 def _document(drafts: list[_Draft], fast: PdfiumDocument | None, options: ReadOptions) -> DocumentText:
-    usable = [d.raw if d.quality.verdict in ("good", "doubtful") else "" for d in drafts]
-    texts = normalize_pages(usable, bodies)
+    texts = normalize_pages([d.raw if d.quality.verdict in _USABLE else "" for d in drafts], bodies)
     spans = bodies(texts)
     pages = [_page(number, draft, texts[number], spans[number], fast, options) for number, draft in enumerate(drafts)]
     pages = page_headings(pages, fast.outline() if fast is not None else ())
@@ -220,8 +221,7 @@ def _page(
     number: int, draft: _Draft, text: str, body: Span | None, fast: PdfiumDocument | None, options: ReadOptions
 ) -> Page:
     label = fast.label(number) if fast is not None else ""
-    values = _form_text(number, text, fast)
-    if values:
+    if values := _form_text(number, text, fast):
         body = Span(body.start, len(text) + len(values)) if body else None
         text = f"{text}{values}" if text else values.lstrip("\n")
     status, reason = _page_status(draft, text, _recognition_advice(draft, options))
@@ -230,12 +230,9 @@ def _page(
 
 def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:
     """Return the filled form fields that the text of the page does not contain, one per line."""
-    if fast is None:
-        return ""
-    try:
-        values = fast.form_values(number)
-    except Unreadable:
-        return ""
+    values: list[tuple[str, str]] = []
+    with suppress(Unreadable):
+        values = fast.form_values(number) if fast is not None else []
     rows = [f"{label}: {value}" if label else value for label, value in values if value not in text]
     return "\n\n" + normalize_pages(["\n".join(rows)])[0] if rows else ""
 
@@ -245,7 +242,7 @@ def _recognition_advice(draft: _Draft, options: ReadOptions) -> str:
         return "text recognition is switched off"
     if draft.recognised:
         return "text recognition found no text on this page"
-    return ocr.unavailable() or "there was no time left to recognise its text; split the file or allow more time"
+    return ocr_unavailable() or "there was no time left to recognise its text; split the file or allow more time"
 
 
 def _page_status(draft: _Draft, text: str, advice: str) -> tuple[PageStatus, str]:
@@ -268,3 +265,67 @@ def _outcome(pages: list[Page]) -> tuple[DocumentStatus, str]:
     if len(without) < len(pages):
         return "ready", reason
     return ("garbled" if any(page.status == "garbled" for page in pages) else "no_text"), reason
+
+
+def ocr_unavailable() -> str:
+    """Return a hint how to install OCR, or "" if OCR is installed."""
+    return "" if shutil.which("tesseract") and find_spec("pytesseract") else OCR_ADVICE
+
+
+def recognise(document: PdfiumDocument, number: int) -> str:
+    """Return the text on the image of a page. The image is rotated if necessary. Return "" if the page is too large to
+    render, tesseract fails, or its confidence is too low."""
+    import pytesseract  # imports NumPy, which few files need
+
+    scale = scale_for(*document.size(number))
+    if not scale or document.largest_image(number) > MAX_IMAGE_PIXELS:
+        return ""
+    try:
+        image = document.image(number, scale)
+        text, confidence = _read(image)
+        if confidence < SURE and (turn := _turn(image)):
+            text, confidence = max((text, confidence), _read(image.rotate(-turn, expand=True)), key=lambda r: r[1])
+        return text if confidence >= LEAST else ""
+    except (pytesseract.TesseractError, RuntimeError, OSError):
+        return ""
+
+
+def _read(image: Any) -> tuple[str, float]:
+    """Return the text in lines and paragraphs, and the mean confidence of its letters (0..100)."""
+    import pytesseract
+
+    installed = set(pytesseract.get_languages())
+    languages = "+".join(code for code in LANGUAGES if code in installed) or "eng"
+    data = pytesseract.image_to_data(image, languages, timeout=OCR_SECONDS, output_type=pytesseract.Output.DICT)
+    lines: dict[tuple[int, int, int], list[str]] = {}
+    letters = sure = 0.0
+    for i, word in enumerate(data["text"]):
+        if word.strip():
+            place = (data["block_num"][i], data["par_num"][i], data["line_num"][i])
+            lines.setdefault(place, []).append(word)
+            letters += len(word)
+            sure += len(word) * max(0.0, float(data["conf"][i]))
+    paragraphs: dict[tuple[int, int], list[str]] = {}
+    for (block, paragraph, _), words in lines.items():
+        paragraphs.setdefault((block, paragraph), []).append(" ".join(words))
+    return "\n\n".join("\n".join(rows) for rows in paragraphs.values()), sure / letters if letters else 0.0
+
+
+def _turn(image: Any) -> int:
+    """Return the clockwise rotation in degrees that makes the page upright, or 0 if tesseract cannot detect it."""
+    import pytesseract
+
+    with suppress(pytesseract.TesseractError, RuntimeError, OSError):  # too few letters, no `osd` data, or too slow
+        orientation = pytesseract.image_to_osd(image, timeout=OCR_SECONDS, output_type=pytesseract.Output.DICT)
+        return int(orientation["rotate"])
+    return 0
+
+
+def scale_for(width: float, height: float) -> float:
+    """Return the pixels per point for a page of this size, at most 300 dpi and `MAX_PIXELS`. Return 0 if the page must
+    not be rendered."""
+    area = width * height
+    if not 1 < area < math.inf:
+        return 0.0
+    scale = min(DPI / 72, math.sqrt(MAX_PIXELS / area))
+    return scale if scale >= 1.0 else 0.0  # below 72 dpi nothing is recognised

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import platform
+import re
 import struct
 import sys
 from collections.abc import Iterable, Iterator
@@ -29,30 +30,21 @@ def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: It
     version = _call(_CREATE, None, 0, _VERSION)
     if version < 1:
         return False
-    handled = _rights(version)
+    handled = (1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]) - 1  # all file rights that this version knows
     scoped = _ALL_SIGNALS_AND_SOCKETS if version >= 6 else 0
     attributes = struct.pack("=QQQ", handled, 0, scoped)[: 24 if version >= 6 else 8]
     rules = _call(_CREATE, attributes, len(attributes), 0)
     if rules < 0:
         return False
     try:
-        for path in readable:
-            _allow(rules, path, _READ)
-        for path in listed:
-            _allow(rules, path, _READ_DIR)
-        for path in writable:
-            _allow(rules, path, handled)
+        for paths, rights in ((readable, _READ), (listed, _READ_DIR), (writable, handled)):
+            for path in paths:
+                _allow(rules, path, rights)
         if ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, *[ctypes.c_ulong(n) for n in (1, 0, 0, 0)]):
             return False
         return _call(_RESTRICT, rules, 0) == 0
     finally:
         os.close(rules)
-
-
-def _rights(version: int) -> int:
-    """Return all file rights that this version of Landlock knows."""
-    known = 13 if version == 1 else 14 if version == 2 else 15 if version < 5 else 16
-    return (1 << known) - 1
 
 
 def _allow(rules: int, path: Path, rights: int) -> None:
@@ -61,7 +53,7 @@ def _allow(rules: int, path: Path, rights: int) -> None:
     except OSError:
         return
     try:
-        rights = rights if path.is_dir() else rights & _FILES
+        rights &= ~0 if path.is_dir() else _FILES
         _call(_ADD, rules, _PATH_BENEATH, struct.pack("=Qi", rights, there), 0)
     finally:
         os.close(there)
@@ -78,44 +70,41 @@ def _call(number: int, *arguments: int | bytes | None) -> int:
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
+_EPERM, _ENOSYS = _REFUSE | errno.EPERM, _REFUSE | errno.ENOSYS
 _NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # offsets in the kernel's `struct seccomp_data`
 _X32 = 0x40000000  # a second table of calls on x86-64
 _NEW_NAMESPACES, _NEW_THREAD = 0x7E020000, 0x00010000  # CLONE_NEW*, CLONE_THREAD
 _PR_SET_PDEATHSIG = 1
 
-# Refused system calls: name -> numbers on x86-64 and arm64 (-1: does not exist). A list of allowed calls would break
+# Refused system calls: name, number on x86-64 and on arm64 (-1: does not exist). A list of allowed calls would break
 # with each new C library.
-_REFUSED = {
-    # The network, and io_uring, which could use it unseen.
-    **{"socket": (41, 198), "socketpair": (53, 199), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201)},
-    **{"accept": (43, 202), "accept4": (288, 242), "sendto": (44, 206), "sendmsg": (46, 211), "sendmmsg": (307, 269)},
-    **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
-    # Other processes: inspecting and signalling them, and leaving the group that is ended with the reader.
-    **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)},
-    **{"pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "tkill": (200, 130)},
-    **{"rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "setsid": (112, 157), "setpgid": (109, 154)},
-    **{"setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setscheduler": (144, 119)},
-    **{"sched_setparam": (142, 118), "sched_setattr": (314, 274), "sched_setaffinity": (203, 122)},
-    # Shared memory and messages.
-    **{"shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semctl": (66, 191)},
-    **{"semop": (65, 193), "semtimedop": (220, 192), "msgget": (68, 186), "msgctl": (71, 187), "msgsnd": (69, 189)},
-    **{"msgrcv": (70, 188), "mq_open": (240, 180), "mq_unlink": (241, 181)},
-    # Names, rights, times and length of files, which Landlock does not cover in all versions.
-    **{"truncate": (76, 45), "utimensat": (280, 88), "utime": (132, -1), "utimes": (235, -1), "futimesat": (261, -1)},
-    **{"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "setxattrat": (463, 463)},
-    **{"removexattrat": (466, 466), "file_setattr": (469, 469)},
-    **{"chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, -1)},
-    **{"fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6)},
-    **{"fsetxattr": (190, 7), "mknod": (133, -1), "mknodat": (259, 33), "open_by_handle_at": (304, 265)},
-    # The system.
-    **{"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97)},
-    **{"setns": (308, 268), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430)},
-    **{"fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442)},
-    **{"bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "personality": (135, 92)},
-    **{"keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218), "kexec_load": (246, 104)},
-    **{"kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273), "reboot": (169, 142)},
-    **{"settimeofday": (164, 170), "clock_settime": (227, 112), "sethostname": (170, 161), "swapon": (167, 224)},
-}
+_TABLE = """
+The network, and io_uring, which could use it unseen:
+    socket 41 198, socketpair 53 199, connect 42 203, bind 49 200, listen 50 201, accept 43 202, accept4 288 242,
+    sendto 44 206, sendmsg 46 211, sendmmsg 307 269,
+    io_uring_setup 425 425, io_uring_enter 426 426, io_uring_register 427 427,
+Other processes: inspecting and signalling them, and leaving the group that is ended with the reader:
+    ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, kcmp 312 272, pidfd_open 434 434,
+    pidfd_getfd 438 438, pidfd_send_signal 424 424, tkill 200 130, rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240,
+    setsid 112 157, setpgid 109 154, setpriority 141 140, ioprio_set 251 30, sched_setscheduler 144 119,
+    sched_setparam 142 118, sched_setattr 314 274, sched_setaffinity 203 122,
+Shared memory and messages:
+    shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semctl 66 191, semop 65 193, semtimedop 220 192,
+    msgget 68 186, msgctl 71 187, msgsnd 69 189, msgrcv 70 188, mq_open 240 180, mq_unlink 241 181,
+Names, rights, times and length of files, which Landlock does not cover in all versions:
+    truncate 76 45, utimensat 280 88, utime 132 -1, utimes 235 -1, futimesat 261 -1, removexattr 197 14,
+    lremovexattr 198 15, fremovexattr 199 16, setxattrat 463 463, removexattrat 466 466, file_setattr 469 469,
+    chmod 90 -1, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -1, fchown 93 55, lchown 94 -1,
+    fchownat 260 54, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7, mknod 133 -1, mknodat 259 33,
+    open_by_handle_at 304 265,
+The system:
+    mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51, unshare 272 97, setns 308 268, open_tree 428 428,
+    move_mount 429 429, fsopen 430 430, fsconfig 431 431, fsmount 432 432, fspick 433 433, mount_setattr 442 442,
+    bpf 321 280, perf_event_open 298 241, userfaultfd 323 282, personality 135 92, keyctl 250 219, add_key 248 217,
+    request_key 249 218, kexec_load 246 104, kexec_file_load 320 294, init_module 175 105, finit_module 313 273,
+    reboot 169 142, settimeofday 164 170, clock_settime 227 112, sethostname 170 161, swapon 167 224
+"""
+_REFUSED = {name: (int(x86), int(arm)) for name, x86, arm in re.findall(r"(\w+) (-?\d+) (-?\d+)", _TABLE)}
 _STARTS = {"execve": (59, 221), "execveat": (322, 281), "fork": (57, -1), "vfork": (58, -1)}  # tesseract needs these
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _KILL_CALL, _TGKILL, _PRLIMIT, _PRCTL = (62, 129), (234, 131), (302, 261), (157, 167)
@@ -149,13 +138,13 @@ def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]
     yield _step(_RETURN, _KILL)  # calls of another architecture have other numbers
     yield _step(_LOAD, _NUMBER_AT)
     yield _step(_JUMP_AT_LEAST, _X32, 0, 1)
-    yield _step(_RETURN, _REFUSE | errno.EPERM)
+    yield _step(_RETURN, _EPERM)
     refused = _REFUSED if starts_programs else _REFUSED | _STARTS
-    for numbers in refused.values():
-        if numbers[column] >= 0:
-            yield from _when(numbers[column], _REFUSE | errno.EPERM)
+    answers = [(numbers[column], _EPERM) for numbers in refused.values() if numbers[column] >= 0]
     # The flags of clone3 are invisible to the filter; C libraries fall back to `clone`.
-    yield from _when(_CLONE3[column], _REFUSE | errno.ENOSYS)
+    for number, answer in (*answers, (_CLONE3[column], _ENOSYS)):
+        yield _step(_JUMP_EQUAL, number, 0, 1)
+        yield _step(_RETURN, answer)
     if starts_programs:
         yield from _unless(_CLONE[column], _step(_JUMP_BITS, _NEW_NAMESPACES, 1, 0))
     else:  # only threads: a process would not end with the reader
@@ -169,18 +158,13 @@ def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]
     yield _step(_RETURN, _ALLOW)
 
 
-def _when(number: int, answer: int) -> Iterator[bytes]:
-    yield _step(_JUMP_EQUAL, number, 0, 1)
-    yield _step(_RETURN, answer)
-
-
 def _unless(number: int, *tests: bytes) -> Iterator[bytes]:
     """Refuse a call by its first argument. `tests` jump over the step that allows the call."""
     yield _step(_JUMP_EQUAL, number, 0, 3 + len(tests))
     yield _step(_LOAD, _FIRST_ARGUMENT_AT)
     yield from tests
     yield _step(_RETURN, _ALLOW)
-    yield _step(_RETURN, _REFUSE | errno.EPERM)
+    yield _step(_RETURN, _EPERM)
 
 
 def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:

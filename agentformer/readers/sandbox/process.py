@@ -13,23 +13,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
 from agentformer.readers.adapters import MIB, ReadLimits, ReadOptions
 from agentformer.readers.media_type import PDF
-from agentformer.readers.sandbox.protocol import (
-    NOT_STARTED,
-    Frames,
-    NoFrame,
-    Overrun,
-    draft_from_bytes,
-    error_from_bytes,
-    options_to_json,
-    to_line,
-)
+from agentformer.readers.sandbox import protocol
 from agentformer.types import DocumentText
 
 _PIECE = 1 << 16
@@ -38,7 +29,7 @@ _LAST_SECONDS = 2.0  # to end after closing its output; an interpreter takes 0.0
 
 
 def exchange(
-    process: subprocess.Popen[bytes], given: Sequence[bytes], frames: Frames, *, start: float, seconds: float
+    process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, *, start: float, seconds: float
 ) -> bool:
     """Send `given` to the process and pass its output to `frames`. Stop when the output is complete or the time is
     over, and end the process group.
@@ -62,7 +53,7 @@ def exchange(
 
 
 def _talk(
-    process: subprocess.Popen[bytes], given: Sequence[bytes], frames: Frames, start: float, seconds: float
+    process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, start: float, seconds: float
 ) -> bool:
     assert process.stdin and process.stdout
     deadline, ready_seen = time.monotonic() + start + seconds, False
@@ -131,7 +122,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def _communicate(process: subprocess.Popen[bytes], given: Sequence[bytes], frames: Frames, seconds: float) -> bool:
+def _communicate(
+    process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, seconds: float
+) -> bool:
     """Exchange data on systems that cannot wait for pipes. The size of the output is checked only after the child has
     ended."""
     try:
@@ -168,19 +161,17 @@ _READERS = threading.BoundedSemaphore(8)  # concurrent readers of this process; 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    draft: bytes
-    error: bytes
+    frames: protocol.Frames
     timed_out: bool
     returncode: int
-    ready: bool
-    fault: DocumentError | None = None
+    fault: DocumentError | None
 
     @property
     def crashed(self) -> bool:
         """True if the parser ended without output. If this process ignores SIGCHLD, the return code is unknown and
         reads 0, but a reader that ends normally has sent a frame."""
-        output = self.draft or self.error or self.fault or self.timed_out
-        return self.ready and not output and self.returncode <= 0
+        output = self.frames.draft or self.frames.error or self.fault or self.timed_out
+        return self.frames.ready and not output and self.returncode <= 0
 
 
 def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
@@ -190,30 +181,25 @@ def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
     read the PDF in the remaining time.
     """
     until = time.monotonic() + options.limits.wall_seconds
-    outcome = _attempt(data, options)
+    outcome = _run(data, options)
     if outcome.crashed and options.media_type == PDF and len(options.engines) > 1:
         limits = replace(options.limits, wall_seconds=max(1.0, until - time.monotonic()))
-        outcome = _attempt(data, replace(options, engines=options.engines[1:], limits=limits))
-    if outcome.draft:
-        return draft_from_bytes(outcome.draft, options.limits)
+        outcome = _run(data, replace(options, engines=options.engines[1:], limits=limits))
+    if outcome.frames.draft:
+        return protocol.draft_from_bytes(outcome.frames.draft, options.limits)
     raise _error(outcome, options.limits)
 
 
-def _attempt(data: bytes, options: ReadOptions) -> _Outcome:
-    with _READERS, _folder(options) as folder:
-        return _run(data, replace(options, folder=folder))
-
-
 def _error(outcome: _Outcome, limits: ReadLimits) -> DocumentError:
-    if outcome.error:
-        return error_from_bytes(outcome.error)
+    if outcome.frames.error:
+        return protocol.error_from_bytes(outcome.frames.error)
     if outcome.fault:
         return outcome.fault
     if outcome.timed_out:
         return DocumentTooLarge(f"reading took longer than {limits.wall_seconds:g} s; split the file")
     if -outcome.returncode == getattr(signal, "SIGKILL", 9):
         return DocumentTooLarge("the system ended the reader because memory was low; split the file")
-    return CorruptDocument(_CRASH) if outcome.ready else DocumentError(NOT_STARTED)
+    return CorruptDocument(_CRASH) if outcome.frames.ready else DocumentError(protocol.NOT_STARTED)
 
 
 @contextmanager
@@ -221,10 +207,8 @@ def _folder(options: ReadOptions) -> Iterator[str]:
     """Yield a temporary folder for the files of tesseract, or "" if no folder is needed or possible."""
     folder = ""
     if options.ocr and options.media_type == PDF and shutil.which("tesseract"):
-        try:
+        with suppress(OSError):  # a full disk: pages without text stay without
             folder = tempfile.mkdtemp(prefix="agentformer-read-")
-        except OSError:  # a full disk: pages without text stay without
-            folder = ""
     try:
         yield folder
     finally:
@@ -233,30 +217,31 @@ def _folder(options: ReadOptions) -> Iterator[str]:
 
 
 def _run(data: bytes, options: ReadOptions) -> _Outcome:
-    command = [sys.executable, "-I", "-c", _BOOT, json.dumps([_module_path(), str(_PACKAGE)])]
-    process = subprocess.Popen(  # noqa: S603 (our own interpreter and code; the file comes on stdin)
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-        cwd=options.folder or None,
-        env=_environment(options.folder),
-        start_new_session=True,  # tesseract, its child, ends with the group
-    )
-    frames = Frames(options.limits.output_bytes)
+    frames, limits = protocol.Frames(options.limits.output_bytes), options.limits
     timed_out = False
     fault: DocumentError | None = None
-    try:
-        given = (to_line(options_to_json(options)), data)
-        timed_out = exchange(process, given, frames, start=_STARTUP_SECONDS, seconds=options.limits.wall_seconds)
-    except Overrun:
-        most = options.limits.output_bytes // MIB
-        fault = DocumentTooLarge(f"the text of the file takes more than {most} MiB; split the file")
-    except NoFrame:
-        fault = CorruptDocument(_CRASH) if frames.ready else DocumentError(NOT_STARTED)
+    with _READERS, _folder(options) as folder:
+        process = subprocess.Popen(  # noqa: S603 (our own interpreter and code; the file comes on stdin)
+            [sys.executable, "-I", "-c", _BOOT, json.dumps([_module_path(), str(_PACKAGE)])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd=folder or None,
+            env=_environment(folder),
+            start_new_session=True,  # tesseract, its child, ends with the group
+        )
+        given = (protocol.to_line(protocol.options_to_json(replace(options, folder=folder))), data)
+        try:
+            timed_out = exchange(process, given, frames, start=_STARTUP_SECONDS, seconds=limits.wall_seconds)
+        except protocol.Overrun:
+            fault = DocumentTooLarge(
+                f"the text of the file takes more than {limits.output_bytes // MIB} MiB; split the file"
+            )
+        except protocol.NoFrame:
+            fault = CorruptDocument(_CRASH) if frames.ready else DocumentError(protocol.NOT_STARTED)
     timed_out = timed_out or -process.returncode == getattr(signal, "SIGXCPU", 0)
-    return _Outcome(frames.draft, frames.error, timed_out, process.returncode, frames.ready, fault)
+    return _Outcome(frames, timed_out, process.returncode, fault)
 
 
 def _module_path() -> list[str]:

@@ -14,23 +14,14 @@ import re
 import struct
 from typing import Any, get_args
 
-from agentformer.errors import (
-    CorruptDocument,
-    DocumentError,
-    DocumentTooLarge,
-    EmptyDocument,
-    EncryptedDocument,
-    UnsupportedFormat,
-)
+from agentformer.errors import CorruptDocument, DocumentError
 from agentformer.readers.adapters import ReadLimits, ReadOptions
 from agentformer.types import DocumentStatus, DocumentText, Heading, Page, PageStatus, Span
 
-_ERRORS = {
-    e.__name__: e
-    for e in (EmptyDocument, UnsupportedFormat, CorruptDocument, EncryptedDocument, DocumentTooLarge, DocumentError)
-}
+_ERRORS = {kind.__name__: kind for kind in DocumentError.__subclasses__()} | {"DocumentError": DocumentError}
 _FRAME = struct.Struct(">cQ")
 _READY, _DRAFT, _ERROR, _DONE = b"R", b"D", b"E", b"."
+_INVALID = "the parser produced invalid output for this file, which is damaged or malicious"
 NOT_STARTED = "the reader process cannot be started; install agentformer again"
 READY, DONE = _FRAME.pack(_READY, 0), _FRAME.pack(_DONE, 0)
 _LINE_BYTES = 4 << 20  # brackets alone unpack to 90 MB; a page with 10,000 headings has 1 MB
@@ -74,28 +65,18 @@ class Frames:
                 raise Overrun
             if len(self._unread) < end:
                 return
-            self._take(kind, bytes(memoryview(self._unread)[_FRAME.size : end]))
+            payload = bytes(memoryview(self._unread)[_FRAME.size : end])
+            if kind == _DRAFT:
+                self.draft = payload
+            elif kind == _ERROR:
+                self.error = payload
+            self.ready, self.done = True, kind in (_ERROR, _DONE)
             del self._unread[:end]
-
-    def _take(self, kind: bytes, payload: bytes) -> None:
-        if kind == _DRAFT:
-            self.draft = payload
-        elif kind == _ERROR:
-            self.error = payload
-        self.ready = True
-        self.done = kind in (_ERROR, _DONE)
 
 
 def draft_frame(document: DocumentText) -> bytes:
     """Return the frame of a draft."""
-    about = {
-        "media_type": document.media_type,
-        "title": document.title,
-        "status": document.status,
-        "reason": document.reason,
-        "pages": len(document.pages),
-    }
-    pieces = [to_line(about)]
+    pieces = [to_line({**_fields(document), "pages": len(document.pages)})]
     for page in document.pages:
         text = page.text.encode("utf-8", "surrogatepass")  # a damaged font may yield a lone surrogate
         pieces += (_page_line(page, len(text)), text)
@@ -103,9 +84,14 @@ def draft_frame(document: DocumentText) -> bytes:
 
 
 def _page_line(page: Page, size: int) -> bytes:
-    about = {"bytes": size, **{f.name: getattr(page, f.name) for f in dataclasses.fields(page) if f.name != "text"}}
+    about = {"bytes": size, **_fields(page)}
+    del about["text"]
     line = to_line({**about, "headings": [dataclasses.astuple(heading) for heading in page.headings]})
     return line if len(line) <= _LINE_BYTES else to_line({**about, "headings": []})
+
+
+def _fields(value: DocumentText | Page) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def draft_from_bytes(data: bytes, limits: ReadLimits) -> DocumentText:
@@ -113,9 +99,7 @@ def draft_from_bytes(data: bytes, limits: ReadLimits) -> DocumentText:
     try:
         return _document(data, limits)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise CorruptDocument(
-            "the parser produced invalid output for this file, which is damaged or malicious"
-        ) from error
+        raise CorruptDocument(_INVALID) from error
 
 
 def _document(data: bytes, limits: ReadLimits) -> DocumentText:
@@ -182,7 +166,7 @@ def error_from_bytes(data: bytes) -> DocumentError:
         value, _ = _line(data, 0)
         return _ERRORS[value["error"]](_name(value["message"])[:_LONGEST_REASON])
     except (ValueError, TypeError, LookupError, RecursionError):
-        return CorruptDocument("the parser produced invalid output for this file, which is damaged or malicious")
+        return CorruptDocument(_INVALID)
 
 
 def options_to_json(options: ReadOptions) -> dict[str, Any]:
@@ -194,9 +178,7 @@ def options_to_json(options: ReadOptions) -> dict[str, Any]:
 
 def options_from_json(value: dict[str, Any]) -> ReadOptions:
     """Return the options that `options_to_json` has written."""
-    limits = ReadLimits(**value.pop("limits"))
-    engines = tuple(value.pop("engines"))
-    return ReadOptions(limits=limits, engines=engines, **value)
+    return ReadOptions(**{**value, "limits": ReadLimits(**value["limits"]), "engines": tuple(value["engines"])})
 
 
 def to_line(value: dict[str, Any]) -> bytes:

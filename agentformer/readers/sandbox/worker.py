@@ -21,7 +21,7 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
 from agentformer.readers.adapters import FILE_BYTES, OPEN_FILES, Adapter, ReadOptions, adapter_for
@@ -43,18 +43,10 @@ _SYSTEM = (
 )
 
 
-class Programs(NamedTuple):
-    """`readable` are files, and folders with all of their content. `listed` are folders of which an import needs only
-    the names."""
-
-    readable: tuple[Path, ...]
-    listed: tuple[Path, ...]
-
-
 @cache
-def programs() -> Programs:
-    """Return the files of this package, Python's modules, the parsers, system libraries, and tesseract with its
-    languages.
+def programs() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return the files and folders of this package, Python's modules, the parsers, system libraries and tesseract, and
+    the folders of which an import needs only the names.
 
     Other entries of `sys.path` are excluded. The first entry is the folder of the user's script, or the working folder.
     The result is cached, because a confined process cannot read all of these folders again.
@@ -64,7 +56,7 @@ def programs() -> Programs:
     places = [place for spec in filter(None, map(_spec, _PARSERS)) for place in _places(spec)]
     around = _real([place.parent for place in places])
     readable += [*places, *(file for folder in around for pattern in _WHEEL_FILES for file in folder.glob(pattern))]
-    return Programs(_real([*readable, *map(Path, _SYSTEM)]), around)
+    return _real([*readable, *map(Path, _SYSTEM)]), around
 
 
 def _of_python() -> Iterator[Path]:
@@ -82,7 +74,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _places(spec: ModuleSpec) -> Iterator[Path]:
-    """Yield the folder of a package, and the target folders of links in it. For a single module, yield its file."""
+    """Yield the folder of a package and the folder that a link in it points to. For a single module, yield its file."""
     origin = (Path(spec.origin), Path(spec.origin).resolve()) if spec.has_location and spec.origin else ()
     if spec.submodule_search_locations is None:
         yield from origin
@@ -92,8 +84,6 @@ def _places(spec: ModuleSpec) -> Iterator[Path]:
 
 
 def _of_tesseract() -> Iterator[Path]:
-    """Yield the program, the languages and the libraries of tesseract. The libraries are left out if their folder
-    contains a home folder."""
     if path := shutil.which("tesseract"):
         program = Path(path).resolve()
         prefix = program.parent.parent
@@ -106,7 +96,7 @@ def _of_tesseract() -> Iterator[Path]:
 
 
 def _is_narrow(folder: str) -> bool:
-    """Return whether a folder is absolute and contains no home folder. "/home" is not narrow."""
+    """Return whether a folder is absolute and contains no home folder."""
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 (there may be none)
     return os.path.isabs(folder) and not Path(home).is_relative_to(os.path.realpath(folder))  # noqa: PTH117
 
@@ -130,11 +120,8 @@ _REFUSED = (
 _STARTING = frozenset({"subprocess.Popen", "os.posix_spawn"})
 _CHANGES = ("remove", "mkdir", "rmdir", "chmod", "chown", "truncate", "utime", "setxattr", "removexattr")
 # The arguments that name the changed files; for a symbolic link, only the link.
-_CHANGING = dict.fromkeys((f"os.{name}" for name in _CHANGES), slice(1)) | {
-    "os.rename": slice(2),
-    "os.link": slice(2),
-    "os.symlink": slice(1, 2),
-}
+_CHANGING = {"os.rename": slice(2), "os.link": slice(2), "os.symlink": slice(1, 2)}
+_CHANGING |= {f"os.{name}": slice(1) for name in _CHANGES}
 
 
 def refuse_events(readable: Iterable[Path], folder: str) -> None:
@@ -177,14 +164,15 @@ if sys.platform == "linux":
 
     from agentformer.readers.sandbox.linux import confine_files, refuse_calls
 
-OWN_SHARE = 0.9  # of the wall time, so that the worker stops before it is killed
+_OWN_SHARE = 0.9  # of the wall time, so that the worker stops before it is killed
 _PR_SET_PDEATHSIG = 1
 _UNNEEDED = ("pandas",)  # pytesseract imports it if installed, for functions that are not used
 
 
 def main() -> None:
     """Run the worker: read options and file from stdin, and write frames to stdout."""
-    stdin, out = sys.stdin.buffer, _own_stdout()
+    stdin, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # the pipe is for frames only: output of C libraries is sent to stderr
     options = options_from_json(json.loads(stdin.readline()))
     restrict(options)
     run(stdin, options, out)
@@ -195,10 +183,10 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
     written, pending, end = 0, b"", DONE
     try:
         adapter = _adapter(options.media_type)
-        refuse_events(programs().readable, options.folder)
+        refuse_events(programs()[0], options.folder)
         out.write(READY)
         out.flush()
-        options = replace(options, deadline=time.monotonic() + OWN_SHARE * options.limits.wall_seconds)
+        options = replace(options, deadline=time.monotonic() + _OWN_SHARE * options.limits.wall_seconds)
         for document in adapter.parse(stdin.read(), options):
             pending = draft_frame(document)
             if written + len(pending) <= options.limits.output_bytes // 2:
@@ -249,19 +237,10 @@ def _limit_resources(options: ReadOptions) -> None:
         (resource.RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES),
         (resource.RLIMIT_CORE, 0, 0),
     ):
-        try:
+        with suppress(ValueError, OSError):  # macOS refuses some of them
             _, hard = resource.getrlimit(kind)
             bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(kind, (min(soft, bound), bound))
-        except (ValueError, OSError):  # macOS refuses some of them
-            continue
-
-
-def _own_stdout() -> IO[bytes]:
-    """Reserve the pipe for the protocol. Output of C libraries is sent to stderr."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return out
 
 
 if __name__ == "__main__":

@@ -1,16 +1,26 @@
-"""Read a PDF with PDFium: text with paragraphs, page labels, outline, form values, and images of pages.
+"""The two extractors of PDF files.
 
-PDFium is fast and can read damaged files, so it is the first extractor. It is not thread-safe. A child process opens
-only one document.
+`PdfiumDocument` gives text with paragraphs, page labels, outline, form values, and images of pages. PDFium is fast and
+can read damaged files, so it is the first extractor. It is not thread-safe. A child process opens only one document.
+
+`PypdfDocument` gives the text of single pages. pypdf is slower, but reads some pages correctly that PDFium does not.
 """
 
 from __future__ import annotations
 
 import ctypes
+import io
+import logging
+import math
 import re
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from itertools import accumulate
+from types import FrameType
+from typing import Any, TypeVar
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
@@ -18,18 +28,21 @@ from pypdfium2 import raw
 from agentformer.readers.pdf.layout import Line, OutlineEntry, with_paragraphs
 from agentformer.text.normalize import LINE_HYPHEN
 
+T = TypeVar("T")
+
 MAX_FORM_FIELDS = 2_000
+_FILLED_FIELDS = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
 MAX_OUTLINE = 20_000
 SHORT = 400  # characters; shorter pages are checked for visible text
 SAMPLE = 100  # characters of a page whose Unicode mapping is checked
 STRAY = 60  # letters outside the visible page that are not text: printers' marks, names of layers
-_PASSWORD_ERROR = raw.FPDF_ERR_PASSWORD
-_UNTITLED = re.compile(
-    r"untitled|unbenannt|nimetön|namnlös|document\d*|microsoft (?:word|powerpoint)|slide \d+", re.IGNORECASE
-)
-_FILE_NAME = re.compile(
-    r"\S+\.(?:\w{2,5})$|.*\.(?:docx?|pptx?|xlsx?|dvi|tex|indd|qxd|pages|odt|rtf|pdf)$", re.IGNORECASE
-)
+PAGE_SECONDS = 8.0  # of pypdf; ordinary pages take 0.03 s, and a drawing of 40,000 paths takes 4 s
+# Errors of a Python parser on hostile input, in addition to pypdf's own. Only the page is lost.
+_PAGE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError,
+                NotImplementedError, OSError, AssertionError, ImportError, TimeoutError)  # fmt: skip
+logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings concern authors of PDFs
+_UNTITLED = re.compile(r"untitled|unbenannt|nimetön|namnlös|document\d*|microsoft (?:word|powerpoint)|slide \d+", re.I)
+_FILE_NAME = re.compile(r"\S+\.(?:\w{2,5})$|.*\.(?:docx?|pptx?|xlsx?|dvi|tex|indd|qxd|pages|odt|rtf|pdf)$", re.I)
 
 
 class PasswordNeeded(Exception):
@@ -47,7 +60,7 @@ class PdfiumDocument:
         try:
             self._document = pdfium.PdfDocument(data, password=password)
         except pdfium.PdfiumError as error:
-            if getattr(error, "err_code", None) == _PASSWORD_ERROR or "password" in str(error).lower():
+            if getattr(error, "err_code", None) == raw.FPDF_ERR_PASSWORD or "password" in str(error).lower():
                 raise PasswordNeeded from error
             raise Unreadable(str(error)) from error
         self._form = False
@@ -65,30 +78,21 @@ class PdfiumDocument:
         Text is in reading order, with blank lines between paragraphs. Text beyond the edge of the visible page is
         included, so that lines that run over the margin are complete. Raises `Unreadable`.
         """
-        page = self._page(number)
         try:
-            text_page = page.get_textpage()
-            try:
+            with self._page(number) as page, closing(page.get_textpage()) as text_page:
                 text = text_page.get_text_range()
                 if len(text) < SHORT and not _letters(text_page.get_text_bounded()) and _letters(text) < STRAY:
                     return "", 0.0
                 return with_paragraphs(text, _lines(text_page, text)), _unmapped(text_page)
-            finally:
-                text_page.close()
         except (pdfium.PdfiumError, AssertionError, ValueError) as error:
             raise Unreadable(str(error)) from error
-        finally:
-            page.close()
 
     def form_values(self, number: int) -> list[tuple[str, str]]:
         """Return (label, value) for the filled text and choice fields, in the order of the page."""
         if not self._form:
             return []
-        page = self._page(number)
-        try:
+        with self._page(number) as page:
             return list(_form_values(self._document.formenv.raw, page.raw))
-        finally:
-            page.close()
 
     def label(self, number: int) -> str:
         """Return the printed label of a page, or "" if it has no label."""
@@ -122,40 +126,26 @@ class PdfiumDocument:
 
     def has_objects(self, number: int) -> bool:
         """Return whether the page has any visible object."""
-        page = self._page(number)
-        try:
+        with self._page(number) as page:
             return bool(raw.FPDFPage_CountObjects(page.raw) > 0)
-        finally:
-            page.close()
 
     def largest_image(self, number: int) -> int:
         """Return the number of pixels of the largest image on a page. Rendering unpacks the whole image."""
-        page = self._page(number)
-        largest = 0
         try:
-            for item in page.get_objects(filter=(raw.FPDF_PAGEOBJ_IMAGE,), max_depth=3):
-                width, height = item.get_px_size()
-                largest = max(largest, width * height)
+            with self._page(number) as page:
+                images = page.get_objects(filter=(raw.FPDF_PAGEOBJ_IMAGE,), max_depth=3)
+                return max((math.prod(image.get_px_size()) for image in images), default=0)
         except pdfium.PdfiumError as error:
             raise Unreadable(str(error)) from error
-        finally:
-            page.close()
-        return largest
 
     def image(self, number: int, scale: float) -> Any:
         """Return the page as a grey PIL image with `scale` pixels per point. The caller must limit the size."""
-        page = self._page(number)
-        try:
+        with self._page(number) as page:
             return page.render(scale=scale, grayscale=True).to_pil()
-        finally:
-            page.close()
 
-    def close(self) -> None:
-        self._document.close()
-
-    def _page(self, number: int) -> Any:
+    def _page(self, number: int) -> closing[Any]:
         try:
-            return self._document[number]
+            return closing(self._document[number])
         except (pdfium.PdfiumError, IndexError) as error:
             raise Unreadable(str(error)) from error
 
@@ -171,18 +161,14 @@ def _lines(text_page: Any, text: str) -> list[Line] | None:
     """Return the position of each line. Return None if the offsets in the text differ from those of PDFium."""
     if not text.isascii() and any(c > "\uffff" for c in text):
         return None
-    lines: list[Line] = []
-    at = 0
-    for content in text.split("\r\n"):
-        lines.append(_line(text_page, content, at))
-        at += len(content) + 2
-    return lines
+    contents = text.split("\r\n")
+    starts = accumulate((len(content) + 2 for content in contents), initial=0)
+    return [_line(text_page, content, at) for content, at in zip(contents, starts, strict=False)]
 
 
 def _line(text_page: Any, content: str, at: int) -> Line:
-    unplaced = Line(content)
     if not content.strip():
-        return unplaced
+        return Line(content)
     first = raw.FPDFText_GetCharIndexFromTextIndex(text_page, at + len(content) - len(content.lstrip()))
     last = raw.FPDFText_GetCharIndexFromTextIndex(text_page, at + len(content.rstrip()) - 1)
     # After its hyphen mark, PDFium continues with the next row without a line end.
@@ -190,13 +176,15 @@ def _line(text_page: Any, content: str, at: int) -> Line:
     row = raw.FPDFText_GetCharIndexFromTextIndex(text_page, at + torn + 1) if 0 <= torn < len(content) - 1 else first
     box = raw.FS_RECTF()
     x, y, last_x, last_y = (ctypes.c_double() for _ in range(4))
-    if min(first, last, row) < 0 or not raw.FPDFText_GetCharOrigin(text_page, first, x, y):
-        return unplaced
-    if not raw.FPDFText_GetCharOrigin(text_page, row, last_x, last_y):
-        return unplaced
-    # The nominal font size may be 1 with the scale in the matrix, so the visible box of a letter is used.
-    if not raw.FPDFText_GetLooseCharBox(text_page, first, box):
-        return unplaced
+    placed = (
+        min(first, last, row) >= 0
+        and raw.FPDFText_GetCharOrigin(text_page, first, x, y)
+        and raw.FPDFText_GetCharOrigin(text_page, row, last_x, last_y)
+        # The nominal font size may be 1 with the scale in the matrix, so the visible box of a letter is used.
+        and raw.FPDFText_GetLooseCharBox(text_page, first, box)
+    )
+    if not placed:
+        return Line(content)
     height = abs(box.top - box.bottom)
     right = box.right if raw.FPDFText_GetLooseCharBox(text_page, last, box) else x.value
     return Line(content, x.value, y.value, float(height), float(right), last_y.value)
@@ -214,11 +202,9 @@ def _form_values(form: Any, page: Any) -> Iterator[tuple[str, str]]:
         try:
             if raw.FPDFAnnot_GetSubtype(annotation) != raw.FPDF_ANNOT_WIDGET:
                 continue
-            kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
-            if kind not in (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX):
+            if raw.FPDFAnnot_GetFormFieldType(form, annotation) not in _FILLED_FIELDS:
                 continue
-            value = _field_string(raw.FPDFAnnot_GetFormFieldValue, form, annotation)
-            if value:
+            if value := _field_string(raw.FPDFAnnot_GetFormFieldValue, form, annotation):
                 yield _field_string(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation), value
         finally:
             raw.FPDFPage_CloseAnnot(annotation)
@@ -231,3 +217,69 @@ def _field_string(function: Any, form: Any, annotation: Any) -> str:
     buffer = (ctypes.c_ushort * (size // 2 + 1))()
     function(form, annotation, buffer, size)
     return bytes(buffer)[: size - 2].decode("utf-16-le", errors="ignore").strip()
+
+
+class PypdfDocument:
+    """A document that pypdf has opened. If pypdf cannot read the file, the document has no pages."""
+
+    def __init__(self, data: bytes, passwords: tuple[str, ...]) -> None:
+        self.encrypted = False
+        self._count = _attempt(lambda: self._open(data, passwords), PAGE_SECONDS * 2) or 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def text(self, number: int) -> str | None:
+        """Return the text of a page, or None if pypdf fails or takes too long."""
+        return _attempt(lambda: str(self._reader.pages[number].extract_text()), PAGE_SECONDS)
+
+    def decrypted(self) -> bytes | None:
+        """Return the file without encryption. Use it for an extractor that does not support this kind of password."""
+        return _attempt(self._written)
+
+    def _open(self, data: bytes, passwords: tuple[str, ...]) -> int:
+        """Open the file, and return the number of its pages."""
+        from pypdf import PasswordType, PdfReader
+
+        self._reader = reader = PdfReader(io.BytesIO(data), strict=False)
+        kinds = ((password, reader.decrypt(password)) for password in passwords) if reader.is_encrypted else ()
+        # As in every viewer, an empty owner password does not count.
+        opened = any(kind == PasswordType.USER_PASSWORD or (password and kind) for password, kind in kinds)
+        self.encrypted = reader.is_encrypted and not opened
+        return 0 if self.encrypted else len(reader.pages)
+
+    def _written(self) -> bytes:
+        from pypdf import PdfWriter
+
+        out = io.BytesIO()
+        PdfWriter(clone_from=self._reader).write(out)
+        return out.getvalue()
+
+
+def _attempt(read: Callable[[], T], seconds: float = 0) -> T | None:
+    """Return the result of `read`, or None if pypdf fails on a damaged file or page, or takes longer than `seconds`
+    (0: no limit)."""
+    from pypdf.errors import PyPdfError
+
+    with suppress(PyPdfError, *_PAGE_ERRORS), warnings.catch_warnings(), _time_limit(seconds):
+        warnings.simplefilter("ignore")
+        return read()
+    return None
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
