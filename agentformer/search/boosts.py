@@ -20,9 +20,8 @@ from agentformer.index.words.fields import day_of
 from agentformer.records.codec import from_micros
 from agentformer.search.fusion import RankedList
 from agentformer.text.analysis import QueryTerms
-from agentformer.text.dates.expressions import Period, find_date_ranges, period_of, query_date_ranges
+from agentformer.text.dates.expressions import Period, find_date_ranges, period_of, query_date_ranges, range_terms
 from agentformer.text.dates.phrases import DateRange
-from agentformer.text.dates.terms import range_terms
 from agentformer.text.languages import detect_language
 
 _DOCUMENT_WEIGHT = 0.5  # weight of the list; the weight of the words is 1

@@ -16,18 +16,14 @@ from typing import Any
 
 from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
 from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, stem
-from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes
-
-__all__ = ["COMPOUNDING", "MAX_QUERY", "MAX_TERM", "QueryTerms", "Terms", "analyze_query", "query_terms", "text_terms"]
+from agentformer.text.tokenizer import Lexeme, lexemes
 
 # Languages with compound words or stacked endings: pieces of stems find "kone" in "pesukone".
 COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})
 _PART = 5  # code points of a piece: 4 has the same recall with 25% more terms, 6 has less recall
 MAX_QUERY = 4000  # code points; more words cost time and hardly change the result
 
-_SURE = (
-    0.5  # least confidence of the detector, 0..1: at this value, it detects twice as many short sentences; 5% are wrong
-)
+_SURE = 0.5  # least confidence of the detector, 0..1: with it, it detects twice as many short sentences; 5% are wrong
 _NONE: frozenset[str] = frozenset()
 _UNMARKED = frozenset({"en", ""})  # languages whose stems have no diacritics
 _NO_DIGRAPHS = frozenset({"et", "fi", "hu", "tr"})  # ä is never written "ae", nor ö "oe"
@@ -69,10 +65,10 @@ def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str
 
 def text_terms(text: str, language: str, analyzers: Analyzers = PLAIN) -> Terms:
     """Return the terms of a stored text in `language`. If `language` is "" (unknown), the words are not stemmed."""
-    return _text_terms(lexemes(text), language, analyzers)
+    return _terms(lexemes(text), language, analyzers)
 
 
-def _text_terms(tokens: Iterable[Lexeme], language: str, analyzers: Analyzers) -> Terms:
+def _terms(tokens: Iterable[Lexeme], language: str, analyzers: Analyzers = PLAIN) -> Terms:
     stems: list[str] = []
     surface: list[str] = []
     parts: list[str] = []
@@ -141,7 +137,7 @@ class QueryTerms:
     def as_text(self, language: str) -> Terms:
         """Return the terms that a stored text with these words would have in `language`."""
         if (terms := self._derived.get(key := (language,))) is None:
-            terms = self._derived[key] = _text_terms(self.tokens, language, PLAIN)
+            terms = self._derived[key] = _terms(self.tokens, language)
         return terms
 
     def _lookup_terms(self, languages: Sequence[str], analyzers: Analyzers) -> Terms:
@@ -151,9 +147,8 @@ class QueryTerms:
         parts = {part: None for lexeme in content for part in lexeme.parts}
         words = {word for lexeme in content for word in lexeme.words}
         for language in languages:
-            own_words = (
-                content if FUNCTION_WORDS.get(language, _NONE).isdisjoint(words) else _content(content, language)
-            )
+            unmixed = FUNCTION_WORDS.get(language, _NONE).isdisjoint(words)
+            own_words = content if unmixed else _content(content, language)
             own = [_term(word, language) for lexeme in own_words for word in lexeme.words + lexeme.inner]
             stems += own
             parts.update(dict.fromkeys(own))
@@ -163,8 +158,9 @@ class QueryTerms:
                 parts.update((term, None) for lexeme in own_words for term in _inside(lexeme, language, splitters))
         written = [word for lexeme in content for word in lexeme.words + lexeme.inner]
         surface = [form for word in written for form in _surface(word, True)]
+        bare = [word for word in written if word.isascii()]
         for language in sorted({*languages} - _UNMARKED):  # a word without diacritics is looked up as a bare stem
-            surface += (f"{language}~{form}" for word in written if word.isascii() for form in _bare(word, language))
+            surface += (f"{language}~{form}" for word in bare for form in dict.fromkeys((stem(word, language), word)))
         return Terms(tuple(stems), tuple(surface), tuple(parts))
 
 
@@ -190,16 +186,14 @@ def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> I
 
 def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
     """Return the lexemes that are not function words of `language`. If there are no others, return all lexemes."""
-    ignored = FUNCTION_WORDS.get(language, frozenset())
+    ignored = FUNCTION_WORDS.get(language, _NONE)
 
-    def empty(word: str, capital: bool) -> bool:
-        return word in ignored and (not capital or len(word) == 1)  # "I", but not "IT"
+    def empty(token: Lexeme) -> bool:
+        if token.codes or token.run:
+            return False
+        return all(word in ignored and (not token.capital or len(word) == 1) for word in token.words)  # "I", not "IT"
 
-    return [
-        token
-        for token in tokens
-        if token.codes or token.run or not all(empty(word, token.capital) for word in token.words)
-    ] or tokens
+    return [token for token in tokens if not empty(token)] or tokens
 
 
 def _surface(word: str, spelt: bool) -> tuple[str, ...]:
@@ -225,11 +219,6 @@ def _fold(word: str) -> str:
 def _term(word: str, language: str) -> str:
     """Return the stem with its language as a prefix: "fi~talo"."""
     return f"{language}~{stem(word, language)}"
-
-
-def _bare(word: str, language: str) -> tuple[str, ...]:
-    """Return the possible stems of a word that is written without diacritics: its stem, and the word itself."""
-    return tuple(dict.fromkeys((stem(word, language), word)))
 
 
 @lru_cache(maxsize=65536)

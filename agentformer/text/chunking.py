@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
@@ -19,13 +19,10 @@ from agentformer.text.sentences import sentence_spans
 from agentformer.types import Span
 
 # Strength of the border between two tokens.
-_JOINED = 0  # inside a word or a group of combined characters; used only if a single word exceeds the limit
-_WORD = 1
-_CLAUSE = 2
-_SENTENCE = 3
-_PARAGRAPH = 4
+# `_JOINED` is inside a word or a group of combined characters; it is used only if a single word exceeds the limit.
+_JOINED, _WORD, _CLAUSE, _SENTENCE, _PARAGRAPH = range(5)
 # A border is used only if the piece has at least this share of the limit. A stronger border allows a shorter piece.
-_KEEP = {_PARAGRAPH: 0.5, _SENTENCE: 0.35, _CLAUSE: 0.6, _WORD: 0.0, _JOINED: 0.0}
+_KEEP = {_PARAGRAPH: 0.5, _SENTENCE: 0.35, _CLAUSE: 0.6, _WORD: 0.0}
 
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _CLAUSE_END = frozenset(",;:)]}–—、，；：」』）")
@@ -132,8 +129,8 @@ def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
     furthest = first + limit
     if furthest >= total:
         return total
-    for strength in (_PARAGRAPH, _SENTENCE, _CLAUSE, _WORD):
-        least = first + max(1, int(limit * _KEEP[strength]))
+    for strength, share in _KEEP.items():
+        least = first + max(1, int(limit * share))
         for last in range(furthest, least - 1, -1):
             if strengths[last] >= strength:
                 return last
@@ -164,31 +161,23 @@ def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
             out.append(_between(text, end, start))
         end = following
     starts = [token.start for token in tokens]
-    for sentence in sentence_spans(text):
-        i = bisect_left(starts, sentence.start)
+    borders = chain(
+        ((sentence.start, _SENTENCE) for sentence in sentence_spans(text)), ((n, _PARAGRAPH) for n in breaks)
+    )
+    for offset, strength in borders:
+        i = bisect_left(starts, offset)
         if i < len(out):
-            out[i] = max(out[i], _SENTENCE)
-    for offset in breaks:
-        i = bisect_right(starts, offset - 1)
-        if i < len(out):
-            out[i] = _PARAGRAPH
+            out[i] = max(out[i], strength)
     return out
 
 
 def _between(text: str, before: int, after: int) -> int:
     """Return the strength of the border between a token that ends at `before` and a token that begins at `after`."""
-    gap = text[before:after]
-    if not gap:
-        return _without_gap(text, after)
-    if "\n" in gap and _BLANK_LINE.search(gap):
-        return _PARAGRAPH
-    if "\n" in gap or text[before - 1] in _CLAUSE_END:
-        return _CLAUSE
-    return _WORD
-
-
-def _without_gap(text: str, at: int) -> int:
-    left, right = text[at - 1 : at], text[at : at + 1]
+    if gap := text[before:after]:
+        if "\n" in gap and _BLANK_LINE.search(gap):
+            return _PARAGRAPH
+        return _CLAUSE if "\n" in gap or text[before - 1] in _CLAUSE_END else _WORD
+    left, right = text[after - 1 : after], text[after : after + 1]
     if not right or unicodedata.category(right) in _MARKS or left == "\u200d":
         return _JOINED
     if left in _CLAUSE_END and _UNSPACED.match(right):

@@ -11,7 +11,7 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -19,16 +19,13 @@ from types import MappingProxyType
 import Stemmer
 
 # ISO 639-1 code -> Snowball algorithm, for every language with a list of function words.
-STEMMERS: Mapping[str, str] = MappingProxyType(
-    {
-        "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek",
-        "en": "english", "es": "spanish", "et": "estonian", "fa": "persian", "fi": "finnish", "fr": "french",
-        "ga": "irish", "hi": "hindi", "hu": "hungarian", "hy": "armenian", "id": "indonesian", "it": "italian",
-        "lt": "lithuanian", "ne": "nepali", "nl": "dutch", "no": "norwegian", "pl": "polish", "pt": "portuguese",
-        "ro": "romanian", "ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil", "tr": "turkish",
-    }
-)  # fmt: skip
-LANGUAGES: tuple[str, ...] = tuple(STEMMERS)
+STEMMERS: Mapping[str, str] = MappingProxyType({
+    "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek", "en": "english",
+    "es": "spanish", "et": "estonian", "fa": "persian", "fi": "finnish", "fr": "french", "ga": "irish", "hi": "hindi",
+    "hu": "hungarian", "hy": "armenian", "id": "indonesian", "it": "italian", "lt": "lithuanian", "ne": "nepali",
+    "nl": "dutch", "no": "norwegian", "pl": "polish", "pt": "portuguese", "ro": "romanian", "ru": "russian",
+    "sr": "serbian", "sv": "swedish", "ta": "tamil", "tr": "turkish",
+})  # fmt: skip
 
 _local = threading.local()
 _SAMPLE = 4000  # code points read: several hundred words are enough for any language
@@ -41,20 +38,6 @@ _ENDING_VOTE = 0.35  # an ending is weaker evidence than a word
 _CACHED_WORDS = 16_384
 _CACHED_LENGTH = 40  # letters; a text without spaces is one word of thousands of letters
 _LETTER_VOTE = 0.6  # for a word with a letter that few languages use
-
-_LETTERS: Mapping[str, str] = {
-    "ä": "fi sv de et", "ö": "fi sv de et hu tr is", "å": "sv no da", "æ": "no da is", "ø": "no da", "ß": "de",
-    "ü": "de et hu tr", "ñ": "es", "ç": "fr pt tr ca", "ã": "pt", "õ": "pt et", "ê": "fr pt", "è": "fr it ca",
-    "é": "fr es pt hu cs is ga", "à": "fr it pt ca", "ò": "it ca", "ù": "fr it", "œ": "fr", "î": "fr ro",
-    "â": "fr pt ro", "ô": "fr pt", "í": "es pt hu cs is ga", "ó": "es pt hu pl is ga", "á": "es pt hu cs is ga",
-    "ú": "es pt hu cs is ga", "ğ": "tr", "ş": "tr ro", "ı": "tr", "ő": "hu", "ű": "hu", "ł": "pl", "ą": "pl lt",
-    "ę": "pl lt", "ż": "pl", "ś": "pl", "ń": "pl", "ć": "pl sr", "ř": "cs", "ě": "cs", "ů": "cs", "č": "cs lt sr",
-    "š": "cs lt sr", "ž": "cs lt sr", "ė": "lt", "ų": "lt", "į": "lt", "ū": "lt", "ă": "ro", "ș": "ro", "ț": "ro",
-    "đ": "sr", "ð": "is", "þ": "is", "ý": "cs is", "¿": "es", "¡": "es",
-    "ы": "ru", "э": "ru", "ё": "ru", "і": "uk", "ї": "uk", "є": "uk", "ґ": "uk", "ђ": "sr", "ј": "sr", "љ": "sr",
-    "њ": "sr", "ћ": "sr", "џ": "sr", "پ": "fa", "چ": "fa", "ژ": "fa", "گ": "fa", "ی": "fa", "ک": "fa",
-    "ي": "ar", "ك": "ar", "ة": "ar",
-}  # fmt: skip
 
 # Scripts in the order of testing. A script of one language decides at once, the others need votes.
 _SCRIPTS: tuple[tuple[str, str, str], ...] = (
@@ -95,23 +78,28 @@ def _folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text.casefold())
 
 
-def word_list(kind: str) -> dict[str, frozenset[str]]:
-    """Return language -> the items of all its lines of this kind in `function_words.txt`. The file lists the kinds."""
-    by_language: dict[str, set[str]] = {}
-    for language, of_kind, *items in _word_lines():
-        if of_kind == kind:
-            by_language.setdefault(language, set()).update(_folded(item) for item in items)
-    return {language: frozenset(items) for language, items in by_language.items()}
-
-
 @lru_cache(maxsize=1)
 def _word_lines() -> list[list[str]]:
-    """Return language, kind and items of each line."""
+    """Return language, kind and items of each line of `function_words.txt`."""
     text = Path(__file__).with_name("function_words.txt").read_text("utf-8")
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def _shared(vote: float, *lists: Mapping[str, frozenset[str]]) -> dict[str, tuple[tuple[str, float], ...]]:
+def _items(kind: str) -> dict[str, list[str]]:
+    by_language: dict[str, list[str]] = {}
+    for language, of_kind, *items in _word_lines():
+        if of_kind == kind:
+            by_language.setdefault(language, []).extend(items)
+    return by_language
+
+
+def word_list(kind: str) -> dict[str, frozenset[str]]:
+    """Return language -> the folded items of all its lines of this kind in `function_words.txt`. The file lists the
+    kinds."""
+    return {language: frozenset(map(_folded, items)) for language, items in _items(kind).items()}
+
+
+def _shared(vote: float, *lists: Mapping[str, Iterable[str]]) -> dict[str, tuple[tuple[str, float], ...]]:
     """Return item -> (language, votes). If n languages share an item, each of them gets `vote` / n."""
     owners: dict[str, dict[str, None]] = {}
     for items_of in lists:
@@ -125,24 +113,16 @@ FUNCTION_WORDS: Mapping[str, frozenset[str]] = MappingProxyType(word_list("words
 # Greetings reveal the language of a chat, but people search for them: they vote and are never dropped from a query.
 _WORD_VOTES = _shared(1.0, FUNCTION_WORDS, word_list("greetings"))
 _ENDING_VOTES = _shared(_ENDING_VOTE, word_list("endings"))
-_LETTER_VOTES = {
-    letter: tuple((language, _LETTER_VOTE / len(by.split())) for language in by.split())
-    for letter, by in _LETTERS.items()
-}
-_LATIN = tuple(
-    language
-    for language in FUNCTION_WORDS
-    if language not in {each for _, _, languages in _SCRIPTS for each in languages.split()} or language == "sr"
-)
+_LETTER_VOTES = _shared(_LETTER_VOTE, _items("letters"))
+_OWN_SCRIPT = {language for _, _, languages in _SCRIPTS for language in languages.split()}
+_LATIN = tuple(language for language in FUNCTION_WORDS if language not in _OWN_SCRIPT or language == "sr")
 _LONGEST_ENDING = max(map(len, _ENDING_VOTES))
 # Languages so similar that a short sentence fits all of them, and spellings that distinguish them a little.
-_ALIKE: Mapping[str, re.Pattern[str]] = MappingProxyType(
-    {
-        "da": re.compile(r"[øe]j|øg|åb|[aeiouyæøå]bn"),
-        "no": re.compile(r"øy|ei|kj|gj|øk|åp|[aeiouyæøå]pn"),
-        "sv": re.compile(r"[äö]"),
-    }
-)
+_ALIKE = {
+    "da": re.compile(r"[øe]j|øg|åb|[aeiouyæøå]bn"),
+    "no": re.compile(r"øy|ei|kj|gj|øk|åp|[aeiouyæøå]pn"),
+    "sv": re.compile(r"[äö]"),
+}
 _SPELLING_VOTE = 0.1
 _SOME, _LEAD = 0.5, 1.1  # votes that the likeliest needs, and its lead over all other languages
 
@@ -162,11 +142,9 @@ def _script(sample: str) -> str:
         if name := _script_of(letter):
             # An ideograph counts like a short word, so that a few Latin product names do not outvote a sentence.
             counts[name] += times * (3 if name in _IDEOGRAPHIC else 1)
-    if not counts:
-        return ""
-    if counts["kana"]:
-        counts["kana"] += counts.pop("han", 0) if counts["kana"] * 20 >= counts["han"] else 0
-    return counts.most_common(1)[0][0]
+    if counts["kana"] and counts["kana"] * 20 >= counts["han"]:
+        counts["kana"] += counts.pop("han", 0)
+    return counts.most_common(1)[0][0] if counts else ""
 
 
 def _votes(sample: str, candidates: tuple[str, ...]) -> dict[str, float]:
@@ -218,12 +196,10 @@ def _small(word: str) -> str:
 
 
 def detect_language(text: str, prior: str = "") -> str:
-    """Return the ISO 639-1 code of the text's language. If there is not enough evidence, return `prior` ("" by
-    default).
+    """Return the ISO 639-1 code of the text's language. If there is not enough evidence, return `prior`.
 
     `prior` is the language of the document that contains the text. `prior` also wins if two languages are nearly equal,
-    so that a chunk of names and numbers is analysed like its neighbours. Norwegian is "no" for both written forms. Only
-    the first code points of a text are read.
+    so that a chunk of names and numbers is analysed like its neighbours. Only the start of a text is read.
     """
     sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
     script = _script(sample)
@@ -243,7 +219,7 @@ def detect_language(text: str, prior: str = "") -> str:
 
 
 _WRITTEN_FORMS = {"nb": "no", "nn": "no"}
-_KNOWN = frozenset(FUNCTION_WORDS) | {each for _, _, languages in _SCRIPTS for each in languages.split()}
+_KNOWN = _OWN_SCRIPT | FUNCTION_WORDS.keys()
 
 
 def language_code(value: object) -> str:
@@ -255,11 +231,9 @@ def language_code(value: object) -> str:
 
 
 def likelier_of_alike(text: str) -> str:
-    """If the text is certainly Danish, Norwegian or Swedish, return the most probable of these three languages, else
-    "".
+    """If the text is certainly Danish, Norwegian or Swedish, return the most probable of the three, else "".
 
-    Use it for texts that people read, where a wrong choice does little harm. `detect_language` returns no language for
-    such a text if it cannot choose.
+    Use it where a wrong choice does little harm. For such a text, `detect_language` may return no language.
     """
     sample = unicodedata.normalize("NFKC", text[:_SAMPLE])
     if _script(sample) != "latin":
@@ -279,36 +253,19 @@ def stem(word: str, language: str) -> str:
 
 
 def _stemmer(language: str) -> Stemmer.Stemmer:
-    """Return the stemmer for this thread and language. A Snowball stemmer has state that threads must not share."""
+    # A Snowball stemmer has state that threads must not share.
     stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__.setdefault("stemmers", {})
     if language not in stemmers:
         stemmers[language] = Stemmer.Stemmer(STEMMERS[language])
     return stemmers[language]
 
 
-# Words that make two similar sentences contradict each other. A word with another meaning in another language ("en"
-# negates in Finnish and is an article in Swedish) counts only in its own language.
-NEGATIONS: Mapping[str, frozenset[str]] = {
-    language: frozenset(words.split())
-    for language, words in {
-        "en": "not no never none nobody nothing nowhere neither nor cannot without",
-        "fi": "ei en et emme ette eivät eikä älä älkää älköön ilman tuskin",
-        "sv": "inte ej icke aldrig ingen inget inga ingenting varken utan",
-        "no": "ikke ikkje aldri ingen intet inga ingenting verken uten utan",
-        "da": "ikke ej aldrig ingen intet ingenting hverken uden",
-        "de": "nicht kein keine keinen keinem keiner keines nie niemals nichts niemand weder ohne",
-    }.items()
-}
+# A word with another meaning in another language ("en" negates in Finnish and is an article in Swedish) counts only in
+# its own language.
+NEGATIONS: Mapping[str, frozenset[str]] = word_list("negations")
 NUMBER_WORDS: Mapping[str, Mapping[str, str]] = {
-    language: {word: str(number) for number, word in enumerate(words.split(), 2)}
-    for language, words in {
-        "en": "two three four five six seven eight nine ten eleven twelve",
-        "fi": "kaksi kolme neljä viisi kuusi seitsemän kahdeksan yhdeksän kymmenen yksitoista kaksitoista",
-        "sv": "två tre fyra fem sex sju åtta nio tio elva tolv",
-        "no": "to tre fire fem seks sju åtte ni ti elleve tolv",
-        "da": "to tre fire fem seks syv otte ni ti elleve tolv",
-        "de": "zwei drei vier fünf sechs sieben acht neun zehn elf zwölf",
-    }.items()
+    language: {word: str(number) for number, word in enumerate(words, 2)}
+    for language, words in _items("numbers").items()
 }
 
 # For a sentence of unknown language: the words of all languages except those that are common in another one.

@@ -21,38 +21,25 @@ from typing import Literal
 from agentformer.types import Span
 
 Style = Literal["", "before", "after"]
+FindBodies = Callable[[Sequence[str]], Sequence[Span | None]]
 
-_COMBINING = {
-    "\u00a8": "\u0308",  # diaeresis
-    "\u02da": "\u030a",  # ring
-    "\u00b4": "\u0301",  # acute
-    "`": "\u0300",  # grave
-    "\u02c6": "\u0302",  # circumflex
-    "\u02dc": "\u0303",  # tilde
-    "\u02c7": "\u030c",  # caron
-    "\u02d8": "\u0306",  # breve
-    "\u02d9": "\u0307",  # dot above
-    "\u02dd": "\u030b",  # double acute
-    "\u00b8": "\u0327",  # cedilla
-    "\u02db": "\u0328",  # ogonek
-}
-# Letters that each accent combines with, to choose between the letters on both sides.
-_BASES = {
-    "\u00a8": "aouAOU" + "eiyEIY",
-    "\u02da": "aA" + "uU",
-    "\u00b4": "eaiouyEAIOUY" + "cnszlrCNSZLR",
-    "`": "aeiouAEIOU",
-    "\u02c6": "aeiouAEIOU",
-    "\u02dc": "nNaoAO",
-    "\u02c7": "cszrendtCSZRENDT",
-    "\u02d8": "agAG",
-    "\u02d9": "zZIeE",
-    "\u02dd": "ouOU",
-    "\u00b8": "cCsStT",
-    "\u02db": "aeAEiuIU",
+# The combining form of each accent, and the letters that it combines with, to choose between the letters on both sides.
+_ACCENTS = {
+    "\u00a8": ("\u0308", "aouAOUeiyEIY"),  # diaeresis
+    "\u02da": ("\u030a", "aAuU"),  # ring
+    "\u00b4": ("\u0301", "eaiouyEAIOUYcnszlrCNSZLR"),  # acute
+    "`": ("\u0300", "aeiouAEIOU"),  # grave
+    "\u02c6": ("\u0302", "aeiouAEIOU"),  # circumflex
+    "\u02dc": ("\u0303", "nNaoAO"),  # tilde
+    "\u02c7": ("\u030c", "cszrendtCSZRENDT"),  # caron
+    "\u02d8": ("\u0306", "agAG"),  # breve
+    "\u02d9": ("\u0307", "zZIeE"),  # dot above
+    "\u02dd": ("\u030b", "ouOU"),  # double acute
+    "\u00b8": ("\u0327", "cCsStT"),  # cedilla
+    "\u02db": ("\u0328", "aeAEiuIU"),  # ogonek
 }
 _USUAL = frozenset("aouAOU")  # an umlaut is far more frequent on these than on e, i and y
-_ACCENT = "[\u00a8\u02da\u00b4`\u02c6\u02dc\u02c7\u02d8\u02d9\u02dd\u00b8\u02db]"
+_ACCENT = f"[{''.join(_ACCENTS)}]"
 _ANY = re.compile(_ACCENT)
 _ATTACHED = re.compile(rf"(?P<left>\w?)(?P<accent>{_ACCENT})(?P<right>\w?)")
 _SPACED = re.compile(rf"(?<![\w'\"])(?P<accent>{_ACCENT}) (?P<letter>[A-Z])(?=[a-z])")
@@ -88,20 +75,17 @@ def repair_accents(text: str, style: str = "") -> str:
         return text
     text = _SPACED.sub(_attach_spaced, text)
     lines = text.split("\n")
-    for number, line in enumerate(lines):
-        if _STRAY.search(line):
-            _place_strays(lines, number)
+    for number in range(len(lines)):
+        _place_stray(lines, number)
     return "\n".join(lines)
 
 
-def compose(accent: str, letter: str) -> str:
-    """Return `letter` with `accent` as one character, or "" if there is no such character."""
-    both = unicodedata.normalize("NFC", _DOTLESS.get(letter, letter) + _COMBINING[accent])
-    return both if len(both) == 1 else ""
+def _compose(accent: str, letter: str) -> str:
+    return unicodedata.normalize("NFC", _DOTLESS.get(letter, letter) + _ACCENTS[accent][0])
 
 
 def _fits(accent: str, letter: str) -> bool:
-    return bool(letter) and (_DOTLESS.get(letter, letter) in _BASES[accent])
+    return bool(letter) and (_DOTLESS.get(letter, letter) in _ACCENTS[accent][1])
 
 
 def _attach(match: re.Match[str], style: str) -> str:
@@ -120,18 +104,18 @@ def _attach(match: re.Match[str], style: str) -> str:
             onto_left = style == "after"
         onto_right = not onto_left
     if onto_right and (style != "after" or left.isalpha()):
-        return left + compose(accent, right)
+        return left + _compose(accent, right)
     if onto_left and (style == "after" or right.isalpha()):
-        return compose(accent, left) + right
+        return _compose(accent, left) + right
     return match.group()
 
 
 def _attach_spaced(match: re.Match[str]) -> str:
     accent, letter = match["accent"], match["letter"]
-    return compose(accent, letter) if letter in _BASES[accent] and accent != "`" else match.group()
+    return _compose(accent, letter) if _fits(accent, letter) and accent != "`" else match.group()
 
 
-def _place_strays(lines: list[str], number: int) -> None:
+def _place_stray(lines: list[str], number: int) -> None:
     """Move an accent that touches no letter to the only capital of its line that can take the accent. If the accent is
     alone in its line, use the line before or after."""
     match = _STRAY.search(lines[number])
@@ -139,20 +123,15 @@ def _place_strays(lines: list[str], number: int) -> None:
         return
     accent = match["accent"]
     alone = not _ANY.sub("", lines[number]).strip()
-    places = (number + 1, number - 1) if alone else (number,)
-    for place in places:
-        if not 0 <= place < len(lines):
-            continue
-        capitals = [m.start() for m in _WORD_START.finditer(lines[place]) if m.group() in _BASES[accent]]
+    for place in (number + 1, number - 1) if alone else (number,):
+        line = lines[place] if 0 <= place < len(lines) else ""
+        capitals = [m.start() for m in _WORD_START.finditer(line) if _fits(accent, m.group())]
         if len(capitals) == 1:
             lines[number] = (lines[number][: match.start()].rstrip(" ") + lines[number][match.end() :]).strip(" ")
-            line = lines[place] if place != number else lines[number]
-            at = capitals[0]
-            lines[place] = line[:at] + compose(accent, line[at]) + line[at + 1 :]
+            line, at = lines[place], capitals[0]
+            lines[place] = line[:at] + _compose(accent, line[at]) + line[at + 1 :]
             return
 
-
-FindBodies = Callable[[Sequence[str]], Sequence[Span | None]]
 
 LINE_HYPHEN = "\ufffe"  # pdfium writes it for a hyphen at a line end and drops the line end
 
@@ -172,18 +151,17 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 # Excluded from NFKC: spacing accents would become a space and a combining mark, "(TM)" would join its word, and "10²"
 # and "1½" would read as 102 and 11/2.
 _KEPT = "\u00a8\u00af\u00b4\u00b8\u02d8-\u02dd\u2122\u2120\u2026"
-_COMPATIBLE = re.compile(rf"(?<=[\d)\]])[\u00b2\u00b3\u00b9\u2070-\u209f\u00bc-\u00be\u2150-\u215f]+|[{_KEPT}]")
+_COMPATIBLE = re.compile(rf"((?<=[\d)\]])[\u00b2\u00b3\u00b9\u2070-\u209f\u00bc-\u00be\u2150-\u215f]+|[{_KEPT}])")
 
 _SOFT_HYPHEN = re.compile(r"(?<=\w)\u00ad[ \t]*\n?[ \t]*(?=\w)")
 _LINE_END_HYPHEN = re.compile(
     r"(?P<before>[^\W_]+(?:['\u2019-][^\W_]+)*)-[ ]*(?:\ufffe|\n[ ]*)(?P<after>[^\W_]+)(?P<more>-?)"
 )
 _IN_LINE_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_TORN_WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*-\n\s*[^\W_]+")
 _VOWELS = frozenset("aeiouyåäöøæ")
 # Conjunctions as in "in- och utgång": the hyphen before them marks an omitted part.
-_CONJUNCTIONS = frozenset(
-    "ja tai sekä eli och eller samt og and or und oder sowie bzw et ou y o e en of i ja/tai och/eller and/or".split()  # noqa: SIM905
-)
+_CONJUNCTIONS = frozenset("ja tai sekä eli och eller samt og and or und oder sowie bzw et ou y o e en of i".split())  # noqa: SIM905
 _ENGLISH_WORDS = re.compile(r"\b(?:the|of|and|to|is|in|that|for)\b", re.IGNORECASE)
 _ENGLISH_SHARE = 0.12  # share of all words: English prose about .2, other languages under .05
 
@@ -212,12 +190,8 @@ def _compatible(text: str) -> str:
     """Apply NFKC, except to characters with a meaning that NFKC would change."""
     if text.isascii():
         return text
-    parts: list[str] = []
-    at = 0
-    for match in _COMPATIBLE.finditer(text):
-        parts += (unicodedata.normalize("NFKC", text[at : match.start()]), match.group())
-        at = match.end()
-    parts.append(unicodedata.normalize("NFKC", text[at:]))
+    parts = _COMPATIBLE.split(text)  # excluded characters are at odd indexes
+    parts[::2] = (unicodedata.normalize("NFKC", part) for part in parts[::2])
     # A combining mark after an excluded character would compose on the next pass otherwise.
     return unicodedata.normalize("NFC", "".join(parts))
 
@@ -244,15 +218,7 @@ def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> 
 
 def vocabulary(texts: Sequence[str]) -> Counter[str]:
     """Count each casefolded word, with or without hyphens, that is inside a line."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        for word in _IN_LINE_WORD.findall(_without_torn_words(text)):
-            counts[word.casefold()] += 1
-    return counts
-
-
-def _without_torn_words(text: str) -> str:
-    return re.sub(r"[^\W_]+(?:-[^\W_]+)*-\n\s*[^\W_]+", "\n", text)
+    return Counter(word.casefold() for text in texts for word in _IN_LINE_WORD.findall(_TORN_WORD.sub("\n", text)))
 
 
 def looks_english(texts: Sequence[str]) -> bool:
@@ -284,9 +250,8 @@ def join_hyphens(text: str, words: Mapping[str, int] | None = None, *, english: 
 
 
 def _suspended(before: str, after: str, more: str, counts: Mapping[str, int]) -> bool:
-    if more or after.casefold() not in _CONJUNCTIONS:
-        return False
-    return (before + after).casefold() not in counts  # "tutki-\nja" is one word if the document contains it
+    # "tutki-\nja" is one word if the document contains it.
+    return not more and after.casefold() in _CONJUNCTIONS and (before + after).casefold() not in counts
 
 
 def _keeps_hyphen(before: str, after: str, counts: Mapping[str, int], english: bool) -> bool:

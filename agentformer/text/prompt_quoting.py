@@ -9,6 +9,7 @@ replaces the bracket. The time of each function is linear in the text.
 from __future__ import annotations
 
 import re
+import struct
 import unicodedata
 from collections.abc import Iterable
 
@@ -26,8 +27,7 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
     "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_OPENS = re.compile(r"&(?:amp;){0,9}(?:lt|#0{0,9}60|#x0{0,9}3c);", re.IGNORECASE)
-_CLOSES = re.compile(r"&(?:amp;){0,9}(?:gt|#0{0,9}62|#x0{0,9}3e);", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:amp;){0,9}(?:(?P<opens>lt|#0{0,9}60|#x0{0,9}3c)|gt|#0{0,9}62|#x0{0,9}3e);", re.IGNORECASE)
 _ANGLES = str.maketrans("<>＜＞﹤﹥", "‹›‹›‹›")
 # An apparent tag of a frame, with any kind of bracket.
 _TAG = re.compile(
@@ -68,7 +68,7 @@ _QUOTED_SQUARE = re.compile(
 def escape_text(text: str) -> str:
     """Escape text that is put between tags."""
     text = strip_hidden(_BREAK.sub("\n", text))
-    text = _CLOSES.sub("›", _OPENS.sub("‹", text))
+    text = _ENTITY.sub(lambda entity: "‹" if entity["opens"] else "›", text)
     text = _TAG.sub(lambda tag: "⟦" if _is_frame(tag["name"]) else tag[0], text).translate(_ANGLES)
     return _ROLE.sub(r"\g<before>⟦\g<role>⟧", _SQUARE.sub(_broken, text))
 
@@ -87,10 +87,8 @@ def escape_json(text: str) -> str:
     """Escape JSON text with the escape codes of JSON, so that the parsed value stays the same."""
     for pattern in (_HIDDEN, _JOINERS, _STRAY, _BREAK, _SQUARE):
         text = pattern.sub(_coded, text)
-    for pattern in (_OPENS, _CLOSES):
-        text = pattern.sub(lambda entity: f"\\u0026{entity[0][1:]}", text)
-    text = _TAG.sub(_coded_tag, text)
-    return text.replace("<", "\\u003c")
+    text = _ENTITY.sub(lambda entity: f"\\u0026{entity[0][1:]}", text)
+    return _TAG.sub(_coded_tag, text).replace("<", "\\u003c")
 
 
 def strip_template_tokens(text: str) -> str:
@@ -157,6 +155,4 @@ def _coded_tag(tag: re.Match[str]) -> str:
 
 
 def _codes(text: str) -> str:
-    encoded = text.encode("utf-16-be")
-    codes = (int.from_bytes(encoded[at : at + 2], "big") for at in range(0, len(encoded), 2))
-    return "".join(f"\\u{code:04x}" for code in codes)
+    return "".join(f"\\u{code:04x}" for (code,) in struct.iter_unpack(">H", text.encode("utf-16-be")))

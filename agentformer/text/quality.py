@@ -13,6 +13,8 @@ import re
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
+from operator import mul
+from pathlib import Path
 from typing import Literal
 
 Verdict = Literal["good", "doubtful", "garbled", "empty"]
@@ -20,27 +22,9 @@ Verdict = Literal["good", "doubtful", "garbled", "empty"]
 GARBLED_BELOW = 0.5
 DOUBTFUL_BELOW = 0.93  # one visible flaw is enough to try the other extractor
 
-# Published letter frequencies (per mille, a..z, without accents) of unrelated languages, rounded. A text is compared
-# with the nearest.
-_FREQUENCIES: dict[str, tuple[int, ...]] = {
-    #        a   b   c   d   e   f   g   h   i   j   k   l   m   n   o   p   q   r   s   t   u   v   w   x   y   z
-    "en": (82, 15, 28, 43, 127, 22, 20, 61, 70, 2, 8, 40, 24, 67, 75, 19, 1, 60, 63, 91, 28, 10, 24, 2, 20, 1),
-    "de": (71, 19, 31, 51, 164, 17, 30, 46, 66, 3, 14, 34, 25, 98, 30, 8, 0, 70, 73, 62, 52, 9, 19, 0, 0, 11),
-    "fr": (81, 9, 33, 37, 176, 11, 9, 7, 76, 6, 1, 55, 30, 71, 56, 25, 14, 67, 79, 73, 64, 18, 0, 4, 1, 3),
-    "es": (125, 14, 45, 59, 137, 7, 11, 7, 69, 5, 0, 50, 32, 70, 95, 25, 9, 69, 80, 46, 41, 9, 0, 2, 9, 5),
-    "it": (117, 9, 45, 37, 118, 10, 16, 11, 113, 0, 0, 65, 25, 69, 98, 31, 5, 64, 50, 56, 33, 21, 0, 0, 0, 9),
-    "fi": (158, 3, 3, 10, 80, 2, 4, 19, 108, 20, 50, 58, 32, 88, 61, 18, 0, 29, 79, 88, 50, 23, 1, 0, 18, 1),
-    "sv": (130, 15, 15, 47, 102, 20, 29, 21, 58, 6, 31, 53, 35, 85, 58, 18, 0, 84, 66, 77, 19, 24, 1, 2, 7, 1),
-    "da": (75, 20, 6, 59, 155, 24, 41, 16, 60, 7, 34, 52, 32, 72, 52, 18, 0, 90, 58, 69, 20, 23, 1, 0, 7, 0),
-    "pl": (99, 15, 43, 33, 88, 3, 14, 11, 83, 23, 35, 39, 28, 57, 85, 31, 0, 46, 46, 40, 25, 0, 46, 0, 38, 65),
-    "tr": (119, 28, 21, 47, 89, 5, 31, 12, 134, 0, 47, 59, 38, 75, 33, 9, 0, 67, 48, 33, 51, 10, 0, 0, 33, 15),
-    "id": (204, 26, 8, 50, 83, 3, 37, 27, 80, 9, 51, 33, 42, 93, 13, 26, 0, 46, 42, 56, 50, 2, 5, 0, 15, 0),
-    "ja": (130, 18, 9, 25, 65, 4, 19, 42, 110, 8, 75, 2, 28, 75, 120, 2, 0, 45, 60, 62, 95, 1, 16, 0, 25, 8),
-    "cs": (123, 16, 25, 36, 107, 3, 3, 13, 76, 21, 37, 38, 32, 66, 87, 34, 0, 50, 52, 58, 40, 47, 0, 1, 19, 32),
-    "vi": (85, 15, 50, 35, 45, 0, 55, 85, 75, 0, 10, 25, 35, 115, 75, 15, 6, 22, 15, 75, 70, 20, 0, 5, 20, 0),
-    "et": (123, 10, 0, 41, 113, 1, 16, 15, 92, 13, 42, 56, 32, 66, 60, 15, 0, 30, 79, 62, 56, 23, 0, 0, 0, 0),
-}
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+# The letter frequencies of unrelated languages. A text is compared with the nearest.
+_LINES = Path(__file__).with_name("letter_frequencies.txt").read_text("utf-8").splitlines()
+_FREQUENCIES = [[int(number) for number in line.split()[1:]] for line in _LINES if line and line[0] != "#"]
 _UNFOLDED = str.maketrans({"ø": "o", "æ": "a", "œ": "o", "ß": "s", "ł": "l", "đ": "d", "ð": "d", "þ": "t", "ı": "i"})
 
 # Measured on distinct words, real text against random substitutions of its letters: with 120 letters real pages have a
@@ -65,10 +49,8 @@ _SYMBOL_IN_WORD = re.compile(
 _LAM_ALEF_TURNED = re.compile("(?<![\u0621-\u064a])\u0627[\u0622\u0623\u0625]\u0644")
 
 # Scripts that real pages mix count as one.
-_SCRIPT_FAMILY = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "HANGUL": "CJK", "BOPOMOFO": "CJK", "FULLWIDTH": "CJK"}
-_SHARED = frozenset(
-    {"MATHEMATICAL", "SUPERSCRIPT", "SUBSCRIPT", "MODIFIER", "FEMININE", "MASCULINE", "MICRO", "DOUBLE"}
-)
+_SCRIPT_FAMILY = dict.fromkeys(("HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "FULLWIDTH"), "CJK")
+_SHARED = {"MATHEMATICAL", "SUPERSCRIPT", "SUBSCRIPT", "MODIFIER", "FEMININE", "MASCULINE", "MICRO", "DOUBLE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +92,9 @@ def assess(text: str, *, unmapped: float = 0.0) -> Quality:
 
 def _unreadable(text: str, counts: Counter[str], visible: int) -> float:
     bad = sum(n for c, n in counts.items() if c not in _LAYOUT and _meaningless(c))
-    glyphs = sum(len(m) for m in _GLYPH_NAMES.findall(text))
-    if glyphs * 5 < visible:  # real text has paths such as /v1/12 and "and/or"
-        glyphs = 0
-    return (bad + glyphs) / visible * 4.0  # one in eight is garbled
+    glyphs = sum(map(len, _GLYPH_NAMES.findall(text)))
+    # Real text has paths such as /v1/12 and "and/or". One meaningless character in eight is garbled.
+    return (bad + (glyphs if glyphs * 5 >= visible else 0)) / visible * 4.0
 
 
 def _meaningless(char: str) -> bool:
@@ -147,8 +128,7 @@ def _script_soup(counts: Counter[str]) -> float:
     total = scripts.total()
     if total < 40:
         return 0.0
-    present = sum(1 for n in scripts.values() if n / total >= 0.03)
-    return 0.3 * max(0, present - 3)
+    return 0.3 * max(0, sum(n / total >= 0.03 for n in scripts.values()) - 3)
 
 
 def _script(char: str) -> str:
@@ -161,7 +141,7 @@ def _script(char: str) -> str:
 def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
     """Return the penalty for letters with frequencies of no language, as from a font without a Unicode map."""
     # Each word once: repetitions say nothing about the language.
-    likeness, letters = letter_likeness(Counter("".join(set(_WORD.findall(text.lower())))))
+    likeness, letters = _letter_likeness(Counter("".join(set(_WORD.findall(text.lower())))))
     digits = sum(n for c, n in counts.items() if c.isdecimal())
     if letters < digits:  # tables and hexadecimal dumps are not prose
         return 0.0
@@ -173,7 +153,7 @@ def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
     return max(0.0, (needed - likeness) * 10.0)  # .05 below the line is garbled
 
 
-def letter_likeness(counts: Counter[str]) -> tuple[float, int]:
+def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
     """Return the highest cosine between the letter frequencies of the text and of a language (0..1), and the number of
     Latin letters."""
     folded: Counter[str] = Counter()
@@ -185,13 +165,10 @@ def letter_likeness(counts: Counter[str]) -> tuple[float, int]:
     total = folded.total()
     if not total:
         return 1.0, 0
-    seen = [folded[c] for c in _ALPHABET]
+    seen = [folded[c] for c in "abcdefghijklmnopqrstuvwxyz"]
     norm = math.hypot(*seen)
-    best = max(
-        sum(a * b for a, b in zip(seen, language, strict=True)) / (norm * math.hypot(*language))
-        for language in _FREQUENCIES.values()
-    )
-    return best, total
+    cosines = (sum(map(mul, seen, language)) / (norm * math.hypot(*language)) for language in _FREQUENCIES)
+    return max(cosines), total
 
 
 def _lost_spaces(text: str) -> float:
@@ -201,9 +178,8 @@ def _lost_spaces(text: str) -> float:
     total = sum(map(len, runs))
     if total < 40:
         return 0.0
-    long = sum(len(r) for r in runs if len(r) > 24)
     # One long compound on a short page is normal.
-    return max(0.0, long / total - 0.2) * 0.6
+    return max(0.0, sum(len(run) for run in runs if len(run) > 24) / total - 0.2) * 0.6
 
 
 def _turned_ligatures(text: str) -> float:

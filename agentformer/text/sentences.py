@@ -27,15 +27,11 @@ _LIST_ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[
 _HEADING = 60  # code points: longer first lines are running text
 
 
-def _everywhere(kind: str) -> frozenset[str]:
-    return frozenset().union(*word_list(kind).values())
-
-
 # All languages share these lists, because quotations and names mix languages. Abbreviations hardly ever end a
 # sentence; closing ones ("etc.") do if a capital follows; nouns after ordinals matter where nouns have capitals.
-_ABBREVIATIONS = _everywhere("abbreviations")
-_CLOSING_ABBREVIATIONS = _everywhere("closings")
-_ORDINAL_NOUNS = _everywhere("ordinals")
+_ABBREVIATIONS, _CLOSING_ABBREVIATIONS, _ORDINAL_NOUNS = (
+    frozenset[str]().union(*word_list(kind).values()) for kind in ("abbreviations", "closings", "ordinals")
+)
 
 
 def sentence_spans(text: str) -> list[Span]:
@@ -66,8 +62,7 @@ def sentence_spans(text: str) -> list[Span]:
 def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
     """Yield the range without surrounding white space, unless the result is empty."""
     piece = text[start:end]
-    bare = piece.strip()
-    if bare:
+    if bare := piece.strip():
         start += len(piece) - len(piece.lstrip())
         yield Span(start, start + len(bare))
 

@@ -48,10 +48,8 @@ _TOKEN = re.compile(
     r"\U0001f000-\U0001f3fa\U0001f400-\U0001faff])"
 )
 # Soft hyphens, joiners, variation selectors, and the vowel points of Hebrew and Arabic.
-_INVISIBLE = dict.fromkeys(
-    (*map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff\ufe0e\ufe0f\u0640"), *range(0x591, 0x5BE), *range(0x64B, 0x653)),
-    None,
-)
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff\ufe0e\ufe0f\u0640"))
+_INVISIBLE |= dict.fromkeys((*range(0x591, 0x5BE), *range(0x64B, 0x653)))
 _PLAIN = re.compile(rf"(?:[^\W\d_]|[{_MARKS}])++")  # possessive: letters of India are in both classes
 _NUMBER = re.compile(r"\d+(?:[.,:-]\d+)*")
 _RUNS = re.compile(rf"(?:[^\W\d_]|[{_MARKS}])++|\d+")
@@ -94,14 +92,11 @@ def lexemes(text: str) -> Iterator[Lexeme]:
     """Yield the lexemes of `text`. If a text has no words, yield its symbols, so that search can find the text."""
     text = text.translate(_INVISIBLE)
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", _VULGAR.sub(lambda match: _QUARTERS[match[0]], text)).replace(
-            "\u2019", "'"
-        )
+        text = unicodedata.normalize("NFKC", _VULGAR.sub(lambda match: _QUARTERS[match[0]], text))
+        text = text.replace("\u2019", "'")
     empty = True
     for match in _TOKEN.finditer(text):
-        empty = False
-        token = match[0]
-        kind = match.lastgroup
+        empty, token, kind = False, match[0], match.lastgroup
         if kind == "word":
             yield _word(token) if len(token) <= MAX_TERM else _long(token)
         elif kind == "cjk":
@@ -150,15 +145,12 @@ def _phone(token: str) -> Iterator[str]:
     groups of digits."""
     groups = _DIGITS.findall(token)
     digits = "".join(groups)
-    yield digits
-    yield digits[-_SUBSCRIBER:]
-    yield from groups
+    yield from (digits, digits[-_SUBSCRIBER:], *groups)
 
 
 def _account(token: str) -> Iterator[str]:
     groups = token.casefold().split(" ")
-    yield "".join(groups)
-    yield from groups
+    yield from ("".join(groups), *groups)
 
 
 _GROUPS: dict[str | None, Callable[[str], Iterator[str]]] = {"spaced": _spaced, "phone": _phone, "account": _account}
@@ -223,9 +215,8 @@ def _humps(part: str) -> tuple[str, ...]:
         start = 0
         if not (run.islower() or run.isupper() or run[1:].islower()):
             for n in range(1, len(run)):
-                rises = run[n].isupper() and run[n - 1].islower()
-                falls = run[n].isupper() and n + 1 < len(run) and run[n + 1].islower() and run[n - 1].isupper()
-                if rises or falls:
+                before, after = run[n - 1], run[n + 1 : n + 2]
+                if run[n].isupper() and (before.islower() or (before.isupper() and after.islower())):
                     runs.append(run[start:n])
                     start = n
         runs.append(run[start:])

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.text.dates.dates import find_dates
-from agentformer.text.dates.expressions import MAX_TEXT, Period, find_date_ranges, periods
-from agentformer.text.dates.terms import date_terms, day_terms
+from agentformer.text.dates.expressions import MAX_TEXT, Period, date_terms, day_terms, find_date_ranges, periods
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 

@@ -18,7 +18,7 @@ import tantivy
 
 from agentformer.text.analysis import Terms, language_of, text_terms
 from agentformer.text.analyzers import ANALYZED_LANGUAGES, PLAIN, Analyzer, Analyzers
-from agentformer.text.dates.terms import date_terms, day_terms
+from agentformer.text.dates.expressions import date_terms, day_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import MemoryEntry, Scope
 

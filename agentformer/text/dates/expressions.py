@@ -1,4 +1,5 @@
-"""Find the date ranges that a text names: "7 May 2023", "toukokuussa 2023", "two weeks ago", "先週".
+"""Find the date ranges that a text names: "7 May 2023", "toukokuussa 2023", "two weeks ago", "先週". The word index
+contains terms for them, which do not depend on the notation.
 
 Relative expressions such as "two weeks ago" are computed from a given day. Precision is more important than recall:
 ambiguous numbers, names that are also months, and words such as "soon" or "recently" give no range. Weeks begin on
@@ -8,33 +9,16 @@ Monday (ISO 8601).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, time, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
 
+from agentformer.text.dates import phrases as time_words
 from agentformer.text.dates.calendar import weekdays
 from agentformer.text.dates.dates import Day, Mention, find_dates
-from agentformer.text.dates.phrases import (
-    ONE_DAY,
-    SLOTS,
-    UNITS,
-    UNSPACED,
-    DateRange,
-    DaySpan,
-    Phrase,
-    Slots,
-    Words,
-    calendar_days,
-    fold,
-    nearest_occurrence,
-    number_value,
-    phrase_tables,
-    resolve,
-    unspaced_ranges,
-    year_value,
-)
+from agentformer.text.dates.phrases import ONE_DAY, SLOTS, DateRange, DaySpan, Phrase, Slots, Words
 from agentformer.text.languages import FUNCTION_WORDS
 
 MAX_TEXT = 20_000  # code points of a text that are read
@@ -46,6 +30,9 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 _DIGIT = re.compile(r"\d")
 _FOUR_DIGITS = re.compile(r"\d{4}")
 _CJK = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
+_MOST_TERMS = 32  # of one text; a text with more days is a list of dates
+_MOST_DAYS = 7  # of a range with a term per day
+_MOST_MONTHS = 3  # of a range with a term per month
 _MOST_BETWEEN = 3
 _BETWEEN = frozenset(" \t\r\n\u00a0\u202f")
 # Figures that are part of a longer token, such as "v1.2.2023" or "1.2.2023.4".
@@ -150,7 +137,7 @@ def find_date_ranges(
     if on is not None or years:
         ranges = _with_phrases(text, on, language, past, years, ranges)
         if _CJK.search(text):
-            ranges += unspaced_ranges(text, on)
+            ranges += time_words.unspaced_ranges(text, on)
     return _without_overlap(ranges)
 
 
@@ -158,17 +145,19 @@ def _with_phrases(
     text: str, on: date | None, language: str, past: bool, years: bool, dates: list[DateRange]
 ) -> list[DateRange]:
     """Return the dates, extended by the words before them, and the time expressions that consist of words."""
-    plain = fold(text)
+    plain = time_words.fold(text)
     text_words = {*_LETTERS.findall(plain)}
     for names in _candidate_languages(language, text_words):
-        candidates = [(name, _possible(phrase_tables()[name], text_words, plain, on, years)) for name in names]
+        candidates = [
+            (name, _possible(time_words.phrase_tables()[name], text_words, plain, on, years)) for name in names
+        ]
         if not any(phrases for _, phrases in candidates) and not (dates and years):
             continue
         tokens = [_Token(match.start(), match.end(), match["word"] or "") for match in _TOKEN.finditer(plain)]
-        line = _Line(text, plain, tokens, [phrase_tables()[name] for name in names])
+        line = _Line(text, plain, tokens, [time_words.phrase_tables()[name] for name in names])
         ranges = [*dates]
         for name, phrases in candidates:
-            matches = [*_matches(line, phrase_tables()[name], phrases)]
+            matches = [*_matches(line, time_words.phrase_tables()[name], phrases)]
             ranges = _extended(line, matches, ranges)
             ranges += _resolved(line, matches, on, past)
         if ranges != dates:
@@ -189,7 +178,7 @@ def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
 
 def _candidate_languages(language: str, text_words: set[str]) -> Iterator[list[str]]:
     """Yield `language` first. If the text has no function word of `language`, then yield all other languages."""
-    languages = [name for name in phrase_tables() if name != UNSPACED]
+    languages = [name for name in time_words.phrase_tables() if name != time_words.UNSPACED]
     own = [name for name in languages if name == language or (language in _ALIKE and name in _ALIKE)]
     if own:
         yield own
@@ -199,7 +188,7 @@ def _candidate_languages(language: str, text_words: set[str]) -> Iterator[list[s
 
 @lru_cache(maxsize=64)
 def _function_words(language: str) -> frozenset[str]:
-    return frozenset(map(fold, FUNCTION_WORDS.get(language, ())))
+    return frozenset(map(time_words.fold, FUNCTION_WORDS.get(language, ())))
 
 
 def _mentioned(text: str, on: date | None, past: bool) -> Iterator[DateRange]:
@@ -224,10 +213,10 @@ def _one_order(text: str, mention: Mention) -> bool:
 
 def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past: bool) -> DaySpan | None:
     if reading.year:
-        return calendar_days(reading.year, reading.month, reading.day) if reading.year in _YEARS else None
+        return time_words.calendar_days(reading.year, reading.month, reading.day) if reading.year in _YEARS else None
     if not reading.day and not _CJK.search(text[mention.start : mention.end]):
         return None  # "August" may be a person
-    return nearest_occurrence(reading.month, reading.day, on, past)
+    return time_words.nearest_occurrence(reading.month, reading.day, on, past)
 
 
 def _possible(words: Words, text_words: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
@@ -239,9 +228,8 @@ def _possible(words: Words, text_words: set[str], plain: str, on: date | None, y
     }
     by_first_word: dict[str, list[Phrase]] = {}
     for phrase in words.phrases:
-        if on is None and phrase.kind not in _ABSOLUTE:
-            continue
-        if phrase.literals <= text_words and all(slots.get(slot, True) for slot in phrase.slots):
+        in_text = phrase.literals <= text_words and all(slots.get(slot, True) for slot in phrase.slots)
+        if in_text and (on is not None or phrase.kind in _ABSOLUTE):
             by_first_word.setdefault(phrase.words[0], []).append(phrase)
     return by_first_word
 
@@ -251,7 +239,7 @@ def _resolved(line: _Line, matches: Sequence[_PhraseMatch], on: date | None, pas
     for at, phrase, slots, behind in matches:
         if phrase.kind == "in-year" and phrase.number and line.counts_something(behind - 1, phrase.language):
             continue
-        if days := resolve(phrase.kind, phrase.number, slots, on, past):
+        if days := time_words.resolve(phrase.kind, phrase.number, slots, on, past):
             start, end, relative = line.tokens[at].start, line.tokens[behind - 1].end, phrase.kind != "in-year"
             yield DateRange(start, end, *days, relative=relative, border=line.behind_border(at))
 
@@ -297,11 +285,11 @@ def _only(numbers: frozenset[int]) -> int:
 
 
 _SLOT: Mapping[str, Callable[[str, Words], int]] = {
-    "{n}": number_value,
+    "{n}": time_words.number_value,
     "{unit}": lambda word, words: words.units.get(word, 0),
     "{weekday}": lambda word, _: _only(weekdays(word)),
     "{month}": lambda word, words: words.months.get(word, 0),
-    "{year}": lambda word, _: year_value(word),
+    "{year}": lambda word, _: time_words.year_value(word),
 }
 
 
@@ -335,5 +323,45 @@ def _extended(line: _Line, matches: Sequence[_PhraseMatch], dates: Sequence[Date
 
 def _at_distance(sign: int, slots: Slots, at: date) -> DaySpan | None:
     if slots.weekday:
-        return resolve("weekday", sign, slots, at, past=False)
-    return resolve(UNITS[slots.unit - 1], sign * (slots.n or 1), slots, at, past=False)
+        return time_words.resolve("weekday", sign, slots, at, past=False)
+    return time_words.resolve(time_words.UNITS[slots.unit - 1], sign * (slots.n or 1), slots, at, past=False)
+
+
+def date_terms(text: str, on: date | None, language: str = "") -> tuple[str, ...]:
+    """Return the terms of the days that `text` names, without repetition; see `find_date_ranges` for the arguments.
+
+    A day gives the terms "2023-05-07" and "2023-05", a week gives "2023-W18", and a month gives "2023-05". A written
+    year is already a term of the text. So only a relative year ("last year") gives the term "2022".
+    """
+    return range_terms(find_date_ranges(text, on, language, years=False))
+
+
+def range_terms(named: Iterable[DateRange]) -> tuple[str, ...]:
+    """Return the terms of date ranges, without repetition."""
+    return tuple(dict.fromkeys(term for days in named for term in _terms(days)))[:_MOST_TERMS]
+
+
+def day_terms(day: date) -> tuple[str, ...]:
+    """Return the terms of a day, its week and its month."""
+    return (day.isoformat(), _week(day), day.isoformat()[:7])
+
+
+def _terms(days: DateRange) -> Iterator[str]:
+    first, last = days.first, days.last
+    length = (last - first).days + 1
+    months = range(first.year * 12 + first.month - 1, last.year * 12 + last.month)
+    if length == 7 and first.isoweekday() == 1:
+        yield _week(first)
+    elif length <= _MOST_DAYS:
+        yield from ((first + timedelta(days=n)).isoformat() for n in range(length))
+        if length == 1:
+            yield first.isoformat()[:7]
+    elif len(months) <= _MOST_MONTHS:
+        yield from (f"{month // 12:04}-{month % 12 + 1:02}" for month in months)
+    elif days.relative and (first.month, first.day, last.month, last.day) == (1, 1, 12, 31):
+        yield from (f"{year:04}" for year in range(first.year, last.year + 1)[:_MOST_MONTHS])
+
+
+def _week(day: date) -> str:
+    year, week, _ = day.isocalendar()
+    return f"{year:04}-W{week:02}"

@@ -24,7 +24,6 @@ ONE_DAY = timedelta(days=1)
 DaySpan = tuple[date, date]  # first and last day
 
 _PLAIN_YEARS = range(1900, 2100)  # of a number after "in"
-_MOST_UNITS = 1000  # "5000 days ago" is a figure of speech
 _ELEMENT = re.compile(r"\{\w+\}|[^\s{}]+")
 _LINE = re.compile(r"(\w+) ([\w-]+) (-?\d+): (.+)")
 
@@ -72,23 +71,25 @@ class Words:
 def phrase_tables() -> Mapping[str, Words]:
     """Return language -> its time words. `fold` is applied to every word."""
     by_language: dict[str, Words] = {}
-    for language, kind, number, items in _lines():
+    for line in Path(__file__).with_name("time_words.txt").read_text("utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        if (match := _LINE.fullmatch(line)) is None:
+            raise ValueError(f"time_words.txt: {line!r} must have a language, a kind, a number and phrases")
+        language, kind, number = match[1], match[2], int(match[3])
+        items = [fold(item.strip()) for item in match[4].split(",")]
         words = by_language.setdefault(language, Words())
-        for place, item in enumerate(items, number):
-            if kind in ("unit", "number"):
-                (words.units if kind == "unit" else words.numbers)[item] = number
-            elif kind == "months":
-                words.months.update(dict.fromkeys(item.split("/"), place))
-            elif kind in ("border", "article"):
-                (words.borders if kind == "border" else words.articles).add(item)
-            else:
-                words.phrases.append(_phrase(language, kind, number, tuple(_ELEMENT.findall(item))))
+        if kind in ("unit", "number"):
+            (words.units if kind == "unit" else words.numbers).update(dict.fromkeys(items, number))
+        elif kind == "months":
+            words.months.update((form, place) for place, item in enumerate(items, number) for form in item.split("/"))
+        elif kind in ("border", "article"):
+            (words.borders if kind == "border" else words.articles).update(items)
+        else:
+            for elements in map(tuple, map(_ELEMENT.findall, items)):
+                slots = frozenset(elements) & frozenset(SLOTS)
+                words.phrases.append(Phrase(language, kind, number, elements, frozenset(elements) - slots, slots))
     return by_language
-
-
-def _phrase(language: str, kind: str, number: int, words: tuple[str, ...]) -> Phrase:
-    slots = frozenset(words) & frozenset(SLOTS)
-    return Phrase(language, kind, number, words, frozenset(words) - slots, slots)
 
 
 def fold(text: str) -> str:
@@ -99,16 +100,6 @@ def fold(text: str) -> str:
     if len(whole) == len(plain):
         return whole
     return "".join(short if len(short := letter.casefold()) == 1 else letter for letter in plain)
-
-
-def _lines() -> Iterator[tuple[str, str, int, list[str]]]:
-    """Yield language, kind, number and items of each line."""
-    for line in Path(__file__).with_name("time_words.txt").read_text("utf-8").splitlines():
-        if line and not line.startswith("#"):
-            match = _LINE.fullmatch(line)
-            if match is None:
-                raise ValueError(f"time_words.txt: {line!r} must have a language, a kind, a number and phrases")
-            yield match[1], match[2], int(match[3]), [fold(item.strip()) for item in match[4].split(",")]
 
 
 class Slots(NamedTuple):
@@ -125,11 +116,9 @@ def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
     """Return the first and last day of a date, or None if the date does not exist. If `day` is 0, the date is a whole
     month."""
     try:
-        if day:
-            return date(year, month, day), date(year, month, day)
-        following = date(year + month // 12, month % 12 + 1, 1)
-        return date(year, month, 1), following - ONE_DAY
-    except ValueError:
+        first = date(year, month, day or 1)
+        return first, first if day else _end_of_month(first)
+    except (ValueError, OverflowError):
         return None
 
 
@@ -152,7 +141,7 @@ def _distance(days: DaySpan, on: date) -> int:
 
 
 def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -> DaySpan | None:
-    """Return the first and last day that a phrase means on the day `on`. Return None if the phrase means no days."""
+    """Return the first and last day that a phrase means on the day `on`, or None if it means no days."""
     if kind == "in-year":
         return date(slots.year, 1, 1), date(slots.year, 12, 31)
     if on is None:
@@ -168,17 +157,13 @@ def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -
         if kind == "of":
             day = _monday(on) + timedelta(days=7 * number + slots.weekday - 1)
             return day, day
+        if kind == "named" and number < 0:  # excludes the current month
+            return nearest_occurrence(slots.month, 0, on.replace(day=1) - ONE_DAY, past=True)
         if kind == "named":
-            return _named(slots.month, number, on, past)
+            return nearest_occurrence(slots.month, 0, on, past)
         return _unit(kind, number, on) if kind in UNITS else None
     except (OverflowError, ValueError):
         return None
-
-
-def _named(month: int, number: int, on: date, past: bool) -> DaySpan | None:
-    if number < 0:  # excludes the current month
-        return nearest_occurrence(month, 0, on.replace(day=1) - ONE_DAY, past=True)
-    return nearest_occurrence(month, 0, on, past)
 
 
 def _unit(unit: str, number: int, on: date, until: date | None = None) -> DaySpan:
@@ -219,10 +204,9 @@ def _weekday(weekday: int, number: int, on: date) -> DaySpan:
 
 
 def number_value(word: str, words: Words) -> int:
-    """Return the number that is written as a word or with up to three digits. Return 0 for other texts and for numbers
-    above `_MOST_UNITS`."""
+    """Return the number that is written as a word or with up to three digits, or 0 for other texts."""
     if word.isdecimal():
-        return int(word) if len(word) <= 3 and int(word) <= _MOST_UNITS else 0
+        return int(word) if len(word) <= 3 else 0  # "5000 days ago" is a figure of speech
     return words.numbers.get(word, 0)
 
 
