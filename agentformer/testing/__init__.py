@@ -12,12 +12,19 @@ plain Python and NumPy.
 """
 
 from agentformer.testing.archiving import Archiving, Verifying
-from agentformer.testing.case import Reference, admits, by_words, make_entry, raises
+from agentformer.testing.case import (
+    CountingEmbedder,
+    FlakyEmbedder,
+    OverlapReranker,
+    Reference,
+    admits,
+    by_words,
+    make_entry,
+    raises,
+)
 from agentformer.testing.changing import Changing, Leases
-from agentformer.testing.embedder import EmbedderConformance, RerankerConformance
 from agentformer.testing.embedding import Pending, Reembedding
-from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder, OverlapReranker
-from agentformer.testing.language_model import LanguageModelConformance
+from agentformer.testing.models import EmbedderConformance, LanguageModelConformance, RerankerConformance
 from agentformer.testing.scoping import Scopes
 from agentformer.testing.searching import Searching
 from agentformer.testing.storing import Storing

@@ -6,16 +6,27 @@ import dataclasses
 import threading
 import unittest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderError, InvalidInput
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, state
-from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder
+from agentformer.testing.case import (
+    EVERYTHING,
+    BackendCase,
+    CountingEmbedder,
+    FlakyEmbedder,
+    by_words,
+    make_entry,
+    raises,
+    state,
+    unchanged,
+)
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Query, Scope, StoredVector
 
 Seen = dict[str, tuple[MemoryEntry, list[MemoryEntry]]]
+_LOOKS = 3  # while another thread writes
 
 
 def _with_a_past(content: str = "the third quokka", **values: object) -> tuple[MemoryEntry, list[MemoryEntry]]:
@@ -48,9 +59,6 @@ def _vectors(backend: MemoryBackend) -> list[StoredVector]:
         return list(snapshot.vectors(snapshot.namespaces()))
 
 
-_LOOKS = 3  # while another thread writes
-
-
 def _wrong(backend: MemoryBackend, *, repair: bool = False) -> list[Check]:
     return [check for check in backend.verify(repair=repair) if check.found]
 
@@ -58,12 +66,11 @@ def _wrong(backend: MemoryBackend, *, repair: bool = False) -> list[Check]:
 class Archiving(BackendCase):
     """Tests of `snapshot`, `backup` and `keep_vectors`, and of `store` with histories."""
 
-    def filled(self, folder: Path) -> MemoryBackend:
+    def filled(self, folder: Path, *, dense: bool = False) -> MemoryBackend:
         """Return a store that holds two namespaces, a changed entry and a summary."""
-        backend = self.start(folder)
-        messages = backend.store(
-            [make_entry(f"the quokka said {n}", tier="episodic", kind="message", namespace="Ä/1") for n in range(4)]
-        )
+        fields: dict[str, Any] = {"tier": "episodic", "kind": "message", "namespace": "Ä/1"}
+        new = (make_entry(f"the quokka said {n}", **fields) for n in range(4))
+        backend, messages = self.stored(folder, *new, dense=dense)
         summary = make_entry("the quokka said much", kind="summary", namespace="Ä/1")
         backend.consolidate(summary, [entry.id for entry in messages[:3]])
         (fact,) = backend.store([make_entry("quokkas eat leaves")])
@@ -72,7 +79,7 @@ class Archiving(BackendCase):
         return backend
 
     def test_an_entry_is_stored_with_its_history(self, tmp_path: Path) -> None:
-        """If `store` is given former versions of an entry, `history` returns them."""
+        """If `store` is given former versions of an entry, `history` returns them until the entry is removed."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         other = make_entry("a numbat", version=2)
@@ -83,6 +90,9 @@ class Archiving(BackendCase):
         assert list(backend.history(entry.id)) == [*states, stored]
         assert by_words(backend, "first second") == []
         assert self.by_vectors(backend, "the third quokka", Scope(kinds=(entry.kind,)))[:1] != []
+        backend.remove([entry.id])
+        backend.store([entry])
+        assert list(backend.history(entry.id)) == []
 
     def test_an_invalid_history_stores_nothing(self, tmp_path: Path) -> None:
         """A history is refused if its versions do not rise, or if it belongs to another entry."""
@@ -107,15 +117,6 @@ class Archiving(BackendCase):
         backend.store([entry], former={})
         with raises(Conflict):
             backend.store([entry], former={entry.id: states})
-        assert list(backend.history(entry.id)) == []
-
-    def test_history_is_removed_with_its_entry(self, tmp_path: Path) -> None:
-        """Removing an entry removes its history."""
-        backend = self.start(tmp_path)
-        entry, states = _with_a_past()
-        backend.store([entry], former={entry.id: states})
-        backend.remove([entry.id])
-        backend.store([entry])
         assert list(backend.history(entry.id)) == []
 
     def test_a_snapshot_does_not_see_later_writes(self, tmp_path: Path) -> None:
@@ -159,8 +160,7 @@ class Archiving(BackendCase):
 
     def test_kept_vectors_are_not_embedded_again(self, tmp_path: Path) -> None:
         """If another store has vectors of the same space for the same texts, these vectors are used."""
-        self.needs_vectors()
-        first = self.filled(tmp_path / "first")
+        first = self.filled(tmp_path / "first", dense=True)
         seen = _now(first)
         with first.snapshot() as snapshot:
             assert list(snapshot.vectors([])) == []
@@ -183,9 +183,7 @@ class Archiving(BackendCase):
 
     def test_vectors_of_another_space_are_not_kept(self, tmp_path: Path) -> None:
         """Vectors of another space are ignored."""
-        self.needs_vectors()
-        first = self.filled(tmp_path / "first")
-        vectors = _vectors(first)
+        vectors = _vectors(self.filled(tmp_path / "first", dense=True))
         counting = CountingEmbedder(HashingEmbedder(dimension=128))
         empty = self.start(tmp_path / "other", counting)
         assert empty.keep_vectors(vectors) == 0
@@ -196,23 +194,18 @@ class Archiving(BackendCase):
 
     def test_an_invalid_vector_is_refused(self, tmp_path: Path) -> None:
         """A vector that is not finite or not of unit length raises `EmbedderError`."""
-        self.needs_vectors()
-        backend = self.start(tmp_path)
+        backend = self.start(tmp_path, dense=True)
         space = HashingEmbedder().space
         unit = np.zeros(space.dimension, np.float32)
         unit[0] = 1.0
-        wrong = (unit * 2, np.zeros_like(unit), np.full_like(unit, np.nan), unit[:-1])
-        for vector in wrong:
+        wrong = [(bytes(32), vector) for vector in (unit * 2, unit * 0, unit * np.nan, unit[:-1])]
+        for key, vector in (*wrong, (b"short", unit)):
             with raises(EmbedderError):
-                backend.keep_vectors([StoredVector(space, bytes(32), vector)])
-        with raises(EmbedderError):
-            backend.keep_vectors([StoredVector(space, b"short", unit)])
+                backend.keep_vectors([StoredVector(space, key, vector)])
 
     def test_unused_vectors_are_deleted_when_the_store_is_closed(self, tmp_path: Path) -> None:
         """A kept vector is deleted at closing if no entry has its text."""
-        self.needs_vectors()
-        first = self.filled(tmp_path / "first")
-        vectors = _vectors(first)
+        vectors = _vectors(self.filled(tmp_path / "first", dense=True))
         second = self.start(tmp_path / "second")
         assert second.keep_vectors(vectors) == 6
         second.store([make_entry("quokkas eat grass")])
@@ -242,8 +235,8 @@ class Verifying(BackendCase):
     def test_a_used_store_is_sound(self, tmp_path: Path) -> None:
         """`verify` reports nothing after calls of every kind."""
         embedder = FlakyEmbedder()
-        backend = self.start(tmp_path, embedder)
-        stored = backend.store([make_entry(f"the marmot whistles {n} times", session_id="s") for n in range(30)])
+        messages = (make_entry(f"the marmot whistles {n} times", session_id="s") for n in range(30))
+        backend, stored = self.stored(tmp_path, *messages, embedder=embedder)
         whole = make_entry("whole", kind="document")
         backend.store([whole, make_entry("a part", parent_id=whole.id), make_entry("long " * 900), make_entry(" \n")])
         backend.search(Query("marmot"))
@@ -265,23 +258,20 @@ class Verifying(BackendCase):
         assert _wrong(backend) == []
         assert not backend.get([summary.id])
         backend.close()
-        again = self.start(tmp_path, embedder)
-        assert _wrong(again) == []
+        assert _wrong(self.start(tmp_path, embedder)) == []
 
     def test_a_repair_of_a_sound_store_changes_nothing(self, tmp_path: Path) -> None:
         """`verify(repair=True)` does not change an undamaged store."""
-        backend = self.start(tmp_path)
-        stored = backend.store([make_entry(f"the stoat runs {n} times") for n in range(20)])
+        backend, stored = self.stored(tmp_path, *(f"the stoat runs {n} times" for n in range(20)))
         backend.update(stored[0].id, {"content": "the stoat rests"})
-        before = list(backend.list(EVERYTHING)), list(backend.history(stored[0].id))
-        assert _wrong(backend, repair=True) == []
-        assert (list(backend.list(EVERYTHING)), list(backend.history(stored[0].id))) == before
+        with unchanged(backend, stored[0].id):
+            assert _wrong(backend, repair=True) == []
         assert [hit.entry.content for hit in backend.search(Query("rests"))][:1] == ["the stoat rests"]
 
     def test_a_store_is_sound_during_writes(self, tmp_path: Path) -> None:
         """`verify` reports no damage while other threads write."""
-        backend = self.start(tmp_path)
-        backend.store([make_entry(f"the heron stands {n} times", session_id="old") for n in range(40)])
+        old = (make_entry(f"the heron stands {n} times", session_id="old") for n in range(40))
+        backend, _ = self.stored(tmp_path, *old)
         done = threading.Event()
         errors: list[Exception] = []
 

@@ -1,8 +1,9 @@
-"""Shared parts of the conformance suites: the base class of tests, entries, and an exact reference in Python and
-NumPy."""
+"""Shared parts of the conformance suites: the base class of tests, entries, an exact reference in Python and NumPy,
+and fakes of embedders and rerankers."""
 
 from __future__ import annotations
 
+import re
 import threading
 import unittest
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,9 +15,24 @@ from typing import Any, Literal
 import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import EmbedderUnavailable, RerankerUnavailable
 from agentformer.records.scopes import effective_salience
 from agentformer.text.chunking import windows
-from agentformer.types import UNSEARCHED_KINDS, Embedder, Hit, Hits, MemoryBackend, MemoryEntry, Query, Scope, new_id
+from agentformer.types import (
+    UNSEARCHED_KINDS,
+    Embedder,
+    EmbeddingSpace,
+    Hit,
+    Hits,
+    Matrix,
+    MemoryBackend,
+    MemoryEntry,
+    Query,
+    Scope,
+    Span,
+    Vector,
+    new_id,
+)
 
 Mode = Literal["hybrid", "dense", "lexical"]
 EVERYTHING = Scope(include_archived=True)
@@ -44,8 +60,11 @@ class BackendCase:
         for backend in self._opened:
             backend.close()
 
-    def start(self, folder: Path, embedder: Embedder | None = None) -> MemoryBackend:
-        """Open a backend, and close the backend at the end of the test."""
+    def start(self, folder: Path, embedder: Embedder | None = None, *, dense: bool = False) -> MemoryBackend:
+        """Open a backend, and close it at the end of the test. With `dense`, skip the test for a backend without
+        vectors."""
+        if dense and not self.vectors:
+            raise unittest.SkipTest("this backend stores no vectors")
         backend = self.open(folder, embedder or HashingEmbedder())
         self._opened.append(backend)
         return backend
@@ -55,10 +74,14 @@ class BackendCase:
         """The search modes that return hits for this backend."""
         return ("hybrid", "dense", "lexical") if self.vectors else ("hybrid", "lexical")
 
-    def needs_vectors(self) -> None:
-        """Skip the test for a backend without vectors."""
-        if not self.vectors:
-            raise unittest.SkipTest("this backend stores no vectors")
+    def stored(
+        self, folder: Path, *entries: MemoryEntry | str, embedder: Embedder | None = None, dense: bool = False
+    ) -> tuple[MemoryBackend, list[MemoryEntry]]:
+        """Open a backend as `start` does, and store `entries`. A text is stored as an entry with this content. Return
+        the backend and the stored entries."""
+        backend = self.start(folder, embedder, dense=dense)
+        made = [make_entry(entry) if isinstance(entry, str) else entry for entry in entries]
+        return backend, list(backend.store(made))
 
     def by_vectors(self, backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
         """Return the sorted ids that dense search finds. For a backend without vectors, search by words."""
@@ -85,11 +108,21 @@ def state(backend: MemoryBackend, ids: Sequence[str]) -> list[object]:
 
 
 @contextmanager
-def raises(*kinds: type[Exception]) -> Iterator[None]:
-    """Fail unless the block raises one of `kinds`."""
+def unchanged(backend: MemoryBackend, *ids: str) -> Iterator[None]:
+    """Fail if the block changes the entries of the default namespace, or the history of `ids`."""
+    before = state(backend, ids)
+    yield
+    assert state(backend, ids) == before
+
+
+@contextmanager
+def raises(*kinds: type[Exception]) -> Iterator[list[Exception]]:
+    """Fail unless the block raises one of `kinds`. After the block, the list that is yielded holds the error."""
+    errors: list[Exception] = []
     try:
-        yield
-    except kinds:
+        yield errors
+    except kinds as error:
+        errors.append(error)
         return
     raise AssertionError(f"nothing was raised, expected {' or '.join(kind.__name__ for kind in kinds)}")
 
@@ -181,3 +214,78 @@ class Reference:
             assert hit.dense_score is not None
             assert abs(hit.dense_score - expected[hit.entry.id]) < COSINE_TOLERANCE, (hit, expected[hit.entry.id])
             assert abs(hit.dense_score - cosine) < COSINE_TOLERANCE, (hit, cosine)
+
+
+class CountingEmbedder:
+    """An embedder that passes texts to another embedder and records them."""
+
+    def __init__(self, inner: Embedder | None = None) -> None:
+        self._inner: Embedder = inner or HashingEmbedder()
+        self.documents: list[str] = []
+        self.queries: list[str] = []
+
+    @property
+    def inner(self) -> Embedder:
+        return self._inner
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        return self.inner.space
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        """Return unit rows and record the texts."""
+        rows = self.inner.embed_documents(texts)
+        self.documents += texts
+        return rows
+
+    def embed_query(self, text: str) -> Vector:
+        """Return a unit vector and record the query."""
+        vector = self.inner.embed_query(text)
+        self.queries.append(text)
+        return vector
+
+    def token_spans(self, text: str) -> list[Span]:
+        return self.inner.token_spans(text)
+
+
+class FlakyEmbedder(CountingEmbedder):
+    """An embedder that can be switched off: while `down` is set, every call raises `EmbedderUnavailable`."""
+
+    def __init__(self, inner: Embedder | None = None, *, down: bool = False) -> None:
+        super().__init__(inner)
+        self.down = down
+
+    @property
+    def inner(self) -> Embedder:
+        if self.down:
+            raise EmbedderUnavailable("the embedder was switched off by a test")
+        return self._inner
+
+
+class OverlapReranker:
+    """A reranker that scores a text by the share of the question's words that the text contains.
+
+    A longer text gets a slightly lower score. The reranker records its calls. While `down` is set, every call raises
+    `RerankerUnavailable`.
+    """
+
+    name = "overlap"
+
+    def __init__(self, *, down: bool = False) -> None:
+        self.down = down
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def scores(self, query: str, texts: Sequence[str]) -> Vector:
+        """Return one score for each text and record the call."""
+        self.asked.append((query, tuple(texts)))
+        if self.down:
+            raise RerankerUnavailable("the reranker was switched off by a test")
+        query_words = _words(query)
+        shares = [
+            len(query_words & (words := _words(text))) / (len(query_words) + 0.01 * len(words) + 1) for text in texts
+        ]
+        return np.array(shares, dtype=np.float32)
+
+
+def _words(text: str) -> set[str]:
+    return {*re.findall(r"\w+", text.casefold())}

@@ -8,15 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.testing.case import BackendCase, by_words, make_entry, raises, run_in_threads, state
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, unchanged
 from agentformer.types import Query, Scope
 
 _MOMENT = datetime(2024, 5, 1, tzinfo=UTC)
-
-
 _LONG = 3600.0  # seconds; no test waits for its end
-
-
 _SHORT = 0.01
 
 
@@ -25,8 +21,7 @@ class Changing(BackendCase):
 
     def test_an_update_raises_the_version_and_keeps_the_former_state(self, tmp_path: Path) -> None:
         """Each update raises the version and adds the former version to the history."""
-        backend = self.start(tmp_path)
-        (first,) = backend.store([make_entry("first", metadata={"a": 1}, occurred_at=_MOMENT)])
+        backend, (first,) = self.stored(tmp_path, make_entry("first", metadata={"a": 1}, occurred_at=_MOMENT))
         second = backend.update(first.id, {"content": "second", "metadata": {"b": [None, True]}})
         third = backend.update(first.id, {"salience": 0.5, "tier": "core"}, expected_version=2)
         assert second.updated_at is not None and first.updated_at is not None
@@ -40,48 +35,34 @@ class Changing(BackendCase):
 
     def test_history_is_empty_for_an_unchanged_or_missing_entry(self, tmp_path: Path) -> None:
         """An entry that was never changed has no history, and neither has a missing entry."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("a")])
+        backend, (entry,) = self.stored(tmp_path, "a")
         assert list(backend.history(entry.id)) == [] == list(backend.history("missing"))
 
-    def test_an_update_with_a_stale_version_changes_nothing(self, tmp_path: Path) -> None:
-        """`update` with an outdated `expected_version` raises `Conflict` and changes nothing."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("first gecko")])
+    def test_a_call_with_a_stale_version_changes_nothing(self, tmp_path: Path) -> None:
+        """With an outdated `expected_version`, `update` and `remove` raise `Conflict` and change nothing."""
+        backend, (entry, other) = self.stored(tmp_path, "first gecko", "another gecko")
         backend.update(entry.id, {"content": "second gecko"})
-        before = state(backend, [entry.id])
         for version in (1, 3):
-            with raises(Conflict):
+            with unchanged(backend, entry.id, other.id), raises(Conflict):
                 backend.update(entry.id, {"content": "late axolotl"}, expected_version=version)
-        assert state(backend, [entry.id]) == before
+        with unchanged(backend, entry.id, other.id), raises(Conflict):
+            backend.remove([other.id, entry.id], expected_version=1)
         assert by_words(backend, "axolotl") == []
-
-    def test_a_removal_with_a_stale_version_removes_nothing(self, tmp_path: Path) -> None:
-        """If the `expected_version` of one entry is outdated, `remove` removes none of the entries."""
-        backend = self.start(tmp_path)
-        first, other = backend.store([make_entry("first gecko"), make_entry("another gecko")])
-        backend.update(first.id, {"content": "second gecko"})
-        before = state(backend, [first.id, other.id])
-        with raises(Conflict):
-            backend.remove([other.id, first.id], expected_version=1)
-        assert state(backend, [first.id, other.id]) == before
-        assert backend.remove([first.id], expected_version=2) == 1
-        assert backend.remove([first.id], expected_version=2) == 0
+        assert backend.remove([entry.id], expected_version=2) == 1
+        assert backend.remove([entry.id], expected_version=2) == 0
         assert by_words(backend, "gecko") == [other.id]
 
     def test_updating_a_missing_entry_raises(self, tmp_path: Path) -> None:
         """`update` of a missing id raises `NotFound`."""
         backend = self.start(tmp_path)
-        with raises(NotFound):
-            backend.update("missing", {"content": "x"})
-        with raises(NotFound):
-            backend.update("missing", {"content": "x"}, expected_version=1)
+        for version in (None, 1):
+            with raises(NotFound):
+                backend.update("missing", {"content": "x"}, expected_version=version)
         assert backend.count(Scope()) == 0
 
     def test_fields_set_by_the_store_cannot_be_changed(self, tmp_path: Path) -> None:
         """`update` refuses to change ids, times, versions and counts."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("a")])
+        backend, (entry,) = self.stored(tmp_path, "a")
         kept = {"id": "x", "version": 9, "created_at": _MOMENT, "updated_at": _MOMENT, "archived_by": "x"}
         counts = dict.fromkeys(("access_count", "match_count", "read_count", "repeat_count"), 1)
         for name, value in {**kept, **counts, "no_such_field": 1}.items():
@@ -91,8 +72,7 @@ class Changing(BackendCase):
 
     def test_an_updated_text_is_found_and_the_former_is_not(self, tmp_path: Path) -> None:
         """After an update, search finds the new text and not the former text."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("the heron stands still")])
+        backend, (entry,) = self.stored(tmp_path, "the heron stands still")
         backend.update(entry.id, {"content": "a puffin dives"})
         assert by_words(backend, "heron") == []
         assert by_words(backend, "puffin") == [entry.id]
@@ -102,8 +82,7 @@ class Changing(BackendCase):
 
     def test_an_entry_moved_to_another_namespace_is_found_there(self, tmp_path: Path) -> None:
         """If the namespace or session of an entry changes, search finds the entry only in its new place."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("a wandering albatross", session_id="a")])
+        backend, (entry,) = self.stored(tmp_path, make_entry("a wandering albatross", session_id="a"))
         assert self.by_vectors(backend, "albatross") == [entry.id]
         backend.update(entry.id, {"namespace": "elsewhere", "session_id": "b"})
         there = Scope("elsewhere", session_id="b")
@@ -112,20 +91,17 @@ class Changing(BackendCase):
 
     def test_superseded_and_archived_entries_are_not_found(self, tmp_path: Path) -> None:
         """Search finds superseded and archived entries only with `include_archived`."""
-        backend = self.start(tmp_path)
-        old, new, dusty = backend.store([make_entry(f"the {word} okapi") for word in ("old", "new", "dusty")])
+        backend, (old, new, dusty) = self.stored(tmp_path, *(f"the {word} okapi" for word in ("old", "new", "dusty")))
         backend.update(old.id, {"superseded_by": new.id})
         backend.update(dusty.id, {"archived_at": _MOMENT})
         assert by_words(backend, "okapi") == [new.id] == self.by_vectors(backend, "okapi")
-        everything = Scope(include_archived=True)
-        assert by_words(backend, "okapi", everything) == sorted([old.id, new.id, dusty.id])
+        assert by_words(backend, "okapi", EVERYTHING) == sorted([old.id, new.id, dusty.id])
         backend.update(dusty.id, {"archived_at": None})
         assert by_words(backend, "okapi") == sorted([new.id, dusty.id]) == self.by_vectors(backend, "okapi")
 
     def test_one_of_several_updates_of_the_same_version_wins(self, tmp_path: Path) -> None:
         """Of several concurrent updates of the same version, one succeeds and the others raise `Conflict`."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("contested")])
+        backend, (entry,) = self.stored(tmp_path, "contested")
         outcomes: list[str] = []
 
         def write(n: int) -> None:
@@ -141,8 +117,7 @@ class Changing(BackendCase):
 
     def test_concurrent_updates_are_all_applied(self, tmp_path: Path) -> None:
         """Each of several concurrent updates without `expected_version` raises the version by one."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("shared")])
+        backend, (entry,) = self.stored(tmp_path, "shared")
         run_in_threads(4, lambda n: [backend.update(entry.id, {"project": f"p{n}"}) for _ in range(5)])
         assert [e.version for e in backend.get([entry.id])] == [21]
         assert [e.version for e in backend.history(entry.id)] == list(range(1, 21))
@@ -151,40 +126,28 @@ class Changing(BackendCase):
 class Leases(BackendCase):
     """Tests of `lease` and `release`."""
 
-    def test_a_second_holder_is_refused_until_the_release(self, tmp_path: Path) -> None:
-        """Only one holder has a lease, even if several backends have the store open."""
+    def test_only_one_holder_has_a_lease_until_its_release(self, tmp_path: Path) -> None:
+        """Only one holder has a lease, even if several backends have the store open. Only the holder releases it."""
         one, other = self.start(tmp_path), self.start(tmp_path)
         assert one.lease("clean", "A", _LONG) is True
         assert other.lease("clean", "B", _LONG) is False
         assert one.lease("clean", "B", _LONG) is False
+        one.release("clean", "B")
+        one.release("no such lease", "A")
+        assert not one.lease("clean", "B", _LONG) and one.lease("clean", "A", _LONG)
         one.release("clean", "A")
         assert other.lease("clean", "B", _LONG) is True
         assert one.lease("clean", "A", _LONG) is False
 
-    def test_the_holder_prolongs_its_lease(self, tmp_path: Path) -> None:
-        """If the holder takes its lease again, the lease lasts longer."""
+    def test_a_lease_expires_unless_the_holder_prolongs_it(self, tmp_path: Path) -> None:
+        """Another holder can take an expired lease. If the holder takes its lease again, the lease lasts longer."""
         backend = self.start(tmp_path)
-        assert backend.lease("clean", "A", _SHORT)
-        assert backend.lease("clean", "A", _LONG)
+        names = ("prolonged", "expired")
+        assert all(backend.lease(name, "A", _SHORT) for name in names)
+        assert backend.lease("prolonged", "A", _LONG)
         time.sleep(3 * _SHORT)
-        assert not backend.lease("clean", "B", _LONG)
-
-    def test_an_expired_lease_is_free(self, tmp_path: Path) -> None:
-        """Another holder can take a lease that has expired."""
-        backend = self.start(tmp_path)
-        assert backend.lease("clean", "dead", _SHORT)
-        time.sleep(3 * _SHORT)
-        assert backend.lease("clean", "B", _LONG)
-        assert not backend.lease("clean", "dead", _LONG)
-
-    def test_only_the_holder_releases_a_lease(self, tmp_path: Path) -> None:
-        """`release` does nothing if the lease is unknown or belongs to another holder."""
-        backend = self.start(tmp_path)
-        backend.lease("clean", "A", _LONG)
-        backend.release("clean", "B")
-        backend.release("no such lease", "A")
-        assert not backend.lease("clean", "B", _LONG)
-        assert backend.lease("clean", "A", _LONG)
+        assert [backend.lease(name, "B", _LONG) for name in names] == [False, True]
+        assert not backend.lease("expired", "A", _LONG)
 
     def test_leases_with_other_names_are_independent(self, tmp_path: Path) -> None:
         """Leases with different names do not affect each other."""
@@ -216,7 +179,7 @@ class Leases(BackendCase):
     def test_a_lease_blocks_no_other_call(self, tmp_path: Path) -> None:
         """Entries can be read and written while a lease is held."""
         backend = self.start(tmp_path)
-        backend.lease("clean", "A", _LONG)
+        assert backend.lease("clean", "A", _LONG)
         (entry,) = backend.store([make_entry("a")])
         assert list(backend.list(Scope())) == [entry]
         assert backend.namespaces() == ["default"] and backend.remove(Scope()) == 1

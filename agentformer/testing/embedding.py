@@ -8,8 +8,15 @@ from pathlib import Path
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, SpaceMismatch, TextTooLong
-from agentformer.testing.case import BackendCase, Reference, by_words, make_entry, raises
-from agentformer.testing.fakes import CountingEmbedder, FlakyEmbedder
+from agentformer.testing.case import (
+    BackendCase,
+    CountingEmbedder,
+    FlakyEmbedder,
+    Reference,
+    by_words,
+    make_entry,
+    raises,
+)
 from agentformer.types import Matrix, MemoryBackend, MemoryEntry, Query, Scope
 
 _TEXTS = [f"the marmot whistles {n} times at the {['stoat', 'heron', 'puffin'][n % 3]}" for n in range(150)]
@@ -44,54 +51,62 @@ class _Picky(CountingEmbedder):
         return super().embed_documents(texts)
 
 
-def _mismatch(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except SpaceMismatch as error:
-        return str(error)
-    raise AssertionError("nothing was refused")
+class _Calling(CountingEmbedder):
+    """An embedder of another space that calls a function before each batch."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(HashingEmbedder(64))
+        self._call = call
+
+    def embed_documents(self, texts: Sequence[str]) -> Matrix:
+        self._call()
+        return super().embed_documents(texts)
+
+
+def _spaces(backend: MemoryBackend) -> list[tuple[str, int]]:
+    return [(space.state, space.vectors) for space in backend.spaces()]
 
 
 class Pending(BackendCase):
     """Tests of entries that do not have vectors yet."""
 
     def test_without_an_embedder_words_find_new_entries(self, tmp_path: Path) -> None:
-        """Without an embedder, search finds new entries by words and returns a warning."""
-        self.needs_vectors()
-        embedder = FlakyEmbedder(down=True)
-        backend = self.start(tmp_path, embedder)
-        entries = backend.store([make_entry("the marmot whistles"), make_entry("the stoat runs", namespace="n")])
+        """Without an embedder, search finds new entries by words and returns a warning. The entries can be embedded
+        later, also after the store was closed."""
+        new = "the marmot whistles", make_entry("the stoat runs", namespace="n")
+        backend, entries = self.stored(tmp_path, *new, embedder=FlakyEmbedder(down=True), dense=True)
         assert backend.pending(Scope()) == 1 and backend.pending(Scope("n")) == 1
         assert backend.embed_pending() == 2
         hits = backend.search(Query("marmot"))
         assert [hit.entry.id for hit in hits] == [entries[0].id]
         assert hits.warnings
         assert self.by_vectors(backend, "marmot") == []
+        backend.close()
+        again = self.start(tmp_path)
+        assert again.pending(Scope()) == 1
+        assert again.embed_pending() == 0
+        assert self.by_vectors(again, "marmot") == [entries[0].id]
 
     def test_embed_pending_embeds_every_entry_once(self, tmp_path: Path) -> None:
         """After `embed_pending`, dense search finds every entry."""
-        self.needs_vectors()
         embedder = FlakyEmbedder(down=True)
-        backend = self.start(tmp_path, embedder)
-        entries = [make_entry(f"the marmot whistles {n} times") for n in range(300)]
-        reference = Reference(backend.store(entries))
+        texts = [f"the marmot whistles {n} times" for n in range(300)]
+        backend, entries = self.stored(tmp_path, *texts, embedder=embedder, dense=True)
         embedder.down = False
         assert backend.embed_pending() == 0
         assert backend.pending(Scope()) == 0
         query = Query("marmot whistles 17 times", limit=10, mode="dense")
         hits = backend.search(query)
-        reference.check_dense(query, hits)
+        Reference(entries).check_dense(query, hits)
         assert hits.warnings == ()
-        assert Counter(embedder.documents) == Counter(entry.content for entry in entries)
+        assert Counter(embedder.documents) == Counter(texts)
         assert backend.embed_pending() == 0
         assert len(embedder.documents) == 300
 
     def test_an_update_without_an_embedder_removes_the_old_vector(self, tmp_path: Path) -> None:
         """After the text of an entry changes, dense search does not use the vector of the former text."""
-        self.needs_vectors()
         embedder = FlakyEmbedder()
-        backend = self.start(tmp_path, embedder)
-        (entry,) = backend.store([make_entry("a heron at dawn")])
+        backend, (entry,) = self.stored(tmp_path, "a heron at dawn", embedder=embedder, dense=True)
         assert self.by_vectors(backend, "heron") == [entry.id]
         embedder.down = True
         backend.update(entry.id, {"content": "a puffin at noon"})
@@ -102,59 +117,33 @@ class Pending(BackendCase):
         (hit,) = backend.search(Query("a puffin at noon", mode="dense"))
         assert abs((hit.dense_score or 0) - 1) < 1e-5
 
-    def test_pending_entries_survive_reopening(self, tmp_path: Path) -> None:
-        """If a store is closed and opened again, its pending entries can still be embedded."""
-        self.needs_vectors()
-        backend = self.start(tmp_path, FlakyEmbedder(down=True))
-        (entry,) = backend.store([make_entry("a patient marmot")])
-        backend.close()
-        again = self.start(tmp_path)
-        assert again.pending(Scope()) == 1
-        assert again.embed_pending() == 0
-        assert self.by_vectors(again, "marmot") == [entry.id]
-
     def test_removed_entries_are_not_embedded(self, tmp_path: Path) -> None:
         """If a pending entry is removed, it is not embedded."""
-        self.needs_vectors()
         embedder = FlakyEmbedder(down=True)
-        backend = self.start(tmp_path, embedder)
-        removed, kept = backend.store([make_entry("removed marmot"), make_entry("kept marmot")])
+        backend, (removed, kept) = self.stored(tmp_path, "removed marmot", "kept marmot", embedder=embedder, dense=True)
         backend.remove([removed.id])
         embedder.down = False
         assert backend.embed_pending() == 0
         assert self.by_vectors(backend, "marmot") == [kept.id]
         assert embedder.documents == ["kept marmot"]
 
-    def test_equal_texts_are_embedded_once(self, tmp_path: Path) -> None:
-        """Entries with the same text share one vector."""
-        self.needs_vectors()
+    def test_only_new_texts_are_embedded(self, tmp_path: Path) -> None:
+        """Entries with the same text share one vector. A change of other fields embeds nothing."""
         embedder = CountingEmbedder()
-        backend = self.start(tmp_path, embedder)
-        one, two, _ = backend.store([make_entry("same stoat"), make_entry("same stoat"), make_entry("another stoat")])
+        texts = "same stoat", "same stoat", "another stoat"
+        backend, (one, two, _) = self.stored(tmp_path, *texts, embedder=embedder, dense=True)
         (three,) = backend.store([make_entry("same stoat")])
+        backend.update(two.id, {"project": "zoo", "salience": 0.5})
         assert Counter(embedder.documents) == {"same stoat": 1, "another stoat": 1}
         backend.remove([one.id, three.id])
         hits = backend.search(Query("same stoat", limit=1, mode="dense"))
         assert [(hit.entry.id, round(hit.dense_score or 0, 5)) for hit in hits] == [(two.id, 1.0)]
 
-    def test_a_change_of_other_fields_embeds_nothing(self, tmp_path: Path) -> None:
-        """Only a changed text is embedded again."""
-        self.needs_vectors()
-        embedder = CountingEmbedder()
-        backend = self.start(tmp_path, embedder)
-        (entry,) = backend.store([make_entry("an unchanged stoat")])
-        backend.update(entry.id, {"project": "zoo", "salience": 0.5})
-        assert embedder.documents == ["an unchanged stoat"]
-        assert self.by_vectors(backend, "stoat") == [entry.id]
-
     def test_progress_reports_finished_and_all_windows(self, tmp_path: Path) -> None:
         """`progress` is called with a rising count of finished windows and with the number of all windows."""
-        self.needs_vectors()
         reports: list[tuple[int, int]] = []
-        backend = self.start(tmp_path)
-        backend.store(
-            [make_entry(f"stoat {n}") for n in range(30)], progress=lambda done, total: reports.append((done, total))
-        )
+        backend = self.start(tmp_path, dense=True)
+        backend.store([make_entry(f"stoat {n}") for n in range(30)], progress=lambda *report: reports.append(report))
         assert reports and reports[-1] == (30, 30)
         assert reports == sorted(reports) and {total for _, total in reports} == {30}
 
@@ -164,10 +153,9 @@ class Reembedding(BackendCase):
 
     def test_spaces_are_empty_without_vectors(self, tmp_path: Path) -> None:
         """A backend without vectors has no spaces, and `reembed` raises an error."""
-        backend = self.start(tmp_path)
-        backend.store([make_entry("a stoat")])
+        backend, _ = self.stored(tmp_path, "a stoat")
         if self.vectors:
-            assert [(state.state, state.vectors) for state in backend.spaces()] == [("active", 1)]
+            assert _spaces(backend) == [("active", 1)]
         else:
             assert not backend.spaces() and not backend.prune_spaces()
             with raises(InvalidInput):
@@ -175,10 +163,10 @@ class Reembedding(BackendCase):
 
     def test_after_reembed_everything_is_found_in_the_new_space(self, tmp_path: Path) -> None:
         """`reembed` embeds every text once. Afterwards searches use the new space."""
-        backend, entries = self._filled(tmp_path)
+        backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         target = CountingEmbedder(HashingEmbedder(64))
         reports: list[tuple[int, int]] = []
-        moved = backend.reembed(target, progress=lambda done, total: reports.append((done, total)))
+        moved = backend.reembed(target, progress=lambda *report: reports.append(report))
         assert moved.switched and moved.entries == len(entries) == moved.embedded and not moved.failed
         assert moved.former == HashingEmbedder().space and moved.space == target.space
         assert moved.overlap is not None and 0.3 < moved.overlap <= 1 and moved.sample > 0
@@ -189,10 +177,10 @@ class Reembedding(BackendCase):
 
     def test_searches_and_writes_use_the_old_space_until_the_switch(self, tmp_path: Path) -> None:
         """Entries that are written while `reembed` runs are found in the new space afterwards."""
-        backend, entries = self._filled(tmp_path)
+        backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         with raises(EmbedderUnavailable):
             backend.reembed(_DiesAfter(1))
-        assert [state.state for state in backend.spaces()] == ["active", "building"]
+        assert [space for space, _ in _spaces(backend)] == ["active", "building"]
         query = Query(_TEXTS[3], limit=10, mode="dense")
         Reference(entries).check_dense(query, backend.search(query))
         backend.store([make_entry("a wolverine at dusk")])
@@ -210,7 +198,7 @@ class Reembedding(BackendCase):
 
     def test_an_interrupted_reembed_embeds_nothing_twice(self, tmp_path: Path) -> None:
         """After an interruption, `reembed` does not embed the finished texts again."""
-        backend, _ = self._filled(tmp_path)
+        backend, _ = self.stored(tmp_path, *_TEXTS, dense=True)
         first = _DiesAfter(2)
         with raises(EmbedderUnavailable):
             backend.reembed(first)
@@ -222,9 +210,7 @@ class Reembedding(BackendCase):
 
     def test_pending_entries_have_vectors_after_reembed(self, tmp_path: Path) -> None:
         """`reembed` also embeds entries that were stored without an embedder."""
-        self.needs_vectors()
-        backend = self.start(tmp_path, FlakyEmbedder(down=True))
-        (entry,) = backend.store([make_entry("a patient marmot")])
+        backend, (entry,) = self.stored(tmp_path, "a patient marmot", embedder=FlakyEmbedder(down=True), dense=True)
         assert backend.pending(Scope()) == 1
         moved = backend.reembed(HashingEmbedder(64))
         assert moved.switched and moved.former is None and moved.overlap is None
@@ -235,49 +221,38 @@ class Reembedding(BackendCase):
     def test_one_reembed_at_a_time(self, tmp_path: Path) -> None:
         """While one `reembed` is unfinished, `reembed` to another space raises `Conflict`. After `abandon_reembedding`
         it succeeds."""
-        backend, _ = self._filled(tmp_path)
+        backend, _ = self.stored(tmp_path, *_TEXTS, dense=True)
         with raises(EmbedderUnavailable):
             backend.reembed(_DiesAfter(1))
         with raises(Conflict):
             backend.reembed(HashingEmbedder(32))
         assert backend.abandon_reembedding() and not backend.abandon_reembedding()
         assert backend.reembed(HashingEmbedder(32)).switched
-        assert [state.state for state in backend.spaces()] == ["kept", "kept", "active"]
+        assert [space for space, _ in _spaces(backend)] == ["kept", "kept", "active"]
 
     def test_a_running_reembed_cannot_be_abandoned(self, tmp_path: Path) -> None:
         """While `reembed` runs, `abandon_reembedding` raises `Conflict`."""
-        backend, entries = self._filled(tmp_path)
+        backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         there = self.start(tmp_path)
-        refusals: list[str] = []
+        refusals: list[Exception] = []
 
-        class Abandoned(CountingEmbedder):
-            def embed_documents(self, texts: Sequence[str]) -> Matrix:
-                try:
-                    there.abandon_reembedding()
-                except Conflict as error:
-                    refusals.append(str(error))
-                return super().embed_documents(texts)
+        def abandon() -> None:
+            with raises(Conflict) as errors:
+                there.abandon_reembedding()
+            refusals.extend(errors)
 
-        assert backend.reembed(Abandoned(HashingEmbedder(64))).switched and refusals
-        assert [state.state for state in backend.spaces()] == ["kept", "active"]
+        assert backend.reembed(_Calling(abandon)).switched and refusals
+        assert _spaces(backend) == [("kept", len(entries)), ("active", len(entries))]
         backend.close()
         self._check_dense(tmp_path, entries, 64, _TEXTS[5])
 
     def test_entries_that_fail_during_reembed_have_vectors_after_it(self, tmp_path: Path) -> None:
         """An entry that could not be embedded in the old space is still embedded in the new space."""
-        self.needs_vectors()
         former = FlakyEmbedder()
-        backend = self.start(tmp_path, former)
-        stored = [*backend.store([make_entry(text) for text in _TEXTS[:80]])]
+        backend, stored = self.stored(tmp_path, *_TEXTS[:80], embedder=former, dense=True)
         former.down = True
         stored += backend.store([make_entry(text) for text in _TEXTS[80:]])
-
-        class Meanwhile(CountingEmbedder):
-            def embed_documents(self, texts: Sequence[str]) -> Matrix:
-                backend.embed_pending()
-                return super().embed_documents(texts)
-
-        assert backend.reembed(Meanwhile(HashingEmbedder(64))).switched
+        assert backend.reembed(_Calling(backend.embed_pending)).switched
         assert backend.pending(Scope()) == 0
         backend.close()
         again = self.start(tmp_path, HashingEmbedder(64))
@@ -285,7 +260,7 @@ class Reembedding(BackendCase):
 
     def test_a_new_space_is_not_confused_with_a_pruned_one(self, tmp_path: Path) -> None:
         """Files that remain of a pruned space are not used for a new space."""
-        backend, entries = self._filled(tmp_path)
+        backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.reembed(HashingEmbedder(64))
         backend.close()
         backend = self.start(tmp_path, HashingEmbedder(64))
@@ -303,10 +278,10 @@ class Reembedding(BackendCase):
     def test_a_refused_text_blocks_no_other_text(self, tmp_path: Path) -> None:
         """If the embedder refuses a text, the other texts are embedded. Only `embed_pending` tries the refused text
         again."""
-        self.needs_vectors()
         embedder = _Picky()
-        backend = self.start(tmp_path, embedder)
-        good, bad, other = backend.store([make_entry("a stoat"), make_entry("a bad heron"), make_entry("a puffin")])
+        backend, (good, bad, other) = self.stored(
+            tmp_path, "a stoat", "a bad heron", "a puffin", embedder=embedder, dense=True
+        )
         assert [item.entry_id for item in backend.waiting(Scope())] == [bad.id]
         embedder.asked = 0
         for n in range(3):
@@ -318,67 +293,55 @@ class Reembedding(BackendCase):
 
     def test_finished_requests_are_kept(self, tmp_path: Path) -> None:
         """If a request fails, the vectors of earlier requests are kept."""
-        self.needs_vectors()
         dies = _DiesAfter(3, request_texts=4)
-        backend = self.start(tmp_path, dies)
-        backend.store([make_entry(text) for text in _TEXTS[:40]])
+        backend, _ = self.stored(tmp_path, *_TEXTS[:40], embedder=dies, dense=True)
         assert backend.pending(Scope()) == 40 and len(dies.documents) == 12
         dies.batches = 1000
         assert backend.embed_pending() == 0
         assert Counter(dies.documents) == Counter(_TEXTS[:40])
 
-    def test_reembed_to_the_active_space_does_nothing(self, tmp_path: Path) -> None:
-        """`reembed` to the active space embeds no text."""
-        backend, _ = self._filled(tmp_path)
-        embedder = CountingEmbedder()
-        moved = backend.reembed(embedder)
-        assert not moved.switched and not embedder.documents
-        assert len(backend.spaces()) == 1
-
     def test_reembed_to_a_former_space_embeds_only_new_texts(self, tmp_path: Path) -> None:
         """`reembed` to a former space uses the vectors that this space still has."""
-        backend, entries = self._filled(tmp_path)
+        backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.reembed(HashingEmbedder(64))
         backend.close()
-        backend = self.start(tmp_path, HashingEmbedder(64))
-        backend.store([make_entry("a wolverine at dusk")])
+        backend, _ = self.stored(tmp_path, "a wolverine at dusk", embedder=HashingEmbedder(64))
         embedder = CountingEmbedder()
         moved = backend.reembed(embedder)
         assert embedder.documents == ["a wolverine at dusk"] and moved.reused == len(entries)
 
     def test_former_spaces_stay_until_they_are_pruned(self, tmp_path: Path) -> None:
-        """Vectors of a former space stay until `prune_spaces` deletes them."""
-        backend, entries = self._filled(tmp_path)
+        """`reembed` to the active space does nothing. Vectors of a former space stay until `prune_spaces`."""
+        backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
+        embedder = CountingEmbedder()
+        assert not backend.reembed(embedder).switched and not embedder.documents
+        assert _spaces(backend) == [("active", len(entries))]
         backend.reembed(HashingEmbedder(64))
-        assert [(s.state, s.vectors) for s in backend.spaces()] == [("kept", len(entries)), ("active", len(entries))]
+        assert _spaces(backend) == [("kept", len(entries)), ("active", len(entries))]
         assert backend.prune_spaces() == len(entries)
-        assert [(s.state, s.vectors) for s in backend.spaces()] == [("active", len(entries))]
+        assert _spaces(backend) == [("active", len(entries))]
         assert backend.prune_spaces() == 0
 
     def test_another_embedder_is_refused_with_advice(self, tmp_path: Path) -> None:
         """If a store is opened with another embedder, `SpaceMismatch` is raised. Its message names the options."""
-        backend, _ = self._filled(tmp_path)
+        backend, _ = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.close()
         other = self.start(tmp_path, HashingEmbedder(64))
         for call in (lambda: other.store([make_entry("x")]), lambda: other.search(Query("heron"))):
-            message = _mismatch(call)
+            with raises(SpaceMismatch) as errors:
+                call()
+            message = str(errors[0])
             assert "hashing:256" in message and "--embedder" in message and "reembed --to hashing:64" in message
 
     def test_waiting_reports_attempts_and_errors(self, tmp_path: Path) -> None:
         """`waiting` reports the attempts and the last error of each entry."""
-        self.needs_vectors()
-        backend = self.start(tmp_path, FlakyEmbedder(down=True))
-        one, other = backend.store([make_entry("a stoat"), make_entry("a heron", namespace="n")])
+        new = "a stoat", make_entry("a heron", namespace="n")
+        backend, (one, other) = self.stored(tmp_path, *new, embedder=FlakyEmbedder(down=True), dense=True)
         backend.embed_pending()
         (waiting,) = backend.waiting(Scope())
         assert waiting.entry_id == one.id and waiting.attempts == 2 and "switched off" in waiting.last_error
         assert [item.entry_id for item in backend.waiting([other.id, one.id])] == sorted([one.id, other.id])
         assert not backend.waiting(["missing"]) and len(backend.waiting([one.id, other.id], limit=1)) == 1
-
-    def _filled(self, folder: Path) -> tuple[MemoryBackend, list[MemoryEntry]]:
-        self.needs_vectors()
-        backend = self.start(folder)
-        return backend, list(backend.store([make_entry(text) for text in _TEXTS]))
 
     def _check_dense(self, folder: Path, entries: Sequence[MemoryEntry], dimension: int, *texts: str) -> None:
         """Open the store with an embedder of this dimension, and compare dense search with the reference."""

@@ -12,43 +12,17 @@ from agentformer.testing.case import BackendCase, Reference, by_words, make_entr
 from agentformer.types import TIERS, UNSEARCHED_KINDS, Decay, MemoryBackend, MemoryEntry, Query, Scope, Source, Use
 
 _DAY = datetime(2024, 3, 1, tzinfo=UTC)
-
-
 _WORD = "quokka"  # a word of every entry, so that a search finds every entry of the scope
-
-
 _JSON: tuple[Any, ...] = (
-    True,
-    False,
-    1,
-    0,
-    1.5,
-    -1,
-    "1",
-    "true",
-    "",
-    "ä'\"%\\",
-    None,
-    [],
-    {},
-    [1],
-    [True],
-    ["1"],
-    [1, 2],
-    [2, 1],
-    [[1], 2],
-    {"a": 1},
-    {"a": True},
-    {"a": None},
-    {"a": {"b": [1, {"c": "ö"}]}},
-    {"b": 2, "a": 1},
+    *(True, False, 1, 0, 1.5, -1, "1", "true", "", "ä'\"%\\", None),
+    *([], {}, [1], [True], ["1"], [1, 2], [2, 1], [[1], 2]),
+    *({"a": 1}, {"a": True}, {"a": None}, {"a": {"b": [1, {"c": "ö"}]}}, {"b": 2, "a": 1}),
 )
 
 
 def _population(seed: int, size: int) -> list[MemoryEntry]:
     """Return entries that differ in every field that a scope can filter by."""
     choose = random.Random(seed)  # noqa: S311
-    parents = ["p1", "p2", None]
     entries = []
     for n in range(size):
         document = choose.choice(["d1", "d2", None])
@@ -67,7 +41,7 @@ def _population(seed: int, size: int) -> list[MemoryEntry]:
                 source_id=choose.choice(["1", "2", None]),
                 created_at=_DAY - timedelta(hours=choose.randrange(480)),
                 last_accessed=choose.choice([None, _DAY - timedelta(hours=choose.randrange(240))]),
-                parent_id=choose.choice(parents),
+                parent_id=choose.choice(["p1", "p2", None]),
                 source=Source(document, "name") if document else None,
                 occurred_at=choose.choice([None, _DAY + timedelta(hours=choose.randrange(48))]),
                 metadata=choose.choice([{}, {"k": choose.choice(_JSON)}, {"k": 1, "l": choose.choice([1, 2])}]),
@@ -80,17 +54,11 @@ def _population(seed: int, size: int) -> list[MemoryEntry]:
 
 
 def _scopes() -> Iterator[Scope]:
-    yield Scope()
-    yield Scope("other")
-    yield Scope("nobody")
-    yield Scope(include_archived=True)
+    yield from (Scope(), Scope("other"), Scope("nobody"), Scope(include_archived=True))
     yield from (Scope(tiers=(tier,)) for tier in TIERS)
     yield Scope(tiers=("core", "working"))
-    yield Scope(kinds=("fact",))
-    yield Scope(kinds=("message", "document"))
-    yield Scope(kinds=("no such kind",))
-    yield Scope(session_id="s1")
-    yield Scope(session_id="")
+    yield from (Scope(kinds=kinds) for kinds in (("fact",), ("message", "document"), ("no such kind",)))
+    yield from (Scope(session_id="s1"), Scope(session_id=""))
     yield Scope(parent_id="p2", include_archived=True)
     yield Scope(document_id="d1", include_archived=True)
     yield Scope(occurred_from=_DAY + timedelta(hours=20))
@@ -123,15 +91,12 @@ class Scopes(BackendCase):
         backend = self.start(tmp_path)
         reference = Reference(backend.store(_population(seed=1, size=400)))
         sizes = [self._check_scope(backend, reference, scope) for scope in _scopes()]
-        assert (
-            max(sizes) > 100 and sum(size > 0 for size in sizes) > 15
-        )  # there are entries inside and outside the scopes
+        assert max(sizes) > 100 and sum(size > 0 for size in sizes) > 15  # otherwise the scopes test little
 
     def test_reading_does_not_change_decay(self, tmp_path: Path) -> None:
         """The decay of an entry is computed at each reading. The stored value does not change."""
-        backend = self.start(tmp_path)
         entry = make_entry(f"a {_WORD}", category="context", salience=0.8, created_at=_DAY)
-        (stored,) = backend.store([entry])
+        backend, (stored,) = self.stored(tmp_path, entry)
         later = Decay({"context": 0.9}, _DAY + timedelta(days=10))  # 0.8 * 0.9 ** 10 = 0.2789
         for _ in range(5):
             for least, ids in ((0.279, []), (0.2789, [entry.id])):
@@ -144,8 +109,8 @@ class Scopes(BackendCase):
 
     def test_metadata_is_compared_as_json(self, tmp_path: Path) -> None:
         """Metadata filters compare the type and the value of JSON values."""
-        backend = self.start(tmp_path)
-        entries = backend.store([make_entry(f"{_WORD} {n}", metadata={"k": v}) for n, v in enumerate(_JSON)])
+        new = (make_entry(f"{_WORD} {n}", metadata={"k": value}) for n, value in enumerate(_JSON))
+        backend, entries = self.stored(tmp_path, *new)
         backend.store([make_entry(f"{_WORD} without"), make_entry(f"{_WORD} nested", metadata={"n": {"k": 1}})])
         for value, entry in zip(_JSON, entries, strict=True):
             assert [e.metadata for e in backend.list(Scope(metadata={"k": value}))] == [entry.metadata]
@@ -153,8 +118,7 @@ class Scopes(BackendCase):
 
     def test_numbers_are_compared_by_value(self, tmp_path: Path) -> None:
         """In a metadata filter, 2 and 2.0 are equal."""
-        backend = self.start(tmp_path)
-        backend.store([make_entry("a", metadata={"k": 2}), make_entry("b", metadata={"k": 2.0})])
+        backend, _ = self.stored(tmp_path, make_entry("a", metadata={"k": 2}), make_entry("b", metadata={"k": 2.0}))
         for value in (2, 2.0):
             assert [e.content for e in backend.list(Scope(metadata={"k": value}))] == ["a", "b"]
 
@@ -168,10 +132,9 @@ class Scopes(BackendCase):
 
     def test_a_small_scope_is_searched_exactly(self, tmp_path: Path) -> None:
         """Search finds the only entry of a scope although thousands of entries are outside the scope."""
-        backend = self.start(tmp_path)
         crowd = [make_entry(f"{_WORD} {_WORD} eats a leaf", session_id=f"s{n % 7}") for n in range(2000)]
         inside = make_entry(f"something else altogether, and one {_WORD}", session_id="mine", metadata={"rare": True})
-        backend.store([*crowd[:1000], inside, *crowd[1000:]])
+        backend, _ = self.stored(tmp_path, *crowd[:1000], inside, *crowd[1000:])
         for scope in (Scope(session_id="mine"), Scope(metadata={"rare": True})):
             for mode in self.modes:
                 hits = backend.search(Query(f"{_WORD} eats a leaf", scope, limit=3, mode=mode))

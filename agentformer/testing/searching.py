@@ -10,8 +10,6 @@ from agentformer.testing.case import BackendCase, Reference, by_words, contents,
 from agentformer.types import MemoryEntry, Query, Scope
 
 _ANIMALS = ("numbat", "kakapo", "axolotl", "fossa", "gharial", "dugong", "jerboa", "loris", "margay", "urial")
-
-
 _THINGS = ("lantern", "teapot", "anvil", "bobbin", "chisel", "dustpan", "easel", "funnel", "gasket", "hammock")
 
 
@@ -34,9 +32,8 @@ class Searching(BackendCase):
 
     def test_dense_search_is_exact(self, tmp_path: Path) -> None:
         """The scores of dense search are the cosines of the reference."""
-        self.needs_vectors()
-        backend = self.start(tmp_path)
-        reference = Reference(backend.store(_corpus()))
+        backend, entries = self.stored(tmp_path, *_corpus(), dense=True)
+        reference = Reference(entries)
         for text in ("numbat teapot", "the fossa saw the anvil on day 7.", "jerboa", "unrelated words entirely"):
             for limit in (1, 5, 20):
                 query = Query(text, limit=limit, mode="dense")
@@ -44,9 +41,8 @@ class Searching(BackendCase):
 
     def test_dense_search_is_exact_after_changes(self, tmp_path: Path) -> None:
         """Dense search stays exact after entries are updated, removed and added."""
-        self.needs_vectors()
-        backend = self.start(tmp_path)
-        reference = Reference(backend.store(_corpus()))
+        backend, entries = self.stored(tmp_path, *_corpus(), dense=True)
+        reference = Reference(entries)
         choose = random.Random(3)  # noqa: S311
         query = Query("margay gasket on day 12", limit=10, mode="dense")
         for round_ in range(6):
@@ -63,11 +59,10 @@ class Searching(BackendCase):
 
     def test_a_long_text_is_found_by_its_best_window(self, tmp_path: Path) -> None:
         """If a text has several windows, the hit reports the span of the best window."""
-        self.needs_vectors()
-        backend = self.start(tmp_path)
         fact = "The vault code of the lighthouse keeper is heliotrope."
         texts = [_long(fact, 119), _long("Rain fell on the harbour.", 5), _long("The keeper left.", 60)]
-        reference = Reference(backend.store([make_entry(text) for text in texts]))
+        backend, entries = self.stored(tmp_path, *texts, dense=True)
+        reference = Reference(entries)
         query = Query("vault code of the lighthouse keeper heliotrope", mode="dense")
         hits = backend.search(query)
         reference.check_dense(query, hits)
@@ -78,21 +73,18 @@ class Searching(BackendCase):
 
     def test_words_find_the_entries_that_hold_them(self, tmp_path: Path) -> None:
         """Lexical search finds exactly the entries that contain the word."""
-        backend = self.start(tmp_path)
-        corpus = _corpus()
-        backend.store(corpus)
+        backend, corpus = self.stored(tmp_path, *_corpus())
         for word in (*_ANIMALS, *_THINGS):
             assert by_words(backend, word) == [entry.id for entry in corpus if word in entry.content], word
         assert by_words(backend, "rhinoceros") == []
 
     def test_words_rank_the_better_match_higher(self, tmp_path: Path) -> None:
         """An entry with more matching words, or with rarer matching words, has a higher score."""
-        backend = self.start(tmp_path)
         both = make_entry("In the morning the dugong carried a bobbin to the beach.")
         twice = make_entry("The dugong met another dugong on the beach today.")
         once = make_entry("In the morning the dugong swam to the beach and back again.")
         other = make_entry("In the morning the fossa carried a chisel to the beach.")
-        backend.store([other, once, twice, both])
+        backend, _ = self.stored(tmp_path, other, once, twice, both)
         hits = backend.search(Query("dugong bobbin", mode="lexical"))
         assert contents(hits) == [both.content, twice.content, once.content]
         scores = [hit.lexical_score or 0.0 for hit in hits]
@@ -101,8 +93,7 @@ class Searching(BackendCase):
 
     def test_each_mode_reports_only_its_own_scores(self, tmp_path: Path) -> None:
         """A dense hit has no lexical score, and a lexical hit has no dense score."""
-        backend = self.start(tmp_path)
-        backend.store(_corpus(20))
+        backend, _ = self.stored(tmp_path, *_corpus(20))
         dense = backend.search(Query("numbat teapot", mode="dense"))
         assert bool(dense) == self.vectors and bool(dense.warnings) != self.vectors
         words = backend.search(Query("numbat teapot", mode="lexical"))
@@ -112,8 +103,7 @@ class Searching(BackendCase):
 
     def test_hybrid_scores_are_in_range_sorted_and_reproducible(self, tmp_path: Path) -> None:
         """Hybrid scores lie in 0..1 and are sorted. The same search returns the same scores again."""
-        backend = self.start(tmp_path)
-        backend.store(_corpus())
+        backend, _ = self.stored(tmp_path, *_corpus())
         for text in ("numbat teapot", "kakapo", "the loris saw the easel on day 3", "nothing known"):
             hits = backend.search(Query(text, limit=50))
             assert len(hits) == 50 or (not self.vectors and (hits or text == "nothing known"))
@@ -123,10 +113,8 @@ class Searching(BackendCase):
 
     def test_hybrid_ranks_the_first_of_both_sides_first(self, tmp_path: Path) -> None:
         """An entry that is the best dense hit and the best lexical hit has the hybrid score 1."""
-        self.needs_vectors()
-        backend = self.start(tmp_path)
         best = make_entry("the urial walks under a hammock")
-        backend.store([*_corpus(50), best, *_corpus(50)])
+        backend, _ = self.stored(tmp_path, *_corpus(50), best, *_corpus(50), dense=True)
         hits = backend.search(Query("the urial walks under a hammock"))
         assert hits[0].entry.id == best.id
         assert (hits[0].dense_rank, hits[0].lexical_rank) == (1, 1)
@@ -134,8 +122,7 @@ class Searching(BackendCase):
 
     def test_a_smaller_limit_returns_the_beginning_of_the_list(self, tmp_path: Path) -> None:
         """A smaller `limit` returns the first hits of the longer list."""
-        backend = self.start(tmp_path)
-        backend.store(_corpus())
+        backend, _ = self.stored(tmp_path, *_corpus())
         for mode in self.modes:
             for text in ("fossa hammock", "gharial day 9", "dugong", "bobbin margay jerboa"):
                 whole = backend.search(Query(text, limit=40, mode=mode))
@@ -145,8 +132,7 @@ class Searching(BackendCase):
 
     def test_min_score_only_cuts_the_list(self, tmp_path: Path) -> None:
         """`min_score` removes the hits with a lower score, and changes nothing else."""
-        backend = self.start(tmp_path)
-        backend.store(_corpus())
+        backend, _ = self.stored(tmp_path, *_corpus())
         whole = backend.search(Query("fossa hammock day 4", limit=30))
         least = whole[10].score
         assert len(whole) == 30
@@ -166,53 +152,32 @@ class Searching(BackendCase):
 
     def test_a_query_may_contain_any_character(self, tmp_path: Path) -> None:
         """Operators of a query language and control characters are searched as plain text."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry('a "quoted" (numbat) AND OR NOT +x -y field:value * ~2 ^3 \\ /re/')])
-        texts = (
-            '"',
-            "AND",
-            "(",
-            "numbat)",
-            "field:value",
-            "*",
-            "\\",
-            "/re/",
-            "a" * 5000,
-            "😀",
-            "\u0000",
-            "' OR 1=1 --",
+        backend, (entry,) = self.stored(
+            tmp_path, make_entry('a "quoted" (numbat) AND OR NOT +x -y field:value * ~2 ^3 \\ /re/')
         )
-        for text in texts:
+        operators = ('"', "AND", "(", "numbat)", "field:value", "*", "\\", "/re/", "' OR 1=1 --")
+        for text in (*operators, "a" * 5000, "😀", "\u0000"):
             assert {hit.entry.id for hit in backend.search(Query(text))} <= {entry.id}
         assert [hit.entry.id for hit in backend.search(Query("numbat)"))] == [entry.id]
 
-    def test_context_is_searched_and_is_not_content(self, tmp_path: Path) -> None:
-        """Search finds an entry by the words of its context. The content of the hit does not include the context."""
-        backend = self.start(tmp_path)
+    def test_context_is_searched_and_embedded_but_is_not_content(self, tmp_path: Path) -> None:
+        """Search finds an entry by the words of its context. Context and content are embedded together as one text. The
+        content of the hit does not include the context."""
         entry = make_entry("It opens at nine.", context="Handbook › Archipelago museum")
-        backend.store([entry, make_entry("It closes at nine."), *_corpus(20)])
-        hits = backend.search(Query("archipelago"))
+        backend, _ = self.stored(tmp_path, entry, "It closes at nine.", *_corpus(20))
         assert by_words(backend, "archipelago") == [entry.id]
-        assert [hit.entry.content for hit in hits[:1]] == [entry.content]
-
-    def test_context_is_embedded_with_the_content(self, tmp_path: Path) -> None:
-        """Context and content of an entry are embedded together as one text."""
-        self.needs_vectors()
-        backend = self.start(tmp_path)
-        entry = make_entry("It opens at nine.", context="Handbook › Archipelago museum")
-        backend.store([entry, make_entry("It closes at nine."), *_corpus(20)])
-        hits = backend.search(Query("archipelago museum opens", mode="dense", limit=1))
-        assert [(hit.entry.id, hit.entry.content) for hit in hits] == [(entry.id, entry.content)]
-        assert hits[0].span == (0, len(entry.content))
-        expected = HashingEmbedder().embed_documents([f"{entry.context}\n{entry.content}"])[0]
-        cosine = float(expected @ HashingEmbedder().embed_query("archipelago museum opens"))
-        assert abs((hits[0].dense_score or 0) - cosine) < 1e-5
+        assert contents(backend.search(Query("archipelago")))[:1] == [entry.content]
+        if self.vectors:
+            (hit,) = backend.search(Query("archipelago museum opens", mode="dense", limit=1))
+            assert (hit.entry.id, hit.entry.content, hit.span) == (entry.id, entry.content, (0, len(entry.content)))
+            expected = HashingEmbedder().embed_documents([f"{entry.context}\n{entry.content}"])[0]
+            cosine = float(expected @ HashingEmbedder().embed_query("archipelago museum opens"))
+            assert abs((hit.dense_score or 0) - cosine) < 1e-5
 
     def test_another_namespace_is_never_searched(self, tmp_path: Path) -> None:
         """All hits are from the namespace of the scope."""
-        backend = self.start(tmp_path)
         mine, theirs = make_entry("the jerboa secret", namespace="a"), make_entry("the jerboa secret", namespace="b")
-        backend.store([mine, theirs])
+        backend, _ = self.stored(tmp_path, mine, theirs)
         for mode in self.modes:
             hits = backend.search(Query("the jerboa secret", Scope("a"), mode=mode))
             assert [hit.entry.id for hit in hits] == [mine.id]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from agentformer.errors import Conflict
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, state
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, unchanged
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source
 
 _MOMENT = datetime(2024, 2, 29, 23, 59, 59, 123_456, tzinfo=UTC)
@@ -64,7 +64,6 @@ class Storing(BackendCase):
 
     def test_a_message_keeps_role_speaker_and_raw_text(self, tmp_path: Path) -> None:
         """The role, the speaker and the raw text of a message are read back unchanged."""
-        backend = self.start(tmp_path)
         message_fields = [
             ("user", "Matti", None),
             ("assistant", "", ""),
@@ -75,7 +74,7 @@ class Storing(BackendCase):
             make_entry("a normalised message", tier="episodic", kind="message", role=role, speaker=speaker, raw=raw)
             for role, speaker, raw in message_fields
         ]
-        backend.store(messages)
+        self.stored(tmp_path, *messages)
         again = self.start(tmp_path).get([message.id for message in messages])
         assert [(entry.role, entry.speaker, entry.raw) for entry in again] == message_fields
 
@@ -98,36 +97,26 @@ class Storing(BackendCase):
         assert list(backend.store([])) == []
         assert backend.count(Scope()) == 5
 
-    def test_one_existing_id_stores_nothing(self, tmp_path: Path) -> None:
-        """If one id exists already, `store` raises `Conflict` and stores none of the entries."""
-        backend = self.start(tmp_path)
-        (old, _) = backend.store([make_entry("the first owner of this id"), make_entry("bystander", session_id="s")])
-        before = state(backend, [old.id])
+    def test_an_existing_or_repeated_id_stores_nothing(self, tmp_path: Path) -> None:
+        """If one id exists already or is given twice, `store` raises `Conflict` and stores none of the entries."""
+        backend, (old, _) = self.stored(tmp_path, "the first owner of this id", make_entry("bystander", session_id="s"))
         new_entries = [make_entry("newcomer one"), make_entry("usurper", id=old.id), make_entry("newcomer two")]
-        with raises(Conflict):
+        with unchanged(backend, old.id), raises(Conflict):
             backend.store(new_entries, replacing=[Scope(session_id="s")])
-        assert state(backend, [old.id]) == before
+        with unchanged(backend, old.id), raises(Conflict):
+            backend.store([*new_entries[::2], new_entries[0]])
         assert by_words(backend, "newcomer usurper") == []
         assert by_words(backend, "owner bystander") == self.by_vectors(backend, "owner bystander")
         assert len(by_words(backend, "owner bystander")) == 2
 
-    def test_a_repeated_id_stores_nothing(self, tmp_path: Path) -> None:
-        """If two entries of a call have the same id, `store` raises `Conflict`."""
-        backend = self.start(tmp_path)
-        entry = make_entry("twice")
-        with raises(Conflict):
-            backend.store([make_entry("once"), entry, entry])
-        assert backend.count(EVERYTHING) == 0
-
     def test_replacing_removes_the_scope_with_its_parts(self, tmp_path: Path) -> None:
         """`replacing` removes the entries of a scope and the parts of these entries."""
-        backend = self.start(tmp_path)
         old = make_entry("old document", kind="document", metadata={"name": "a.txt"})
         part = make_entry("old chunk", kind="chunk", parent_id=old.id)
         inner = make_entry("old remark on the chunk", parent_id=part.id)
         other = make_entry("other document", kind="document", metadata={"name": "b.txt"})
         kept = make_entry("other chunk", kind="chunk", parent_id=other.id)
-        backend.store([old, part, inner, other, kept])
+        backend, _ = self.stored(tmp_path, old, part, inner, other, kept)
         new = make_entry("new document", kind="document", metadata={"name": "a.txt"})
         chunk = make_entry("new chunk", kind="chunk", parent_id=new.id)
         backend.store([new, chunk], replacing=[Scope(kinds=("document",), metadata={"name": "a.txt"})])
@@ -137,25 +126,21 @@ class Storing(BackendCase):
 
     def test_replacing_keeps_the_new_entries(self, tmp_path: Path) -> None:
         """New entries that are inside the replaced scope are not removed."""
-        backend = self.start(tmp_path)
-        backend.store([make_entry("former state")])
+        backend, _ = self.stored(tmp_path, "former state")
         new = [make_entry("present state"), make_entry("present addition")]
         backend.store(new, replacing=[Scope(), Scope()])
         assert sorted(e.content for e in backend.list(EVERYTHING)) == ["present addition", "present state"]
 
     def test_replacing_by_the_same_text_keeps_its_vector(self, tmp_path: Path) -> None:
         """If a new entry has the text of a replaced entry, dense search finds the new entry."""
-        backend = self.start(tmp_path)
-        backend.store([make_entry("a sentence that stays the same")])
+        backend, _ = self.stored(tmp_path, "a sentence that stays the same")
         (new,) = backend.store([make_entry("a sentence that stays the same")], replacing=[Scope()])
         assert backend.pending(Scope()) == 0
         assert self.by_vectors(backend, "a sentence that stays the same") == [new.id]
 
     def test_get_returns_entries_in_order_without_missing_ones(self, tmp_path: Path) -> None:
         """`get` returns entries in the order of the given ids, and skips missing ids."""
-        backend = self.start(tmp_path)
-        entries = [make_entry(f"entry {i}") for i in range(1200)]
-        backend.store(entries)
+        backend, entries = self.stored(tmp_path, *(f"entry {i}" for i in range(1200)))
         ids = [entry.id for entry in entries[::-1]]
         ids.insert(600, "missing")
         assert [entry.id for entry in backend.get(ids)] == ids[:600] + ids[601:]
@@ -163,9 +148,8 @@ class Storing(BackendCase):
 
     def test_list_pages_by_id_without_gap_or_repetition(self, tmp_path: Path) -> None:
         """Calls of `list` with `after` and `limit` return every entry of the scope once."""
-        backend = self.start(tmp_path)
         entries = [make_entry(f"entry {i}", session_id="ab"[i % 2]) for i in range(25)]
-        backend.store(entries[::-1])
+        backend, _ = self.stored(tmp_path, *entries[::-1])
         scope = Scope(session_id="b")
         pages, after = [], ""
         while page := [entry.id for entry in backend.list(scope, after=after, limit=5)]:
@@ -186,12 +170,11 @@ class Storing(BackendCase):
 
     def test_remove_by_ids_removes_and_counts_parts(self, tmp_path: Path) -> None:
         """`remove` also removes the parts of the given entries, and counts these parts."""
-        backend = self.start(tmp_path)
         whole = make_entry("whole wombat", kind="document")
         part = make_entry("part wombat", parent_id=whole.id)
         inner = make_entry("inner wombat", parent_id=part.id)
         other = make_entry("other wombat")
-        backend.store([whole, part, inner, other])
+        backend, _ = self.stored(tmp_path, whole, part, inner, other)
         assert backend.remove([whole.id, part.id, "missing"]) == 3
         assert backend.remove([whole.id]) == 0
         assert [entry.id for entry in backend.list(EVERYTHING)] == [other.id]
@@ -199,18 +182,16 @@ class Storing(BackendCase):
 
     def test_remove_by_scope_includes_archived_entries(self, tmp_path: Path) -> None:
         """Removal of a scope includes archived entries of the scope, and no other entries."""
-        backend = self.start(tmp_path)
         inside = [make_entry("in", session_id="s"), make_entry("archived", session_id="s", archived_at=_MOMENT)]
         outside = [make_entry("out", session_id="t"), make_entry("elsewhere", session_id="s", namespace="n")]
-        backend.store(inside + outside)
+        backend, _ = self.stored(tmp_path, *inside, *outside)
         assert backend.remove(Scope(session_id="s")) == 2
         assert backend.count(EVERYTHING) == 1
         assert backend.count(Scope("n")) == 1
 
     def test_a_removed_id_can_be_stored_again_without_history(self, tmp_path: Path) -> None:
         """If an id was removed and is stored again, the entry has no history."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("former quagga")])
+        backend, (entry,) = self.stored(tmp_path, "former quagga")
         backend.update(entry.id, {"content": "second quagga"})
         backend.remove([entry.id])
         assert list(backend.get([entry.id])) == [] and list(backend.history(entry.id)) == []
@@ -221,8 +202,7 @@ class Storing(BackendCase):
 
     def test_reopening_sees_everything(self, tmp_path: Path) -> None:
         """After the store is opened again, entries, history and search results are the same."""
-        backend = self.start(tmp_path)
-        entries = backend.store([make_entry(f"numbat {i} lives here") for i in range(30)])
+        backend, entries = self.stored(tmp_path, *(f"numbat {i} lives here" for i in range(30)))
         changed = backend.update(entries[3].id, {"content": "numbat moved away"})
         query = Query("numbat lives", limit=50)
         before = backend.search(query)
@@ -247,8 +227,7 @@ class Storing(BackendCase):
 
     def test_closing_twice_is_allowed(self, tmp_path: Path) -> None:
         """A second call of `close` does nothing."""
-        backend = self.start(tmp_path)
-        backend.store([make_entry("a")])
+        backend, _ = self.stored(tmp_path, "a")
         backend.close()
         backend.close()
         assert self.start(tmp_path).count(Scope()) == 1

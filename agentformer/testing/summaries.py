@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, state
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, unchanged
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Query, Scope, Use
 
 _MOMENT = datetime(2024, 5, 1, tzinfo=UTC)
@@ -26,10 +26,10 @@ def _summary(originals: Sequence[MemoryEntry], content: str = "tapir: a summary"
 class Summaries(BackendCase):
     """Tests of `consolidate` and `restore`, and of the removal of summaries and originals."""
 
-    def summarized(self, backend: MemoryBackend, size: int = 3) -> tuple[Sequence[MemoryEntry], MemoryEntry]:
-        """Store entries and a summary that replaces them. Return the stored originals and the summary."""
-        originals = backend.store([_message(f"the tapir ate {n} leaves") for n in range(size)])
-        return originals, backend.consolidate(_summary(originals), [entry.id for entry in originals])
+    def summarized(self, folder: Path) -> tuple[MemoryBackend, Sequence[MemoryEntry], MemoryEntry]:
+        """Store three entries and a summary that replaces them. Return backend, stored originals and summary."""
+        backend, originals = self.stored(folder, *(_message(f"the tapir ate {n} leaves") for n in range(3)))
+        return backend, originals, backend.consolidate(_summary(originals), [entry.id for entry in originals])
 
     def check_live(self, backend: MemoryBackend, live: Sequence[str]) -> None:
         """Check that list, count and search return exactly these entries about the tapir."""
@@ -39,8 +39,7 @@ class Summaries(BackendCase):
 
     def test_archived_originals_name_their_summary(self, tmp_path: Path) -> None:
         """A summary changes only `archived_at` and `archived_by` of its originals."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         archived = list(backend.get([entry.id for entry in originals]))
         assert [entry.archived_by for entry in archived] == [summary.id] * 3
         assert summary.archived_by is None and summary.archived_at is None
@@ -50,29 +49,22 @@ class Summaries(BackendCase):
 
     def test_consolidation_checks_versions(self, tmp_path: Path) -> None:
         """If an original has another version than expected, `consolidate` raises `Conflict`."""
-        backend = self.start(tmp_path)
-        one, two = backend.store([_message("one tapir"), _message("two tapirs")])
+        backend, (one, two) = self.stored(tmp_path, _message("one tapir"), _message("two tapirs"))
         backend.update(two.id, {"content": "two tapirs, on reflection"})
         ids = [one.id, two.id]
-        before = state(backend, ids)
         for versions in ({one.id: 1, two.id: 1}, {two.id: 1}, {one.id: 2}):
-            with raises(Conflict):
+            with unchanged(backend, *ids), raises(Conflict):
                 backend.consolidate(_summary([one, two]), ids, versions=versions)
-            assert state(backend, ids) == before
         backend.touch([Use(one.id, _MOMENT, reads=1)])  # counting a use does not raise the version
         stored = backend.consolidate(_summary([one, two]), ids, versions={one.id: 1, two.id: 2})
         self.check_live(backend, [stored.id])
 
     def test_a_summary_is_not_summarized(self, tmp_path: Path) -> None:
         """If an original is itself a summary, `consolidate` raises `Conflict`."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         (other,) = backend.store([_message("another tapir")])
-        ids = [*(entry.id for entry in originals), summary.id, other.id]
-        before = state(backend, ids)
-        with raises(Conflict):
+        with unchanged(backend, *(entry.id for entry in originals), summary.id, other.id), raises(Conflict):
             backend.consolidate(_summary([summary, other]), [other.id, summary.id])
-        assert state(backend, ids) == before
 
     def test_one_of_several_overlapping_summaries_wins(self, tmp_path: Path) -> None:
         """If concurrent summaries share originals, only one of the calls succeeds."""
@@ -95,8 +87,7 @@ class Summaries(BackendCase):
 
     def test_restore_returns_the_originals_unchanged(self, tmp_path: Path) -> None:
         """`restore` makes the originals current again and archives the summary."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         query = Query("tapir leaves", Scope(include_archived=True), limit=50)
         restored = backend.restore(summary.id)
         assert list(restored) == sorted(originals, key=lambda entry: entry.id)
@@ -109,8 +100,7 @@ class Summaries(BackendCase):
 
     def test_restored_entries_can_be_summarized_again(self, tmp_path: Path) -> None:
         """After `restore`, the originals can be summarized again."""
-        backend = self.start(tmp_path)
-        originals, first = self.summarized(backend)
+        backend, originals, first = self.summarized(tmp_path)
         backend.restore(first.id)
         second = backend.consolidate(_summary(originals, "tapir: anew"), [entry.id for entry in originals])
         self.check_live(backend, [second.id])
@@ -121,34 +111,24 @@ class Summaries(BackendCase):
 
     def test_an_invalid_restore_changes_nothing(self, tmp_path: Path) -> None:
         """`restore` raises an error for an id that has no archived originals."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         (plain,) = backend.store([make_entry("a plain fact of no tapir")])
         backend.restore(summary.id)
-        ids = [*(entry.id for entry in originals), summary.id, plain.id]
-        before = state(backend, ids)
-        for entry_id, error in ((summary.id, Conflict), (plain.id, InvalidInput), ("missing", NotFound)):
-            with raises(error):
+        wrong: dict[str, type[Exception]] = {summary.id: Conflict, "missing": NotFound}
+        for entry_id, error in {**wrong, plain.id: InvalidInput, originals[0].id: InvalidInput}.items():
+            with unchanged(backend, *(entry.id for entry in originals), summary.id, plain.id), raises(error):
                 backend.restore(entry_id)
-        with raises(InvalidInput):
-            backend.restore(originals[0].id)
-        assert state(backend, ids) == before
 
     def test_archived_at_of_a_summary_and_its_originals_cannot_be_changed(self, tmp_path: Path) -> None:
         """`update` refuses to change `archived_at` of a summary or of its originals."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
-        ids = [*(entry.id for entry in originals), summary.id]
-        before = state(backend, ids)
+        backend, originals, summary = self.summarized(tmp_path)
         for entry_id, at in ((originals[0].id, None), (originals[1].id, _MOMENT), (summary.id, _MOMENT)):
-            with raises(InvalidInput):
+            with unchanged(backend, *(entry.id for entry in originals), summary.id), raises(InvalidInput):
                 backend.update(entry_id, {"archived_at": at})
-            assert state(backend, ids) == before
 
     def test_an_updated_original_stays_archived(self, tmp_path: Path) -> None:
         """`update` can change other fields of an archived original, and the original stays archived."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         changed = backend.update(originals[1].id, {"content": "the tapir ate no leaves"})
         assert changed.archived_by == summary.id and changed.archived_at is not None
         self.check_live(backend, [summary.id])
@@ -158,8 +138,7 @@ class Summaries(BackendCase):
 
     def test_removing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
         """If an original is removed, its summary is removed, and the other originals become current again."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         assert backend.remove([originals[1].id]) == 2
         assert list(backend.get([summary.id, originals[1].id])) == []
         assert list(backend.list(EVERYTHING)) == [originals[0], originals[2]]
@@ -169,16 +148,14 @@ class Summaries(BackendCase):
 
     def test_removing_a_summary_restores_its_originals(self, tmp_path: Path) -> None:
         """If a summary is removed, its originals become current again."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         assert backend.remove([summary.id]) == 1
         assert list(backend.list(EVERYTHING)) == list(originals)
         self.check_live(backend, [entry.id for entry in originals])
 
     def test_removing_an_original_removes_its_restored_summary(self, tmp_path: Path) -> None:
         """A restored summary still quotes its originals. So the summary is removed with an original."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         backend.restore(summary.id)
         assert backend.remove([originals[0].id]) == 2
         assert list(backend.get([summary.id])) == []
@@ -186,8 +163,7 @@ class Summaries(BackendCase):
 
     def test_removing_a_scope_removes_its_summaries(self, tmp_path: Path) -> None:
         """After a scope is removed, no search finds its entries, and no search finds a summary of them."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         backend.update(originals[0].id, {"content": "the tapir ate one leaf"})
         backend.update(summary.id, {"content": "tapir: a better summary"})
         part = make_entry("a tapir footnote", parent_id=summary.id)
@@ -202,21 +178,18 @@ class Summaries(BackendCase):
 
     def test_replacing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
         """`replacing` removes the summaries of replaced entries."""
-        backend = self.start(tmp_path)
         kept = _message("the tapir sleeps")
         removed = _message("the tapir eats", source_type="chat", source_id="1")
-        backend.store([kept, removed])
+        backend, _ = self.stored(tmp_path, kept, removed)
         backend.consolidate(_summary([kept, removed]), [kept.id, removed.id])
         new = _message("the tapir eats twice", source_type="chat", source_id="1")
-        scope = Scope(source_type="chat", source_id="1", include_archived=True)
-        backend.store([new], replacing=[scope])
+        backend.store([new], replacing=[Scope(source_type="chat", source_id="1", include_archived=True)])
         assert [entry.id for entry in backend.list(EVERYTHING)] == sorted([kept.id, new.id])
         self.check_live(backend, [kept.id, new.id])
 
     def test_a_removed_summary_is_no_duplicate(self, tmp_path: Path) -> None:
         """A summary that the same call removes does not count as a duplicate."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         new = _summary([])  # the same text as the summary that this call removes
         (stored,) = backend.store([new], unique=True, replacing=[Scope(kinds=("message",), include_archived=True)])
         assert stored.id == new.id != summary.id and stored.repeat_count == 0
@@ -226,41 +199,30 @@ class Summaries(BackendCase):
 
     def test_removing_a_summary_with_its_originals_counts_each_once(self, tmp_path: Path) -> None:
         """If a summary and its originals are removed together, each entry is counted once."""
-        backend = self.start(tmp_path)
-        originals, summary = self.summarized(backend)
+        backend, originals, summary = self.summarized(tmp_path)
         assert backend.remove([summary.id, *(entry.id for entry in originals)]) == 4
         assert backend.count(EVERYTHING) == 0 and backend.namespaces() == []
 
     def test_a_summary_may_have_another_namespace_than_its_originals(self, tmp_path: Path) -> None:
         """The namespace of a summary may differ from the namespace of its originals."""
-        backend = self.start(tmp_path)
-        originals = backend.store([_message("the tapir ate", namespace="a"), _message("a tapir slept", namespace="b")])
+        backend, originals = self.stored(
+            tmp_path, _message("the tapir ate", namespace="a"), _message("a tapir slept", namespace="b")
+        )
         summary = backend.consolidate(_summary(originals, namespace="c"), [entry.id for entry in originals])
         assert [by_words(backend, "tapir", Scope(name)) for name in "abc"] == [[], [], [summary.id]]
         assert list(backend.restore(summary.id)) == list(originals)
         assert [by_words(backend, "tapir", Scope(name)) for name in "abc"] == [*([e.id] for e in originals), []]
 
-    def test_consolidation_of_an_archived_entry_changes_nothing(self, tmp_path: Path) -> None:
-        """If an original is archived, superseded or missing, `consolidate` raises `Conflict`."""
-        backend = self.start(tmp_path)
-        live, archived, superseded = backend.store(
-            [
-                make_entry("live lemur"),
-                make_entry("archived lemur", archived_at=_MOMENT),
-                make_entry("superseded lemur", superseded_by="x"),
-            ]
-        )
-        before = state(backend, [live.id, archived.id, superseded.id])
+    def test_an_invalid_consolidation_changes_nothing(self, tmp_path: Path) -> None:
+        """If an original is archived, superseded or missing, or if the id of the summary exists already, `consolidate`
+        raises `Conflict`."""
+        archived = make_entry("archived lemur", archived_at=_MOMENT)
+        superseded = make_entry("superseded lemur", superseded_by="x")
+        backend, (live, other, *_) = self.stored(tmp_path, "live lemur", "other lemur", archived, superseded)
+        ids = [live.id, other.id, archived.id, superseded.id]
         for bad in (archived.id, superseded.id, "missing"):
-            with raises(Conflict):
+            with unchanged(backend, *ids), raises(Conflict):
                 backend.consolidate(make_entry("summary of lemurs"), [live.id, bad])
-            assert state(backend, [live.id, archived.id, superseded.id]) == before
-        assert by_words(backend, "lemur lemurs summary") == [live.id]
-
-    def test_consolidation_with_a_taken_id_archives_nothing(self, tmp_path: Path) -> None:
-        """If the id of a summary exists already, `consolidate` raises `Conflict` and archives nothing."""
-        backend = self.start(tmp_path)
-        one, other = backend.store([make_entry("one"), make_entry("other")])
-        with raises(Conflict):
-            backend.consolidate(make_entry("summary", id=other.id), [one.id])
-        assert list(backend.get([one.id, other.id])) == [one, other]
+        with unchanged(backend, *ids), raises(Conflict):
+            backend.consolidate(make_entry("summary", id=other.id), [live.id])
+        assert by_words(backend, "lemur lemurs summary") == sorted([live.id, other.id])

@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, state
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, unchanged
 from agentformer.types import MemoryEntry, Scope, Use
 
 _NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
-
-
 _HOUR = timedelta(hours=1)
-
-
 _FACT: dict[str, Any] = {
     "session_id": "s1",
     "agent_id": "a1",
@@ -29,8 +25,6 @@ _FACT: dict[str, Any] = {
     "source_type": "ticket",
     "source_id": "7",
 }
-
-
 # Each change makes an entry that differs from `_FACT`: an added field, or another place.
 _OTHERWISE: tuple[dict[str, Any], ...] = (
     {"content": "The heron nests here. "},
@@ -122,22 +116,18 @@ class Duplicates(BackendCase):
 
     def test_archived_entries_are_no_duplicates(self, tmp_path: Path) -> None:
         """Archived, superseded and summarized entries do not count as duplicates."""
-        backend = self.start(tmp_path)
-        archived, superseded = _fact(archived_at=_NOON), _fact(superseded_by="x")
-        backend.store([archived, superseded])
+        backend, _ = self.stored(tmp_path, _fact(archived_at=_NOON), _fact(superseded_by="x"))
         new = _fact()
         assert [entry.id for entry in backend.store([new], unique=True)] == [new.id]
         backend.remove([new.id])
-        summed = _fact()
-        backend.store([summed])
+        (summed,) = backend.store([_fact()])
         backend.consolidate(make_entry("A summary of birds.", kind="summary"), [summed.id])
         newer = _fact()
         assert [entry.id for entry in backend.store([newer], unique=True)] == [newer.id]
 
     def test_replaced_entries_are_no_duplicates(self, tmp_path: Path) -> None:
         """Entries that the same call replaces do not count as duplicates."""
-        backend = self.start(tmp_path)
-        (old,) = backend.store([_fact()])
+        backend, (old,) = self.stored(tmp_path, _fact())
         new = _fact()
         (stored,) = backend.store([new], unique=True, replacing=[Scope(source_type="ticket", source_id="7")])
         assert stored.id == new.id and stored.repeat_count == 0
@@ -153,19 +143,15 @@ class Duplicates(BackendCase):
 
     def test_without_unique_duplicates_are_stored(self, tmp_path: Path) -> None:
         """Without `unique` every entry is stored."""
-        backend = self.start(tmp_path)
-        backend.store([_fact()])
+        backend, _ = self.stored(tmp_path, _fact())
         backend.store([_fact(), _fact()])
         assert [entry.repeat_count for entry in backend.list(Scope())] == [0, 0, 0]
 
     def test_an_existing_id_with_other_content_is_a_conflict(self, tmp_path: Path) -> None:
         """If an id exists with another content, the call raises `Conflict`, stores nothing and counts nothing."""
-        backend = self.start(tmp_path)
-        (known,) = backend.store([_fact()])
-        before = state(backend, [known.id])
-        with raises(Conflict):
+        backend, (known,) = self.stored(tmp_path, _fact())
+        with unchanged(backend, known.id), raises(Conflict):
             backend.store([_fact(), make_entry("Something else.", id=known.id)], unique=True)
-        assert state(backend, [known.id]) == before
 
 
 class Uses(BackendCase):
@@ -173,8 +159,7 @@ class Uses(BackendCase):
 
     def test_touch_counts_uses_without_a_new_version(self, tmp_path: Path) -> None:
         """`touch` changes the counts of an entry, but not its version, history or `updated_at`."""
-        backend = self.start(tmp_path)
-        entry, other = backend.store([make_entry("a"), make_entry("b")])
+        backend, (entry, other) = self.stored(tmp_path, "a", "b")
         backend.touch([Use(entry.id, _NOON, matches=2, reads=1)])
         backend.touch([Use(entry.id, _NOON + _HOUR, others=3), Use("missing", _NOON, reads=1)])
         expected = dataclasses.replace(entry, match_count=2, read_count=1, access_count=6, last_accessed=_NOON + _HOUR)
@@ -184,8 +169,7 @@ class Uses(BackendCase):
 
     def test_last_accessed_never_moves_back(self, tmp_path: Path) -> None:
         """If a use is older than `last_accessed`, `touch` does not change `last_accessed`."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("a")])
+        backend, (entry,) = self.stored(tmp_path, "a")
         for at, last in ((_NOON, _NOON), (_NOON - _HOUR, _NOON), (_NOON + _HOUR, _NOON + _HOUR)):
             backend.touch([Use(entry.id, at, reads=1)])
             assert [e.last_accessed for e in backend.get([entry.id])] == [last]
@@ -193,8 +177,7 @@ class Uses(BackendCase):
 
     def test_several_uses_of_one_entry_are_added(self, tmp_path: Path) -> None:
         """If a call lists several uses of an entry, all of them are counted."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("a")])
+        backend, (entry,) = self.stored(tmp_path, "a")
         backend.touch([Use(entry.id, _NOON + _HOUR, reads=1), Use(entry.id, _NOON, matches=1)])
         backend.touch([])
         (used,) = backend.get([entry.id])
@@ -203,8 +186,7 @@ class Uses(BackendCase):
 
     def test_an_update_keeps_the_counts(self, tmp_path: Path) -> None:
         """An update keeps the counts. After `touch`, an update with the former `expected_version` succeeds."""
-        backend = self.start(tmp_path)
-        (entry,) = backend.store([make_entry("a")])
+        backend, (entry,) = self.stored(tmp_path, "a")
         backend.touch([Use(entry.id, _NOON, reads=2)])
         changed = backend.update(entry.id, {"content": "b"}, expected_version=1)
         assert (changed.version, changed.read_count, changed.access_count) == (2, 2, 2)
@@ -225,7 +207,6 @@ class Uses(BackendCase):
 
     def test_latest_returns_the_newest_first(self, tmp_path: Path) -> None:
         """`latest` returns the newest entry first, by `occurred_at` or, if that is missing, by `created_at`."""
-        backend = self.start(tmp_path)
         times: tuple[tuple[datetime | None, datetime], ...] = (
             (_NOON, _NOON + 9 * _HOUR),  # happened, stored
             (None, _NOON + 2 * _HOUR),
@@ -233,21 +214,19 @@ class Uses(BackendCase):
             (_NOON, _NOON),
             (_NOON - _HOUR, _NOON + 5 * _HOUR),
         )
-        first, second, third, fourth, fifth = backend.store(
-            [make_entry(f"{n}", occurred_at=at, created_at=stored) for n, (at, stored) in enumerate(times)]
+        backend, entries = self.stored(
+            tmp_path, *(make_entry("a", occurred_at=at, created_at=stored) for at, stored in times)
         )
-        expected = [third, second, fourth, first, fifth]
+        expected = [entries[n] for n in (2, 1, 3, 0, 4)]
         assert list(backend.latest(Scope())) == expected
         assert list(backend.latest(Scope(), limit=2)) == expected[:2]
-        assert list(backend.latest(Scope(occurred_to=_NOON + _HOUR))) == [fourth, first, fifth]
+        assert list(backend.latest(Scope(occurred_to=_NOON + _HOUR))) == expected[2:]
         assert list(backend.latest(Scope("other"))) == []
 
     def test_latest_respects_the_scope(self, tmp_path: Path) -> None:
         """`latest` returns only current entries of the scope."""
-        backend = self.start(tmp_path)
-        entries = backend.store(
-            [make_entry(f"{n}", session_id="ab"[n % 2], occurred_at=_NOON + n * _HOUR) for n in range(300)]
-        )
+        made = (make_entry(f"{n}", session_id="ab"[n % 2], occurred_at=_NOON + n * _HOUR) for n in range(300))
+        backend, entries = self.stored(tmp_path, *made)
         backend.update(entries[298].id, {"archived_at": _NOON})
         backend.update(entries[296].id, {"superseded_by": "x"})
         scope = Scope(session_id="a")

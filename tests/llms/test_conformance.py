@@ -23,7 +23,7 @@ from agentformer.llms.echo import EchoModel
 from agentformer.llms.openai import OpenAIModel
 from agentformer.settings import Settings
 from agentformer.testing import LanguageModelConformance
-from agentformer.testing.language_model import COLOUR, VALUE, WEATHER
+from agentformer.testing.models import COLOUR, VALUE, WEATHER
 from agentformer.types import ChatMessage, LanguageModel
 
 HERE = Path(__file__).parent

@@ -1,17 +1,20 @@
-"""Check the contracts of embedders and rerankers."""
+"""Check the contracts of embedders, rerankers and language models."""
 
 from __future__ import annotations
 
+import json
+import math
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from agentformer.errors import TextTooLong
+from agentformer.errors import InvalidInput, PromptTooLong, TextTooLong
 from agentformer.testing.case import raises
 from agentformer.text.chunking import windows
-from agentformer.types import Embedder, Reranker, Vector
+from agentformer.types import ChatMessage, Embedder, LanguageModel, Reply, Reranker, Tool, ToolCall, Vector
 
 _TEXTS = (
     "The harbour master keeps the keys of the lighthouse.",
@@ -25,8 +28,7 @@ _TEXTS = (
 
 
 class EmbedderConformance:
-    """The contract of `Embedder` as tests. A subclass defines `make()`, which may return the same embedder each
-    time."""
+    """The contract of `Embedder` as tests. A subclass defines `make()`. It may always return the same embedder."""
 
     def make(self) -> Embedder:
         """Return the embedder under test."""
@@ -137,8 +139,7 @@ _LONG = "filler " * 4_000  # more than most models read at once
 
 
 class RerankerConformance:
-    """The contract of `Reranker` as tests. A subclass defines `make()`, which may return the same reranker each
-    time."""
+    """The contract of `Reranker` as tests. A subclass defines `make()`. It may always return the same reranker."""
 
     understands = True  # an English answer scores higher than another sentence; False for random weights
 
@@ -175,15 +176,12 @@ class RerankerConformance:
         assert int(np.argmax(reranker.scores(_QUESTION, _PASSAGES[:2][::-1]))) == 1
         assert int(np.argmax(reranker.scores("When does the bakery open?", _PASSAGES[:2]))) == 1
 
-    def test_the_end_of_a_long_text_changes_the_score(self) -> None:
-        """The last words of a long text change its score."""
-        scores = self.make().scores(_QUESTION, [f"{_LONG}{ending}" for ending in _ENDINGS])
+    def test_the_end_of_a_long_text_or_question_changes_the_score(self) -> None:
+        """The last words of a long text or of a long question change the score."""
+        reranker = self.make()
+        scores = reranker.scores(_QUESTION, [f"{_LONG}{ending}" for ending in _ENDINGS])
         self._check_scores(scores, len(_ENDINGS))
         assert len({*scores.tolist()}) > 1
-
-    def test_the_end_of_a_long_question_changes_the_score(self) -> None:
-        """The last words of a long question change the score."""
-        reranker = self.make()
         rows = [reranker.scores(f"{_LONG[:7_000]}{ending}", _PASSAGES[:2]) for ending in ("volcano", "keys teapot")]
         for row in rows:
             self._check_scores(row, 2)
@@ -201,3 +199,151 @@ class RerankerConformance:
     def _check_scores(self, scores: Vector, wanted: int) -> None:
         assert scores.shape == (wanted,) and scores.dtype == np.float32
         assert np.isfinite(scores).all()
+
+
+ASK = (ChatMessage("system", "You are brief."), ChatMessage("user", "Say something about the harbour."))
+COUNT = (ChatMessage("user", "Count from one to a thousand, in words, one after the other, leaving none out."),)
+WEATHER = Tool(
+    "weather",
+    "The weather in a town.",
+    {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
+)
+COLOUR = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "green"]}, "dark": {"type": "boolean"}},
+    "required": ["colour", "dark"],
+    "additionalProperties": False,
+}
+VALUE = {"colour": "red", "dark": True}  # a model that repeats its prompt returns this word, too
+
+
+class LanguageModelConformance:
+    """The contract of `LanguageModel` as tests. A subclass defines `make()`, and sets the class attributes for
+    abilities that the model lacks."""
+
+    tools = True  # the model accepts tools and their results
+    schemas = True  # if the message is JSON that fits the schema, the model returns this JSON
+    fits = 0  # tokens of prompt and reply together; 0: unknown, and the limit is not tested
+
+    def make(self) -> LanguageModel:
+        """Return the model under test."""
+        raise NotImplementedError
+
+    def test_a_reply_has_text_and_token_counts(self) -> None:
+        """`complete` returns a reply with a text, token counts and a finish reason."""
+        self._check_reply(self.make().complete(ASK, max_tokens=64))
+
+    def test_a_stream_yields_pieces_and_returns_the_reply(self) -> None:
+        """The pieces of a stream, joined, are the text of the reply."""
+        pieces, reply = _read_stream(self.make(), 64)
+        self._check_reply(reply)
+        assert all(pieces)
+        assert "".join(pieces) == reply.text
+
+    def test_max_tokens_limits_a_reply(self) -> None:
+        """If a reply is cut at `max_tokens`, its finish reason is `length`."""
+        model = self.make()
+        reply = model.complete(COUNT, max_tokens=6)
+        assert (reply.finish, reply.tokens_out <= 6) == ("length", True)
+        assert reply.text.strip()
+
+    def test_messages_of_every_role_are_accepted(self) -> None:
+        """Messages of the roles system, user and assistant are accepted."""
+        messages = [*ASK, ChatMessage("assistant", "It is full of boats."), ChatMessage("user", "How many?")]
+        self._check_reply(self.make().complete(messages, max_tokens=64))
+
+    def test_a_tool_call_or_a_text_is_returned(self) -> None:
+        """A reply has a text or tool calls. If the reply has tool calls, its finish reason is `tool_calls`."""
+        self._needs("tools")
+        reply = self.make().complete([ChatMessage("user", "How is the weather in Turku?")], tools=[WEATHER])
+        self._check_reply(reply)
+        assert len({call.id for call in reply.tool_calls}) == len(reply.tool_calls)
+        assert all(call.id and call.name and isinstance(dict(call.arguments), dict) for call in reply.tool_calls)
+        assert (reply.finish == "tool_calls") == bool(reply.tool_calls)
+
+    def test_the_result_of_a_tool_is_accepted(self) -> None:
+        """A conversation with a tool call and its result is accepted."""
+        self._needs("tools")
+        messages = [
+            ChatMessage("user", "How is the weather in Turku?"),
+            ChatMessage("assistant", "", (ToolCall("call_1", "weather", {"town": "Turku"}),)),
+            ChatMessage("tool", "12 degrees, rain", tool_call_id="call_1"),
+        ]
+        self._check_reply(self.make().complete(messages, tools=[WEATHER], max_tokens=64))
+
+    def test_data_is_the_parsed_text_and_fits_the_schema(self) -> None:
+        """If a schema is given, `data` of the reply is the parsed text."""
+        self._needs("schemas")
+        arguments = [ChatMessage("system", "Repeat the message."), ChatMessage("user", json.dumps(VALUE))]
+        reply = self.make().complete(arguments, schema=COLOUR, max_tokens=64)
+        assert json.loads(reply.text) == reply.data
+        assert set(reply.data) == {"colour", "dark"}
+        assert reply.data["colour"] in ("red", "green") and isinstance(reply.data["dark"], bool)
+
+    def test_an_invalid_schema_is_refused(self) -> None:
+        """An invalid JSON Schema raises `InvalidInput`."""
+        self._needs("schemas")
+        for wrong in ({"type": "nothing"}, {"properties": 3}):
+            with raises(InvalidInput):
+                self.make().complete(ASK, schema=wrong)
+
+    def test_invalid_arguments_are_refused(self) -> None:
+        """Invalid messages, limits and temperatures raise `InvalidInput`."""
+        wrong: list[dict[str, Any]] = [{"messages": ()}, {"messages": [{"role": "user", "content": "hello"}]}]
+        wrong += [{"max_tokens": 0}, *({"temperature": value} for value in (-0.1, 2.1, math.nan, math.inf))]
+        for options in wrong:
+            self._check_refused(InvalidInput, **{"messages": ASK, **options})
+
+    def test_a_conversation_that_is_too_long_is_refused(self) -> None:
+        """A conversation with more tokens than the model accepts raises `PromptTooLong`."""
+        if not self.fits:
+            raise unittest.SkipTest("the limit of this model is unknown")
+        self._check_refused(PromptTooLong, messages=[ChatMessage("user", "harbour " * self.fits)])
+
+    def test_a_closed_stream_leaves_the_model_usable(self) -> None:
+        """If a stream is closed before its end, the model still answers the next call."""
+        model = self.make()
+        stream = model.stream(ASK, max_tokens=64)
+        assert next(stream)
+        stream.close()
+        self._check_reply(model.complete(ASK, max_tokens=64))
+
+    def test_a_model_is_thread_safe(self) -> None:
+        """Concurrent calls return complete replies."""
+        model = self.make()
+
+        def ask(n: int) -> Reply:
+            return model.complete(ASK, max_tokens=16) if n % 2 else _read_stream(model, 16)[1]
+
+        with ThreadPoolExecutor(4) as pool:
+            for reply in pool.map(ask, range(8)):
+                self._check_reply(reply)
+
+    def _needs(self, ability: str) -> None:
+        if not getattr(self, ability):
+            raise unittest.SkipTest(f"this model has no {ability}")
+
+    def _check_refused(self, error: type[Exception], **arguments: Any) -> None:
+        model = self.make()
+        with raises(error):
+            model.complete(**arguments)
+        with raises(error):
+            list(model.stream(**arguments))
+
+    def _check_reply(self, reply: Reply) -> None:
+        assert reply.text.strip() or reply.tool_calls
+        counts: list[Any] = [reply.tokens_in, reply.tokens_out]
+        assert all(type(count) is int and count >= 0 for count in counts)
+        assert reply.finish in ("stop", "length", "tool_calls", "filtered", "")
+        assert reply.model
+
+
+def _read_stream(model: LanguageModel, max_tokens: int) -> tuple[list[str], Reply]:
+    stream = model.stream(ASK, max_tokens=max_tokens)
+    pieces = []
+    while True:
+        try:
+            pieces.append(next(stream))
+        except StopIteration as end:
+            assert isinstance(end.value, Reply)
+            return pieces, end.value
