@@ -163,28 +163,35 @@ def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
     if empty == len(passages):
         raise InvalidInput("DIR", f"{folder / CORPUS}: every passage is empty")
     notes = [f"{empty} passages of {CORPUS} are empty and cannot be found"] if empty else []
-    notes += _unreadable(passages)
-    name = folder.resolve().name
-    if not questions:
-        return Dataset(name, tuple(passages), (), tuple(notes))
-    questions_read = _read(folder / QUERIES, _question)
-    if not questions_read:
-        raise InvalidInput(
-            "DIR",
-            f'{folder / QUERIES} has no questions; write lines like {{"id": ..., "text": ..., "relevant": [...]}}',
-        )
-    answered, lost = _known(questions_read, {passage.id for passage in passages})
-    if lost and not any(question.relevant for question in answered):
-        raise InvalidInput(
-            "DIR",
-            f"{CORPUS} has none of the ids that {QUERIES} lists as relevant, such as "
-            f"{lost[0]!r:.80}; use the same ids in both files",
-        )
-    if lost:
+    dates = [value for passage in passages if (value := date_value(passage.meta)) is not None]
+    if unreadable := [value for value in dates if parse_moment(value) is None]:
         notes.append(
-            f"{len(lost)} relevant ids of {QUERIES} are not in {CORPUS} and were ignored, such as {lost[0]!r:.80}"
+            f"{len(unreadable)} dates of {CORPUS} cannot be read and were ignored, such as {unreadable[0]!r:.80}"
         )
-    return Dataset(name, tuple(passages), tuple(answered), tuple(notes))
+    asked = _questions(folder / QUERIES, {passage.id for passage in passages}, notes) if questions else ()
+    return Dataset(folder.resolve().name, tuple(passages), tuple(asked), tuple(notes))
+
+
+def _questions(path: Path, ids: set[str], notes: list[str]) -> list[Question]:
+    """Read the questions. Drop relevant ids that are not in `ids`, and add a note about them."""
+    questions = _read(path, _question)
+    if not questions:
+        message = f'{path} has no questions; write lines like {{"id": ..., "text": ..., "relevant": [...]}}'
+        raise InvalidInput("DIR", message)
+    lost = [passage_id for question in questions for passage_id in question.relevant if passage_id not in ids]
+    if not lost:
+        return questions
+    answered = [
+        replace(q, relevant=tuple(passage_id for passage_id in q.relevant if passage_id in ids)) for q in questions
+    ]
+    if not any(question.relevant for question in answered):
+        raise InvalidInput(
+            "DIR",
+            f"{CORPUS} has none of the ids that {QUERIES} lists as relevant, such as {lost[0]!r:.80}; use the same ids "
+            "in both files",
+        )
+    notes.append(f"{len(lost)} relevant ids of {QUERIES} are not in {CORPUS} and were ignored, such as {lost[0]!r:.80}")
+    return answered
 
 
 def sampled(questions: Sequence[Question], most: int) -> tuple[Question, ...]:
@@ -194,42 +201,22 @@ def sampled(questions: Sequence[Question], most: int) -> tuple[Question, ...]:
     return tuple(questions[n * len(questions) // most] for n in range(most))
 
 
-def _unreadable(passages: Sequence[Passage]) -> Iterator[str]:
-    """Yield a note if some dates do not name a certain day."""
-    unreadable = [
-        value for passage in passages if (value := date_value(passage.meta)) is not None and parse_moment(value) is None
-    ]
-    if unreadable:
-        yield f"{len(unreadable)} dates of {CORPUS} cannot be read and were ignored, such as {unreadable[0]!r:.80}"
-
-
-def _known(questions: Sequence[Question], ids: set[str]) -> tuple[list[Question], list[str]]:
-    """Return the questions without their missing relevant ids, and the list of missing ids."""
-    lost = [passage_id for question in questions for passage_id in question.relevant if passage_id not in ids]
-    if not lost:
-        return list(questions), []
-    return [
-        replace(q, relevant=tuple(passage_id for passage_id in q.relevant if passage_id in ids)) for q in questions
-    ], lost
-
-
 Row = TypeVar("Row", Passage, Question)
 
 
 def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
     """Read the rows of a file. Raises `InvalidInput`."""
-    rows: list[Row] = []
-    first: dict[str, int] = {}  # id -> its line
+    rows: dict[str, tuple[int, Row]] = {}  # id -> line and row
     bad: list[str] = []
     more = 0
     try:
         for number, line in _lines(path):
             try:
                 row = parse(_object(line))
-                if row.id in first:
-                    raise ValueError(f"line {first[row.id]} has the same id {row.id!r:.80}; give each line its own id")
-                first[row.id] = number
-                rows.append(row)
+                if row.id in rows:
+                    first, _ = rows[row.id]
+                    raise ValueError(f"line {first} has the same id {row.id!r:.80}; give each line its own id")
+                rows[row.id] = number, row
             except ValueError as error:  # InvalidInput is a ValueError
                 more += len(bad) >= _TOLD
                 bad += [f"{path.name}:{number}: {error}"] if len(bad) < _TOLD else []
@@ -238,19 +225,16 @@ def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
     if bad:
         rest = f"; and {more} more lines" if more else ""
         raise InvalidInput("DIR", f"correct or remove these lines: {'; '.join(bad)}{rest}")
-    return rows
+    return [row for _, row in rows.values()]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield line number, from 1, and content of each line that is not blank."""
     with path.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE + 1):
-            number += 1
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
             if len(line) > MAX_LINE:
-                raise InvalidInput(
-                    "DIR", f"{path.name}:{number}: has more than {MAX_LINE} bytes; write one object per line"
-                )
+                place = f"{path.name}:{number}"
+                raise InvalidInput("DIR", f"{place}: has more than {MAX_LINE} bytes; write one object per line")
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if line.strip():
                 yield number, line
@@ -296,12 +280,11 @@ def _id(value: Any, name: str) -> str:
 
 def _text(given: Mapping[str, Any]) -> str:
     text = given.get("text")
+    if text is None:
+        raise ValueError("'text' is missing")
     if not isinstance(text, str):
-        raise ValueError(
-            f"'text' must be a text, got {type(text).__name__}" if text is not None else "'text' is missing"
-        )
-    fields.encodable("text", text)
-    return text
+        raise ValueError(f"'text' must be a text, got {type(text).__name__}")
+    return fields.encodable("text", text)
 
 
 def _meta(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any
 
 from agentformer.errors import DocumentError, EmbedderUnavailable, InvalidInput
@@ -78,13 +77,12 @@ class Loader:
     def load(self, dataset: Dataset, progress: Progress | None = None) -> None:
         """Store every passage that is not empty, in batches. Raises `InvalidInput`, which names the passage."""
         passages = [passage for passage in dataset.passages if passage.text.strip()]
-        done = 0
         self._moment = _Moments()
-        for some in _batches(passages, _TOGETHER):
-            self._store(some)
-            done += len(some)
+        for start in range(0, len(passages), _TOGETHER):
+            batch = passages[start : start + _TOGETHER]
+            self._store(batch)
             if progress:
-                progress(done, len(passages))
+                progress(start + len(batch), len(passages))
 
     def _store(self, passages: Sequence[Passage]) -> None:
         messages = [passage for passage in passages if is_message(passage)]
@@ -101,38 +99,25 @@ class Loader:
 
     def _entries(self, passage: Passage) -> list[MemoryEntry]:
         """Return the entries of a passage: one entry, or for a long text the entries of a document."""
-        if len(passage.text) > self._chunk_tokens and len(self._spans(passage.text)) > self._chunk_tokens:
-            return self._document(passage)
         meta = passage.meta
-        language = text_value(meta, LANGUAGE)
+        title = text_value(meta, TITLE)[:_MOST_TITLE]
+        if len(passage.text) > self._chunk_tokens and len(self._spans(passage.text)) > self._chunk_tokens:
+            return self._document(passage, title)
         aliases = value(meta, ALIASES)
-        metadata = {
-            PASSAGE: passage.id,
-            **({"language": language} if language else {}),
-            **({"aliases": aliases} if isinstance(aliases, list) else {}),
-        }
         values = {
             "content": passage.text,
-            "title": text_value(meta, TITLE)[:_MOST_TITLE],
-            "metadata": metadata,
+            "title": title,
+            "metadata": {**_metadata(passage), **({"aliases": aliases} if isinstance(aliases, list) else {})},
             "occurred_at": parse_moment(date_value(meta)),
             "namespace": namespace_of(meta),
         }
         return [validation.new_entry(values)]
 
-    def _document(self, passage: Passage) -> list[MemoryEntry]:
-        title = text_value(passage.meta, TITLE)[:_MOST_TITLE]
+    def _document(self, passage: Passage, title: str) -> list[MemoryEntry]:
         data = passage.text.encode()
+        namespace, metadata = namespace_of(passage.meta), _metadata(passage)
         digest = hashlib.sha256(data).hexdigest()
-        language = text_value(passage.meta, LANGUAGE)
-        about = Document(
-            passage.id,
-            namespace_of(passage.meta),
-            "ready",
-            sha256=digest,
-            bytes=len(data),
-            metadata={PASSAGE: passage.id, **({"language": language} if language else {})},
-        )
+        about = Document(passage.id, namespace, "ready", sha256=digest, bytes=len(data), metadata=metadata)
         text = dataclasses.replace(next(parse(data, ReadOptions(about.name, "text/plain"))), title=title)
         return document_entries(about, text, self._spans, self._chunk_tokens, self._chunk_overlap)
 
@@ -166,10 +151,8 @@ def namespace_of(meta: Mapping[str, Any]) -> str:
 def is_message(passage: Passage) -> bool:
     """Return whether the passage belongs to a session, or has a speaker and a conversation."""
     meta = passage.meta
-    return bool(
-        text_value(meta, SESSION)
-        or (text_value(meta, CONVERSATION) and (text_value(meta, SPEAKER) or text_value(meta, ROLE)))
-    )
+    speaker = text_value(meta, SPEAKER) or text_value(meta, ROLE)
+    return bool(text_value(meta, SESSION) or (text_value(meta, CONVERSATION) and speaker))
 
 
 def value(meta: Mapping[str, Any], names: Sequence[str]) -> Any:
@@ -205,16 +188,20 @@ def _message(passage: Passage) -> dict[str, Any]:
     meta = passage.meta
     role = text_value(meta, ROLE)
     is_role = role.lower() in validation.ROLES
-    language = text_value(meta, LANGUAGE)
     return {
         "session_id": text_value(meta, SESSION) or text_value(meta, CONVERSATION),
         "role": role.lower() if is_role else "user",
         "speaker": text_value(meta, SPEAKER) or ("" if is_role else role),
         "content": passage.text,
         "occurred_at": parse_moment(date_value(meta)),
-        "metadata": {PASSAGE: passage.id, **({"language": language} if language else {})},
+        "metadata": _metadata(passage),
         "namespace": namespace_of(meta),
     }
+
+
+def _metadata(passage: Passage) -> dict[str, Any]:
+    language = text_value(passage.meta, LANGUAGE)
+    return {PASSAGE: passage.id, **({"language": language} if language else {})}
 
 
 def _named(passage: Passage, make: Callable[[Passage], list[MemoryEntry]]) -> list[MemoryEntry]:
@@ -223,9 +210,3 @@ def _named(passage: Passage, make: Callable[[Passage], list[MemoryEntry]]) -> li
         return make(passage)
     except (InvalidInput, DocumentError) as error:
         raise InvalidInput("DIR", f"the passage {passage.id!r:.80} cannot be stored: {error}") from None
-
-
-def _batches(passages: Sequence[Passage], size: int) -> Iterator[list[Passage]]:
-    rows = iter(passages)
-    while some := list(islice(rows, size)):
-        yield some

@@ -26,48 +26,14 @@ CUTS = (1, 3, 5, 10)
 DEPTH = 10  # of MRR and nDCG
 
 
-def recall(ranks: Ranks, k: int) -> float:
-    """Return the share of relevant passages among the first `k`."""
-    return _within(ranks, k) / len(ranks)
-
-
-def recall_any(ranks: Ranks, k: int) -> float:
-    """Return 1 if a relevant passage is among the first `k`."""
-    return float(_within(ranks, k) > 0)
-
-
-def recall_all(ranks: Ranks, k: int) -> float:
-    """Return 1 if all relevant passages are among the first `k`."""
-    return float(_within(ranks, k) == len(ranks))
-
-
-def precision(ranks: Ranks, k: int) -> float:
-    """Return the share of relevant passages among the first `k` places. Missing places of a shorter list count as
-    irrelevant."""
-    return _within(ranks, k) / k
-
-
-def reciprocal_rank(ranks: Ranks, k: int) -> float:
-    """Return 1 / rank of the first relevant passage, or 0 if no relevant passage is among the first `k`."""
-    return 1 / min((rank for rank in ranks if rank is not None and rank <= k), default=math.inf)
-
-
-def ndcg(ranks: Ranks, k: int) -> float:
-    """Return the discounted gain of the first `k` places, divided by the gain of the best possible order."""
-    gained = sum(1 / math.log2(rank + 1) for rank in ranks if rank is not None and rank <= k)
-    return gained / sum(1 / math.log2(rank + 1) for rank in range(1, min(len(ranks), k) + 1))
-
-
-Measure = Callable[[Ranks, int], float]
-
-MEASURES: Mapping[str, Measure] = MappingProxyType(
+MEASURES: Mapping[str, Callable[[Ranks, int], float]] = MappingProxyType(
     {
-        "recall": recall,
-        "recall_any": recall_any,
-        "recall_all": recall_all,
-        "precision": precision,
-        "mrr": reciprocal_rank,
-        "ndcg": ndcg,
+        "recall": lambda ranks, k: _within(ranks, k) / len(ranks),
+        "recall_any": lambda ranks, k: float(_within(ranks, k) > 0),
+        "recall_all": lambda ranks, k: float(_within(ranks, k) == len(ranks)),
+        "precision": lambda ranks, k: _within(ranks, k) / k,  # missing places of a shorter list count as irrelevant
+        "mrr": lambda ranks, k: 1 / min((rank for rank in ranks if rank is not None and rank <= k), default=math.inf),
+        "ndcg": lambda ranks, k: _gain(ranks, k) / _gain(range(1, len(ranks) + 1), k),
     }
 )
 METRICS: tuple[str, ...] = (
@@ -89,6 +55,10 @@ def metric(name: str) -> Callable[[Ranks], float]:
 
 def _within(ranks: Ranks, k: int) -> int:
     return sum(rank is not None and rank <= k for rank in ranks)
+
+
+def _gain(ranks: Ranks, k: int) -> float:
+    return sum(1 / math.log2(rank + 1) for rank in ranks if rank is not None and rank <= k)
 
 
 RESAMPLES = 1_000

@@ -4,7 +4,6 @@ questions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,9 +36,6 @@ class Trial:
         return evaluate(self.backend.search, dataset, EvaluationOptions(**options))
 
 
-OpensTrial = Callable[[Settings], AbstractContextManager[Trial]]
-
-
 Named = Literal["entry", "record", "page", "document"]
 _ORDER: tuple[Named, ...] = ("entry", "record", "page", "document")  # from the smallest unit to the largest
 _KEYS = ("id", "text", "relevant", "meta")
@@ -60,7 +56,9 @@ def evaluate_opened(
     name fits several of these kinds, the first kind counts. `scope_of` returns the scope of a question; by default it
     is the namespace. Raises `InvalidInput` for an unknown name, and the errors of `evaluate`.
     """
-    parsed = [question_of(given, number) for number, given in enumerate(_listed(questions), 1)]
+    if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
+        raise InvalidInput("questions", f"must be a list of questions or a folder, got {type(questions).__name__}")
+    parsed = tuple(question_of(given, number) for number, given in enumerate(questions, 1))
     within = Scope(fields.name("namespace", namespace))
     kinds_of = _kinds(backend, within, parsed)
 
@@ -71,12 +69,11 @@ def evaluate_opened(
         for kind in _ORDER:
             if names.get(kind) in question.relevant and kind in kinds:
                 return names[kind]
-        coarsest = max(kinds, key=_ORDER.index)
-        return names.get(coarsest, hit.entry.id)
+        return names.get(max(kinds, key=_ORDER.index), hit.entry.id)
 
-    dataset = Dataset(within.namespace, (), tuple(parsed))
     scopes = scope_of or (lambda question: within)
-    return evaluate(backend.search, dataset, EvaluationOptions(scope_of=scopes, passage_of=passage_of, **options))
+    measure = EvaluationOptions(scope_of=scopes, passage_of=passage_of, **options)
+    return evaluate(backend.search, Dataset(within.namespace, (), parsed), measure)
 
 
 def question_of(given: Question | Mapping[str, Any], number: int) -> Question:
@@ -120,21 +117,15 @@ def page_name(document: str, page: int) -> str:
 
 def _kinds(backend: MemoryBackend, within: Scope, questions: Sequence[Question]) -> dict[str, Named]:
     """Return name -> kind for each name under `relevant`. Raises `InvalidInput` for unknown names."""
-    wanted = list(dict.fromkeys(name for question in questions for name in question.relevant))
-    kinds: dict[str, Named] = {}
-    lost: list[str] = []
-    for name in wanted:
-        if kind := _kind(backend, within, name):
-            kinds[name] = kind
-        else:
-            lost.append(name)
-    if lost:
+    names = dict.fromkeys(name for question in questions for name in question.relevant)
+    kinds = {name: kind for name in names if (kind := _kind(backend, within, name))}
+    if lost := [name for name in names if name not in kinds]:
         more = f" and {len(lost) - _TOLD} more" if len(lost) > _TOLD else ""
+        unknown = ", ".join(repr(name[:80]) for name in lost[:_TOLD])
         raise InvalidInput(
             "relevant",
-            f"nothing in the namespace {within.namespace} has the name "
-            f"{', '.join(repr(name[:80]) for name in lost[:_TOLD])}{more}; use the id of "
-            "an entry, a source id, the name of a document, or name#page",
+            f"nothing in the namespace {within.namespace} has the name {unknown}{more}; use the id of an entry, a "
+            "source id, the name of a document, or name#page",
         )
     return kinds
 
@@ -160,9 +151,3 @@ def _relevant(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidInput("relevant", f"must be a list, such as [{str(value)[:80]!r}]")
     return tuple(dict.fromkeys(fields.text("relevant", name) for name in value))
-
-
-def _listed(questions: Iterable[Question | Mapping[str, Any]]) -> list[Question | Mapping[str, Any]]:
-    if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
-        raise InvalidInput("questions", f"must be a list of questions or a folder, got {type(questions).__name__}")
-    return list(questions)

@@ -202,9 +202,8 @@ def _summarize(
         groups: defaultdict[str, list[Outcome]] = defaultdict(list)
         for outcome in outcomes:
             groups[name_of(outcome)].append(outcome)
-        if len(groups) < 2:
-            return ()
-        return tuple(_measure_part(name, groups[name], metrics, options) for name in sorted(groups))
+        names = sorted(groups) if len(groups) > 1 else ()
+        return tuple(_measure_part(name, groups[name], metrics, options) for name in names)
 
     unanswerable = len(dataset.questions) - len(outcomes)
     note = f"{unanswerable} questions have no answer and were not asked"
@@ -224,27 +223,22 @@ def _summarize(
 
 def _measure_part(name: str, outcomes: Sequence[Outcome], metrics: Sequence[str], options: EvaluationOptions) -> Part:
     """Return the metrics of some questions. There must be at least one question."""
-    modes = options.modes
+    modes: Sequence[str] = options.modes
+    others = [mode for mode in modes if mode != "hybrid"] if "hybrid" in modes else []
     columns = {
         (mode, measure): [metric(measure)(outcome.ranks[mode]) for outcome in outcomes]
         for mode in modes
         for measure in metrics
     }
-    others = [mode for mode in modes if mode != "hybrid"] if "hybrid" in modes else []
     gains = {
         (mode, measure): [a - b for a, b in zip(columns["hybrid", measure], columns[mode, measure], strict=True)]
         for mode in others
         for measure in metrics
     }
-    computed = intervals([*columns.values(), *gains.values()], seed=options.seed)
-    figures = dict(zip(columns, computed, strict=False))
-    differences = dict(zip(gains, computed[len(columns) :], strict=True))
-    return Part(
-        name,
-        len(outcomes),
-        {mode: {measure: figures[mode, measure] for measure in metrics} for mode in modes},
-        {mode: {measure: differences[mode, measure] for measure in metrics} for mode in others},
-    )
+    computed = iter(intervals([*columns.values(), *gains.values()], seed=options.seed))
+    figures = {mode: {measure: next(computed) for measure in metrics} for mode in modes}
+    differences = {mode: {measure: next(computed) for measure in metrics} for mode in others}
+    return Part(name, len(outcomes), figures, differences)
 
 
 def _rounded(figures: Mapping[str, Mapping[str, Interval]]) -> dict[str, dict[str, list[float]]]:

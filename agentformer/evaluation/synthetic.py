@@ -28,7 +28,7 @@ from agentformer.llms.reasoning import strip_reasoning
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.text.sentences import sentence_spans
-from agentformer.types import ChatMessage, Hit, LanguageModel, MemoryBackend, Scope
+from agentformer.types import ChatMessage, Hit, LanguageModel, MemoryBackend, MemoryEntry, Scope
 
 _LEAST, _MOST = 4, 8  # words of a question
 _LONGEST_SENTENCE = 60  # words of a sentence that is looked at; longer ones are tables and lists
@@ -58,15 +58,12 @@ class Rarity:
 
     def __init__(self, texts: Iterable[tuple[str, str]]) -> None:
         """Count the terms of `texts`, which come with their languages."""
-        counts: Counter[str] = Counter()
-        self._texts = 0
-        for text, language in texts:
-            self._texts += 1
-            counts.update({_term(word, language) for word in _words(text)})
-        self._counts: Mapping[str, int] = counts
+        terms = [{_term(word, language) for word in _words(text)} for text, language in texts]
+        self._texts = len(terms)
+        self._counts = Counter(term for text_terms in terms for term in text_terms)
 
     def of(self, term: str) -> float:
-        return math.log(1 + self._texts / (1 + self._counts.get(term, 0)))
+        return math.log(1 + self._texts / (1 + self._counts[term]))
 
 
 def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = ()) -> Cloze | None:
@@ -75,21 +72,17 @@ def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = (
     Return None if no sentence is informative enough, or if the word borders of the script are unknown
     (`without_words`).
     """
-    best: tuple[float, Cloze] | None = None
+    best, most = None, 0.0
     for start, end in sentence_spans(text)[:_SENTENCES]:
         sentence = text[start:end]
         words = _telling(sentence, language)
-        if (
-            without_words(sentence)
-            or sentence in without
-            or len(words) <= _LEAST
-            or len(sentence.split()) > _LONGEST_SENTENCE
-        ):
+        too_long = len(sentence.split()) > _LONGEST_SENTENCE
+        if without_words(sentence) or sentence in without or len(words) <= _LEAST or too_long:
             continue
         worth = sum(rarity.of(term) for term in words) / len(words)
-        if best is None or worth > best[0]:
-            best = worth, _cloze_without(sentence, words, rarity)
-    return best[1] if best else None
+        if best is None or worth > most:
+            best, most = _cloze_without(sentence, words, rarity), worth
+    return best
 
 
 def without_words(text: str) -> bool:
@@ -98,16 +91,13 @@ def without_words(text: str) -> bool:
 
 
 def _cloze_without(sentence: str, words: Mapping[str, str], rarity: Rarity) -> Cloze:
-    """Return the words of the sentence in order, without the most informative term. Of equal terms, leave out the
-    longest."""
+    """Return the words of the sentence in order, without the most informative term, and thinned evenly to the number
+    that a question may have. Of equal terms, leave out the longest."""
     left_out = max(words, key=lambda term: (rarity.of(term), len(words[term])))
     others = [word for term, word in words.items() if term != left_out]
-    return Cloze(" ".join(_some(others)), sentence, words[left_out])
-
-
-def _some(words: Sequence[str]) -> Sequence[str]:
-    """Return the words, evenly thinned to the number that a question may have."""
-    return words if len(words) <= _MOST else [words[n * len(words) // _MOST] for n in range(_MOST)]
+    if len(others) > _MOST:
+        others = [others[n * len(others) // _MOST] for n in range(_MOST)]
+    return Cloze(" ".join(others), sentence, words[left_out])
 
 
 def _telling(sentence: str, language: str) -> dict[str, str]:
@@ -157,8 +147,10 @@ NOTES = {
     "model": "asked by a language model that saw the passage. They are closer to real questions, but each is about one "
     "passage, and its words come from a reader of this passage. Even a few questions of your users tell you more",
 }
-
-
+_REFUSED = {
+    "cloze": "passages have no sentence that is informative enough",
+    "model": "replies of the model were not a usable question",
+}
 _UNKNOWN = (
     "{} passages are in a script without spaces between words (Thai, Lao, Burmese, Khmer); cloze questions cannot be "
     "made from them, but a language model can ask about them"
@@ -200,16 +192,12 @@ def build(sources: Iterable[Source], count: int = COUNT, *, seed: int = 0, model
     if not made:
         why = _UNKNOWN.format(f": {unknown}") if unknown else "; store documents first"
         raise InvalidInput("synthetic", f"no question can be made from any passage{why}")
-    notes = [f"{len(made)} questions {NOTES['model' if model else 'cloze']}"]
+    kind = "model" if model else "cloze"
+    notes = [f"{len(made)} questions {NOTES[kind]}"]
     if unknown:
         notes.append(_UNKNOWN.format(unknown))
     if len(refused) > unknown:
-        what = (
-            "replies of the model were not a usable question"
-            if model
-            else "passages have no sentence that is informative enough"
-        )
-        notes.append(f"{len(refused) - unknown} {what}, and were skipped")
+        notes.append(f"{len(refused) - unknown} {_REFUSED[kind]}, and were skipped")
     return Built(tuple(made), tuple(notes))
 
 
@@ -233,10 +221,14 @@ def stored_sources(backend: MemoryBackend, namespace: str) -> Iterator[Source]:
     after = ""
     while group := backend.list(Scope(namespace, kinds=("chunk",)), after=after, limit=_PAGE):
         for entry in group:
-            source, language = entry.source, entry.metadata.get("language")
-            page = page_name(source.name, source.page) if source and source.page is not None else ""
-            yield Source(entry.id, entry.content, language if isinstance(language, str) else "", page)
+            language = entry.metadata.get("language")
+            yield Source(entry.id, entry.content, language if isinstance(language, str) else "", _page(entry))
         after = group[-1].id
+
+
+def _page(entry: MemoryEntry) -> str:
+    source = entry.source
+    return page_name(source.name, source.page) if source and source.page is not None else ""
 
 
 def passage_of(hit: Hit, question: Question) -> str:
@@ -257,8 +249,7 @@ def _holds(hit: Hit, question: Question) -> bool:
 
 def page_of(hit: Hit, question: Question) -> str:
     """Return the page of a hit as `name#page`."""
-    source = hit.entry.source
-    return page_name(source.name, source.page) if source and source.page is not None else hit.entry.id
+    return _page(hit.entry) or hit.entry.id
 
 
 def by_page(questions: Sequence[Question]) -> list[Question]:

@@ -32,10 +32,9 @@ from agentformer.cli.output import (
 )
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.dataset import read_dataset
-from agentformer.evaluation.optimizing.cache import OWN, CachingEmbedder, work_folder
+from agentformer.evaluation.optimizing.cache import OWN, CachingEmbedder, Half, work_folder
 from agentformer.evaluation.optimizing.corpus import Corpus
 from agentformer.evaluation.optimizing.corpus import synthetic as built
-from agentformer.evaluation.optimizing.journal import Half
 from agentformer.evaluation.optimizing.measuring import Optimization, Progress, Tried, Verdict
 from agentformer.evaluation.optimizing.run import (
     METRIC,

@@ -1,23 +1,37 @@
-"""The work folder of an optimisation, and an embedder that caches vectors in this folder."""
+"""The work folder of an optimisation, with the cached vectors and the journal of measurements.
+
+The journal is a file with one line per configuration. A crash at any moment does not damage the journal. The first line
+describes the passages, questions, model and version that the measurements depend on. If one of these has changed, the
+journal starts empty.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from agentformer.errors import StoreFull
+from agentformer.evaluation.optimizing.space import Configuration, key
+from agentformer.records.files import read_file, write_atomically
 from agentformer.records.vectors import text_hash
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 
 OWN = "agentformer-optimize"
+ANOTHER_FOLDER = "; choose another folder with --work"
+_BATCH = 500  # hashes of one statement; well below every SQLite's limit of bound variables
+_WHOLE = 64  # texts in a request, if the embedder does not define `request_texts`
+_DOCUMENT, _QUERY = b"d", b"q"  # a model may embed a document and a query differently
+_TABLE = "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
 
 
 def work_folder(work: Path) -> Path:
@@ -26,10 +40,13 @@ def work_folder(work: Path) -> Path:
     return work / OWN
 
 
-_BATCH = 500  # hashes of one statement; well below every SQLite's limit of bound variables
-_WHOLE = 64  # texts in a request, if the embedder does not define `request_texts`
-_DOCUMENT, _QUERY = b"d", b"q"  # a model may embed a document and a query differently
-_TABLE = "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
+@contextmanager
+def writing(path: Path, advice: str = "", *, verb: str = "written") -> Iterator[None]:
+    """Turn an `OSError` of the block into `StoreFull`. The message names `path` and ends with `advice`."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreFull(f"{path} cannot be {verb} ({error.strerror or error}){advice}") from error
 
 
 class CachingEmbedder:
@@ -139,3 +156,97 @@ def short_name(space: EmbeddingSpace) -> str:
     """Return a short name that is unique for each space."""
     fields = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
     return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()
+
+
+Half = Literal["development", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The result of one configuration on one half.
+
+    `ranks` has an item for each question, in order: the ranks of its relevant passages, counted from 1. The rank is
+    None if a passage is not among the first ten. `seconds` is the total time. If a configuration cannot run on this
+    machine, it has no ranks, and `skipped` is the reason. The journal does not store such a result, because the missing
+    part may be installed later.
+    """
+
+    configuration: Configuration
+    half: Half
+    ranks: tuple[tuple[int | None, ...], ...]
+    seconds: float
+    skipped: str = ""
+
+
+class Journal:
+    """The measurements in a file. `reset_reason` is the reason why the journal starts empty, or "" if it continues.
+    Raises `StoreFull` if the file cannot be written."""
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self._path = path
+        self._measurements: dict[tuple[str, Half], Measured] = {}
+        about = json.loads(json.dumps(about))
+        self.reset_reason = ""
+        with writing(path, ANOTHER_FOLDER):
+            header, measured, whole = _read(path)
+            if header != about:
+                changed = sorted(name for name in {*header, *about} if header.get(name) != about.get(name))
+                self.reset_reason = f"changed since: {', '.join(changed)}" if header else "nothing was measured before"
+                write_atomically(path, _line(about))
+            else:
+                self._measurements = {(key(one.configuration), one.half): one for one in measured}
+                os.truncate(path, whole)  # a line that was incomplete when the process ended
+            self._file = path.open("ab")
+
+    def find(self, configuration: Configuration, half: Half) -> Measured | None:
+        """Return the measurement of a configuration on a half, or None."""
+        return self._measurements.get((key(configuration), half))
+
+    def add(self, measured: Measured) -> None:
+        """Append a measurement. It is on disk when this method returns."""
+        self._measurements[key(measured.configuration), measured.half] = measured
+        values = {name: getattr(measured, name) for name in ("configuration", "half", "seconds", "ranks")}
+        with writing(self._path):
+            self._file.write(_line({**values, "seconds": round(measured.seconds, 3)}))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._measurements)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Sequence[Measured], int]:
+    """Return the header, the measurements, and the length of both in bytes. If the file is missing or not a journal,
+    return nothing."""
+    try:
+        data = read_file(path)
+    except FileNotFoundError:
+        return {}, (), 0
+    header: dict[str, Any] = {}
+    measured: list[Measured] = []
+    whole = 0
+    for number, line in enumerate(data.splitlines(keepends=True)):
+        try:
+            given = json.loads(line)
+            if not line.endswith(b"\n") or not isinstance(given, dict):
+                break
+            if number:
+                measured.append(_measured(given))
+            else:
+                header = given
+        except (ValueError, KeyError, TypeError):
+            break
+        whole += len(line)
+    return header, measured, whole
+
+
+def _measured(given: Mapping[str, Any]) -> Measured:
+    ranks = tuple(tuple(None if rank is None else int(rank) for rank in row) for row in given["ranks"])
+    return Measured(given["configuration"], given["half"], ranks, float(given["seconds"]))
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"

@@ -14,16 +14,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentformer.errors import EmbedderUnavailable, StoreFull
+from agentformer.errors import EmbedderUnavailable
 from agentformer.evaluation.dataset import Dataset, Question
+from agentformer.evaluation.loading import Progress
 from agentformer.evaluation.opened import Trial
-from agentformer.evaluation.optimizing.cache import CachingEmbedder, work_folder
+from agentformer.evaluation.optimizing.cache import CachingEmbedder, work_folder, writing
 from agentformer.evaluation.optimizing.space import Configuration, present, settings_of, stored_key
 from agentformer.evaluation.synthetic import Built, build, corpus_sources, with_questions
 from agentformer.records.files import delete, read_file, write_atomically
@@ -57,11 +58,10 @@ def halves(questions: Sequence[Question], seed: int = 0) -> Halves:
     answerable = [question for question in questions if question.relevant]
     leader = _leaders(answerable)
     in_test = {name: _in_test(name, seed) for name in set(leader.values())}
-    test = [in_test[leader[question.id]] for question in answerable]
-    return Halves(
-        tuple(question for question, is_test in zip(answerable, test, strict=True) if not is_test),
-        tuple(question for question, is_test in zip(answerable, test, strict=True) if is_test),
-    )
+    divided: tuple[list[Question], list[Question]] = [], []
+    for question in answerable:
+        divided[in_test[leader[question.id]]].append(question)
+    return Halves(tuple(divided[False]), tuple(divided[True]))
 
 
 def _leaders(questions: Sequence[Question]) -> dict[str, str]:
@@ -99,37 +99,27 @@ def synthetic(
         return with_questions(dataset, build(corpus_sources(dataset), count, seed=seed))
     about = {"passages": dataset.digest(questions=False), "count": count, "seed": seed, "model": name}
     path = work_folder(work) / "questions.json"
-    built = _kept(path, about)
+    built = _stored_questions(path, about)
     if built is None:
         built = build(corpus_sources(dataset), count, seed=seed, model=model)
-        questions = [
-            {"id": q.id, "text": q.text, "relevant": q.relevant, "meta": dict(q.meta)} for q in built.questions
-        ]
-        content = {"about": about, "questions": questions, "notes": built.notes}
-        try:
+        content = {"about": about, "questions": [asdict(question) for question in built.questions]}
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(content, ensure_ascii=False).encode())
-        except OSError as error:
-            raise StoreFull(f"{path} cannot be written ({error.strerror or error})") from error
+            write_atomically(path, json.dumps({**content, "notes": built.notes}, ensure_ascii=False).encode())
     return with_questions(dataset, built)
 
 
-def _kept(path: Path, about: Mapping[str, Any]) -> Built | None:
+def _stored_questions(path: Path, about: Mapping[str, Any]) -> Built | None:
     """Return the questions that an earlier run with the same inputs stored, or None."""
     try:
         content = json.loads(read_file(path))
         if content["about"] != about:
             return None
-        questions = [
-            Question(question["id"], question["text"], tuple(question["relevant"]), question["meta"])
-            for question in content["questions"]
-        ]
+        questions = [Question(q["id"], q["text"], tuple(q["relevant"]), q["meta"]) for q in content["questions"]]
         return Built(tuple(questions), tuple(content["notes"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
-
-Progress = Callable[[int, int], None]  # passages stored, passages in all
 
 _NAME = re.compile(r"[0-9a-f]{16}")  # of a store; nothing else is deleted
 _KEPT = 3  # stores on disk in addition to the store of the current settings
@@ -166,41 +156,35 @@ class Stores:
 
     def clear(self) -> None:
         """Delete all stores."""
-        try:
-            for path in self._made():
-                delete(_whole(path))
-                delete(path)
+        with writing(self._folder, verb="deleted"):
+            self._delete(self._made())
             if self._folder.is_dir() and not any(self._folder.iterdir()):
                 self._folder.rmdir()
-        except OSError as error:
-            raise StoreFull(f"{self._folder} cannot be deleted ({error.strerror or error})") from error
         self._used.clear()
 
     def _fill(self, trial: Trial, place: Path, progress: Progress | None) -> None:
         trial.load(self.corpus.dataset, progress)
         if self.vectors and trial.backend.embed_pending(refused=False):
             raise EmbedderUnavailable("the embedder became unavailable while passages were embedded")
-        try:
+        with writing(self._folder):
             write_atomically(_whole(place), b"")
-        except OSError as error:
-            raise StoreFull(f"{self._folder} cannot be written ({error.strerror or error})") from error
 
     def _make_room(self, place: Path) -> None:
         """Create an empty folder. Delete the stores that were not used for the longest time, including those of earlier
         processes."""
-        try:
+        with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            others = [path for path in self._made() if path not in (place, self._present)]
-            old = [*(path for path in others if path not in self._used), *self._used]
-            old = [path for path in old if path != place]
+            others = [path for path in self._made() if path != self._present and path not in self._used]
+            old = [path for path in (*others, *self._used) if path != place]
             unused = old[: max(0, len(old) + 1 - _KEPT)] if place != self._present else []
-            for path in (*unused, place):
-                delete(_whole(path))
-                delete(path)
+            self._delete((*unused, place))
             self._used = [path for path in old if path not in unused]
             place.mkdir()
-        except OSError as error:
-            raise StoreFull(f"{self._folder} cannot be written ({error.strerror or error})") from error
+
+    def _delete(self, places: Iterable[Path]) -> None:
+        for path in places:
+            delete(_whole(path))
+            delete(path)
 
     def _made(self) -> list[Path]:
         """Return the stores on disk, complete or not."""
@@ -209,10 +193,8 @@ class Stores:
         return [path for path in self._folder.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]
 
     def _place(self, configuration: Configuration) -> Path:
-        return (
-            self._folder
-            / hashlib.blake2b(stored_key(self.corpus.settings, configuration).encode(), digest_size=8).hexdigest()
-        )
+        stored = stored_key(self.corpus.settings, configuration).encode()
+        return self._folder / hashlib.blake2b(stored, digest_size=8).hexdigest()
 
 
 def _whole(place: Path) -> Path:

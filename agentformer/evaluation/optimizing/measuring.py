@@ -12,8 +12,8 @@ from typing import Any, Literal
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.evaluation.dataset import Question
 from agentformer.evaluation.metrics import DEPTH, Interval, Ranks, difference, intervals, metric
+from agentformer.evaluation.optimizing.cache import Half, Journal, Measured
 from agentformer.evaluation.optimizing.corpus import Stores
-from agentformer.evaluation.optimizing.journal import Half, Journal, Measured
 from agentformer.evaluation.optimizing.space import (
     Clock,
     Configuration,
@@ -195,7 +195,7 @@ class Optimizer:
         measured = self._measured(configuration, self._chooses)
         if measured.skipped and configuration == self._current:
             raise InvalidInput("settings", f"the current settings cannot be used: {measured.skipped}")
-        return None if measured.skipped else [self._metric(ranks) for ranks in measured.ranks]
+        return None if measured.skipped else self._scores(configuration, self._chooses)
 
     def _scores(self, configuration: Configuration, half: Half) -> list[float]:
         return [self._metric(ranks) for ranks in self._measured(configuration, half).ranks]
@@ -236,10 +236,8 @@ class Optimizer:
         self._corpus.embedder.on_embedded = lambda texts: report(f"{texts - before} texts embedded")
         with self._stores.opened(configuration, lambda n, all_: report(f"{n} of {all_} passages stored")) as trial:
             opened = time.monotonic()
-            if self._stores.vectors:
-                for question in (
-                    dataset.questions
-                ):  # embed before the search, which would ignore a failure and search only by words
+            if self._stores.vectors:  # embed before the search, which would ignore a failure and search only by words
+                for question in dataset.questions:
                     trial.embedder.embed_query(question.text)
             evaluation = trial.evaluate(
                 dataset,
@@ -259,19 +257,15 @@ class Optimizer:
         progress, changed = self._progress, differing(self._current, configuration)
         name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the current settings"
         left = [each for each in self._planned if self._find(each, self._chooses) is None]
-        seconds = self._seconds(left)
+        estimates = [self._clock.estimate(fills=not self._stores.has(each)) for each in left]
+        known = [seconds for seconds in estimates if seconds is not None]
+        seconds = sum(known) if len(known) == len(left) else None
 
         def report(doing: str) -> None:
             if progress:
                 progress(Progress(len(self._journal), len(left), seconds, f"{name}: {doing}"))
 
         return report
-
-    def _seconds(self, left: Sequence[Configuration]) -> float | None:
-        """Return the estimated time of these measurements."""
-        estimates = [self._clock.estimate(fills=not self._stores.has(configuration)) for configuration in left]
-        known = [seconds for seconds in estimates if seconds is not None]
-        return sum(known) if len(known) == len(estimates) else None
 
     def _tried(self) -> tuple[Tried, ...]:
         """Return the configurations that `descend` measured."""

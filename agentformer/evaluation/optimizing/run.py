@@ -7,9 +7,8 @@ the best configuration. Only the current and the chosen settings are measured on
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,24 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from agentformer._version import __version__
-from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, StoreFull
+from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput
 from agentformer.evaluation.dataset import Question
 from agentformer.evaluation.metrics import DEPTH
 from agentformer.evaluation.metrics import metric as measure_of
-from agentformer.evaluation.optimizing.cache import short_name, work_folder
+from agentformer.evaluation.optimizing.cache import ANOTHER_FOLDER, Half, Journal, short_name, work_folder, writing
 from agentformer.evaluation.optimizing.corpus import Corpus, Stores, halves
-from agentformer.evaluation.optimizing.journal import Half, Journal
 from agentformer.evaluation.optimizing.measuring import Optimization, Optimizer, Progress
-from agentformer.evaluation.optimizing.space import Clock, Configuration, Facts, Level, Space, present
+from agentformer.evaluation.optimizing.space import (
+    Clock,
+    Configuration,
+    Facts,
+    Level,
+    Space,
+    analyzer_names,
+    present,
+    settings_of,
+)
 from agentformer.index.words.fields import ANALYSIS
-from agentformer.settings import Settings
-from agentformer.text.analyzers import choose_analyzers
 from agentformer.text.languages import detect_language
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import Embedder, EmbeddingSpace
@@ -44,6 +49,7 @@ _FIXED = (
     "backend", "hierarchical_backend", "routes", "target_recall", "embed_languages", "runtime", "reranker",
     "rerank_hits",
 )  # fmt: skip
+_AUTOMATIC = dict.fromkeys(("language_detector", "compounds", "japanese"), "auto")  # the analyzers of this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ def optimize(
     questions = question_halves(corpus.dataset.answerable, options.level, options.seed)
     space, notes = _space(corpus.embedder)
     own = work_folder(work)
-    with _lock(own), Journal(own / "measured.jsonl", _about(corpus, space, options.seed)) as journal:
+    with _lock(own), closing(Journal(own / "measured.jsonl", _about(corpus, space, options.seed))) as journal:
         stores = Stores(own / "stores", corpus, vectors=space is not None)
         if journal.reset_reason:
             stores.clear()
@@ -95,17 +101,13 @@ def optimize(
 
 def _lock(folder: Path) -> AbstractContextManager[Any]:
     """Create and lock the folder. Raises `Conflict` and `StoreFull`."""
-    try:
+    with writing(folder.parent, ANOTHER_FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(folder / "lock", timeout=0).acquire()
-    except Timeout:
-        raise Conflict(
-            f"another process uses {folder.parent}; wait until it ends, or choose another folder with --work"
-        ) from None
-    except OSError as error:
-        raise StoreFull(
-            f"{folder.parent} cannot be written ({error.strerror or error}); choose another folder with --work"
-        ) from error
+        try:
+            return FileLock(folder / "lock", timeout=0).acquire()
+        except Timeout:
+            message = f"another process uses {folder.parent}; wait until it ends, or choose another folder with --work"
+            raise Conflict(message) from None
 
 
 def check_metric(name: str) -> None:
@@ -163,18 +165,9 @@ def _about(corpus: Corpus, space: EmbeddingSpace | None, seed: int) -> dict[str,
         "model": "" if space is None else f"{space.spec} {space.max_tokens} {short_name(space)}",
         "version": f"{__version__} {ANALYSIS}",
         "settings": {name: str(getattr(settings, name)) for name in _FIXED if hasattr(settings, name)},
-        "analyzers": _installed(settings),
+        "analyzers": [name for name in analyzer_names(settings_of(settings, _AUTOMATIC)) if name],
         "seed": seed,
     }
-
-
-def _installed(settings: Settings) -> list[str]:
-    """Return the analyzers that `auto` selects on this machine."""
-    chosen = choose_analyzers(
-        dataclasses.replace(settings, language_detector="auto", compounds="auto", japanese="auto")
-    )
-    analyzers = [getattr(chosen, field.name) for field in dataclasses.fields(chosen)]
-    return [analyzer.name for analyzer in analyzers if analyzer]
 
 
 def _facts(corpus: Corpus, space: EmbeddingSpace | None) -> Facts:

@@ -74,11 +74,7 @@ class Facts:
 
 def present(settings: Settings) -> Configuration:
     """Return the current values of the settings."""
-    return {
-        parameter.name: getattr(settings, parameter.name)
-        for parameter in PARAMETERS
-        if hasattr(settings, parameter.name)
-    }
+    return {each.name: getattr(settings, each.name) for each in PARAMETERS if hasattr(settings, each.name)}
 
 
 def settings_of(settings: Settings, configuration: Configuration) -> Settings:
@@ -96,12 +92,17 @@ def stored_key(settings: Settings, configuration: Configuration) -> str:
     texts in the same way."""
     stored = {each.name: configuration[each.name] for each in _of(configuration) if each.cost != "search"}
     try:
-        chosen = choose_analyzers(settings_of(settings, configuration))
+        analyzers = ",".join(analyzer_names(settings_of(settings, configuration)))
     except MissingExtra:
         return key(stored)
-    analyzers = [getattr(chosen, each.name) for each in dataclasses.fields(chosen)]
-    in_force = ",".join(each.name if each else "" for each in analyzers)
-    return key({name: value for name, value in stored.items() if name not in _ANALYSIS} | {"analyzers": in_force})
+    return key({name: value for name, value in stored.items() if name not in _ANALYSIS} | {"analyzers": analyzers})
+
+
+def analyzer_names(settings: Settings) -> list[str]:
+    """Return the name of each analyzer that these settings select, or "" for an analyzer that they leave out."""
+    chosen = choose_analyzers(settings)
+    analyzers = [getattr(chosen, field.name) for field in dataclasses.fields(chosen)]
+    return [analyzer.name if analyzer else "" for analyzer in analyzers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +197,8 @@ class Clock:
 
 PASSES = {"eval": 0, "quick": 1, "full": 3}  # a third pass rarely changes anything, and the search must end
 
-Measure = Callable[
-    [Configuration], "Sequence[float] | None"
-]  # a score for each question, higher is better; None if the configuration cannot run
+# A score for each question, higher is better; None if the configuration cannot run.
+Measure = Callable[[Configuration], "Sequence[float] | None"]
 Planned = Callable[[Sequence[Configuration]], None]  # called with the remaining configurations of this pass
 
 
