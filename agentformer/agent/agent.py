@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from agentformer.access.grant import EVERYTHING, Grant
-from agentformer.agent.calls import CallResult, Calls, Confirm, Permission, may_quote
+from agentformer.agent.calls import CallResult, Calls, Confirm, Permission, Workers, may_quote
 from agentformer.agent.citations import find_citations
 from agentformer.agent.conversation import Briefing, Conversation, brief, excerpt, system_prompt
 from agentformer.agent.loop import Loop, ModelOptions, Outcome, ToolsRefused
-from agentformer.agent.turn import Limits, Meter, OnEvent, Recalled, Turn, TurnEvent
-from agentformer.agent.workers import Workers
+from agentformer.agent.turn import Limits, Meter, OnEvent, Recalled, Turn
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.answer import output
@@ -27,8 +26,9 @@ from agentformer.settings import Settings
 from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.text.tokens import token_counter
 from agentformer.tools.caller import Caller
-from agentformer.types import ChatMessage, LanguageModel, MemoryEntry, Scope, ToolCall
+from agentformer.types import ChatMessage, MemoryEntry, Scope, ToolCall
 
+_OWNER = ("user_id", "agent_id", "project")
 _REPLY_TOKENS = 1024  # least tokens of a reply, which contains arguments of calls and the reasoning of some models
 _SMALLER = 4  # divisor of the context after the model refused a long prompt
 _MESSAGES = 200  # messages of a session that are read
@@ -71,11 +71,12 @@ class Agent:
     def __init__(self, af: AgentFormer, **options: Unpack[AgentOptions]) -> None:
         if unknown := set(options) - set(AgentOptions.__annotations__):
             raise TypeError(f"Agent has no option {', '.join(sorted(unknown))}")
+        if af.model is None:
+            raise LanguageModelUnavailable(_NO_MODEL)
         self._af = af
-        self._model = _configured_model(af)
-        owner = {"user_id": options.get("user_id"), "agent_id": options.get("agent_id")}
-        owner["project"] = options.get("project")
-        self._owner: dict[str, Any] = {name: fields.optional_name(name, value) for name, value in owner.items()}
+        self._model = af.model
+        given: Mapping[str, Any] = options
+        self._owner: dict[str, Any] = {name: fields.optional_name(name, given.get(name)) for name in _OWNER}
         grant = options.get("grant", EVERYTHING)
         grant.require("read")
         self._namespace = grant.namespace(options.get("namespace"))
@@ -112,7 +113,7 @@ class Agent:
         except InvalidInput as error:
             text = _NO_ROOM.format(error=error) + (_KEPT.format(session=session) if stored else "")
             return Turn(session, text, "failed", 0, ms=meter.ms)
-        on_event = on_event or _ignore
+        on_event = on_event or (lambda event: None)
         on_event(Recalled(briefing.memories))
         retrieved = any(map(may_quote, (*briefing.entries, *earlier)))
         permission = Permission(self._af.toolbox.definitions(), self._permitted, self._confirm, retrieved=retrieved)
@@ -197,7 +198,7 @@ class Agent:
         if self._refusal:
             warnings.append(_NO_TOOLS.format(error=self._refusal))
         if outcome.from_model:
-            calls = {"tools": _noted(loop.results), "retrieved": permission.retrieved}
+            calls = {"tools": [*map(_noted, loop.results[:_NOTED])], "retrieved": permission.retrieved}
             try:
                 self._keep("assistant", checked.text, session, finish=outcome.finish, **calls)
             except AgentFormerError as error:  # the answer is still returned
@@ -215,12 +216,6 @@ class Agent:
             tokens_out=loop.meter.tokens_out,
             ms=loop.meter.ms,
         )
-
-
-def _configured_model(af: AgentFormer) -> LanguageModel:
-    if af.model is None:
-        raise LanguageModelUnavailable(_NO_MODEL)
-    return af.model
 
 
 def _permitted(af: AgentFormer, permit: Collection[str] | None) -> frozenset[str]:
@@ -242,10 +237,6 @@ def _limits(settings: Settings, options: AgentOptions) -> Limits:
     )
 
 
-def _ignore(event: TurnEvent) -> None:
-    """Ignore an event."""
-
-
 def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> output.CheckedText:
     """Return the text with the brackets of its sources restored. Links that no source contains are removed."""
     results = [result.text for result in loop.results]
@@ -254,13 +245,7 @@ def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> output.Checke
     return output.remove_unknown_links(MarkerRestorer(raw).restore(text), shown)
 
 
-def _noted(results: Sequence[CallResult]) -> list[dict[str, Any]]:
-    """Return the calls in the form for the metadata of the answer."""
-    return [
-        {
-            "name": result.call.name,
-            "arguments": excerpt(json.dumps(result.call.arguments, ensure_ascii=False, default=str)),
-            "failed": result.failed,
-        }
-        for result in results[:_NOTED]
-    ]
+def _noted(result: CallResult) -> dict[str, Any]:
+    """Return a call in the form for the metadata of the answer."""
+    arguments = excerpt(json.dumps(result.call.arguments, ensure_ascii=False, default=str))
+    return {"name": result.call.name, "arguments": arguments, "failed": result.failed}

@@ -1,5 +1,5 @@
 """The tool calls of a reply: they are checked, permitted and run. Reading calls run in parallel, and writing calls run
-in order.
+in order. When the time of a turn ends, the turn no longer waits for the threads of its calls.
 
 Before the model has read stored text, its context contains only the system prompt, core memory and the user's words. So
 its calls do what the user wants. After that, a call may follow an instruction in a document. So tools that change or
@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import compress
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from agentformer.agent.turn import OnEvent, ToolRun, ToolStart
-from agentformer.agent.workers import OutOfTime, Workers, result
 from agentformer.records.entries import AFTER_RETRIEVED_TEXT
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import ToolDefinition
 from agentformer.tools.toolbox import Toolbox, ToolResult
 from agentformer.types import MemoryEntry, ToolCall
 
+T = TypeVar("T")
 Confirm = Callable[[ToolCall], bool]  # called in the thread of the turn; True lets the call run
 
 _MAX_CALLS = 8  # of one reply
@@ -203,12 +205,12 @@ class Calls:
         """Start the writing calls one after another in one thread. Start each reading call in a separate thread."""
         caller = replace(self._caller, stored_metadata=self._permission.metadata)
         tasks = [partial(self._run_timed, call, caller) for call in calls]
-        writing = [number for number, call in enumerate(calls) if call.name not in self._read_only]
-        futures = dict(zip(writing, self._workers.start(*(tasks[number] for number in writing)), strict=True))
-        for number, task in enumerate(tasks):
-            if number not in futures:
-                futures[number] = self._workers.start(task)[0]
-        return [futures[number] for number in range(len(calls))]
+        writing = [call.name not in self._read_only for call in calls]
+        written = iter(self._workers.start(*compress(tasks, writing)))
+        return [
+            next(written) if writes else self._workers.start(task)[0]
+            for task, writes in zip(tasks, writing, strict=True)
+        ]
 
     def _run_timed(self, call: ToolCall, caller: Caller) -> tuple[ToolResult, float]:
         started = time.monotonic()
@@ -238,3 +240,50 @@ def _wait(future: Future[tuple[ToolResult, float]], deadline: float) -> tuple[To
         return result(future, max(0.0, deadline - time.monotonic()))
     except OutOfTime:
         return ToolResult(_CANCELLED if future.cancelled() else _UNKNOWN, failed=True), 0.0
+
+
+class OutOfTime(Exception):
+    """The task is still running. The limits of the task will end it."""
+
+
+class Workers:
+    """Daemon threads. Ctrl-C and the end of the process do not wait for them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._open: set[Future[Any]] = set()
+        self._lock = threading.Lock()
+
+    def start(self, *tasks: Callable[[], T]) -> list[Future[T]]:
+        """Run the tasks one after another in a new thread. Skip a task if its future was cancelled."""
+        futures: list[Future[T]] = [Future() for _ in tasks]
+        with self._lock:
+            self._open |= set(futures)
+        if tasks:
+            threading.Thread(target=self._run, args=(tasks, futures), name="agentformer-agent", daemon=True).start()
+        return futures
+
+    def close(self, seconds: float) -> bool:
+        """Cancel waiting tasks, and wait `seconds` for running tasks. Return True if all tasks have finished."""
+        with self._lock:
+            running = [future for future in self._open if not future.cancel()]
+        return not wait(running, seconds).not_done
+
+    def _run(self, tasks: Sequence[Callable[[], T]], futures: Sequence[Future[T]]) -> None:
+        for task, future in zip(tasks, futures, strict=True):
+            try:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(task())
+            except BaseException as error:  # noqa: BLE001  `result` raises it
+                future.set_exception(error)
+            finally:
+                with self._lock:
+                    self._open.discard(future)
+
+
+def result(future: Future[T], seconds: float) -> T:
+    """Return the result of a task, or raise its error. On timeout, raise `OutOfTime`, and cancel the task if it has not
+    started."""
+    if wait([future], seconds).not_done:
+        future.cancel()
+        raise OutOfTime
+    return future.result()

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from agentformer.agent.calls import CallResult, Calls, arguments_json
+from agentformer.agent.calls import CallResult, Calls, OutOfTime, Workers, arguments_json, result
 from agentformer.agent.conversation import EMPTY_REPLY, FINAL_ANSWER, UNUSABLE, Briefing, Conversation
 from agentformer.agent.turn import Finish, Meter
-from agentformer.agent.workers import OutOfTime, Workers, result
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
 from agentformer.rag.answer.output import visible_text
 from agentformer.text.tokens import estimated_spans
@@ -94,9 +93,9 @@ class Loop:
     def _run(self) -> Outcome:
         failed, unusable = 0, False  # replies in a row
         while True:
-            limit: Finish | None = self.meter.reached() or None
-            if limit or failed >= _MAX_FAILED:
-                return self._final_answer(limit or "repeating", self._stopped(limit or "repeating"))
+            limit: Finish | None = self.meter.reached() or ("repeating" if failed >= _MAX_FAILED else None)
+            if limit:
+                return self._final_answer(limit, self._stopped(limit))
             try:
                 reply = self._ask(self.model.tools)
             except InvalidReply as error:
@@ -137,11 +136,9 @@ class Loop:
         self.conversation.ask(FINAL_ANSWER)
         try:
             reply = self._ask(())
-        except OutOfTime:
-            return otherwise
         except LanguageModelUnavailable:
             raise
-        except LanguageModelError:
+        except (OutOfTime, LanguageModelError):
             return otherwise
         text = visible_text(reply.text)
         return Outcome(text, finish, self._length_warnings(reply)) if text else otherwise
@@ -163,14 +160,9 @@ class Loop:
 
     def _request(self, tools: Sequence[Tool]) -> Reply:
         self.meter.steps += 1
-        messages = tuple(self.conversation.messages)
-        request = partial(
-            self.model.language_model.complete,
-            messages,
-            tools=tools,
-            temperature=self.model.temperature,
-            max_tokens=self.model.max_tokens,
-        )
+        messages, model = tuple(self.conversation.messages), self.model
+        complete = partial(model.language_model.complete, messages, tools=tools)
+        request = partial(complete, temperature=model.temperature, max_tokens=model.max_tokens)
         reply = result(self.workers.start(request)[0], self.meter.seconds_left)
         self.meter.count(reply, _estimate([*messages, ChatMessage("assistant", reply.text, reply.tool_calls)]))
         return reply
