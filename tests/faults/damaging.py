@@ -37,22 +37,22 @@ from tests.records import damaged_rows
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NAMESPACES = ("default", "other")
 TO_DO = ("agentformer doctor", "backup", "upgrade agentformer", "free space", "choose another folder")
-_ROOT = Path(__file__).resolve().parents[2]
 _PAGE = 4_096
 _PAGES = 100  # of a list: more can only be a loop
 _ENTRIES = 200
 
 
 def texts() -> list[str]:
-    """Paragraphs of the documents of this repository, one of them longer than several pages of the database."""
-    paragraphs = [
-        paragraph
-        for file in sorted([*_ROOT.glob("*.md"), *(_ROOT / "docs").glob("*.md")])
-        for paragraph in file.read_text(encoding="utf-8").split("\n\n")
-        if len(paragraph) > 60
-    ]
-    paragraphs = list(dict.fromkeys(paragraphs))[: _ENTRIES - 1]
-    return [*paragraphs, "\n\n".join(paragraphs)[:20_000]]
+    """Return fixed texts of different lengths. The last text is longer than several pages of the database.
+
+    Almost every word occurs in one text only. So a sound store finds each text by its beginning.
+    """
+    short = []
+    for n in range(_ENTRIES - 1):
+        chance = random.Random(n)
+        words = ["".join(map(chance.choice, ("bdfgklmnprstv", "aeiou") * 3)) for _ in range(30 + 10 * (n % 12))]
+        short.append(f"Note {n}: {' '.join(words)}.")
+    return [*short, "\n\n".join(short)[:20_000]]
 
 
 def build(folder: Path) -> None:
@@ -88,12 +88,12 @@ def build(folder: Path) -> None:
     rows = "SELECT e.id, w.span_start, w.span_end FROM windows AS w JOIN entries AS e ON e.num = w.entry"
     told["spans"] = [*map(list, connection.execute(rows))]
     connection.close()
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:  # the beginning of a long text may not find its entry
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
         shutil.copytree(folder / "store", Path(temporary) / "store")
         sound = Asking(Path(temporary) / "store", told)
         sound.everything()
         sound.close()
-    told["not_found"] = sound.lacking
+    assert not (sound.broken or sound.raised or sound.lacking), (sound.broken, sound.raised, sound.lacking)
     (folder / "truth.json").write_text(json.dumps(told))
 
 
@@ -335,8 +335,7 @@ def outcome(store: Path, truth: dict[str, Any], chance: random.Random) -> dict[s
     asking.change(chance)
     asking.everything()
     asking.close()
-    lacking = [each for each in asking.lacking if each not in truth["not_found"]]
-    return {"broken": asking.broken[:5], "raised": asking.raised[:3], "lacking": lacking[:3]}
+    return {"broken": asking.broken[:5], "raised": asking.raised[:3], "lacking": asking.lacking[:3]}
 
 
 if __name__ == "__main__":
