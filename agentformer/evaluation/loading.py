@@ -31,6 +31,7 @@ from agentformer.rag.documents import Document
 from agentformer.rag.ingest import document_entries
 from agentformer.readers.adapters import ReadOptions
 from agentformer.readers.plain import parse
+from agentformer.settings import Settings
 from agentformer.text.tokens import estimated_spans
 from agentformer.types import DEFAULT_NAMESPACE, Embedder, Hit, MemoryBackend, MemoryEntry, Scope, Span
 
@@ -54,54 +55,45 @@ _STEP = timedelta(milliseconds=1)  # and how far they are apart
 _LATEST = datetime.max.replace(tzinfo=UTC) - _STEP
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Loader:
     """Loads corpora into a memory. Switch the cleaner of this memory off (`clean_every=0`), because a summary is not a
     passage."""
 
-    def __init__(
-        self,
-        memory: MemoryManager,
-        backend: MemoryBackend,
-        embedder: Embedder,
-        *,
-        chunk_tokens: int,
-        chunk_overlap: int,
-    ) -> None:
-        self._memory = memory
-        self._backend = backend
-        self._embedder = embedder
-        self._chunk_tokens = chunk_tokens
-        self._chunk_overlap = chunk_overlap
-        self._moment = _Moments()
+    memory: MemoryManager
+    backend: MemoryBackend
+    embedder: Embedder
+    settings: Settings  # with the sizes of chunks
 
     def load(self, dataset: Dataset, progress: Progress | None = None) -> None:
         """Store every passage that is not empty, in batches. Raises `InvalidInput`, which names the passage."""
         passages = [passage for passage in dataset.passages if passage.text.strip()]
-        self._moment = _Moments()
+        moments = _Moments()
         for start in range(0, len(passages), _TOGETHER):
             batch = passages[start : start + _TOGETHER]
-            self._store(batch)
+            self._store(batch, moments)
             if progress:
                 progress(start + len(batch), len(passages))
 
-    def _store(self, passages: Sequence[Passage]) -> None:
+    def _store(self, passages: Sequence[Passage], moments: _Moments) -> None:
         messages = [passage for passage in passages if is_message(passage)]
         others = [entry for passage in passages if not is_message(passage) for entry in _named(passage, self._entries)]
         if messages:
             try:
-                self._memory.add_messages([self._moment.assign(_message(passage)) for passage in messages])
+                self.memory.add_messages([moments.assign(_message(passage)) for passage in messages])
             except InvalidInput:
                 for passage in messages:  # store them one by one, to find the passage that fails
                     _named(passage, lambda passage: [validation.new_message(_message(passage))])
                 raise
         if others:
-            self._backend.store(others)
+            self.backend.store(others)
 
     def _entries(self, passage: Passage) -> list[MemoryEntry]:
         """Return the entries of a passage: one entry, or for a long text the entries of a document."""
         meta = passage.meta
         title = text_value(meta, TITLE)[:_MOST_TITLE]
-        if len(passage.text) > self._chunk_tokens and len(self._spans(passage.text)) > self._chunk_tokens:
+        chunk = self.settings.chunk_tokens
+        if len(passage.text) > chunk and len(self._spans(passage.text)) > chunk:
             return self._document(passage, title)
         aliases = value(meta, ALIASES)
         values = {
@@ -119,11 +111,11 @@ class Loader:
         digest = hashlib.sha256(data).hexdigest()
         about = Document(passage.id, namespace, "ready", sha256=digest, bytes=len(data), metadata=metadata)
         text = dataclasses.replace(next(parse(data, ReadOptions(about.name, "text/plain"))), title=title)
-        return document_entries(about, text, self._spans, self._chunk_tokens, self._chunk_overlap)
+        return document_entries(about, text, self._spans, self.settings.chunk_tokens, self.settings.chunk_overlap)
 
     def _spans(self, text: str) -> list[Span]:
         try:
-            return self._embedder.token_spans(text)
+            return self.embedder.token_spans(text)
         except EmbedderUnavailable:
             return estimated_spans(text)
 

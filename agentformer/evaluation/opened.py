@@ -28,8 +28,7 @@ class Trial:
 
     def load(self, dataset: Dataset, progress: Progress | None = None) -> None:
         """Store the corpus, as `Loader` does. Raises `InvalidInput`."""
-        chunks = {"chunk_tokens": self.settings.chunk_tokens, "chunk_overlap": self.settings.chunk_overlap}
-        Loader(self.memory, self.backend, self.embedder, **chunks).load(dataset, progress)
+        Loader(self.memory, self.backend, self.embedder, self.settings).load(dataset, progress)
 
     def evaluate(self, dataset: Dataset, **options: Any) -> Evaluation:
         """Ask the questions of a loaded corpus. `options` are the options of `run.evaluate`."""

@@ -67,9 +67,7 @@ class MemoryTools:
             agent_id=caller.agent_id,
             project=caller.project,
         )
-        if not caller.grant.may(
-            "read"
-        ):  # a caller without the right to read must not learn whether the fact is stored already
+        if not caller.grant.may("read"):  # this caller must not learn whether the fact is stored already
             return {"memory": {"namespace": entry.namespace}}
         return {"memory": cut_json(entry, _PART), "known_already": bool(entry.repeat_count)}
 
@@ -101,10 +99,7 @@ class MemoryTools:
 
     @tool("Read a memory", Hints("read", idempotent=True))
     def memory_get(
-        self,
-        caller: Caller,
-        id: Id,
-        start: Annotated[int, Field(ge=0, description="Position in a long content.")] = 0,
+        self, caller: Caller, id: Id, start: Annotated[int, Field(ge=0, description="Position in a long content.")] = 0
     ) -> dict[str, Any]:
         """Read one memory by its id. If it is long, continue at `next_start`."""
         entry = self._memory.get(self._visible(caller, id).id)

@@ -93,11 +93,9 @@ class RAGTool:
         """Ingest a stored document again from its original. The new version has new ids and replaces the document.
         Raises `NotFound` if the original is missing."""
         known = document_of(document)
-        data = self._originals.get(known.sha256)
-        with self._uploads.hold((known.namespace, known.sha256)):
-            return self._ingest().run(
-                data, known.name, namespace=known.namespace, sha256=known.sha256, metadata=known.metadata
-            )
+        data, namespace, digest = self._originals.get(known.sha256), known.namespace, known.sha256
+        with self._uploads.hold((namespace, digest)):
+            return self._ingest().run(data, known.name, namespace=namespace, sha256=digest, metadata=known.metadata)
 
     def ready(self) -> None:
         """Build all parts now. Raises the errors of building."""
@@ -127,6 +125,7 @@ class RAGTool:
         data, file_name = _read(file, self._limits.max_file_bytes)
         name = _safe_name(name or file_name)
         digest = hashlib.sha256(data).hexdigest()
+        about: dict[str, Any] = {"namespace": namespace, "sha256": digest, "metadata": metadata}
         with self._uploads.hold((namespace, digest)):  # concurrent uploads of the same bytes report `unchanged`
             if same := self._document_of_bytes(namespace, digest):
                 if self._backend.pending(Scope(namespace, document_id=same.id)):
@@ -134,15 +133,7 @@ class RAGTool:
                 self._originals.restore(data)
                 self._usage.count_gets([same.id])
                 return dataclasses.replace(self._with_state(same), unchanged=True)
-            document = self._ingest().run(
-                data,
-                name,
-                namespace=namespace,
-                sha256=digest,
-                metadata=metadata,
-                password=password,
-                progress=progress,
-            )
+            document = self._ingest().run(data, name, **about, password=password, progress=progress)
         return self._with_state(document)
 
     def query(
@@ -162,9 +153,7 @@ class RAGTool:
         `InvalidInput` for an empty question.
         """
         max_tokens = _checked_tokens(max_tokens)
-        stopwatch = _Stopwatch()
-        hits = self._search(question, top_k, namespace, filters)
-        stopwatch.searched = time.perf_counter()
+        hits, stopwatch = self._search(question, top_k, namespace, filters)
         answer = self._answerer().answer(question, hits, max_tokens=max_tokens, extractive=extractive)
         return self._completed(answer, hits, stopwatch)
 
@@ -183,9 +172,7 @@ class RAGTool:
         The errors of `query` are raised by this call, not by the first event. Closing the generator stops the model.
         """
         max_tokens = _checked_tokens(max_tokens)
-        stopwatch = _Stopwatch()
-        hits = self._search(question, top_k, namespace, filters)
-        stopwatch.searched = time.perf_counter()
+        hits, stopwatch = self._search(question, top_k, namespace, filters)
         return self._events(question, hits, max_tokens, stopwatch)
 
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
@@ -233,15 +220,19 @@ class RAGTool:
         for digest in digests:
             self._originals.discard(digest, self._ingest().in_use)
 
-    def _search(self, question: str, top_k: int | None, namespace: str, filters: Mapping[str, Any] | None) -> Hits:
+    def _search(
+        self, question: str, top_k: int | None, namespace: str, filters: Mapping[str, Any] | None
+    ) -> tuple[Hits, _Stopwatch]:
         """Return the chunks to answer from. The chunks are counted as matches."""
+        stopwatch = _Stopwatch()
         _check_question(question, self._limits.max_question_chars)
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
         metadata = fields.metadata(filters, "filters")
         chunks = Scope(fields.name("namespace", namespace), kinds=("chunk",), metadata=metadata)
         hits = self._backend.search(Query(question, chunks, limit))
         self._usage.count_matches(hit.entry.id for hit in hits)
-        return hits
+        stopwatch.searched = time.perf_counter()
+        return hits, stopwatch
 
     def _events(
         self, question: str, hits: Hits, max_tokens: int | None, stopwatch: _Stopwatch
@@ -362,12 +353,6 @@ def _safe_name(name: Any) -> str:
 
 
 def _page_of(entry: MemoryEntry) -> Page:
-    source = entry.source
-    return Page(
-        number=(source.page or 0) if source else 0,
-        text=entry.content,
-        label=source.label if source else "",
-        status=entry.metadata["status"],
-        reason=entry.metadata["reason"],
-        method=entry.metadata["method"],
-    )
+    number, label = (entry.source.page or 0, entry.source.label) if entry.source else (0, "")
+    state = {name: entry.metadata[name] for name in ("status", "reason", "method")}
+    return Page(number=number, text=entry.content, label=label, **state)

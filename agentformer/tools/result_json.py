@@ -56,9 +56,7 @@ def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
 
 def citation_json(citation: Citation) -> dict[str, Any]:
     """Return a citation. Its score is rounded to 4 digits."""
-    values = dataclasses.asdict(citation)
-    values["score"] = round(citation.score, 4)
-    return values
+    return {**dataclasses.asdict(citation), "score": round(citation.score, 4)}
 
 
 def hit_json(hit: Hit) -> dict[str, Any]:
@@ -88,7 +86,7 @@ def memory_hit_json(hit: Hit) -> dict[str, Any]:
 def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
     """Return the fields of an entry that a model needs, without nulls. `content` is the text to show."""
     moment = entry.occurred_at or entry.created_at
-    told = {
+    values = {
         "id": entry.id,
         "content": content,
         "kind": entry.kind,
@@ -105,7 +103,7 @@ def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
         "superseded_by": entry.superseded_by,
         "version": entry.version,
     }
-    return {name: value for name, value in told.items() if value not in (None, "")}
+    return {name: value for name, value in values.items() if value not in (None, "")}
 
 
 def cut_json(entry: MemoryEntry, most: int) -> dict[str, Any]:
@@ -116,9 +114,9 @@ def cut_json(entry: MemoryEntry, most: int) -> dict[str, Any]:
 def brief_hit_json(hit: Hit, most: int, *, explain: bool = False) -> dict[str, Any]:
     """Return a hit for a model. The content has at most `most` characters around the match. With `explain`, include the
     votes of the ranked lists."""
-    told = brief_json(hit.entry, _around(hit, most))
     votes = {"votes": votes_json(hit)} if explain else {}
-    return {**told, **_cut(hit.entry, most), "score": round(hit.score, 4), **votes}
+    brief = brief_json(hit.entry, _around(hit, most))
+    return {**brief, **_cut(hit.entry, most), "score": round(hit.score, 4), **votes}
 
 
 def votes_json(hit: Hit) -> list[dict[str, Any]]:
@@ -161,21 +159,18 @@ def _around(hit: Hit, most: int) -> str:
 
 def reference_json(reference: Reference) -> dict[str, Any]:
     """Return as JSON the reference to a record of the host application, and the search score of that record."""
-    values: dict[str, Any] = _plain(reference)
-    values["score"] = round(reference.score, 6)
-    return values
+    return {**report_json(reference), "score": round(reference.score, 6)}
 
 
 def context_json(context: Context) -> dict[str, Any]:
     """Return `messages` in the format of chat servers, and `report`."""
     messages = [{"role": message.role, "content": message.content} for message in context.messages]
-    return {"messages": messages, "report": _plain(context.report)}
+    return {"messages": messages, "report": report_json(context.report)}
 
 
 def report_json(report: Any) -> dict[str, Any]:
     """Return the fields of a report. A report is any dataclass."""
-    values: dict[str, Any] = _plain(report)
-    return values
+    return {field.name: _plain(getattr(report, field.name)) for field in dataclasses.fields(report)}
 
 
 def space_json(state: SpaceState) -> dict[str, Any]:
@@ -185,8 +180,7 @@ def space_json(state: SpaceState) -> dict[str, Any]:
 
 def move_json(moved: Reembedding) -> dict[str, Any]:
     """Return a move to another embedding space."""
-    values = report_json(moved)
-    return {**values, "former": moved.former and _space(moved.former), "space": _space(moved.space)}
+    return {**report_json(moved), "former": moved.former and _space(moved.former), "space": _space(moved.space)}
 
 
 def _space(space: EmbeddingSpace) -> dict[str, Any]:
@@ -196,9 +190,7 @@ def _space(space: EmbeddingSpace) -> dict[str, Any]:
 
 def document_json(document: Document) -> dict[str, Any]:
     """Return every field of a document."""
-    values = dataclasses.asdict(document)
-    values["metadata"] = dict(document.metadata)
-    return values
+    return {**dataclasses.asdict(document), "metadata": dict(document.metadata)}
 
 
 def brief_document_json(document: Document) -> dict[str, Any]:
@@ -223,11 +215,11 @@ def _scores(hit: Hit) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return JSON values of records: the fields of a dataclass, and times in ISO 8601."""
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return report_json(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value.isoformat() if isinstance(value, datetime) else value
 
 

@@ -45,11 +45,7 @@ class Toolbox:
     """The tools of one memory. As thread-safe as the memory."""
 
     def __init__(
-        self,
-        memory: MemoryManager,
-        rag: RAGTool,
-        backend: MemoryBackend,
-        status: Callable[[], Mapping[str, Any]],
+        self, memory: MemoryManager, rag: RAGTool, backend: MemoryBackend, status: Callable[[], Mapping[str, Any]]
     ) -> None:
         memories, documents = MemoryTools(memory, backend, status), DocumentTools(rag)
         functions = [getattr(tools, name) for tools in (memories, documents) for name in HINTS if hasattr(tools, name)]
@@ -65,13 +61,9 @@ class Toolbox:
 
     def schemas(self, grant: Grant = EVERYTHING) -> list[dict[str, Any]]:
         """Return the allowed tools in the format of OpenAI's `tools`."""
-        return [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
-            }
-            for tool in self.definitions(grant)
-        ]
+        names = ("name", "description", "parameters")
+        functions = ({name: getattr(tool, name) for name in names} for tool in self.definitions(grant))
+        return [{"type": "function", "function": function} for function in functions]
 
     def call(self, name: str, arguments: Mapping[str, Any], caller: Caller = OWNER) -> dict[str, Any]:
         """Run a tool and return its result as JSON values.
