@@ -35,8 +35,7 @@ _PLAIN = tuple(
 COLUMNS = (*_PLAIN, *TIMES, "metadata", "derived_from", *_SOURCE_COLUMNS, "checksum")
 # Columns that SQL statements change in place. The checksum of an entry covers all others.
 COUNTED = (*COUNTS, "last_accessed", "archived_at", "archived_by")
-# The order in which a checksum is computed. New columns are appended and may be NULL, so that old checksums stay
-# valid.
+# The order in which a checksum is computed. New columns are appended and may be NULL: old checksums stay valid.
 CHECKED = (
     *("id", "content", "tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "title", "context"),
     *("metadata", "source_type", "source_id", "parent_id", "pair_id", "derived_from", "role", "speaker", "raw"),
@@ -65,8 +64,10 @@ def from_micros(micros: int | None) -> datetime | None:
     return None if micros is None else _EPOCH + micros * _MICROSECOND
 
 
+_cached_moment = lru_cache(maxsize=1024)(from_micros)  # most entries have equal `created_at` and `updated_at`
+
+
 def now() -> datetime:
-    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
@@ -76,14 +77,14 @@ def happened_at(entry: MemoryEntry) -> datetime:
 
 
 def to_row(entry: MemoryEntry) -> dict[str, Any]:
-    """Return the value of each column.
-
-    Raises `InvalidInput` for a value that a column cannot store. Examples are metadata that are not JSON, text instead
-    of a number, and half of a surrogate pair.
-    """
+    """Return the value of each column. Raises `InvalidInput` for a value that a column cannot store, such as metadata
+    that are not JSON, text instead of a number, or half of a surrogate pair."""
     row: dict[str, Any] = {name: getattr(entry, name) for name in _PLAIN}
     row |= {name: to_micros(getattr(entry, name)) for name in TIMES}
-    row["metadata"] = _metadata_text(entry.metadata)
+    try:
+        row["metadata"] = json.dumps(dict(entry.metadata), ensure_ascii=False, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("metadata", f"must be JSON values: {error}") from None
     row["derived_from"] = json.dumps([[link.id, link.type] for link in entry.derived_from], ensure_ascii=False)
     row |= {column: getattr(entry.source, name, None) for column, name in _SOURCE_COLUMNS.items()}
     row = {name: value if value is None else _column_value(name, value) for name, value in row.items()}
@@ -103,8 +104,7 @@ def check_texts(entries: Iterable[MemoryEntry]) -> None:
 
 
 def _column_value(column: str, value: Any) -> Any:
-    """Return the value exactly as SQLite will return it from this column, so that checksums match. Raises
-    `InvalidInput`."""
+    """Return the value exactly as SQLite will return it from this column, so that checksums match."""
     if isinstance(value, str) and column not in _NUMBERS:
         text = str.__str__(value)
         return text if text.isascii() else encodable(column, text)
@@ -120,18 +120,10 @@ def _column_value(column: str, value: Any) -> Any:
 
 
 def _python_number(value: Any) -> int | float | None:
-    """Convert a number of any library to a Python number. Return None for infinity, NaN and everything that is not a
-    number."""
+    """Convert a number of any library to a Python number. Return None for everything else, infinity and NaN."""
     if isinstance(value, Integral):
         return int(value)
     return float(value) if isinstance(value, Real) and math.isfinite(value) else None
-
-
-def _metadata_text(metadata: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(dict(metadata), ensure_ascii=False, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput("metadata", f"must be JSON values: {error}") from None
 
 
 def from_row(stored: sqlite3.Row) -> MemoryEntry:
@@ -165,26 +157,18 @@ def undecodable(what: str, error: Exception) -> StoreDamaged:
 
 @lru_cache(maxsize=16)
 def _getters(columns: tuple[str, ...]) -> tuple[_Getter, _Getter]:
-    """Return two functions for rows with these columns. The first returns the entry's fields in order. The second
-    returns the columns that the checksum covers, and the checksum. Both read columns by position, since `sqlite3.Row`
-    searches all columns for each name."""
+    """Return a function for the entry's fields in order, and a function for the checked columns with the checksum. They
+    read by position, since `sqlite3.Row` searches all columns for each name."""
     position = {name: index for index, name in enumerate(columns)}
     fields = itemgetter(*(position["document_id" if name == "source" else name] for name in _FIELDS))
     return fields, itemgetter(*(position[name] for name in (*CHECKED, "checksum")))
-
-
-@lru_cache(maxsize=1024)
-def _cached_moment(micros: int) -> datetime:
-    """Return the same as `from_micros`. The result is cached, since most entries have equal `created_at` and
-    `updated_at`."""
-    return _EPOCH + micros * _MICROSECOND
 
 
 def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
     """Return a former version of an entry from a row of its history. Raises `StoreDamaged`."""
     what = f"a former version of {checksums.entry_name(entry_id)}"
     checksum = stored["checksum"]
-    if checksum is not None and state_checksum(stored["entry"], stored["version"], stored["state"]) != checksum:
+    if checksum is not None and checksums.of_text(stored["state"], stored["entry"], stored["version"]) != checksum:
         raise checksums.damage_error(what)
     try:
         state = entry_from_json(json.loads(stored["state"]))
@@ -193,8 +177,3 @@ def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
     if state.id != entry_id:
         raise checksums.damage_error(what, "it belongs to another entry")
     return state
-
-
-def state_checksum(num: int, version: int, state: str) -> int:
-    """Return the checksum of a history row. It covers the entry's number, the version, and the state as JSON."""
-    return checksums.of_text(state, num, version)

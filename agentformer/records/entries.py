@@ -1,7 +1,6 @@
 """Functions that store, read, change and remove entries. Every change is appended to the change feed.
 
-All functions take an open connection. Functions that write need a write transaction. The caller commits the
-transaction.
+All functions take an open connection. Functions that write need a write transaction, which the caller commits.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from agentformer.records import change_feed
 from agentformer.records.codec import COLUMNS, from_row, to_micros, to_row
 from agentformer.records.history import insert_version
 from agentformer.records.integrity.checksums import damage_error
-from agentformer.records.scopes import is_selective, where
+from agentformer.records.scopes import in_groups, is_selective, where
 from agentformer.records.vectors import delete_windows
 from agentformer.types import MemoryEntry, Scope, Use
 
@@ -31,18 +30,9 @@ REPEATABLE_KINDS = frozenset({"chunk", "document", "message", "page"})
 AFTER_RETRIEVED_TEXT = "after_retrieved_text"
 
 _PLACE_FIELDS = (
-    "tier",
-    "kind",
-    "namespace",
-    "session_id",
-    "agent_id",
-    "user_id",
-    "project",
-    "source_type",
-    "source_id",
+    *("tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "source_type", "source_id"),
 )
 _DETAIL_FIELDS = ("title", "speaker", "category", "metadata", "occurred_at", "parent_id", "pair_id", "derived_from")
-_MAX_VARIABLES = 500  # ids per statement; every SQLite build allows more bound variables
 _INSERT = f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)})"
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
 _SAME_START = (
@@ -92,10 +82,9 @@ def insert_unique(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
 ) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
     """Insert the entries that are not duplicates of live entries. For each duplicate, raise the `repeat_count` of the
-    live entry.
+    live entry. Entries with a number in `ignoring` will be removed and are treated as absent.
 
-    Entries with a number in `ignoring` will be removed and are treated as absent. Returns the numbers of the inserted
-    entries, the inserted entries, and the stored entry for each item of `entries`.
+    Return the numbers of the inserted entries, the inserted entries, and the stored entry for each item of `entries`.
     """
     nums: list[int] = []
     inserted: list[MemoryEntry] = []
@@ -105,14 +94,14 @@ def insert_unique(
         if duplicate is None:
             nums.append(_insert_one(connection, entry))
             inserted.append(entry)
-            stored.append(entry)
-            continue
-        connection.execute(
-            "UPDATE entries SET repeat_count = repeat_count + 1, access_count = access_count + 1, "
-            "last_accessed = max(coalesce(last_accessed, ?1), ?1) WHERE num = ?2",
-            [to_micros(entry.created_at), duplicate],
-        )
-        stored.append(by_num(connection, [duplicate])[duplicate])
+        else:
+            connection.execute(
+                "UPDATE entries SET repeat_count = repeat_count + 1, access_count = access_count + 1, "
+                "last_accessed = max(coalesce(last_accessed, ?1), ?1) WHERE num = ?2",
+                [to_micros(entry.created_at), duplicate],
+            )
+            entry = by_num(connection, [duplicate])[duplicate]
+        stored.append(entry)
     change_feed.append(connection, [*nums, *_other_neighbors(connection, inserted, nums)])
     return nums, inserted, stored
 
@@ -120,14 +109,13 @@ def insert_unique(
 def _other_neighbors(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], nums: Collection[int]
 ) -> list[int]:
-    """Return the messages next to these entries, except the entries in `nums`. These messages must be indexed again."""
+    """Return the messages next to these entries, except the entries in `nums`. They must be indexed again."""
     neighbors = change_feed.neighbor_numbers(connection, entries)
     own = set(nums) if neighbors else ()
     return [num for num in neighbors if num not in own]
 
 
 def _duplicate_of(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: Collection[int]) -> int | None:
-    """Return the number of the oldest live entry that has `entry` as a duplicate."""
     rows = connection.execute(_SAME_START, [entry.namespace, entry.content, entry.content])
     candidates = ((row["num"], from_row(row)) for row in rows if row["num"] not in ignoring)
     return next((num for num, stored in candidates if is_duplicate(entry, stored)), None)
@@ -135,10 +123,7 @@ def _duplicate_of(connection: sqlite3.Connection, entry: MemoryEntry, ignoring: 
 
 def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
     """Return whether `new` duplicates the live entry `stored`: the content, the place and all details of `new` are
-    equal.
-
-    A detail that is empty in `new` is not compared. The mark `AFTER_RETRIEVED_TEXT` is not compared either.
-    """
+    equal. A detail that is empty in `new` and the mark `AFTER_RETRIEVED_TEXT` are not compared."""
     if new.kind in REPEATABLE_KINDS or new.tier in ("episodic", "working"):
         return False
     if stored.archived_at is not None or stored.superseded_by is not None or new.content != stored.content:
@@ -193,8 +178,8 @@ def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete entries with their history, their windows, and the vectors that no other entry uses. The parts of the
-    entries are not deleted. Return the number of deleted entries."""
+    """Delete entries with their history, their windows, and the vectors that no other entry uses, but without their
+    parts. Return the number of deleted entries."""
     neighbors = _other_neighbors(connection, _messages(connection, nums), nums)
     delete_windows(connection, nums)
     connection.executemany("DELETE FROM entries WHERE num = ?", ((num,) for num in nums))
@@ -203,10 +188,8 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[MemoryEntry]:
-    """Yield the messages of a session among these entries. A damaged message is skipped, so that the other entries can
-    be removed."""
-    for group in _groups(nums):
-        marks = ",".join("?" * len(group))
+    """Yield the messages of a session among these entries, without damaged messages."""
+    for marks, group in in_groups(nums):
         query = f"SELECT * FROM entries WHERE num IN ({marks}) AND kind = 'message' AND session_id IS NOT NULL"
         for row in connection.execute(query, group):
             with suppress(StoreDamaged):
@@ -214,8 +197,7 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[M
 
 
 def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
-    """Overwrite the stored entry that has the id of `changed`, and store its former version in the history. Return the
-    number of the entry."""
+    """Overwrite the entry with the id of `changed`. The history gets its former version. Return its number."""
     row = connection.execute("SELECT * FROM entries WHERE id = ?", [changed.id]).fetchone()
     former = from_row(row)
     insert_version(connection, row["num"], former)
@@ -268,8 +250,8 @@ def count(connection: sqlite3.Connection, scope: Scope) -> int:
 
 
 def namespaces(connection: sqlite3.Connection) -> list[str]:
-    """Return all namespaces in order. Each namespace is found by a search after the one before, since DISTINCT would
-    read a whole index."""
+    """Return all namespaces in order. The query goes from one namespace to the next, since DISTINCT would read a whole
+    index."""
     rows = connection.execute(
         "WITH RECURSIVE found (name) AS (SELECT min(namespace) FROM entries UNION ALL SELECT "
         "(SELECT min(namespace) FROM entries WHERE namespace > found.name) FROM found WHERE found.name IS NOT NULL) "
@@ -288,12 +270,6 @@ def count_by_kind(connection: sqlite3.Connection) -> dict[str, int]:
 
 def _rows_by(connection: sqlite3.Connection, column: str, values: Sequence[Any]) -> list[sqlite3.Row]:
     rows: list[sqlite3.Row] = []
-    for group in _groups(list(dict.fromkeys(values))):
-        marks = ",".join("?" * len(group))
+    for marks, group in in_groups(list(dict.fromkeys(values))):
         rows += connection.execute(f"SELECT * FROM entries WHERE {column} IN ({marks})", group).fetchall()
     return rows
-
-
-def _groups(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for i in range(0, len(values), _MAX_VARIABLES):
-        yield values[i : i + _MAX_VARIABLES]

@@ -7,26 +7,24 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from agentformer.errors import InvalidInput
-from agentformer.records.codec import from_state, state_checksum, to_row
+from agentformer.records.codec import from_state, to_row
 from agentformer.records.entry_json import entry_to_json
+from agentformer.records.integrity import checksums
 from agentformer.types import MemoryEntry
 
 Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of their entry, oldest first
 
 
 def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None, *, unique: bool) -> Histories:
-    """Return the former versions to store with `entries`. Entries without former versions are left out. Raises
-    `InvalidInput`."""
+    """Return the former versions to store with `entries`, without empty histories. Raises `InvalidInput`."""
     checked = {entry_id: versions for entry_id, versions in (histories or {}).items() if versions}
     if checked and unique:
         raise InvalidInput("former", "cannot be combined with `unique`: an entry that is not stored has no history")
     current = {entry.id: entry.version for entry in entries}
     for entry_id, versions in checked.items():
         if entry_id not in current:
-            raise InvalidInput(
-                "former",
-                f"contains versions of the entry {entry_id[:200]}, but this call does not store the entry itself",
-            )
+            problem = f"contains versions of the entry {entry_id[:200]}, but this call does not store the entry itself"
+            raise InvalidInput("former", problem)
         if problem := history_problem(entry_id, current[entry_id], versions):
             raise InvalidInput("former", problem)
         for version in versions:
@@ -56,9 +54,8 @@ def insert_histories(
 
 
 def insert_version(connection: sqlite3.Connection, num: int, version: MemoryEntry) -> None:
-    """Store a former version of the entry with this number."""
     state = json.dumps(entry_to_json(version), ensure_ascii=False)
-    checksum = state_checksum(num, version.version, state)
+    checksum = checksums.of_text(state, num, version.version)
     connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", [num, version.version, state, checksum])
 
 

@@ -21,7 +21,6 @@ def get_value(connection: sqlite3.Connection, key: str) -> str:
 
 
 def set_value(connection: sqlite3.Connection, key: str, value: str) -> None:
-    """Store a value under a key."""
     connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", [key, value, checksums.of_text(value, key)])
 
 
@@ -34,8 +33,8 @@ def check_value(row: sqlite3.Row) -> str:
 
 
 def request_secure_delete(connection: sqlite3.Connection) -> None:
-    """Record that index files may still contain removed text. This happens in the transaction that removes the text, so
-    a crash after the commit does not lose the request."""
+    """Record that index files may still contain the text that this transaction removes. A crash after the commit keeps
+    the request."""
     set_value(connection, _SECURE_DELETE, new_id())
 
 
@@ -53,7 +52,8 @@ def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: 
     """Take or extend a lease. Return False if another holder has the lease."""
     moment = to_micros(now()) or 0
     row = connection.execute("SELECT * FROM leases WHERE name = ?", [name]).fetchone()
-    if row and row["holder"] != holder and _is_running(row["ends_at"], row["micros"], moment):
+    # a lease that has more time left than it was given is not valid, because the clock was set back
+    if row and row["holder"] != holder and 0 < row["ends_at"] - moment <= row["micros"]:
         return False
     micros = int(seconds * 1_000_000)
     connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", [name, holder, moment + micros, micros])
@@ -63,9 +63,3 @@ def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: 
 def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> None:
     """End a lease that this holder has."""
     connection.execute("DELETE FROM leases WHERE name = ? AND holder = ?", [name, holder])
-
-
-def _is_running(ends_at: int, micros: int, moment: int) -> bool:
-    """Return whether a lease is valid. A lease that has more time left than it was given is not valid, because the
-    clock was set back."""
-    return 0 < ends_at - moment <= micros

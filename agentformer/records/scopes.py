@@ -1,15 +1,14 @@
 """Conversion of a `Scope` to an SQL condition, and salience after decay. Every access check of a query is made here.
 
-Decay is computed when an entry is read and never written back. So frequent reading changes nothing. Salience decays as
-`rate ** days` (the forgetting curve of Ebbinghaus 1885). A use restarts the decay, as in MemoryBank (Zhong et al.
-2023).
+Salience decays as `rate ** days` (the forgetting curve of Ebbinghaus 1885). A use restarts the decay, as in MemoryBank
+(Zhong et al. 2023). Decay is computed when an entry is read and never written back.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,25 +19,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_EQUAL = (
-    "session_id",
-    "agent_id",
-    "user_id",
-    "project",
-    "parent_id",
-    "document_id",
-    "source_type",
-    "source_id",
-)
+_EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document_id", "source_type", "source_id")
+_MAX_VARIABLES = 500  # values per statement; every SQLite build allows more bound variables
 _DAY = 86_400_000_000  # microseconds
 
 INDEXED = ("sha256", "name")  # metadata keys that have an index for text values; see `records.schema`
 OWNERS = ("user_id", "project")  # the fields that `Scope.or_nobody` applies to
+SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KINDS))})"  # has vectors
 
 
 def is_selective(scope: Scope) -> bool:
-    """Return whether the scope names a host record, a parent or a document. Such a scope has few entries, and the index
-    that finds them is not in order of id."""
+    """Return whether the scope has few entries: it names a host record, a parent or a document. The index that finds
+    these entries is not in order of id."""
     indexed = any(key in INDEXED and isinstance(value, str) for key, value in scope.metadata.items())
     record = scope.source_type is not None and scope.source_id is not None
     return indexed or record or scope.parent_id is not None or scope.document_id is not None
@@ -76,7 +68,11 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
     among("category", scope.categories)
     for column in _EQUAL:
         equal(column, getattr(scope, column), or_null=scope.or_nobody and column in OWNERS)
-    for condition, more in (*_time_conditions(scope), *_metadata_conditions(scope), *_salience_conditions(scope)):
+    for comparison, bound in (("occurred_at >= ?", scope.occurred_from), ("occurred_at < ?", scope.occurred_to)):
+        if bound is not None:
+            parts.append(comparison)
+            values.append(to_micros(bound))
+    for condition, more in (*_metadata_conditions(scope), *_salience_conditions(scope)):
         parts.append(condition)
         values += more
     if not scope.include_archived:
@@ -84,14 +80,15 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
     return " AND ".join(parts), values
 
 
-def _time_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    bounds = (("occurred_at >= ?", scope.occurred_from), ("occurred_at < ?", scope.occurred_to))
-    return [(condition, [to_micros(bound)]) for condition, bound in bounds if bound is not None]
+def in_groups(values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield question marks and values for the `IN` of a statement, until all values were yielded."""
+    for start in range(0, len(values), _MAX_VARIABLES):
+        group = values[start : start + _MAX_VARIABLES]
+        yield ",".join("?" * len(group)), group
 
 
 def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    """Return the conditions on the stored salience and on the salience after decay. Decay is computed by the same
-    function as in `effective_salience`."""
+    """Return the conditions on the stored salience and on the salience after decay."""
     if scope.min_salience <= 0:
         return []
     conditions: list[tuple[str, list[Any]]] = [("salience >= ?", [scope.min_salience])]
@@ -106,11 +103,8 @@ def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
 
 
 def effective_salience(entry: MemoryEntry, decay: Decay) -> float:
-    """Return the salience of an entry after decay, in 0..1.
-
-    The days count from `last_accessed`, or from `created_at` if the entry was never used. If the last use is in the
-    future, no time has passed.
-    """
+    """Return the salience of an entry after decay, in 0..1. The days count from `last_accessed`, or from `created_at`
+    if the entry was never used. A use in the future counts as a use now."""
     used = entry.last_accessed or entry.created_at
     rate = decay.rates.get(entry.category, 1.0)
     if used is None or rate == 1.0:
@@ -127,19 +121,17 @@ def decayed(salience: float, rate: float, micros: int) -> float:
 def searchable_numbers(
     connection: sqlite3.Connection, scope: Scope, among: Sequence[int] | None = None
 ) -> NDArray[np.int64]:
-    """Return the numbers of the entries of the scope that a search may return, in ascending order. If `among` is given,
-    only its entries are considered."""
+    """Return the numbers of the entries of the scope that a search may return, in ascending order. With `among`, only
+    these entries are considered."""
     import numpy as np
 
     condition, values = where(scope)
-    marks = ",".join("?" * len(UNSEARCHED_KINDS))
-    values += sorted(UNSEARCHED_KINDS)
     table = "entries"
     if among is not None:  # CROSS JOIN makes SQLite look up each number in this order
         table = "(SELECT value AS wanted FROM json_each(?)) CROSS JOIN entries ON entries.num = wanted"
         values = [json.dumps([*among]), *values]
     # The numbers are read as one text, since a Python row for each of a million entries would take a second.
-    query = f"SELECT group_concat(num) FROM {table} WHERE {condition} AND kind NOT IN ({marks})"
+    query = f"SELECT group_concat(num) FROM {table} WHERE {condition} AND {SEARCHED}"
     text = connection.execute(query, values).fetchone()[0]
     nums = np.fromstring(text or "", dtype=np.int64, sep=",")
     nums.sort()
@@ -147,11 +139,11 @@ def searchable_numbers(
 
 
 def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    """Return a condition for each key: the metadata must have the given value under the key."""
     conditions: list[tuple[str, list[Any]]] = []
     for key, value in scope.metadata.items():
-        condition = "EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND " + _json_equal(value) + ")"
-        values = [key, *_json_values(value)]
+        comparison, compared = _json_equal(value)
+        condition, values = f"EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND {comparison})", [key]
+        values += compared
         # this condition is redundant, but SQLite can use the index for it
         if key in INDEXED and isinstance(value, str):
             condition, values = f"json_extract(metadata, '$.{key}') = ? AND {condition}", [value, *values]
@@ -159,25 +151,16 @@ def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
     return conditions
 
 
-def _json_equal(value: Any) -> str:
+def _json_equal(value: Any) -> tuple[str, list[Any]]:
     if value is None:
-        return "m.type = 'null'"
-    if isinstance(value, bool):
-        return "m.type = ?"  # SQLite reads JSON true as 1, which must not equal the number 1
+        return "m.type = 'null'", []
+    if isinstance(value, bool):  # SQLite reads JSON true as 1, which must not equal the number 1
+        return "m.type = ?", ["true" if value else "false"]
     if isinstance(value, (int, float)):
-        return "m.type IN ('integer', 'real') AND m.value = ?"
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            value = float(value)  # SQLite also reads such a number from JSON as a float
+        return "m.type IN ('integer', 'real') AND m.value = ?", [value]
     if isinstance(value, str):
-        return "m.type = 'text' AND m.value = ?"
-    return "CASE WHEN m.type IN ('object', 'array') THEN json(m.value) = json(?) ELSE 0 END"
-
-
-def _json_values(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    if isinstance(value, bool):
-        return ["true" if value else "false"]
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return [float(value)]  # SQLite also reads such a number from JSON as a float
-    if isinstance(value, (int, float, str)):
-        return [value]
-    return [json.dumps(value, ensure_ascii=False, sort_keys=True)]
+        return "m.type = 'text' AND m.value = ?", [value]
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return "CASE WHEN m.type IN ('object', 'array') THEN json(m.value) = json(?) ELSE 0 END", [text]

@@ -1,8 +1,8 @@
 """Embedding spaces of a store: the active space, the space that is being built, and former spaces.
 
 Searches and writers use only the active space. A move fills another space. The table `moving` lists the entries that
-the new space still lacks, and every writer adds the entries that it changes. When the list is empty, the switch to the
-new space is one transaction.
+the new space still lacks, and every writer adds the entries that it changes. When it is empty, one transaction switches
+to the new space.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from agentformer.errors import Conflict, SpaceMismatch
 from agentformer.records import meta
 from agentformer.records.codec import undecodable
 from agentformer.records.integrity import checksums
-from agentformer.types import UNSEARCHED_KINDS, EmbeddingSpace, SpaceState
+from agentformer.records.scopes import SEARCHED
+from agentformer.types import EmbeddingSpace, SpaceState
 
 _LAST_SPACE, _WANTED_EMBEDDER = "last_space", "wanted_embedder"  # keys of `meta`
 _PRUNE_BATCH = 2_000  # vectors deleted in one transaction, so that no other writer waits long
@@ -41,8 +42,7 @@ def space_of(connection: sqlite3.Connection, number: int) -> EmbeddingSpace | No
 
 
 def claim_space(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
-    """Return the number of `space`. In a store without an active space, `space` becomes active. Raises
-    `SpaceMismatch`."""
+    """Return the number of `space`, which becomes active in a store without an active space. Raises `SpaceMismatch`."""
     active = active_space(connection)
     if active:
         check_same_space(active[1], space)
@@ -97,10 +97,7 @@ def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
     else:
         connection.execute("UPDATE spaces SET building = 1 WHERE id = ?", [number])
     connection.execute("DELETE FROM moving")
-    marks = ", ".join("?" * len(UNSEARCHED_KINDS))
-    connection.execute(
-        f"INSERT INTO moving SELECT num, 0, '' FROM entries WHERE kind NOT IN ({marks})", sorted(UNSEARCHED_KINDS)
-    )
+    connection.execute(f"INSERT INTO moving SELECT num, 0, '' FROM entries WHERE {SEARCHED}")
     return int(number)
 
 
@@ -111,14 +108,13 @@ def add_to_move(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
 
 
 def missing_entries(connection: sqlite3.Connection, limit: int) -> list[int]:
-    """Return numbers of entries that the building space lacks, in order. Entries that its model refused are left
-    out."""
+    """Return numbers of entries that the building space lacks, in order, without those that its model refused."""
     rows = connection.execute("SELECT entry FROM moving WHERE attempts = 0 ORDER BY entry LIMIT ?", [limit])
     return [row[0] for row in rows]
 
 
 def missing_count(connection: sqlite3.Connection) -> int:
-    """Return the number of entries that the building space lacks, including entries that its model refused."""
+    """Return the number of entries that the building space lacks, with those that its model refused."""
     return int(connection.execute("SELECT count(*) FROM moving").fetchone()[0])
 
 
@@ -146,10 +142,10 @@ def check_building(connection: sqlite3.Connection, number: int) -> None:
 
 def switch(connection: sqlite3.Connection, number: int) -> bool:
     """Make the building space the active space. Return False if the space still lacks entries that its model has not
-    refused.
+    refused. Raises `Conflict` if the space is not being built any more.
 
-    Refused entries are added to the embedding queue. Entries that waited for the former model are removed from the
-    queue. Raises `Conflict` if the space is not being built any more.
+    The embedding queue then has exactly the refused entries, since former entries of the queue waited for the former
+    model.
     """
     check_building(connection, number)
     if missing_entries(connection, 1):
@@ -162,13 +158,12 @@ def switch(connection: sqlite3.Connection, number: int) -> bool:
         "DELETE FROM windows WHERE space = ? AND entry IN (SELECT entry FROM moving)", [number]
     )
     connection.execute("DELETE FROM moving")
-    marks = ", ".join("?" * len(UNSEARCHED_KINDS))
     # a safeguard: an entry without vectors is queued, since a search by vectors could never find it
     connection.execute(
         "INSERT OR IGNORE INTO pending SELECT num, 0, 'it has no vectors in this space', 0 FROM entries "
-        f"WHERE kind NOT IN ({marks}) AND trim(content) != '' "
+        f"WHERE {SEARCHED} AND trim(content) != '' "
         "AND NOT EXISTS (SELECT 1 FROM windows WHERE windows.entry = entries.num AND windows.space = ?)",
-        [*sorted(UNSEARCHED_KINDS), number],
+        [number],
     )
     return True
 
@@ -189,22 +184,18 @@ def all_spaces(connection: sqlite3.Connection) -> list[SpaceState]:
             "active" if row["active"] else "building" if row["building"] else "kept"
         )
         waiting = missing_count(connection) if state == "building" else 0
-        vectors = _vector_count(connection, row["id"], only_space=len(rows) == 1)
+        if len(rows) == 1:  # counting a whole table is several times faster
+            query, values = "SELECT count(*) FROM vectors", []
+        else:
+            query, values = "SELECT count(*) FROM vectors WHERE space = ?", [row["id"]]
+        vectors = int(connection.execute(query, values).fetchone()[0])
         states.append(SpaceState(space, state, vectors, vectors * space.dimension * 4, waiting))
     return states
 
 
-def _vector_count(connection: sqlite3.Connection, space: int, *, only_space: bool) -> int:
-    if only_space:  # counting a whole table is several times faster
-        row = connection.execute("SELECT count(*) FROM vectors").fetchone()
-    else:
-        row = connection.execute("SELECT count(*) FROM vectors WHERE space = ?", [space]).fetchone()
-    return int(row[0])
-
-
 def prune_batch(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Delete some vectors of kept spaces. When a kept space has no vectors left, delete the space. Return the number of
-    deleted vectors, and whether no vectors are left to delete."""
+    """Delete some vectors of kept spaces, and the kept spaces after their last vector. Return the number of deleted
+    vectors, and whether all were deleted."""
     inactive = "SELECT id FROM spaces WHERE active = 0 AND building = 0"
     rows = connection.execute(f"SELECT id FROM vectors WHERE space IN ({inactive}) LIMIT ?", [_PRUNE_BATCH]).fetchall()
     ids = [(row[0],) for row in rows]
@@ -238,8 +229,7 @@ def wanted_embedder(connection: sqlite3.Connection) -> str:
 
 
 def set_wanted_embedder(connection: sqlite3.Connection, spec: str) -> None:
-    """Record the requested embedder while it is not available, so that the setting `auto` does not choose another
-    embedder."""
+    """Record the requested embedder while it is not available, so that `auto` does not choose another one."""
     meta.set_value(connection, _WANTED_EMBEDDER, spec)
 
 
@@ -250,20 +240,14 @@ def _select(connection: sqlite3.Connection, condition: str) -> tuple[int, Embedd
 
 def _insert(connection: sqlite3.Connection, space: EmbeddingSpace, state: Literal["active", "building"]) -> int:
     description = json.dumps(dataclasses.asdict(space))
-    number = _new_number(connection)
+    # a number that no space ever had: index snapshots refer to a space by its number, even after it was pruned
+    highest = connection.execute("SELECT coalesce(max(id), 0) FROM spaces").fetchone()[0]
+    number = max(int(meta.get_value(connection, _LAST_SPACE) or 0), int(highest)) + 1
+    meta.set_value(connection, _LAST_SPACE, str(number))
     connection.execute(
         "INSERT INTO spaces (id, description, active, building, checksum) VALUES (?, ?, ?, ?, ?)",
         [number, description, state == "active", state == "building", checksums.of_text(description, number)],
     )
-    return number
-
-
-def _new_number(connection: sqlite3.Connection) -> int:
-    """Return a number that no space ever had. Index snapshots refer to a space by its number, even after the space was
-    pruned."""
-    highest = connection.execute("SELECT coalesce(max(id), 0) FROM spaces").fetchone()[0]
-    number = max(int(meta.get_value(connection, _LAST_SPACE) or 0), int(highest)) + 1
-    meta.set_value(connection, _LAST_SPACE, str(number))
     return number
 
 

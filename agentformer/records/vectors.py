@@ -1,7 +1,7 @@
 """Windows, vectors, and the queue of entries that have no vectors yet.
 
 A vector is stored once per space and text. Its key is the SHA-256 of exactly the text that was embedded. Vectors are
-float32, little-endian, finite and of unit length; other vectors are refused.
+float32, little-endian, finite and of unit length; others are refused.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 from agentformer.errors import EmbedderError
 from agentformer.records.integrity import checksums
-from agentformer.records.scopes import where
+from agentformer.records.scopes import in_groups, where
 from agentformer.types import Matrix, Scope, Span, Waiting
 
 HASH_BYTES = 32
 _FLOAT_BYTES = 4
-_MAX_VARIABLES = 500  # hashes per statement; every SQLite build allows more bound variables
 _SHORT_QUEUE = 1_000  # up to this queue length, queued entries are looked up one by one instead of reading the scope
 
 
@@ -53,11 +52,9 @@ def text_hash(text: str) -> bytes:
 
 def vector_ids(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
     """Return the ids of stored vectors by the hash of the text."""
-    wanted = list(hashes)
     ids: dict[bytes, int] = {}
-    for start in range(0, len(wanted), _MAX_VARIABLES):
-        group = wanted[start : start + _MAX_VARIABLES]
-        query = f"SELECT hash, id FROM vectors WHERE space = ? AND hash IN ({','.join('?' * len(group))})"
+    for marks, group in in_groups(list(hashes)):
+        query = f"SELECT hash, id FROM vectors WHERE space = ? AND hash IN ({marks})"
         ids.update((row[0], row[1]) for row in connection.execute(query, [space, *group]))
     return ids
 
@@ -96,8 +93,8 @@ def decode_vectors(ids: Sequence[int], blobs: Sequence[bytes], sums: Sequence[in
 
 
 def _join_intact(blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> bytes | None:
-    """Return all vectors as one buffer, or None if a vector is damaged. The vectors are checked together for speed: a
-    search reads hundreds of vectors, and a rebuild of the index reads a million."""
+    """Return all vectors as one buffer, or None if a vector is damaged. A rebuild of the index reads a million vectors,
+    so they are checked together."""
     try:
         data = b"".join(blobs)
     except TypeError:  # a value of another type
@@ -141,12 +138,9 @@ def put_windows(
 
 
 def window_spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
-    """Return the spans of windows in the contents of their entries. Missing windows are left out. Raises
-    `StoreDamaged`."""
+    """Return the spans of windows in the contents of their entries, without missing windows. Raises `StoreDamaged`."""
     spans = {}
-    for start in range(0, len(windows), _MAX_VARIABLES):
-        group = windows[start : start + _MAX_VARIABLES]
-        marks = ",".join("?" * len(group))
+    for marks, group in in_groups(windows):
         for row in connection.execute(f"SELECT * FROM windows WHERE id IN ({marks})", group):
             if problem := window_damage(row):
                 raise checksums.damage_error(f"the window {row['id']}", problem)
@@ -161,7 +155,6 @@ def window_damage(row: sqlite3.Row) -> str:
 
 
 def remove_pending(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """Remove entries from the queue."""
     connection.executemany("DELETE FROM pending WHERE entry = ?", ((num,) for num in nums))
 
 
@@ -169,8 +162,8 @@ def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str,
     """Add entries to the embedding queue, or count another failed attempt. `refused` means that the model does not
     accept the entries.
 
-    The windows of the entries in the active space are deleted, because they may be of a former text. Windows in a
-    building space are kept, because `spaces.add_to_move` handles them.
+    Their windows in the active space are deleted, because they may be of a former text. `spaces.add_to_move` handles
+    windows in a building space.
     """
     former = _vectors_of(connection, nums)
     if former:
@@ -199,7 +192,6 @@ def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]
 
 
 def delete_unused_vectors(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
-    """Delete those of the given vectors that no window uses."""
     connection.executemany(
         "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)",
         ((vector,) for vector in vectors),
@@ -207,8 +199,7 @@ def delete_unused_vectors(connection: sqlite3.Connection, vectors: Iterable[int]
 
 
 def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, refused: bool) -> list[Pending]:
-    """Return queued entries with a number above `after`. Entries that the model refused are included only with
-    `refused`."""
+    """Return queued entries with a number above `after`, with or without those that the model `refused`."""
     rows = connection.execute(
         "SELECT entry, attempts, last_error FROM pending WHERE entry > ? AND refused <= ? ORDER BY entry LIMIT ?",
         [after, int(refused), limit],
@@ -217,7 +208,7 @@ def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, r
 
 
 def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: int) -> list[Waiting]:
-    """Return the queued entries of a scope, or the queued entries with these ids, in order of id."""
+    """Return the queued entries of a scope, or with these ids, in order of id."""
     if isinstance(what, Scope):
         condition, values = where(what)
     else:
@@ -232,8 +223,8 @@ def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str],
 
 
 def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *, refused: bool = True) -> int:
-    """Return the number of queued entries in the whole store or in a scope. Entries that the model refused are counted
-    only with `refused`."""
+    """Return the number of queued entries of the store or of a scope, with or without those that the model
+    `refused`."""
     if scope is None:
         rows = connection.execute("SELECT count(*) FROM pending WHERE refused <= ?", [int(refused)])
         return int(rows.fetchone()[0])
@@ -248,7 +239,7 @@ def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *,
 
 
 def has_pending(connection: sqlite3.Connection, *, refused: bool) -> bool:
-    """Return whether the queue has an entry. Entries that the model refused count only with `refused`."""
+    """Return whether the queue has an entry, with or without those that the model `refused`."""
     query = "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)"
     return bool(connection.execute(query, [int(refused)]).fetchone()[0])
 
