@@ -18,12 +18,13 @@ from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.integrity.file_guard import (
     GuardedConnection,
     check_regular_file,
+    file_size,
     open_database,
     transaction,
     translate_errors,
     wal_path,
 )
-from agentformer.records.integrity.stale_wal import check_wal
+from agentformer.records.integrity.write_ahead_log import check_wal
 from agentformer.records.schema import REQUIRED_TABLES, migrate
 from agentformer.records.scopes import decayed
 
@@ -72,12 +73,17 @@ class Database:
         except OSError as error:
             raise StoreFull(f"the folder {path.parent} cannot be created: {error.strerror or error}") from error
         check_regular_file(path)
+        self._connect_first()
+
+    def _connect_first(self) -> None:
         with self._translate_errors():
             self._first = connection = self._connect(check=True)
             self.read_only = connection.read_only
             try:
                 migrate(connection)
-                self.store_id = _store_id(connection)
+                self.store_id = meta.get_value(connection, "store_id")
+                if not self.store_id:
+                    raise damage_error("the store's metadata", "its id is missing")
             except BaseException:
                 connection.close()
                 raise
@@ -85,8 +91,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction. From the first statement on, all statements see one consistent
-        state."""
+        """Yield a connection in a read transaction. All its statements see the state at the first statement."""
         with self._translate_errors(), self._borrow() as connection:
             try:
                 connection.execute("BEGIN")
@@ -98,8 +103,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a transaction with the write lock. The transaction is committed at the end, or rolled
-        back after an error."""
+        """Yield a connection in a transaction with the write lock, which is rolled back after an error."""
         try:
             with self._translate_errors(), self._borrow() as connection, transaction(connection):
                 yield connection
@@ -111,48 +115,40 @@ class Database:
 
     @contextmanager
     def outside(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection without a transaction, for statements that SQLite does not allow inside a transaction."""
+        """Yield a connection without a transaction, for statements that SQLite allows only there."""
         with self._translate_errors(), self._borrow() as connection:
             connection.check_file()
             yield connection
 
     def clear_log(self) -> None:
-        """Empty the write-ahead log, which may contain deleted content. This does not wait for readers. If a reader
-        needs the log, a later call or the last `close` empties it."""
+        """Empty the write-ahead log, which may contain deleted content. If a reader needs the log, a later call or the
+        last `close` empties it."""
         self._empty_wal(0)
 
     def _limit_wal(self) -> None:
-        """Empty the write-ahead log if it is long. SQLite restarts the log only when no reader uses it. Under constant
-        reading this may never happen, so a writer waits for the present readers. New readers do not need the log in the
-        meantime."""
-        if time.monotonic() < self._next_wal_check or self._wal_bytes() < LOG_BYTES:
+        """Empty the write-ahead log if it is long. SQLite restarts the log only when no reader uses it, which may never
+        happen. So a writer waits for the present readers. New readers do not need the log in the meantime."""
+        if time.monotonic() < self._next_wal_check or file_size(wal_path(self.path)) < LOG_BYTES:
             return
         self._next_wal_check = time.monotonic() + _WAL_PAUSE
         with suppress(StoreError):  # the write is committed, and a long log is valid
             if any(self._empty_wal(seconds) for seconds in _WAL_WAITS):
                 self._next_wal_check = 0.0
 
-    def _wal_bytes(self) -> int:
-        try:
-            return wal_path(self.path).stat().st_size
-        except OSError:
-            return 0
-
     def _empty_wal(self, seconds: float) -> bool:
         """Wait at most `seconds` for readers of the log. Return whether the log is empty."""
         with self._translate_errors(), self._borrow() as connection:
             connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
             try:
-                busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-                return not busy
+                return not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]  # busy
             finally:
                 connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
         """Close all connections of this process, so that the caller can replace the file. Reopen the file at the end.
-        Raises `StoreError` if another thread uses the file. A thread that starts to use the file in the meantime also
-        gets a `StoreError`."""
+        Raises `StoreError` if another thread uses the file. A thread that begins to use the file meanwhile also gets a
+        `StoreError`."""
         with _OPENING, self._lock:
             others = any(db is not self and db.path == self.path and db.is_open for db in _INSTANCES)
             if others or self._borrowed_count or self._replacing or self._closed:
@@ -165,11 +161,7 @@ class Database:
             yield
         finally:
             try:
-                with self._translate_errors():
-                    connection = self._connect(check=True)
-                    self.store_id = _store_id(connection)
-                    self._first = connection
-                    self._idle.append(connection)
+                self._connect_first()
             finally:
                 self._replacing = False
 
@@ -222,8 +214,7 @@ class Database:
         return connection
 
     def _connect(self, *, check: bool = False) -> GuardedConnection:
-        checks = [check_wal] if check else []
-        connection = open_database(self.path, BUSY_SECONDS, REQUIRED_TABLES, *checks)
+        connection = open_database(self.path, BUSY_SECONDS, REQUIRED_TABLES, *([check_wal] if check else []))
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA cache_size = -32768")
         connection.execute("PRAGMA cell_size_check = ON")  # detects a damaged page when it is read
@@ -232,11 +223,3 @@ class Database:
 
     def _translate_errors(self) -> AbstractContextManager[None]:
         return translate_errors(self.path, "`agentformer doctor` reports what can be repaired; or restore a backup")
-
-
-def _store_id(connection: sqlite3.Connection) -> str:
-    """Return the store's id. Raises `StoreDamaged`."""
-    store_id = meta.get_value(connection, "store_id")
-    if not store_id:
-        raise damage_error("the store's metadata", "its id is missing")
-    return store_id

@@ -31,7 +31,7 @@ def damaged_vectors(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
         if isinstance(row, DamagedRow):
             yield row
         elif problem := vector_damage(row["data"], row["checksum"], dimensions.get(row["space"])):
-            yield DamagedRow("vectors", row["id"], row["id"], "", problem)
+            yield DamagedRow("vectors", row["id"], row["id"], problem)
 
 
 def damaged_windows(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
@@ -40,7 +40,7 @@ def damaged_windows(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
         if isinstance(row, DamagedRow):
             yield row
         elif problem := window_damage(row):
-            yield DamagedRow("windows", row["id"], row["id"], "", problem)
+            yield DamagedRow("windows", row["id"], row["id"], problem)
 
 
 ALL = (damaged_entries, damaged_history, damaged_vectors, damaged_windows, damaged_metadata)

@@ -210,7 +210,7 @@ def _verify_rows(findings: Findings, rows: Sequence[sqlite3.Row], dimensions: Ma
 
 
 def _damaged_vector(num: int) -> DamagedRow:
-    return DamagedRow("vectors", num, num, "", "")
+    return DamagedRow("vectors", num, num, "")
 
 
 def _dimensions(connection: sqlite3.Connection) -> dict[int, int]:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
 
@@ -37,11 +36,7 @@ _DAMAGE_WORDS = (
 _FULL_WORDS = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
 
 
-class FileIdentity(NamedTuple):
-    """The device and inode of a file. Another file at the same path has another identity."""
-
-    device: int
-    inode: int
+FileIdentity = tuple[int, int]  # device and inode; another file at the same path has another identity
 
 
 class GuardedConnection(sqlite3.Connection):
@@ -57,7 +52,7 @@ class GuardedConnection(sqlite3.Connection):
     def bind(self, path: Path, *, immutable: bool = False) -> None:
         """Record that the file at `path` is the open file."""
         status = path.stat()
-        self.path, self._file = path, FileIdentity(status.st_dev, status.st_ino)
+        self.path, self._file = path, (status.st_dev, status.st_ino)
         self._state = (status.st_size, status.st_mtime_ns) if immutable else None
 
     def is_bound_to(self, identity: FileIdentity | None) -> bool:
@@ -65,24 +60,22 @@ class GuardedConnection(sqlite3.Connection):
         return self._file == identity
 
     def check_same_file(self, other: GuardedConnection) -> None:
-        """Raise `StoreError` if the connection `other` has another file open, because the file was replaced in the
-        meantime."""
+        """Raise `StoreError` if `other` has another file open, because the file was replaced in the meantime."""
         if self._file != other._file:
             raise StoreError(f"{self.path} {_MOVED}")
 
     def check_file(self) -> None:
-        """Raise `StoreError` if no file is at the path, or another file than the open one."""
+        """Raise `StoreError` if the file at the path is missing, or is not the open file."""
         if self._file is None or self._file != file_identity(self.path):
             raise StoreError(f"{self.path} {_MOVED}")
         if self._state is not None:
             status = _stat(self.path)
-            if status is None or self._state != (status.st_size, status.st_mtime_ns) or _size(wal_path(self.path)):
+            if status is None or self._state != (status.st_size, status.st_mtime_ns) or file_size(wal_path(self.path)):
                 raise StoreError(f"{self.path} {_CHANGED}")
 
     def check_wal(self) -> None:
-        """Check the file and its write-ahead log at the start of a write transaction. If the log was removed, copy its
-        content into the database file first. Then raise `StoreError`, because a change written to the removed log would
-        be lost."""
+        """Check the file and its write-ahead log at the start of a write transaction. A change written to a removed log
+        would be lost. So if the log was removed, copy its content into the database file and raise `StoreError`."""
         self.check_file()
         if not self.has_wal:
             return
@@ -104,7 +97,13 @@ def wal_path(path: Path) -> Path:
 def file_identity(path: Path) -> FileIdentity | None:
     """Return the identity of the file at `path`, or None if there is no file."""
     status = _stat(path)
-    return FileIdentity(status.st_dev, status.st_ino) if status else None
+    return (status.st_dev, status.st_ino) if status else None
+
+
+def file_size(path: Path) -> int:
+    """Return the number of bytes of a file, or 0 if there is no file."""
+    status = _stat(path)
+    return status.st_size if status else 0
 
 
 def check_regular_file(path: Path) -> None:
@@ -119,43 +118,21 @@ def check_regular_file(path: Path) -> None:
         raise StoreError(f"{path} is not a regular file; move it away, or choose another folder")
 
 
-def check_tables(connection: sqlite3.Connection, path: Path, tables: Collection[str]) -> None:
-    """Raise `StoreError` for a database of another application. Such a database has tables, but not the tables of this
-    package."""
-    names = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if names and not names.issuperset(tables):
-        raise StoreError(
-            f"{path} is a database of another application, and was not touched; move it away, or choose another folder"
-        )
-
-
-def is_read_only(path: Path) -> bool:
-    """Return whether the file exists and this process cannot write to it or cannot create a log in its folder."""
-    return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
-
-
 def open_read_only(path: Path, busy_seconds: float) -> GuardedConnection:
     """Connect to a file that cannot be written. If a log exists, SQLite follows the log of the writer. Without a log,
-    SQLite treats the file as immutable and needs no lock. Raises `StoreError` if the log cannot be followed."""
+    SQLite treats the file as immutable. Raises `StoreError` if the log cannot be followed."""
     wal = wal_path(path)
     if wal.exists():
         with suppress(sqlite3.OperationalError):
             return _connect_read_only(path, busy_seconds, immutable=False)
-    if _size(wal):
+    if file_size(wal):
         raise StoreError(f"{wal} {_UNFINISHED}")
     return _connect_read_only(path, busy_seconds, immutable=True)
 
 
 def _connect_read_only(path: Path, busy_seconds: float, *, immutable: bool) -> GuardedConnection:
     address = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
-    connection = sqlite3.connect(
-        address,
-        timeout=busy_seconds,
-        isolation_level=None,
-        check_same_thread=False,
-        uri=True,
-        factory=GuardedConnection,
-    )
+    connection = _connect(address, busy_seconds)
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # opens the log, or fails
         connection.bind(path, immutable=immutable)
@@ -172,8 +149,7 @@ def open_database(
     """Connect to a database with a write-ahead log and `synchronous=FULL`: committed changes have reached the disk.
 
     A writer waits `busy_seconds` for another writer. A file that cannot be written is opened for reading only. `check`
-    is called before each attempt to open the file. If the file is replaced while it is opened, the new file is opened
-    instead.
+    is called before each attempt to open the file. If the file is replaced meanwhile, the new file is opened.
 
     Raises `StoreError` for anything except a database with these tables. In that case nothing has been changed.
     """
@@ -194,10 +170,17 @@ def open_database(
 
 def _open(path: Path, busy_seconds: float, tables: Collection[str]) -> GuardedConnection:
     check_regular_file(path)
-    connection = open_read_only(path, busy_seconds) if is_read_only(path) else _connect(path, busy_seconds)
+    # the log of a writer needs the folder
+    read_only = path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+    connection = open_read_only(path, busy_seconds) if read_only else _connect(path, busy_seconds)
     try:
         connection.row_factory = sqlite3.Row
-        check_tables(connection, path, tables)
+        names = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if names and not names.issuperset(tables):
+            raise StoreError(
+                f"{path} is a database of another application, and was not touched; move it away, or choose another "
+                "folder"
+            )
         if connection.read_only:
             return connection
         connection.has_wal = _enable_wal(connection, busy_seconds)
@@ -210,21 +193,22 @@ def _open(path: Path, busy_seconds: float, tables: Collection[str]) -> GuardedCo
     return connection
 
 
-def _connect(path: Path, busy_seconds: float) -> GuardedConnection:
+def _connect(address: Path | str, busy_seconds: float) -> GuardedConnection:
+    """Connect to a path, or to a text that is a URI."""
     return sqlite3.connect(
-        path,
+        address,
         timeout=busy_seconds,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
+        uri=isinstance(address, str),
         factory=GuardedConnection,
     )
 
 
 def _enable_wal(connection: sqlite3.Connection, busy_seconds: float) -> bool:
-    """Enable the write-ahead log. Return False if the file system does not support it. While the first process changes
-    the mode of a new file, SQLite refuses all other processes at once and ignores `busy_timeout`. So this function
-    waits."""
+    """Enable the write-ahead log. Return False if the file system does not support it. While another process changes
+    the mode of a new file, SQLite refuses at once and ignores `busy_timeout`, so this function waits."""
     deadline = time.monotonic() + busy_seconds
     while True:
         try:
@@ -278,8 +262,3 @@ def _stat(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
-
-
-def _size(path: Path) -> int:
-    status = _stat(path)
-    return status.st_size if status else 0

@@ -14,7 +14,7 @@ import sqlite3
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -27,8 +27,8 @@ from agentformer.records.database import Database
 from agentformer.records.files import sync_folder
 from agentformer.records.integrity.file_guard import wal_path
 from agentformer.records.integrity.repair import Quarantine
-from agentformer.records.integrity.stale_wal import check_wal, store_former_wal, wal_header, wal_left_by_repair
 from agentformer.records.integrity.verify import DamagedRow, is_intact, read_page, readable_rows
+from agentformer.records.integrity.write_ahead_log import check_wal, store_former_wal, wal_header, wal_left_by_repair
 from agentformer.records.schema import MIGRATIONS, migrate
 from agentformer.records.spaces import decode_space
 from agentformer.records.vectors import window_damage
@@ -57,19 +57,18 @@ class Recovered(NamedTuple):
 
     def summary(self) -> str:
         """Return the result as a text for users."""
-        rows = f", {self.set_aside} rows moved to {self.aside.name}" if self.set_aside else ""
-        lost = f"; some of {', '.join(self.unreadable)} could not be read" if self.unreadable else ""
-        return (
-            f"{self.entries} entries copied to a new file{rows}{lost}; the damaged file is kept as {self.kept_as.name}"
-        )
+        text = f"{self.entries} entries copied to a new file"
+        text += f", {self.set_aside} rows moved to {self.aside.name}" if self.set_aside else ""
+        text += f"; some of {', '.join(self.unreadable)} could not be read" if self.unreadable else ""
+        return f"{text}; the damaged file is kept as {self.kept_as.name}"
 
 
 def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
     """Replace a damaged file by a new file with all readable rows.
 
-    Raises `StoreError` if another process has the file open, if the file is of a newer version, or if the log next to
-    it belongs to another database. Raises `StoreDamaged` if no row can be read, and `StoreFull`. After an error nothing
-    has been changed.
+    Raises `StoreError` if another process has the file open, or if the file is of a newer version, or has the log of
+    another database. Raises `StoreDamaged` if no row can be read, and `StoreFull`. After an error nothing has been
+    changed.
     """
     path = Path(os.path.realpath(path))
     try:
@@ -99,12 +98,11 @@ class _Replacement:
             self._create(self._new).close()
             self._take_copy()
             self._check_wal()
-            copier = _Copier(self._copy, self._new, quarantine, self._path.name, self._wal_header)
-            recovered = copier.run()
+            recovered = _Copier(self._copy, self._new, quarantine, self._path.name, self._wal_header).run()
             self._take_copy()
-            copy = self._keep_copy()
+            recovered = recovered._replace(kept_as=self._keep_copy())
             self._replace()
-            return recovered._replace(kept_as=copy)
+            return recovered
         finally:
             _delete(self._copy)
             _delete(self._new)
@@ -128,7 +126,7 @@ class _Replacement:
             sync_folder(self._path.parent)
 
     def _take_copy(self) -> None:
-        """Copy the file and its log. This does not open the file again, because that would release the lock."""
+        """Copy the file and its log. The file is not opened again, because that would release the lock."""
         _delete(self._copy)
         self._file.seek(0)
         self._write(self._file, self._copy)
@@ -137,7 +135,6 @@ class _Replacement:
                 self._write(wal, wal_path(self._copy))
 
     def _keep_copy(self) -> Path:
-        """Rename the copy to its final name."""
         name = f"{self._path.name}.damaged-{datetime.now(UTC):%Y-%m-%d}"
         number, copy = 1, self._path.with_name(name)
         while copy.exists() or wal_path(copy).exists():
@@ -156,8 +153,8 @@ class _Replacement:
             os.fsync(copy.fileno())
 
     def _create(self, path: Path) -> BinaryIO:
-        """Create a file with the owner of the damaged file. Only the owner can read it. Raises `StoreError` if the
-        owner cannot be set."""
+        """Create a file that only the owner of the damaged file can read. Raises `StoreError` if it would have another
+        owner."""
         file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - for the caller
         old, new = os.fstat(self._file.fileno()), os.fstat(file.fileno())
         if sys.platform != "win32" and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
@@ -224,7 +221,8 @@ class _Copier:
 
     def _copy_tables(self, source: sqlite3.Connection, target: Database) -> None:
         values, _ = read_page(source, "SELECT * FROM meta ORDER BY key", [])
-        self._insert(target, "meta", iter(values), self._accept_value, verb="INSERT OR REPLACE")
+        sound = (row for row in values if self._is_sound("meta", row, meta.check_value))
+        self._insert(target, "meta", sound, verb="INSERT OR REPLACE")
         self._copy(source, target, "spaces", ("id",), self._accept_space)
         self._copy(source, target, "entries", ("num",), self._accept_entry)
         if self._unreadable and not self._entries:
@@ -248,31 +246,26 @@ class _Copier:
         self, source: sqlite3.Connection, target: Database, table: str, key: Sequence[str], accept: _Filter
     ) -> None:
         """Copy the accepted rows of a table, in order of the table's key."""
-        self._insert(target, table, self._readable(readable_rows(source, table, *key)), accept)
 
-    def _readable(self, rows: Iterator[Row | DamagedRow]) -> Iterator[Row]:
-        for row in rows:
-            if isinstance(row, DamagedRow):
-                self._unreadable.append(f"{row.table} from number {row.num} on")
-            else:
-                yield row
+        def readable() -> Iterator[Row]:
+            for row in readable_rows(source, table, *key):
+                if isinstance(row, DamagedRow):
+                    self._unreadable.append(f"{row.table} from number {row.num} on")
+                else:
+                    yield row
 
-    def _insert(
-        self, target: Database, table: str, rows: Iterator[Row], accept: _Filter, verb: str = "INSERT OR IGNORE"
-    ) -> None:
+        self._insert(target, table, filter(accept, readable()))
+
+    def _insert(self, target: Database, table: str, rows: Iterator[Row], verb: str = "INSERT OR IGNORE") -> None:
         with target.reading() as connection:
             columns = [row["name"] for row in connection.execute(f"PRAGMA table_info({table})")]
         statement = f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-        for group in _groups(filter(accept, rows)):
+        while group := list(islice(rows, _GROUP)):
             with target.writing() as connection:
                 connection.executemany(statement, ([row[name] for name in columns] for row in group))
 
-    def _accept_value(self, row: Row) -> bool:
-        return self._is_sound("meta", row, meta.check_value)
-
     def _accept_space(self, row: Row) -> bool:
-        sound = self._is_sound("spaces", row, decode_space)
-        if sound:
+        if sound := self._is_sound("spaces", row, decode_space):
             self._spaces.add(row["id"])
         return sound
 
@@ -294,11 +287,9 @@ class _Copier:
     def _accept_version(self, source: sqlite3.Connection, row: Row) -> bool:
         if row["entry"] in self._entries:
             entry = source.execute("SELECT id FROM entries WHERE num = ?", [row["entry"]]).fetchone()
-            try:
+            with suppress(StoreDamaged):
                 from_state(row, entry["id"])
                 return True
-            except StoreDamaged:
-                pass
         self._quarantine.add("history", dict(row), "it, or its entry, is damaged")
         return False
 
@@ -313,13 +304,8 @@ class _Copier:
         return complete and not window_damage(row)
 
 
-def _groups(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    while group := list(islice(rows, _GROUP)):
-        yield group
-
-
 def _sequences(source: sqlite3.Connection) -> dict[str, int]:
-    """Return the last number of each table. These numbers are never used again."""
+    """Return the last number of each table. No number is used twice."""
     try:
         return {row["name"]: row["seq"] for row in source.execute("SELECT name, seq FROM sqlite_sequence")}
     except sqlite3.DatabaseError:
@@ -328,8 +314,8 @@ def _sequences(source: sqlite3.Connection) -> dict[str, int]:
 
 @contextmanager
 def _exclusive(path: Path) -> Iterator[BinaryIO]:
-    """Yield the file if no other process has it open. The locks of SQLite show this even if SQLite cannot read the
-    file. Raises `StoreError`."""
+    """Yield the file if no other process has it open. The locks show this even if SQLite cannot read the file. Raises
+    `StoreError`."""
     with path.open("r+b") as file:
         if sys.platform != "win32":
             try:

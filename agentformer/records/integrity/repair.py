@@ -1,7 +1,7 @@
 """Repairs of the findings of `verify`. Each function takes the findings of the check with the same name.
 
-A row may have changed since it was checked. So a repair takes the write lock and checks the row again. It holds the
-lock for one row at a time. Rows that cannot be repaired are moved to the quarantine file.
+A row may have changed since it was checked. So a repair checks it again under the write lock, which it holds for one
+row at a time. Rows that cannot be repaired are moved to the quarantine file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DAMAGED = "its checksum differs, or it cannot be decoded"
 class Quarantine:
     """The file `damaged-DATE.jsonl`. It is created with the first row, and only its owner can read it.
 
-    Each line is one row with its table, the reason, and all columns that could be read. Bytes that are not UTF-8 are
+    Each line has one row with its table, the reason, and all columns that could be read. Bytes that are not UTF-8 are
     written as {"hex": "..."}.
     """
 
@@ -72,14 +72,14 @@ def _readable(value: Any) -> Any:
 Repair = Callable[[Database, Findings, Quarantine], None]
 
 
-def rebuild_sqlite_indexes(database: Database) -> str:
-    """Rebuild all SQLite indexes from their tables. Return the error message, or "" after success."""
+def rebuild_sqlite_indexes(database: Database) -> bool:
+    """Rebuild all SQLite indexes from their tables. Return False if the tables are damaged."""
     try:
         with database.writing() as connection:
             connection.execute("REINDEX")
-    except StoreDamaged as error:
-        return str(error)
-    return ""
+    except StoreDamaged:
+        return False
+    return True
 
 
 def dangling_references(database: Database, findings: Findings, quarantine: Quarantine) -> None:
@@ -99,12 +99,12 @@ def dangling_references(database: Database, findings: Findings, quarantine: Quar
 
 
 def metadata(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Move damaged values and damaged descriptions of spaces to the quarantine file. Without its description, the
-    vectors of a space cannot be used, so they are deleted. A damaged value may have been a request for a secure delete,
-    so a new request is recorded."""
+    """Move damaged values and damaged descriptions of spaces to the quarantine file. The vectors of a space without a
+    description are deleted. A damaged value may have been a request for a secure delete, so a new request is
+    recorded."""
     for damaged in findings.keys:
         with database.writing() as connection, lenient_text(connection):
-            column, key = ("key", damaged.name) if damaged.table == "meta" else ("id", damaged.num)
+            column, key = ("key", damaged.key) if damaged.table == "meta" else ("id", damaged.num)
             for row in connection.execute(f"SELECT * FROM {damaged.table} WHERE {column} = ?", [key]).fetchall():
                 quarantine.add(damaged.table, dict(row), damaged.why)
             if damaged.table == "spaces":
@@ -128,13 +128,11 @@ def entries(database: Database, findings: Findings, quarantine: Quarantine) -> N
         restored += is_restored
         findings.lost += not is_restored and kind not in DOCUMENT_KINDS  # chunks are restored from their pages
         from_pages = f"{restored} restored from their pages, " if restored else ""
-        moved = findings.mended + 1 - restored
-        findings.mark_repaired(1, f"{from_pages}{moved} moved to {quarantine.path.name}")
+        findings.mark_repaired(1, f"{from_pages}{findings.mended + 1 - restored} moved to {quarantine.path.name}")
 
 
 def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quarantine) -> tuple[bool, str]:
-    """Restore an entry, or move it to the quarantine file. Return whether the entry was restored, and the kind of the
-    entry."""
+    """Restore an entry, or move it to the quarantine file. Return whether it was restored, and its kind."""
     with lenient_text(connection):
         row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
         if row is None or is_intact(row):
@@ -179,8 +177,7 @@ def _clear_superseded(connection: sqlite3.Connection, num: int) -> None:
 
 
 def _remove(connection: sqlite3.Connection, num: int) -> None:
-    """Remove an entry. If its metadata are damaged, drop the indexes over metadata first, and rebuild them
-    afterwards."""
+    """Remove an entry. SQLite cannot remove damaged metadata from an index, so these indexes are built again."""
     indexes: list[sqlite3.Row] = []
     if not connection.execute("SELECT json_valid(metadata) FROM entries WHERE num = ?", [num]).fetchone()[0]:
         marks = ", ".join("?" * len(_JSON_INDEXES))
@@ -250,7 +247,7 @@ def leases(database: Database, findings: Findings, quarantine: Quarantine) -> No
 
 
 def delete_unused_vectors(database: Database) -> int:
-    """Delete vectors that belong to no entry, in several transactions. Return the number of deleted vectors."""
+    """Delete vectors that belong to no entry, in several transactions. Return their number."""
     deleted = 0
     while True:
         with database.writing() as connection:

@@ -1,7 +1,7 @@
 """Checks of the records: SQLite's own check, the checksum of every row, and the consistency of the tables.
 
 Each check reads in one transaction, so concurrent writes do not disturb it. A check changes nothing, and it reports
-damage instead of raising an error. Rows from an older version of the software have no checksum; they are only decoded.
+damage instead of raising an error. Rows from an older version of the software have no checksum and are only decoded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from agentformer.errors import StoreDamaged
@@ -30,8 +30,6 @@ _MAX_NUM = 2**62  # above every number of a row
 # Tables that refer to rows of other tables. Windows are not here, because they have a separate check.
 REFERRING_TABLES = ("history", "pending", "moving", "vectors")
 
-Check = Callable[[sqlite3.Connection], Findings]
-
 
 class DamagedRow(NamedTuple):
     """A row that differs from what was written, or a range of row numbers that contains unreadable rows."""
@@ -39,8 +37,8 @@ class DamagedRow(NamedTuple):
     table: str
     num: int  # number of the entry, vector or space; in `history` the number of the entry
     last: int  # the last number of a range; `num` for one row
-    name: str  # id of the entry, or key of the value in `meta`; "" if unknown
     why: str  # a text for users
+    key: str = ""  # key of a value in `meta`
 
     @property
     def is_range(self) -> bool:
@@ -50,8 +48,8 @@ class DamagedRow(NamedTuple):
 def database(connection: sqlite3.Connection) -> Findings:
     """Run SQLite's own check of the file.
 
-    The keys of the findings are "index" and "pages" for damage, "unread" if the file could not be read for another
-    reason, and the name of a table if its rows refer to missing rows.
+    The keys of the findings are "index" and "pages" for damage, "unread" if another error stopped the check, and the
+    name of a table if its rows refer to missing rows.
     """
     findings = Findings("database", "the database file passes SQLite's integrity check")
     try:
@@ -68,8 +66,8 @@ def database(connection: sqlite3.Connection) -> Findings:
 
 
 def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list[str]:
-    """Return the messages of SQLite. While the metadata of an entry are damaged, SQLite cannot check the indexes of the
-    entries. The check of the entries reports such metadata."""
+    """Return the messages of SQLite. SQLite cannot check the indexes of the entries while the metadata of an entry are
+    damaged, which the check of the entries reports."""
     try:
         rows = connection.execute(f"PRAGMA integrity_check({_MAX_PROBLEMS})").fetchall()
     except sqlite3.OperationalError as error:
@@ -93,8 +91,8 @@ def history(connection: sqlite3.Connection) -> Findings:
 
 
 def metadata(connection: sqlite3.Connection) -> Findings:
-    """Check the checksums of the store's metadata and of its embedding spaces. The keys of the findings are
-    `DamagedRow` objects."""
+    """Check the checksums of the store's metadata and of its spaces. The keys of the findings are `DamagedRow`
+    objects."""
     findings = Findings("facts", "metadata: checksums match")
     return _check_rows(connection, findings, damaged_metadata, "spaces", "meta")
 
@@ -122,21 +120,16 @@ def links(connection: sqlite3.Connection) -> Findings:
             "WHERE e.archived_by IS NOT NULL AND (s.num IS NULL OR s.archived_at IS NOT NULL OR e.archived_at IS NULL)"
         )
         for num, entry, summary, archived, summary_num, _ in rows:
-            problem = (
-                "the summary is missing"
-                if summary_num is None
-                else "the summary is archived"
-                if archived
-                else "the entry is live"
-            )
+            problem = "the summary is archived" if archived else "the entry is live"
+            if summary_num is None:
+                problem = "the summary is missing"
             findings.add(f"entry {entry} was archived for the summary {summary}, but {problem}", num)
     return findings
 
 
 def changes(connection: sqlite3.Connection) -> Findings:
-    """Check that the change feed is complete, so that indexes can be updated from it: each entry is in the feed, and
-    the newest change has its token. The keys of the findings are numbers of missing entries, and 0 if only the newest
-    change or its token is wrong."""
+    """Check that the change feed is complete, so that indexes can be updated from it. The keys of the findings are
+    numbers of missing entries, and 0 if only the newest change or its token is wrong."""
     findings = Findings("changes", "each entry is in the change feed, and the newest change has a token")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "changes")
@@ -167,50 +160,45 @@ def leases(connection: sqlite3.Connection) -> Findings:
 
 def damaged_entries(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
     """Yield entries that differ from what was written, in order of number."""
-    for row in readable_rows(connection, "entries", "num"):
-        if isinstance(row, DamagedRow):
-            yield row
-            continue
-        try:
-            from_row(row)
-            _check_utf8(row)
-        except StoreDamaged as error:
-            name = row["id"] if entry_name(row["id"]).endswith(f" {row['id']}") else ""
-            yield DamagedRow("entries", row["num"], row["num"], name, str(error))
+    return _damaged_rows(connection, _check_entry, "entries", "num")
 
 
 def damaged_history(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
     """Yield former versions that differ from what was written, in order of the number of the entry."""
-    for row in readable_rows(connection, "history", "entry", "version"):
-        if isinstance(row, DamagedRow):
-            yield row
-            continue
-        num = row["entry"]
-        try:
-            entry = connection.execute("SELECT id FROM entries WHERE num = ?", [num]).fetchone()
-            name = str(entry[0]) if entry else ""
-            from_state(row, name)
-        except StoreDamaged as error:
-            yield DamagedRow("history", num, num, name, f"version {row['version']}: {error}")
-        except sqlite3.DatabaseError:
-            continue  # `damaged_entries` reports the unreadable entry
+
+    def check(row: sqlite3.Row) -> None:
+        with suppress(sqlite3.DatabaseError):  # `damaged_entries` reports an unreadable entry
+            entry = connection.execute("SELECT id FROM entries WHERE num = ?", [row["entry"]]).fetchone()
+            try:
+                from_state(row, str(entry[0]) if entry else "")
+            except StoreDamaged as error:
+                raise StoreDamaged(f"version {row['version']}: {error}") from error
+
+    return _damaged_rows(connection, check, "history", "entry", "version")
 
 
 def damaged_metadata(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
     """Yield descriptions of spaces and values of the table `meta` that differ from what was written."""
-    for row in readable_rows(connection, "spaces", "id"):
-        if isinstance(row, DamagedRow):
-            yield row
-            continue
-        try:
-            decode_space(row)
-        except StoreDamaged as error:
-            yield DamagedRow("spaces", row["id"], row["id"], "", str(error))
+    yield from _damaged_rows(connection, decode_space, "spaces", "id")
     for row in read_page(connection, "SELECT * FROM meta", [])[0]:
         try:
             check_value(row)
         except StoreDamaged as error:
-            yield DamagedRow("meta", 0, 0, str(row["key"]), str(error))
+            yield DamagedRow("meta", 0, 0, str(error), key=str(row["key"]))
+
+
+def _damaged_rows(
+    connection: sqlite3.Connection, check: Callable[[sqlite3.Row], object], table: str, *key: str
+) -> Iterator[DamagedRow]:
+    """Yield the rows for which `check` raises `StoreDamaged`, and the ranges of rows that cannot be read."""
+    for row in readable_rows(connection, table, *key):
+        if isinstance(row, DamagedRow):
+            yield row
+            continue
+        try:
+            check(row)
+        except StoreDamaged as error:
+            yield DamagedRow(table, row[key[0]], row[key[0]], str(error))
 
 
 def readable_rows(connection: sqlite3.Connection, table: str, *key: str) -> Iterator[sqlite3.Row | DamagedRow]:
@@ -232,7 +220,7 @@ def readable_rows(connection: sqlite3.Connection, table: str, *key: str) -> Iter
                 return
             continue
         following = _readable_from(connection, table, key[0], start[0])
-        yield DamagedRow(table, max(start[0], 1), following - 1, "", f"rows cannot be read: {problem}")
+        yield DamagedRow(table, max(start[0], 1), following - 1, f"rows cannot be read: {problem}")
         if following >= _MAX_NUM:
             return
         start = [following, *[-_MAX_NUM] * (len(key) - 1)]
@@ -292,21 +280,19 @@ def _decode_or_keep(data: bytes) -> str | bytes:
 def is_intact(entry: sqlite3.Row) -> bool:
     """Return whether a row of `entries`, read with `lenient_text`, is equal to what was written."""
     try:
-        from_row(entry)
-        _check_utf8(entry)
+        _check_entry(entry)
     except StoreDamaged:
         return False
     return True
 
 
-def _check_utf8(entry: sqlite3.Row) -> None:
-    """Raise `StoreDamaged` if a field of the entry contains bytes, which `lenient_text` could not decode."""
-    if any(isinstance(value, bytes) for value in entry):
+def _check_entry(entry: sqlite3.Row) -> None:
+    from_row(entry)
+    if any(isinstance(value, bytes) for value in entry):  # `lenient_text` could not decode it
         raise damage_error(entry_name(entry["id"]), "one of its texts is not UTF-8")
 
 
 def _text(row: DamagedRow) -> str:
-    """Return a finding as a text for users, without the general advice."""
     rows = "former versions" if row.table == "history" else row.table
     return f"{rows} from number {row.num} on: {row.why}" if row.is_range else row.why.partition(f"; {ADVICE}")[0]
 

@@ -188,7 +188,7 @@ class StoreVerifier:
             return findings
         broken = "pages" in findings.keys
         if not broken and "index" in findings.keys:
-            broken = bool(repairs.rebuild_sqlite_indexes(self._database))
+            broken = not repairs.rebuild_sqlite_indexes(self._database)
             findings.mark_repaired(0 if broken else findings.keys.count("index"), "its SQLite indexes are rebuilt")
         if not broken:
             with findings.repairing():

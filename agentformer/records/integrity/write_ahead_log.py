@@ -1,4 +1,4 @@
-"""Detects a stale write-ahead log (WAL) that SQLite would replay into another database.
+"""The write-ahead log (WAL) beside a database: detect a stale log, which SQLite would replay into another database.
 
 There are two causes. First, somebody restores a copy of the database file, and the old log is still in the folder. The
 change feed has a random token for each write. So the newest token in the file alone must still exist when SQLite reads
@@ -14,24 +14,18 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.records import meta
 from agentformer.records.integrity.file_guard import wal_path
 
+_LastWrite = tuple[str, int, bytes]  # id of the store, and seq and token of a change
 _FORMER_WAL = "former_log"
 _HEADER_BYTES = 32  # these bytes contain 64 random bits that change whenever the log is restarted
 _ATTEMPTS = 3  # another process may be copying its log into the file right now
 _PAUSE_SECONDS = 0.05
 # SQLite's messages for a file with the log of another database
 _MIXED_WORDS = ("malformed", "no such", "not a database", "corrupt")
-
-
-class _LastWrite(NamedTuple):
-    store: str
-    seq: int
-    token: bytes
 
 
 def wal_header(wal: Path) -> str:
@@ -44,13 +38,13 @@ def wal_header(wal: Path) -> str:
 
 
 def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
-    """Store the header of the log of a replaced database. That log may still be in the folder."""
+    """Store the header of the log of a replaced database, which may still be in the folder."""
     meta.set_value(connection, _FORMER_WAL, header)
 
 
 def wal_left_by_repair(path: Path) -> str:
     """Return the header of the log next to a database, if the log belongs to the damaged file that an interrupted
-    recovery has replaced. Return "" otherwise. The content of such a log is already in the database."""
+    recovery has replaced. The database already has the content of such a log. Return "" otherwise."""
     try:
         header = wal_header(wal_path(path))
         if not header or not path.stat().st_size:
@@ -75,8 +69,7 @@ def check_wal(path: Path, original: Path | None = None) -> None:
         try:
             if not wal.stat().st_size or not path.stat().st_size:
                 return
-            last = _last_write(path, "&immutable=1")
-            if last is None or _is_still_there(last, path):
+            if _is_still_there(_last_write(path, "&immutable=1"), path):
                 return
         except (OSError, sqlite3.Error):  # opening the database reports it
             return
@@ -93,20 +86,18 @@ def check_wal(path: Path, original: Path | None = None) -> None:
     )
 
 
-def _is_still_there(last: _LastWrite, path: Path) -> bool:
+def _is_still_there(last: _LastWrite | None, path: Path) -> bool:
     """Return whether the last write in the file alone is unchanged when the file is read together with the log."""
     try:
-        with_wal = _last_write(path, "", last.seq)
+        return last is None or _last_write(path, "", last[1]) in (last, None)
     except sqlite3.DatabaseError as error:
         if any(word in str(error) for word in _MIXED_WORDS):
             return False
         raise
-    return with_wal is None or (with_wal.store == last.store and with_wal.token == last.token)
 
 
 def _last_write(path: Path, options: str, seq: int | None = None) -> _LastWrite | None:
-    """Return the store's id and its newest token. If `seq` is given, return the token of `seq` instead, or b"" if the
-    feed does not contain `seq`. Return None for a store without writes."""
+    """Return the store's id, and its newest write or the write `seq`. Return None for a store without writes."""
     with closing(_connect(path, options)) as connection:
         store = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
         newest = connection.execute("SELECT seq, token FROM points ORDER BY seq DESC LIMIT 1").fetchone()
@@ -114,7 +105,7 @@ def _last_write(path: Path, options: str, seq: int | None = None) -> _LastWrite 
             return None
         if seq is not None:
             newest = connection.execute("SELECT seq, token FROM points WHERE seq = ?", [seq]).fetchone() or (seq, b"")
-    return _LastWrite(str(store[0]), int(newest[0]), bytes(newest[1]))
+    return str(store[0]), int(newest[0]), bytes(newest[1])
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:
