@@ -1,14 +1,13 @@
 """The change feed that indexes follow, and the neighbors of a message.
 
 A message often lacks the words of its subject: "Yes, last May" answers the message before it. So the index reads a
-message together with its neighbors. If a message is stored, changed or removed, its neighbors are also appended to the
-feed.
+message together with its neighbors, and a change of a message is also a change of its neighbors.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from agentformer.records.codec import happened_at, to_micros
 from agentformer.records.integrity.checksums import damage_error
@@ -33,8 +32,7 @@ _SIDES = (("<", "DESC"), (">", "ASC"))
 
 
 def append(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
-    """Move entries to the end of the feed, and give the newest change a new random token. Without entries nothing
-    changes."""
+    """Move entries to the end of the feed, and give the newest change a new random token."""
     nums = list(nums)
     if not nums:
         return
@@ -45,7 +43,7 @@ def append(connection: sqlite3.Connection, nums: Iterable[int]) -> None:
 
 
 def last_seq(connection: sqlite3.Connection) -> int:
-    """Return the newest `seq`. Return 0 for an empty store. Raises `StoreDamaged` if the two tables of the feed have
+    """Return the newest `seq`, or 0 for an empty store. Raises `StoreDamaged` if the two tables of the feed have
     different newest changes, because an index would then wait for a change that never comes."""
     row = connection.execute("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points").fetchone()
     if row[0] != row[1]:
@@ -60,8 +58,7 @@ def token_at(connection: sqlite3.Connection, seq: int) -> str:
 
 
 def entries_since(connection: sqlite3.Connection, seq: int) -> list[int]:
-    """Return the numbers of entries that changed after `seq`, in order of their last change. Removed entries are
-    included."""
+    """Return the numbers of entries that changed after `seq`, with removed entries, in order of their last change."""
     return [row[0] for row in connection.execute("SELECT entry FROM changes WHERE seq > ? ORDER BY seq", [seq])]
 
 
@@ -72,13 +69,12 @@ def since(connection: sqlite3.Connection, seq: int, limit: int = -1) -> list[tup
 
 
 def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[str]:
-    """Return the contents of the messages before and after a message. The list is empty if the entry is not a
-    message."""
+    """Return the contents of the messages before and after a message. Other entries have none."""
     return [row[0] for row in _neighbors(connection, entry, "content")]
 
 
 def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
-    """Return the numbers of the messages that have at least one of these entries as a neighbor, without repetitions."""
+    """Return the numbers of the messages that have one of these entries as a neighbor, without repetitions."""
     nums = (row[0] for entry in entries for row in _neighbors(connection, entry, "num"))
     return list(dict.fromkeys(nums))
 
@@ -86,16 +82,10 @@ def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEnt
 def _neighbors(connection: sqlite3.Connection, entry: MemoryEntry, columns: str) -> list[sqlite3.Row]:
     if entry.kind != "message" or entry.session_id is None:
         return []
-    values: Mapping[str, object] = {
-        "namespace": entry.namespace,
-        "session_id": entry.session_id,
-        "user_id": entry.user_id,
-        "agent_id": entry.agent_id,
-        "project": entry.project,
-        "at": to_micros(happened_at(entry)),
-        "id": entry.id,
-        "reach": REACH,
+    values = {
+        name: getattr(entry, name) for name in ("id", "namespace", "session_id", "user_id", "agent_id", "project")
     }
+    values |= {"at": to_micros(happened_at(entry)), "reach": REACH}
     rows: list[sqlite3.Row] = []
     for side, order in _SIDES:
         rows += connection.execute(_NEIGHBORS.format(columns=columns, side=side, order=order), values)

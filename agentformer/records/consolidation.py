@@ -1,7 +1,4 @@
-"""Summaries and their originals: archive, restore and remove them together.
-
-All functions need a write transaction. The caller commits the transaction.
-"""
+"""Summaries and their originals: archive, restore and remove them together, in a write transaction of the caller."""
 
 from __future__ import annotations
 
@@ -82,7 +79,7 @@ def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[i
 
 
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
-    """Delete entries and the summaries that repeat their content. All other originals of these summaries become live.
+    """Delete entries and the summaries that repeat their content. The other originals of these summaries become live.
     Return the number of deleted entries."""
     to_delete = with_summaries(connection, nums)
     ids = [entry.id for entry in records.by_num(connection, sorted(to_delete)).values()]
@@ -91,18 +88,16 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def check_free(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if the entry is a live summary, or an original of a live summary. Such entries can only be
-    archived or made live together."""
+    """Raise `InvalidInput` if the entry is a live summary or an original of one, since they are archived and restored
+    together."""
     if entry.archived_by is not None:
-        raise InvalidInput(
-            "archived_at", f"{entry.id} is an original of a summary; restore {entry.archived_by} instead"
-        )
+        problem = f"{entry.id} is an original of a summary; restore {entry.archived_by} instead"
+        raise InvalidInput("archived_at", problem)
     if _originals(connection, [entry.id]):
         raise InvalidInput("archived_at", f"{entry.id} is a summary of other entries; restore it instead")
 
 
 def _originals(connection: sqlite3.Connection, summaries: Sequence[str]) -> list[int]:
-    """Return the numbers of the entries that were archived for these summaries."""
     query = "SELECT num FROM entries WHERE archived_by IN (SELECT value FROM json_each(?)) ORDER BY num"
     return [row[0] for row in connection.execute(query, [json.dumps(list(summaries))])]
 

@@ -33,18 +33,14 @@ def _filled_text(name: str, value: Any) -> str:
     return _text(name, value)
 
 
-def _optional_text(name: str, value: Any) -> str | None:
-    return None if value is None else _text(name, value)
+def _optional(parse: Parser) -> Parser:
+    return lambda name, value: None if value is None else parse(name, value)
 
 
 def _count(name: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise InvalidInput(name, f"must be a whole number of at least 0, got {value!r:.{_SHOWN}}")
     return value
-
-
-def _optional_count(name: str, value: Any) -> int | None:
-    return None if value is None else _count(name, value)
 
 
 def _metadata(name: str, value: Any) -> dict[str, Any]:
@@ -58,13 +54,11 @@ def _metadata(name: str, value: Any) -> dict[str, Any]:
     return value
 
 
+_optional_text = _optional(_text)
 _SOURCE_PARSERS: dict[str, Parser] = {
-    "document_id": _text,
-    "name": _text,
-    "page": _optional_count,
-    "label": _text,
-    "start": _count,
-    "end": _count,
+    **dict.fromkeys(("document_id", "name", "label"), _text),
+    "page": _optional(_count),
+    **dict.fromkeys(("start", "end"), _count),
 }
 
 
@@ -92,16 +86,18 @@ _word = partial(fields.text, most=fields.MAX_NAME)
 
 
 def _named(check: Callable[..., Any]) -> Parser:
-    """Return a parser for a check function that takes the name of the field."""
     return lambda _, value: check(value)
+
+
+_salience = _named(fields.salience)
 
 
 @dataclass(frozen=True, slots=True)
 class EntryField:
-    """One field of an entry.
+    """One field of an entry. `parse` reads a JSON value from a file or an export.
 
-    `parse` reads a JSON value from a file or an export. `check` also enforces the limits for values that callers give;
-    None means that callers cannot give the field. `changeable` is true for fields that a memory's `update` can change.
+    `check` also enforces the limits for values that callers give; None means that callers cannot give the field.
+    `changeable` is true for fields that a memory's `update` can change.
     """
 
     name: str
@@ -147,11 +143,7 @@ ENTRY_FIELDS = (
     EntryField("read_count", _count, description="Number of times the entry was given to a model or marked as read."),
     EntryField("repeat_count", _count, description="Number of times the same content was stored again."),
     EntryField(
-        "salience",
-        _named(fields.salience),
-        _named(fields.salience),
-        changeable=True,
-        description="The stored value, 0 to 1, before decay.",
+        "salience", _salience, _salience, changeable=True, description="The stored value, 0 to 1, before decay."
     ),
     EntryField("archived_at", fields.moment),
     EntryField("archived_by", _optional_text, description="The summary that replaces this entry."),
@@ -192,9 +184,8 @@ def check_settable(names: Iterable[str]) -> None:
     """Raise `InvalidInput` for a field that the `update` of a backend cannot change."""
     settable = _PARSERS.keys() - _SET_BY_BACKEND
     if wrong := sorted(set(names) - settable):
-        raise InvalidInput(
-            wrong[0], f"cannot be changed; only these fields can be changed: {', '.join(sorted(settable))}"
-        )
+        known = ", ".join(sorted(settable))
+        raise InvalidInput(wrong[0], f"cannot be changed; only these fields can be changed: {known}")
 
 
 def entry_to_json(entry: MemoryEntry) -> dict[str, Any]:
@@ -207,10 +198,8 @@ def entry_to_json(entry: MemoryEntry) -> dict[str, Any]:
 
 
 def entry_to_short_json(entry: MemoryEntry, *, namespace: str = DEFAULT_NAMESPACE) -> dict[str, Any]:
-    """Return the content and the fields that differ from their defaults, without the id.
-
-    `namespace` is the default for the field `namespace`.
-    """
+    """Return the content and the fields that differ from their defaults, without the id. `namespace` is the default for
+    the field `namespace`."""
     values: dict[str, Any] = {"content": entry.content}
     for name, default in _DEFAULTS.items():
         value = getattr(entry, name)
@@ -224,8 +213,7 @@ def entry_to_short_json(entry: MemoryEntry, *, namespace: str = DEFAULT_NAMESPAC
 
 
 def entry_from_json(values: Mapping[str, Any]) -> MemoryEntry:
-    """Return the entry of an object that `entry_to_json` returned. Values are not checked. Unknown keys raise
-    `TypeError`."""
+    """Return the entry of an object that `entry_to_json` returned, without checks. Unknown keys raise `TypeError`."""
     decoded = dict(values)
     for name in TIMES:
         decoded[name] = datetime.fromisoformat(decoded[name]) if decoded.get(name) else None
@@ -235,18 +223,15 @@ def entry_from_json(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def parse_entry(values: Any, *, namespace: str = DEFAULT_NAMESPACE) -> MemoryEntry:
-    """Return the entry of a JSON object from any source. A missing field gets its default.
-
-    Every value is checked. Raises `InvalidInput` with the name of the field.
-    """
+    """Return the entry of a JSON object from any source. A missing field gets its default. Every value is checked.
+    Raises `InvalidInput` with the name of the field."""
     if not isinstance(values, dict):
         raise InvalidInput("entry", f"must be a JSON object, got {values!r:.{_SHOWN}}")
     parsed: dict[str, Any] = {"namespace": namespace}
     for name, value in values.items():
         if name not in _PARSERS:
-            raise InvalidInput(
-                name[:_SHOWN], f"is not a field of an entry; the fields are {', '.join(sorted(_PARSERS))}"
-            )
+            known = ", ".join(sorted(_PARSERS))
+            raise InvalidInput(name[:_SHOWN], f"is not a field of an entry; the fields are {known}")
         parsed[name] = _PARSERS[name](name, value)
     for name in ("id", "content"):
         if name not in parsed:

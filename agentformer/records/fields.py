@@ -43,18 +43,16 @@ def encodable(field: str, text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise InvalidInput(
-            field, "contains half of a surrogate pair, so it is not a valid text; decode the text correctly"
-        ) from None
+        problem = "contains half of a surrogate pair, so it is not a valid text; decode the text correctly"
+        raise InvalidInput(field, problem) from None
     return text
 
 
 def kind(value: Any) -> str:
     """Return a kind that callers may use. The kinds of uploaded documents are reserved."""
     if isinstance(value, str) and value in DOCUMENT_KINDS:
-        raise InvalidInput(
-            "kind", f"{value!r} is reserved for uploaded documents; use rag.upload, or choose another kind"
-        )
+        problem = f"{value!r} is reserved for uploaded documents; use rag.upload, or choose another kind"
+        raise InvalidInput("kind", problem)
     return name("kind", value)
 
 
@@ -92,7 +90,6 @@ def limit(field: str, value: Any) -> int:
 
 
 def tier(value: Any) -> Tier:
-    """Return one of `TIERS`."""
     for tier in TIERS:
         if value == tier:
             return tier
@@ -127,13 +124,13 @@ def _check_bounds(value: Any, depth: int) -> None:
 
 
 def moment(field: str, value: Any) -> datetime | None:
-    """Return a time in UTC. The value is a `datetime` with a zone, or ISO 8601 with a zone. None stays None."""
+    """Return a time in UTC. The value is a `datetime` or ISO 8601, each with a zone. None stays None."""
     local = moment_in_zone(field, value)
     return local and local.astimezone(UTC)
 
 
 def moment_in_zone(field: str, value: Any) -> datetime | None:
-    """Return a time in the zone of the given value. The zone is kept because it decides which day it is."""
+    """Return a time in the zone of the given value, which decides the day of this time."""
     if value is None:
         return None
     if isinstance(value, str):

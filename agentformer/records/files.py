@@ -1,5 +1,4 @@
-"""Safe file operations: after a crash, a file has its old content or its new content. Temporary files are cleaned
-up."""
+"""Safe file operations: after a crash, a file has its old or its new content, and temporary files are cleaned up."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ _NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def open_regular_file(path: Path) -> BufferedReader:
-    """Open a regular file for reading. Raises `OSError`. A pipe also raises `OSError`, because reading from it could
-    block forever."""
+    """Open a regular file for reading. Raises `OSError`, also for a pipe, because reading from it could block
+    forever."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NONBLOCKING))  # noqa: SIM115 - returned
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -38,7 +37,7 @@ def read_file(path: Path) -> bytes:
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace the content of `path` and sync the file. `mode` gives the permissions; the umask is applied. Raises
+    """Replace the content of `path` and sync the file. The umask is applied to the permissions `mode`. Raises
     `OSError`."""
     with atomic_writer(path, mode=mode) as file:
         file.write(data)
@@ -47,12 +46,9 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 @contextlib.contextmanager
 def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a file that replaces `path`. When the context ends without an error, the file is synced and renamed. Raises
-    `OSError`.
-
-    The name of the temporary file contains the process number. If the process dies, a later writer can delete the file.
-    """
+    `OSError`."""
     remove_stale_temporaries(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    temporary = _temporary(path)
     try:
         with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
@@ -65,6 +61,11 @@ def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+def _temporary(path: Path) -> Path:
+    """Return the temporary name of a file or folder. After a crash, a later writer sees that its process has ended."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+
+
 def delete(path: Path) -> None:
     """Delete a file, or a folder with its content, if it exists. Raises `OSError`."""
     if path.is_dir() and not path.is_symlink():
@@ -74,11 +75,11 @@ def delete(path: Path) -> None:
 
 
 def remove_stale_temporaries(path: Path) -> None:
-    """Delete temporary files of `path` that dead processes created. Raises `OSError`."""
-    for temporary in path.parent.glob(f".{path.name}.*"):
-        process = temporary.name.split(".")[-2]
-        if process.isdecimal() and not process_exists(int(process)):
-            temporary.unlink(missing_ok=True)
+    """Delete temporary files and folders of `path` that dead processes created. Raises `OSError`."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.([0-9]+)\.[0-9]+")
+    for temporary in path.parent.iterdir() if path.parent.is_dir() else ():
+        if (match := pattern.fullmatch(temporary.name)) and not process_exists(int(match[1])):
+            delete(temporary)
 
 
 def process_exists(process: int) -> bool:
@@ -93,8 +94,7 @@ def process_exists(process: int) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that renames and removals in it survive a crash. Does nothing if the system does not support
-    it."""
+    """Sync a folder, so that renames and removals in it survive a crash, if the system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -122,17 +122,18 @@ def safe_file_name(text: str) -> str:
 def new_folder(folder: Path, example: str) -> Iterator[Path]:
     """Yield a temporary folder to fill. After the block it is renamed to `folder`; after an error it is deleted.
 
-    Folders that killed processes created for the same name are deleted first. `example` is a folder name that the error
-    message suggests. Raises `InvalidInput` if the folder exists and is not empty, and `StoreFull`.
+    `example` is a folder name for the error message. Raises `InvalidInput` if the folder exists and is not empty, and
+    `StoreFull`.
     """
     folder = _absolute(folder, example)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
+    partial = _temporary(folder)
     try:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         if folder.exists():
             raise InvalidInput("folder", f"{folder} already exists and is not empty; choose a new folder")
-        _clear_unfinished_folders(folder)
+        with contextlib.suppress(OSError):
+            remove_stale_temporaries(folder)
         partial.mkdir(parents=True)
         try:
             yield partial
@@ -144,9 +145,8 @@ def new_folder(folder: Path, example: str) -> Iterator[Path]:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
-        raise StoreFull(
-            f"{folder} cannot be written: {error.strerror or error}; free space or choose another"
-        ) from None
+        reason = error.strerror or error
+        raise StoreFull(f"{folder} cannot be written: {reason}; free space or choose another") from None
 
 
 class HashedFile:
@@ -158,7 +158,6 @@ class HashedFile:
         self._bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Append bytes to the file and to its digest."""
         self._file.write(data)
         self._digest.update(data)
         self._bytes += len(data)
@@ -189,11 +188,3 @@ def _absolute(folder: Path, example: str) -> Path:
     if resolved == current or not resolved.name:  # "" is the current folder, too
         raise InvalidInput("folder", f"{resolved} cannot be replaced; give a new folder, such as {example}")
     return resolved
-
-
-def _clear_unfinished_folders(folder: Path) -> None:
-    """Delete unfinished folders of this name if the processes that created them have ended."""
-    pattern = re.compile(rf"\.{re.escape(folder.name)}\.([0-9]+)\.[0-9]+")
-    for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
-        if (match := pattern.fullmatch(path.name)) and not process_exists(int(match[1])):
-            shutil.rmtree(path, ignore_errors=True)

@@ -14,6 +14,7 @@ from agentformer.records import change_feed, entries
 from agentformer.records.database import Database
 from agentformer.records.files import sync_folder
 from agentformer.records.history import versions_of
+from agentformer.records.integrity.file_guard import FULL_WORDS
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import decode_vectors
 from agentformer.types import MemoryEntry, Scope, StoredVector
@@ -24,12 +25,11 @@ _USED_VECTORS = (
     "ON entries.num = windows.entry WHERE windows.vector = vectors.id "
     "AND hex(entries.namespace) IN (SELECT value FROM json_each(?2))) ORDER BY hash"
 )
-_FULL = ("full", "unable to open", "readonly", "read-only", "disk i/o error")
 
 
 class RecordsSnapshot:
-    """A `MemorySnapshot` over a connection with an open read transaction. Writers do not wait for it. While the
-    snapshot is open, SQLite keeps the former pages in the write-ahead log."""
+    """A `MemorySnapshot` over a connection with an open read transaction. Writers do not wait for it, but SQLite keeps
+    the former pages in the write-ahead log."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -66,33 +66,26 @@ def open_snapshot(database: Database) -> Iterator[RecordsSnapshot]:
 
 
 def write_copy(database: Database, path: Path) -> None:
-    """Write the records at this moment to the new file `path`, and sync the file.
+    """Write the records at this moment to the new file `path`, and sync the file. After an error `path` does not exist.
 
     `VACUUM INTO` reads in one transaction, so writers do not wait. The copy needs no log and contains no deleted
-    content. Raises `StoreFull`, and `StoreDamaged` if the records cannot be read. After an error `path` does not exist.
+    content. Raises `StoreFull`, and `StoreDamaged` if the records cannot be read.
     """
     try:
         with database.outside() as connection:
-            _vacuum_into(connection, path)
+            try:
+                connection.execute("VACUUM INTO ?", [str(path)])
+            except sqlite3.OperationalError as error:
+                if any(word in str(error).lower() for word in FULL_WORDS):
+                    raise OSError(str(error)) from error
+                raise
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    except BaseException as error:
+    except OSError as error:
         path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _full(path, error) from error
+        reason = error.strerror or error
+        raise StoreFull(f"{path} cannot be written ({reason}); free space or choose another folder") from error
+    except BaseException:
+        path.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-
-
-def _vacuum_into(connection: sqlite3.Connection, path: Path) -> None:
-    try:
-        connection.execute("VACUUM INTO ?", [str(path)])
-    except sqlite3.OperationalError as error:
-        if any(word in str(error).lower() for word in _FULL):
-            raise _full(path, error) from error
-        raise
-
-
-def _full(path: Path, error: Exception) -> StoreFull:
-    reason = error.strerror if isinstance(error, OSError) else error
-    return StoreFull(f"{path} cannot be written ({reason or error}); free space or choose another folder")

@@ -32,7 +32,6 @@ class Findings:
     _repair: str = ""
 
     def add(self, text: str, *keys: Any) -> None:
-        """Add one finding."""
         self.found += 1
         self.keys += keys
         if len(self._texts) < MAX_REPORTED:
@@ -56,7 +55,7 @@ class Findings:
 
     @contextmanager
     def reading(self, *errors: type[BaseException]) -> Iterator[None]:
-        """Run a block that reads data. If it raises one of `errors` or an `AgentFormerError`, add a finding instead."""
+        """Run a block that reads data. An `AgentFormerError` and the given errors become a finding."""
         try:
             yield
         except Exception as error:
@@ -67,7 +66,7 @@ class Findings:
 
     @contextmanager
     def repairing(self) -> Iterator[None]:
-        """Run a block that repairs. If it raises an `AgentFormerError`, report the error as advice instead."""
+        """Run a block that repairs. An `AgentFormerError` becomes the advice of the findings."""
         try:
             yield
         except AgentFormerError as error:
@@ -75,7 +74,7 @@ class Findings:
 
     def to_check(self) -> Check:
         """Return the result of the finished check."""
-        end = self._repair if self._repair and self.mended >= self.found else self.advice
+        end = self._repair or self.advice
         if self._repair and self.mended < self.found:
             end = f"{self.mended} of {self.found}: {self._repair}; for the others: {self.advice}"
         texts = [f"{text}; {end}" if end else text for text in self._texts]

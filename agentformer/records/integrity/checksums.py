@@ -1,8 +1,7 @@
 """Checksums of stored rows. They are needed because SQLite returns a damaged text as if the text were valid.
 
-CRC-32 detects all damage within 32 consecutive bits. It misses one of four billion other cases. Vectors have a
-different checksum, because a rebuild reads a million vectors. NumPy computes that checksum faster, and it detects no
-less.
+CRC-32 detects all damage within 32 consecutive bits, and misses one of four billion other cases. Vectors have another
+checksum that detects no less, because a rebuild reads a million vectors and NumPy computes it faster.
 
 A checksum is stored in its row. NULL marks a row from an older version of the software; such a row cannot be verified.
 The results of these functions must never change, because they are compared with stored checksums.
@@ -40,7 +39,6 @@ def of_values(values: Sequence[Any]) -> int:
 
 
 def of_text(text: str, *key: object) -> int:
-    """Return the checksum of a text and its key."""
     return of_values([*key, text])
 
 
@@ -56,8 +54,8 @@ def of_vectors(data: bytes | bytearray | memoryview, count: int) -> list[int]:
 
 @lru_cache(maxsize=8)
 def _weights(length: int) -> NDArray[np.int64]:
-    """Return odd pseudo-random numbers (splitmix64). With odd weights, every change of one word is detected, and almost
-    every change of several words."""
+    """Return odd pseudo-random numbers (splitmix64). An odd weight detects every change of one word, and almost every
+    change of several words."""
     import numpy as np
 
     z = np.arange(1, length + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -72,6 +70,6 @@ def damage_error(what: str, reason: str = DIFFERS) -> StoreDamaged:
 
 
 def entry_name(stored: object) -> str:
-    """Return the name of an entry for error messages. The id of the entry may be damaged."""
+    """Return the name of an entry for messages. Its id may be damaged."""
     sane = isinstance(stored, str) and stored.isprintable() and 0 < len(stored) <= _MAX_NAME
     return f"entry {stored}" if sane else "an entry"

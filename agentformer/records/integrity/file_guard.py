@@ -33,7 +33,7 @@ _DAMAGE_WORDS = (
     # the package checks references before each write, so other software stored the rows
     *("unique constraint", "foreign key constraint"),
 )
-_FULL_WORDS = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
+FULL_WORDS = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
 
 
 FileIdentity = tuple[int, int]  # device and inode; another file at the same path has another identity
@@ -252,7 +252,7 @@ def translate_errors(path: Path, advice: str) -> Iterator[None]:
         if is_damage(error):
             reason = str(error).partition(" with text ")[0]  # the text may contain private data
             raise StoreDamaged(f"{path} is damaged ({reason}); {advice}") from error
-        if any(word in text for word in _FULL_WORDS):
+        if any(word in text for word in FULL_WORDS):
             raise StoreFull(f"{path} cannot be written ({error}); free space or check permissions") from error
         raise StoreError(f"{path}: {error}") from error
 
