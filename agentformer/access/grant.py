@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from agentformer.errors import Forbidden, InvalidInput, NotFound
@@ -20,7 +20,7 @@ class Grant:
 
     rights: frozenset[Right]
     namespaces: tuple[str, ...] = ()
-    without: frozenset[str] = field(default=frozenset())  # tools that are switched off
+    without: frozenset[str] = frozenset()  # tools that are switched off
     key_id: str = ""  # "": the caller has no key, such as a caller of the library
 
     def may(self, right: Right) -> bool:
@@ -40,9 +40,9 @@ class Grant:
         return not self.namespaces or namespace in self.namespaces
 
     def namespace(self, requested: str | None = None) -> str:
-        """Return the namespace to use: the requested namespace, or the only namespace of the key, or the default
-        namespace. Raises `Forbidden`, with the same message if the namespace does not exist, and `InvalidInput` if the
-        caller must choose a namespace."""
+        """Return the requested namespace, or the only namespace of the key, or the default namespace. Raises
+        `Forbidden`, with the same message if the namespace does not exist, and `InvalidInput` if the caller must
+        choose."""
         if requested is None:
             if len(self.namespaces) == 1:
                 return self.namespaces[0]
@@ -60,13 +60,11 @@ class Grant:
             raise Forbidden("this request concerns all namespaces, but this key is limited to some namespaces")
 
     def require_visible(self, entry: MemoryEntry) -> MemoryEntry:
-        """Return the entry if the key may use its namespace. If not, raise the same `NotFound` as for a missing
-        entry."""
+        """Return the entry. If the key may not use its namespace, raise the same `NotFound` as for a missing entry."""
         if not self.reaches(entry.namespace):
             raise NotFound(f"there is no entry {entry.id}")
         return entry
 
 
-EVERYTHING = Grant(
-    frozenset(RIGHTS)
-)  # for callers with access to the files: the library, the command line, and local requests while there are no keys
+# For callers with access to the files: the library, the command line, and local requests while there are no keys.
+EVERYTHING = Grant(frozenset(RIGHTS))

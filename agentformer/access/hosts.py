@@ -48,7 +48,7 @@ class Host:
 
 def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str = "localhost") -> Grant:
     """Return the grant of a request. `peer` is the address of the sender. `host` is the header `Host`, or None if the
-    caller has already checked this header. Raises `Unauthenticated`, and `StoreError` if the keys cannot be read."""
+    caller has already checked it. Raises `Unauthenticated`, and `StoreError` if the keys cannot be read."""
     scheme, _, secret = (headers.get("Authorization") or "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return keys.grant_of(secret.strip())
@@ -89,11 +89,8 @@ def hosts_in(text: str) -> frozenset[str]:
     hosts = {host.strip("[]") for host in text.lower().replace(",", " ").split()}
     for host in hosts:
         if _address(host) is None and not _NAME.fullmatch(host):
-            raise InvalidInput(
-                "allowed_hosts",
-                f"{host[:80]!r} is not the name of a host; write names such as memory.example.org, "
-                "without http:// and without a port",
-            )
+            problem = f"{host[:80]!r} is not the name of a host; write names such as memory.example.org"
+            raise InvalidInput("allowed_hosts", f"{problem}, without http:// and without a port")
     return frozenset(hosts)
 
 
@@ -102,11 +99,10 @@ def origins_in(text: str) -> frozenset[str]:
     origins = {origin.removesuffix("/") for origin in text.lower().replace(",", " ").split()}
     for origin in origins:
         if not origin_host(origin):
-            raise InvalidInput(
-                "cors_origins",
-                f"{origin[:80]!r} is not an origin; write each as https://app.example.org, with its "
-                "port if it has one; * is not allowed, because it would allow every page",
+            problem = (
+                f"{origin[:80]!r} is not an origin; write each as https://app.example.org, with its port if it has one"
             )
+            raise InvalidInput("cors_origins", f"{problem}; * is not allowed, because it would allow every page")
     return frozenset(origins)
 
 
@@ -131,11 +127,9 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def listen(host: str, port: int, keys: KeyStore, *, backlog: int) -> socket.socket:
-    """Return a socket that listens at `host` and `port`. With port 0, the system chooses a free port.
-
-    Raises `InvalidInput` for an address that cannot be used, or that other machines can reach while no key exists.
-    Raises `StoreDamaged` and `StoreError` if the keys cannot be read.
-    """
+    """Return a socket that listens at `host` and `port`; with port 0, at a free port. Raises `InvalidInput` for an
+    address that cannot be used, or that other machines can reach while no key exists. Raises `StoreDamaged` and
+    `StoreError` if the keys cannot be read."""
     family, address = _resolve(host, port)
     check_bind_address(host, str(address[0]), keys)
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -148,11 +142,8 @@ def listen(host: str, port: int, keys: KeyStore, *, backlog: int) -> socket.sock
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise _not_of_this_machine(host) from None
-        message = (
-            f"{_bracketed(str(address[0]))}:{port} cannot be used: {error.strerror or error}; "
-            "choose another address or port"
-        )
-        raise InvalidInput("port", message) from None
+        message = f"{_bracketed(str(address[0]))}:{port} cannot be used: {error.strerror or error}"
+        raise InvalidInput("port", f"{message}; choose another address or port") from None
     return listener
 
 

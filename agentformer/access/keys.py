@@ -6,14 +6,14 @@ a secret, so a slow password hash would only make each request slower.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
 import re
 import secrets
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -54,9 +54,9 @@ Keys = tuple[Key, ...]
 
 
 class KeyStore:
-    """The keys of one memory. Several stores in several processes may use the same folder: each store sees the changes
-    of all stores at its next call. Every method raises `StoreDamaged` if the file is not valid and `StoreError` if the
-    file cannot be read. So no request is accepted during this time."""
+    """The keys of one memory. Each store sees the changes of all stores in the same folder at its next call. Every
+    method raises `StoreDamaged` if the file is not valid and `StoreError` if it cannot be read, so that no request is
+    accepted meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -66,8 +66,8 @@ class KeyStore:
 
     @property
     def ever_made(self) -> bool:
-        """True after the first key was made. From then on, requests need a key. This stays true after the last key is
-        revoked. It also stays true after the file is deleted, in a process that has read the file."""
+        """True after the first key was made. From then on, requests need a key, even after the last key is revoked. A
+        process that has read the file still returns True after the file is deleted."""
         return self._keys() is not None
 
     def all(self) -> Keys:
@@ -82,7 +82,7 @@ class KeyStore:
         without: Iterable[str] = (),
         expires: datetime | None = None,
     ) -> tuple[Key, str]:
-        """Make a key. Return the key and its text; the text is not stored. A key without namespaces may use all
+        """Make a key. Return the key and its text, which is not stored. A key without namespaces may use all
         namespaces. The tools in `without` are switched off for the key. Raises `InvalidInput`, `StoreFull` or
         `Busy`."""
         requested = fields.names("rights", rights)
@@ -102,33 +102,27 @@ class KeyStore:
             made_at=now,
             expires_at=expires,
         )
-        made: list[tuple[Key, str]] = []
-
-        def add(keys: Keys) -> Keys:
-            key_id = _unused_id({key.id for key in keys})
+        with self._changing() as keys:
+            used = {key.id for key in keys}
+            while (key_id := secrets.token_hex(4)) in used:
+                pass
             secret = f"{PREFIX}{key_id}_{secrets.token_hex(32)}"
-            made.append((replace(template, id=key_id, digest=_digest(secret)), secret))
-            return (*keys, made[0][0])
-
-        self._change(add)
-        return made[0]
+            key = replace(template, id=key_id, digest=_digest(secret))
+            keys.append(key)
+        return key, secret
 
     def revoke(self, key_id: str) -> Key:
         """Delete a key. The next request with this key is refused. Raises `NotFound`."""
-        revoked: list[Key] = []
-
-        def remove(keys: Keys) -> Keys:
-            revoked.extend(key for key in keys if key.id == key_id)
-            if not revoked:
+        with self._changing() as keys:
+            key = next((key for key in keys if key.id == key_id), None)
+            if key is None:
                 raise NotFound(f"there is no key {key_id[:80]}")
-            return tuple(key for key in keys if key.id != key_id)
-
-        self._change(remove)
-        return revoked[0]
+            keys.remove(key)
+        return key
 
     def grant_of(self, secret: str) -> Grant:
-        """Return the grant of a key. The time of this call does not depend on how many characters of a wrong key are
-        right. Raises `Unauthenticated`."""
+        """Return the grant of a key. The time of this call does not depend on how much of a wrong key is right. Raises
+        `Unauthenticated`."""
         digest = _digest(secret)
         # Compares with all keys in constant time. So the time does not show which ids exist.
         matching = [key for key in self.all() if hmac.compare_digest(key.digest, digest)]
@@ -141,16 +135,12 @@ class KeyStore:
         return Grant(frozenset(key.rights), key.namespaces, key.without, key.id)
 
     def _note_use(self, key: Key, today: date) -> None:
-        """Store the day of the last use, once a day. A request does not wait for this and does not fail if it fails."""
+        """Store the day of the last use, once a day. A request does not wait for this and does not fail with it."""
         if key.last_used_on == today or (key.id, today) in self._noted:
             return
         self._noted.add((key.id, today))
-
-        def note(keys: Keys) -> Keys:
-            return tuple(replace(other, last_used_on=today) if other.id == key.id else other for other in keys)
-
-        with contextlib.suppress(StoreFull, Busy):
-            self._change(note, timeout=0)
+        with suppress(StoreFull, Busy), self._changing(timeout=0) as keys:
+            keys[:] = [replace(other, last_used_on=today) if other.id == key.id else other for other in keys]
 
     def _keys(self) -> Keys | None:
         """Return the keys, or None if there was never a file. The file is read at each call, because its modification
@@ -160,19 +150,20 @@ class KeyStore:
         except FileNotFoundError:
             return None if self._cache is None else ()
         except OSError as error:
-            reason = error.strerror or error
-            raise StoreError(
-                f"{self._path} cannot be read ({reason}); all requests are refused until the file can be read"
-            ) from None
+            reason = f"cannot be read ({error.strerror or error}); all requests are refused until the file can be read"
+            raise StoreError(f"{self._path} {reason}") from None
         if self._cache is None or data != self._cache[0]:
             self._cache = data, _parse(self._path, data)
         return self._cache[1]
 
-    def _change(self, change: Callable[[Keys], Keys], *, timeout: float = _LOCK_SECONDS) -> None:
+    @contextmanager
+    def _changing(self, *, timeout: float = _LOCK_SECONDS) -> Iterator[list[Key]]:
+        """Yield the keys as a list, and store the list at the end of the block. Raises `Busy` and `StoreFull`."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock.acquire(timeout=timeout):
-                keys = change(self._keys() or ())
+                keys = list(self._keys() or ())
+                yield keys
                 content = {"version": _VERSION, "keys": [_json(key) for key in keys]}
                 write_atomically(self._path, json.dumps(content, indent=1).encode(), mode=OWNER_ONLY)
         except Timeout:
@@ -214,8 +205,7 @@ def _json(key: Key) -> dict[str, Any]:
 
 def _key(values: dict[str, Any]) -> Key:
     """Return the key from its JSON, as `_json` writes it. Raises `ValueError`, `TypeError` or `KeyError` for anything
-    else, because a lenient reading could give a key more rights. For example, a key with an invalid list of namespaces
-    must not get all namespaces."""
+    else, because a lenient reading could give a key more rights, such as all namespaces."""
     rights = tuple(right for right in RIGHTS if right in _texts(values["rights"]))
     if not rights or len(rights) != len(values["rights"]) or not _SHA256.fullmatch(values["sha256"]):
         raise ValueError("rights or digest")
@@ -252,12 +242,6 @@ def _printable_name(name: str) -> str:
     if any(unicodedata.category(letter) in _CONTROL_CATEGORIES for letter in fields.name("name", name)):
         raise InvalidInput("name", "has control characters or line breaks; give a plain name, such as office")
     return name
-
-
-def _unused_id(used: set[str]) -> str:
-    while (key_id := secrets.token_hex(4)) in used:
-        pass
-    return key_id
 
 
 def _digest(secret: str) -> str:

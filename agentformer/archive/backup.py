@@ -4,8 +4,8 @@
     indexes/        the records of every backend, each as of one moment, and the hashes of keys
     uploads/        the original files of the documents in these records
 
-A backup has no vector index and no word index, because these are rebuilt from the records. It has no uploads that still
-wait as jobs.
+A backup has no vector index, no word index and no uploads that still wait as jobs. The indexes are rebuilt from the
+records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agentformer._version import __version__
 from agentformer.access.keys import FILE as KEYS_FILE
 from agentformer.access.keys import OWNER_ONLY
 from agentformer.archive.export import copy_original, write_manifest
-from agentformer.archive.format import MANIFEST, digest_of, has_original, read_manifest
+from agentformer.archive.format import MANIFEST, all_entries, digest_of, has_original, read_manifest
 from agentformer.errors import InvalidInput, StoreError
 from agentformer.rag.documents import Originals
 from agentformer.records.files import delete, new_folder, write_atomically
@@ -31,7 +31,6 @@ FORMAT = "agentformer-backup-1"
 INDEXES, UPLOADS = "indexes", "uploads"
 _FILE = re.compile(r"(indexes|uploads)(/(?!\.{1,2}(/|$))[^/\0\\]{1,255}){1,8}")
 _ATTEMPTS = 3  # to copy records and find the originals of all their documents
-_PAGE = 500  # documents listed at a time
 _LONGEST_MANIFEST = 256 << 20  # bytes
 
 
@@ -65,7 +64,8 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
     with new_folder(folder, "backups/monday") as partial:
         done = _copy(partial, origin)
         _copy_keys(origin.index_dir / KEYS_FILE, partial / INDEXES / KEYS_FILE)
-        files = {path: digest_of(partial, path) for path in sorted(_files(partial))}
+        paths = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
+        files = {path: digest_of(partial, path) for path in paths}
         done.bytes = sum(digest["bytes"] for digest in files.values())
         manifest = {
             "format": FORMAT,
@@ -81,8 +81,7 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
 
 
 def check_backup(folder: Path) -> list[str]:
-    """Return a message for each file of a backup that has changed. Raises `InvalidInput` if the folder is not a
-    backup."""
+    """Return a message for each changed file of a backup. Raises `InvalidInput` if the folder is not a backup."""
     manifest = _checked_manifest(folder)
     findings = []
     for path, expected in manifest["files"].items():
@@ -102,8 +101,8 @@ def _copy(partial: Path, origin: Origin) -> BackedUp:
     """Copy originals and records.
 
     The removal of a document deletes its original. So the present originals are copied first, then the records, then
-    the originals that the records name and that were not copied before. If a document is removed in between, the
-    records are copied again, and the new records do not name the document.
+    the originals that only the records name. If a document is removed in between, the records are copied again, and the
+    new records do not name it.
     """
     uploads = partial / UPLOADS
     uploads.mkdir()
@@ -128,11 +127,8 @@ def _copy(partial: Path, origin: Origin) -> BackedUp:
 
 
 def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedUp, dict[str, str]]:
-    """Count the copied records, and copy the originals of their documents.
-
-    Return the counts, which include the ids of documents without an original, and the SHA-256 of each document by its
-    id.
-    """
+    """Count the copied records, and copy the originals of their documents. Return the counts, with the ids of documents
+    without an original, and the SHA-256 of each document by its id."""
     files = {*indexes.iterdir()}
     done, named = BackedUp(), {}
     copy = origin.open_copy(indexes)
@@ -151,12 +147,9 @@ def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedU
 
 
 def _documents(backend: MemoryBackend) -> Iterator[tuple[str, str]]:
-    """Return id -> SHA-256 for the documents that have an original."""
-    for namespace in backend.namespaces():
-        scope, after = Scope(namespace, kinds=("document",), include_archived=True), ""
-        while page := backend.list(scope, after=after, limit=_PAGE):
-            yield from ((entry.id, entry.metadata["sha256"]) for entry in page if has_original(entry))
-            after = page[-1].id
+    """Yield id and SHA-256 of the documents that have an original."""
+    documents = all_entries(backend, backend.namespaces(), kinds=("document",))
+    return ((entry.id, entry.metadata["sha256"]) for entry in documents if has_original(entry))
 
 
 def _copy_original(originals: Originals, digest: str, uploads: Path) -> bool:
@@ -175,10 +168,6 @@ def _copy_keys(source: Path, target: Path) -> None:
     write_atomically(target, data, mode=OWNER_ONLY)
 
 
-def _files(folder: Path) -> Iterator[str]:
-    return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-
-
 def _checked_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = read_manifest(folder, _LONGEST_MANIFEST)
@@ -188,10 +177,8 @@ def _checked_manifest(folder: Path) -> dict[str, Any]:
         raise InvalidInput("folder", f"{MANIFEST} is not a plain file, or is too long") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput("folder", f"{MANIFEST} cannot be read ({type(error).__name__})") from None
-    if (
-        not isinstance(manifest, dict)
-        or manifest.get("format") != FORMAT
-        or not isinstance(manifest.get("files"), dict)
-    ):
+    if not isinstance(manifest, dict):
+        manifest = {}
+    if manifest.get("format") != FORMAT or not isinstance(manifest.get("files"), dict):
         raise InvalidInput("folder", f"{folder} is not a backup of the format {FORMAT}")
     return manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from agentformer.archive.format import (
     FORMAT,
     LONGEST_LINE,
     MANIFEST,
+    all_entries,
     entries_path,
     entry_lines,
     has_original,
@@ -25,9 +26,7 @@ from agentformer.archive.format import (
 from agentformer.errors import StoreError
 from agentformer.rag.documents import Originals
 from agentformer.records.files import HashedFile, hashed_file, new_folder
-from agentformer.types import EmbeddingSpace, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
-
-_PAGE = 50  # number of entries that are listed at a time; each may have a million characters
+from agentformer.types import EmbeddingSpace, MemoryBackend, MemorySnapshot
 
 
 @dataclass(slots=True)
@@ -67,10 +66,8 @@ def export_to(
 
 
 def copy_original(originals: Originals, digest: str, target: Path) -> dict[str, Any] | None:
-    """Copy an original into a new file. Return its length and SHA-256, or None if it is missing or damaged.
-
-    Raises `OSError` if the new file cannot be written.
-    """
+    """Copy an original into a new file. Return its length and SHA-256, or None if it is missing or damaged. Raises
+    `OSError` if the new file cannot be written."""
     try:
         source = originals.path(digest).open("rb")
     except OSError:
@@ -94,9 +91,9 @@ class _Writer:
         self.done = Exported()
 
     def write_originals(self, namespaces: Sequence[str]) -> None:
-        """Write the originals before the entries: a removed document loses its original, although the snapshot still
-        shows the document."""
-        for entry in self._entries(namespaces, kinds=("document",)):
+        """Write the originals before the entries. If a document is removed meanwhile, its original is deleted, but the
+        snapshot still has the document."""
+        for entry in all_entries(self._snapshot, namespaces, kinds=("document",)):
             path = original_path(entry.metadata["sha256"]) if has_original(entry) else ""
             if not path or path in self._files:
                 continue
@@ -110,10 +107,13 @@ class _Writer:
         """Write the entries of a namespace with their former versions."""
         path, count = entries_path(namespace), 0
         with hashed_file(self._folder / path) as file:
-            for entry in self._entries([namespace]):
+            for entry in all_entries(self._snapshot, [namespace]):
                 history = self._snapshot.history(entry.id)
-                for line in entry_lines(entry, history):
-                    _write_line(file, entry, line)
+                for line in map(str.encode, entry_lines(entry, history)):
+                    if len(line) > LONGEST_LINE:
+                        problem = f"takes {len(line)} bytes, but a line of an export has at most {LONGEST_LINE} bytes"
+                        raise StoreError(f"entry {entry.id} {problem}")
+                    file.write(line)
                 count += 1
                 self.done.former += len(history)
         self._files[path] = file.digest
@@ -146,25 +146,9 @@ class _Writer:
         }
         write_manifest(self._folder, manifest)
 
-    def _entries(self, namespaces: Sequence[str], kinds: tuple[str, ...] = ()) -> Iterator[MemoryEntry]:
-        for namespace in namespaces:
-            scope, after = Scope(namespace, kinds=kinds, include_archived=True), ""
-            while page := self._snapshot.list(scope, after=after, limit=_PAGE):
-                yield from page
-                after = page[-1].id
-
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Write the manifest, which lists the written files."""
     text = json.dumps(manifest, ensure_ascii=False, indent=1, sort_keys=True)
     with hashed_file(folder / MANIFEST) as file:
         file.write(f"{text}\n".encode())
-
-
-def _write_line(file: HashedFile, entry: MemoryEntry, line: str) -> None:
-    data = line.encode()
-    if len(data) > LONGEST_LINE:
-        raise StoreError(
-            f"entry {entry.id} takes {len(data)} bytes, but a line of an export has at most {LONGEST_LINE} bytes"
-        )
-    file.write(data)

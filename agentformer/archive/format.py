@@ -19,7 +19,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -32,7 +32,7 @@ from agentformer.records import fields
 from agentformer.records.entry_json import COUNTS, entry_to_json, parse_entry
 from agentformer.records.files import safe_file_name
 from agentformer.records.vectors import HASH_BYTES
-from agentformer.types import EmbeddingSpace, MemoryEntry, StoredVector, Vector
+from agentformer.types import EmbeddingSpace, MemoryBackend, MemoryEntry, MemorySnapshot, Scope, StoredVector, Vector
 
 FORMAT = "agentformer-export-2"
 FORMATS = (FORMAT, "agentformer-export-1")  # formats that can be read; the first one is written
@@ -42,6 +42,7 @@ LONGEST_LINE = 320 << 20  # bytes: the longest page of a reader in characters of
 ENTRIES = re.compile(r"entries/[a-z0-9_%~-]{1,160}\.jsonl")
 ORIGINAL = re.compile(r"originals/([0-9a-f]{2})/(\1[0-9a-f]{62})\.bin")
 VECTORS = re.compile(r"vectors/[0-9a-f]{16}\.jsonl")
+_PAGE = 50  # entries listed at a time; each may have a million characters
 _MAX_INTEGER = 2**63 - 1  # of SQLite
 _MAX_DIMENSIONS = 65_536
 _UNIT_TOLERANCE = 1e-3  # of the length of a vector, as for an embedder's vectors
@@ -55,7 +56,7 @@ _space = TypeAdapter(EmbeddingSpace)
 
 class EntryLine(NamedTuple):
     """A line of an entries file. If `is_former` is true, the line is a former version of the entry before it. A line of
-    the first format holds an entry with its history."""
+    the first format has an entry with its history."""
 
     entry: MemoryEntry
     history: tuple[MemoryEntry, ...] = ()
@@ -99,8 +100,7 @@ def damaged(what: str) -> InvalidInput:
 def open_plain(folder: Path, path: str) -> BinaryIO:
     """Open a plain file for reading. Raises `InvalidInput` and `OSError`.
 
-    Links are refused, because a link may refer to a file outside the export. Devices and pipes are refused, because
-    reading them may never end.
+    A link may refer to a file outside the export, and reading a device or a pipe may never end. So these are refused.
     """
     place = folder
     for part in path.split("/"):
@@ -139,23 +139,27 @@ def digest_of(folder: Path, path: str) -> dict[str, Any]:
 def read_lines(folder: Path, path: str) -> Iterator[bytes]:
     """Yield the lines of a file. Raises `OSError`, and `InvalidInput` if a line is too long."""
     with open_plain(folder, path) as file:
-        number = 0
-        while line := file.readline(LONGEST_LINE + 1):
-            number += 1
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
             if len(line) > LONGEST_LINE:
                 raise damaged(f"{path}, line {number} has more than {LONGEST_LINE} bytes")
             yield line
 
 
+def all_entries(
+    records: MemoryBackend | MemorySnapshot, namespaces: Iterable[str], kinds: tuple[str, ...] = ()
+) -> Iterator[MemoryEntry]:
+    """Yield all entries of these namespaces, or those of some kinds. The entries of a namespace are in order of id."""
+    for namespace in namespaces:
+        scope, after = Scope(namespace, kinds=kinds, include_archived=True), ""
+        while page := records.list(scope, after=after, limit=_PAGE):
+            yield from page
+            after = page[-1].id
+
+
 def entry_lines(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> Iterator[str]:
     """Return one line with all fields of an entry, and one line for each former version."""
-    yield _to_line(entry_to_json(entry))
-    for state in history:
-        yield _to_line({"former": entry_to_json(state)})
-
-
-def _to_line(values: Mapping[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n"
+    for values in (entry_to_json(entry), *({"former": entry_to_json(state)} for state in history)):
+        yield json.dumps(values, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n"
 
 
 def read_entry_line(line: bytes) -> EntryLine:
@@ -196,7 +200,6 @@ def _checked_entry(values: Any) -> MemoryEntry:
 
 
 def _check_numbers(entry: MemoryEntry) -> None:
-    """Raise `ValueError` for a number that is out of range."""
     if not 1 <= entry.version <= _MAX_INTEGER:
         raise ValueError("the version is below 1 or too large to be stored")
     if wrong := [name for name in COUNTS if getattr(entry, name) > _MAX_INTEGER]:
@@ -278,9 +281,8 @@ def read_vector_file(path: str, values: Any) -> VectorFile:
 
 def _read_vector_line(line: bytes, dimension: int) -> tuple[bytes, Vector]:
     values = json.loads(line.decode("utf-8"))
-    if not isinstance(values, dict) or values.keys() != {"hash", "vector"}:
-        raise ValueError("is not a vector")
-    if not all(isinstance(value, str) for value in values.values()):
+    known = isinstance(values, dict) and values.keys() == {"hash", "vector"}
+    if not known or not all(isinstance(value, str) for value in values.values()):
         raise ValueError("is not a vector")
     key = bytes.fromhex(values["hash"])
     data = base64.b64decode(values["vector"], validate=True)

@@ -47,7 +47,7 @@ def import_into(
 
     After an interruption, another call continues. Raises `Conflict` if the memory has a different entry of the same id,
     or another document or core block of the same name. Raises `InvalidInput` if an entry exceeds a limit of this
-    memory. After an error, nothing was stored.
+    memory. After one of these errors, nothing was stored.
     """
     backend = destination.backend
     missing = _missing_entries(backend, archive)
@@ -68,8 +68,7 @@ def import_into(
 
 
 def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
-    """Return the numbers of entries that the memory does not have. Raises `Conflict` if an id exists with other
-    content."""
+    """Return the numbers of entries that the memory lacks. Raises `Conflict` if an id exists with other content."""
     if not backend.namespaces():
         return list(range(len(archive)))
     missing: list[int] = []
@@ -91,7 +90,6 @@ def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
 
 
 def _without_counts(entry: MemoryEntry) -> Mapping[str, Any]:
-    """Return the fields of an entry without the counts of its uses."""
     return {name: value for name, value in entry_to_json(entry).items() if name not in (*COUNTS, "last_accessed")}
 
 
@@ -121,8 +119,7 @@ def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence
 
 
 def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `InvalidInput` if a core block exceeds the limit, and `Conflict` if the memory has a core block of the same
-    name."""
+    """Raise `InvalidInput` if a core block exceeds the limit, and `Conflict` if its name is taken."""
     new = set(missing)
     taken: dict[str, dict[tuple[str, ...] | None, str]] = {}  # by namespace and block
     for entry, _ in archive.read(number for number in archive.blocks if number in new):
@@ -143,7 +140,7 @@ def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[
 
 
 def _batches(archive: Archive, missing: Sequence[int]) -> Iterator[list[int]]:
-    """Return entries in batches, one for each transaction. A document or a summary and its parts are in the same batch,
+    """Yield entries in batches, one for each transaction. A document or a summary and its parts are in the same batch,
     so an interruption never leaves half of them."""
     batch: list[int] = []
     size = 0

@@ -85,7 +85,7 @@ class Archive:
         return len(self.ids)
 
     def size(self, number: int) -> int:
-        """Return the number of bytes that the lines of an entry take."""
+        """Return the number of bytes of the lines of an entry."""
         return self._lengths[number]
 
     def groups(self, numbers: Iterable[int]) -> list[list[int]]:
@@ -106,9 +106,7 @@ class Archive:
                 files[which].seek(self._offsets[number])
                 data = files[which].read(self._lengths[number])
                 if _hash(data) != self._hashes[number]:
-                    raise InvalidInput(
-                        "folder", f"{self._paths[which]} was changed while it was imported; run the import again"
-                    )
+                    raise _changed(self._paths[which])
                 first, *former = map(read_entry_line, filter(None, data.split(b"\n")))
                 yield ArchivedEntry(first.entry, (*first.history, *(line.entry for line in former)))
 
@@ -117,9 +115,7 @@ class Archive:
         with open_plain(self.folder, original_path(digest)) as file:
             data = file.read()
         if hashlib.sha256(data).hexdigest() != digest:
-            raise InvalidInput(
-                "folder", f"the original {digest[:12]} was changed while it was imported; run the import again"
-            )
+            raise _changed(f"the original {digest[:12]}")
         return data
 
     def all_vectors(self) -> Iterator[StoredVector]:
@@ -132,7 +128,9 @@ class Archive:
         relations = _Relations()
         for which, path in enumerate(self._paths):
             for lines in _read_entries(self.folder, path):
-                if problem := relations.add(lines.entry) or self._original_problem(lines.entry):
+                entry = lines.entry
+                problem = history_problem(entry.id, entry.version, lines.history)
+                if problem := problem or relations.add(entry) or self._original_problem(entry):
                     raise damaged(f"{path}, line {lines.number}: {problem}")
                 self._add(which, lines)
         if problem := relations.finish():
@@ -187,10 +185,6 @@ class _EntryLines:
         self.number, self.offset, self.lines = number, offset, [line]
         self.entry, self.history = entry, [*history]
 
-    def check_history(self, path: str) -> None:
-        if problem := history_problem(self.entry.id, self.entry.version, self.history):
-            raise damaged(f"{path}, line {self.number}: {problem}")
-
 
 def _read_entries(folder: Path, path: str) -> Iterator[_EntryLines]:
     """Yield the entries of a file with their lines. Raises `InvalidInput`."""
@@ -208,12 +202,10 @@ def _read_entries(folder: Path, path: str) -> Iterator[_EntryLines]:
             current.lines.append(line)
         else:
             if current is not None:
-                current.check_history(path)
                 yield current
             current = _EntryLines(number, offset, line, parsed.entry, parsed.history)
         offset += len(line)
     if current is not None:
-        current.check_history(path)
         yield current
 
 
@@ -236,17 +228,13 @@ def _checked_manifest(folder: Path) -> Mapping[str, Any]:
     except InvalidInput:
         raise
     except FileNotFoundError:
-        raise InvalidInput(
-            "folder", f"{folder} has no {MANIFEST}; give a folder that `export --to` has written"
-        ) from None
+        problem = f"{folder} has no {MANIFEST}; give a folder that `export --to` has written"
+        raise InvalidInput("folder", problem) from None
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(f"{MANIFEST} cannot be read ({type(error).__name__})") from None
     if not isinstance(manifest, dict) or manifest.get("format") not in FORMATS:
-        known = " or ".join(FORMATS)
-        raise InvalidInput(
-            "folder",
-            f"{MANIFEST} is not of the format {known}; import it with the version of AgentFormer that wrote it",
-        )
+        problem = f"{MANIFEST} is not of the format {' or '.join(FORMATS)}"
+        raise InvalidInput("folder", f"{problem}; import it with the version of AgentFormer that wrote it")
     missing = manifest.get("missing_originals")
     if not isinstance(manifest.get("files"), dict) or not isinstance(missing, list):
         raise damaged(f"{MANIFEST} does not list the files")
@@ -255,13 +243,16 @@ def _checked_manifest(folder: Path) -> Mapping[str, Any]:
     return manifest
 
 
+def _changed(what: str) -> InvalidInput:
+    return InvalidInput("folder", f"{what} was changed while it was imported; run the import again")
+
+
 def _hash(data: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=_HASH_BYTES).digest(), "little")
 
 
 class _Relations:
-    """Checks entries against each other while they are read. A method returns a message, or "" if there is no
-    problem."""
+    """Checks entries against each other while they are read. A method returns a message, or "" without a problem."""
 
     def __init__(self) -> None:
         self._namespaces: dict[str, str] = {}  # by id
@@ -314,15 +305,14 @@ class _Relations:
 
 
 def block_key(entry: MemoryEntry) -> tuple[str, ...] | None:
-    """Return the key of a current core block: its owner and its name. No two current blocks may share it. Return None
-    for other entries."""
+    """Return the owner and the name of a current core block, which no two current blocks may share, or None for other
+    entries."""
     if entry.tier != "core" or not entry.title or entry.archived_at is not None or entry.superseded_by is not None:
         return None
     return "block", entry.namespace, repr(entry.agent_id), repr(entry.user_id), entry.title
 
 
 def _references(entry: MemoryEntry) -> Iterator[tuple[str, str]]:
-    """Yield field and target id of each reference that an entry has."""
     for link in entry.derived_from:
         yield "derived_from", link.id
     if entry.source:
