@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agentformer.memory.backends.faiss.indexes import Indexes
     from agentformer.memory.context.builder import ContextBuilder
     from agentformer.memory.memory_cleaner import MemoryCleaner
-    from agentformer.memory.memory_manager import MemoryManager, PartBuilders
+    from agentformer.memory.memory_manager import MemoryManager
     from agentformer.memory.recall import Recall
     from agentformer.memory.summaries.summarizer import Summarizer
     from agentformer.rag.answer.answerer import Answerer
@@ -99,38 +99,23 @@ def build_rag(
 
     originals = Originals(settings.upload_dir)
 
+    def ingest() -> IngestPipeline:
+        from agentformer.rag.ingest import IngestPipeline
+        from agentformer.readers import ReadLimits
+
+        size, overlap = settings.chunk_tokens, settings.chunk_overlap
+        most_bytes, most_pages = settings.max_file_bytes, settings.max_pages
+        limits = ReadLimits(max_bytes=most_bytes, max_pages=most_pages, wall_seconds=settings.read_seconds)
+        return IngestPipeline(backend, originals, embedder, chunk_tokens=size, chunk_overlap=overlap, limits=limits)
+
     def answerer() -> Answerer:
         from agentformer.rag.answer.answerer import Answerer
 
-        return Answerer(
-            model(),
-            embedder,
-            temperature=settings.temperature,
-            max_tokens=settings.answer_tokens,
-            abstain=settings.abstain,
-        )
+        temperature, limit, abstain = settings.temperature, settings.answer_tokens, settings.abstain
+        return Answerer(model(), embedder, temperature=temperature, max_tokens=limit, abstain=abstain)
 
-    return RAGTool(
-        backend,
-        once(lambda: _build_ingest(settings, backend, originals, embedder)),
-        once(answerer),
-        originals,
-        usage,
-        RAGLimits(settings.top_k, settings.max_file_bytes, settings.max_question_chars),
-    )
-
-
-def _build_ingest(
-    settings: Settings, backend: MemoryBackend, originals: Originals, embedder: Embedder
-) -> IngestPipeline:
-    from agentformer.rag.ingest import IngestPipeline
-    from agentformer.readers import ReadLimits
-
-    size, overlap = settings.chunk_tokens, settings.chunk_overlap
-    limits = ReadLimits(
-        max_bytes=settings.max_file_bytes, max_pages=settings.max_pages, wall_seconds=settings.read_seconds
-    )
-    return IngestPipeline(backend, originals, embedder, chunk_tokens=size, chunk_overlap=overlap, limits=limits)
+    limits = RAGLimits(settings.top_k, settings.max_file_bytes, settings.max_question_chars)
+    return RAGTool(backend, once(ingest), once(answerer), originals, usage, limits)
 
 
 def build_cleaner(
@@ -152,9 +137,8 @@ def build_cleaner(
         interval=settings.cleanup_interval,
         lease_seconds=settings.lease_seconds,
     )
-    return MemoryCleaner(
-        backend, OnDemandSummarizer(summarizer, model, instant=not settings.llm_model), options, ready=model
-    )
+    on_demand = OnDemandSummarizer(summarizer, model, instant=not settings.llm_model)
+    return MemoryCleaner(backend, on_demand, options, ready=model)
 
 
 def build_memory(
@@ -169,23 +153,9 @@ def build_memory(
     their files."""
     from agentformer.memory.core import CoreMemory
     from agentformer.memory.hierarchical import HierarchicalMemory
-    from agentformer.memory.memory_manager import MemoryManager
+    from agentformer.memory.memory_manager import MemoryManager, PartBuilders
 
     count_tokens = token_counter(embedder)
-    core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
-    return MemoryManager(
-        backend,
-        HierarchicalMemory(backend, core, working_messages=settings.working_messages),
-        cleaner,
-        _part_builders(settings, backend, count_tokens),
-        usage,
-        decay_rates=settings.decay_rates,
-        discard_originals=discard_originals,
-    )
-
-
-def _part_builders(settings: Settings, backend: MemoryBackend, count_tokens: Callable[[str], int]) -> PartBuilders:
-    from agentformer.memory.memory_manager import PartBuilders
 
     def context_builder() -> ContextBuilder:
         from agentformer.memory.context.builder import ContextBuilder
@@ -202,23 +172,31 @@ def _part_builders(settings: Settings, backend: MemoryBackend, count_tokens: Cal
 
         return audit(backend, count_tokens=count_tokens, block_tokens=settings.core_block_tokens, **scope)
 
-    return PartBuilders(context_builder, recall, audit_report)
+    core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
+    return MemoryManager(
+        backend,
+        HierarchicalMemory(backend, core, working_messages=settings.working_messages),
+        cleaner,
+        PartBuilders(context_builder, recall, audit_report),
+        usage,
+        decay_rates=settings.decay_rates,
+        discard_originals=discard_originals,
+    )
 
 
 def build_embedder(settings: Settings) -> ActiveEmbedder:
     """Return the configured embedder. If the store moves to another space, it uses the embedder of that space. Each
     embedder is loaded at its first use. Raises `InvalidInput` for an unknown provider."""
-    wanted = "" if settings.embedder == "auto" else settings.embedder
     seconds = settings.breaker_seconds
-    first = (
-        named_embedder(wanted, settings) if wanted else GuardedEmbedder(lambda: _automatic(settings), seconds=seconds)
-    )
-    return ActiveEmbedder(
-        first,
-        lambda space: GuardedEmbedder(lambda: _stored(space.spec, settings), seconds=seconds),
-        requested=wanted,
-        seconds=seconds,
-    )
+
+    def of_space(space: EmbeddingSpace) -> GuardedEmbedder:
+        return GuardedEmbedder(lambda: _stored(space.spec, settings), seconds=seconds)
+
+    if settings.embedder == "auto":
+        automatic = GuardedEmbedder(lambda: _automatic(settings), seconds=seconds)
+        return ActiveEmbedder(automatic, of_space, requested="", seconds=seconds)
+    named = named_embedder(settings.embedder, settings)
+    return ActiveEmbedder(named, of_space, requested=settings.embedder, seconds=seconds)
 
 
 def named_embedder(spec: str, settings: Settings) -> GuardedEmbedder:
@@ -252,11 +230,9 @@ def model_spec(settings: Settings) -> tuple[str, str]:
 
 def _backend_names(settings: Settings) -> list[str]:
     """Return every backend that the settings name. The default backend is first."""
-    routed = [route.target for route in settings.routes]
     hierarchical = settings.hierarchical_backend or settings.backend
-    return list(
-        dict.fromkeys([settings.backend, *(hierarchical if name == "hierarchical" else name for name in routed)])
-    )
+    routed = [hierarchical if route.target == "hierarchical" else route.target for route in settings.routes]
+    return list(dict.fromkeys([settings.backend, *routed]))
 
 
 def of_backends(group: str, settings: Settings) -> Iterator[Any]:

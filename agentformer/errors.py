@@ -1,34 +1,14 @@
 """The error tree. All errors that this package raises on purpose have one root.
 
     AgentFormerError
-    ├── InvalidInput            an argument is wrong; `field` is its name                 (also ValueError)
-    ├── NotFound                no such entry, document or backend                        (also LookupError)
-    ├── Conflict                another call changed the entry; read it again and repeat
-    ├── AccessError             the caller lacks a right
-    │   ├── Unauthenticated     the key is missing or not valid
-    │   └── Forbidden           the key lacks the right or the namespace, or the tool is switched off
-    ├── LimitExceeded           a limit of this installation is exceeded; `limit` is its name
-    │   ├── TooLarge            the request is too large; send less
-    │   └── Busy                too many requests; send the request again after `retry_after` seconds
-    ├── MissingExtra            an optional package is missing or broken; `extra` names it (also ImportError)
-    ├── DocumentError           a file could not be converted to text; nothing was stored
-    │   ├── EmptyDocument       the file has no bytes or no pages
-    │   ├── UnsupportedFormat   no reader supports this type
-    │   ├── CorruptDocument     the file is damaged
-    │   ├── EncryptedDocument   a password is missing or wrong
-    │   └── DocumentTooLarge    a limit of size, pages, time or memory is exceeded
-    ├── EmbedderError
-    │   ├── EmbedderUnavailable the model or its server cannot be reached now; texts stay pending
-    │   ├── TextTooLong         a text is too long for the model; texts are not cut silently
-    │   └── SpaceMismatch       the store holds vectors of another embedding space
-    ├── LanguageModelError
-    │   ├── LanguageModelUnavailable  no server answers now
-    │   ├── PromptTooLong       the conversation is too long for the model
-    │   └── InvalidReply        the reply cannot be used, for example because it is not valid JSON
-    ├── RerankerUnavailable     the reranker cannot be used now; results keep their order
-    └── StoreError              the records could not be read or written
-        ├── StoreFull           the disk is full or the folder cannot be written
-        └── StoreDamaged        the records are damaged; nothing was changed
+    ├── InvalidInput (also ValueError), NotFound (also LookupError), Conflict, MissingExtra (also ImportError)
+    ├── AccessError: Unauthenticated, Forbidden
+    ├── LimitExceeded: TooLarge, Busy
+    ├── DocumentError: EmptyDocument, UnsupportedFormat, CorruptDocument, EncryptedDocument, DocumentTooLarge
+    ├── EmbedderError: EmbedderUnavailable, TextTooLong, SpaceMismatch
+    ├── LanguageModelError: LanguageModelUnavailable, PromptTooLong, InvalidReply
+    ├── RerankerUnavailable
+    └── StoreError: StoreFull, StoreDamaged
 
 Messages say what is wrong and what to do. Only the edges (command line, HTTP, tools) translate errors.
 """

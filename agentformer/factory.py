@@ -150,9 +150,7 @@ class AgentFormer:
         """Move the store to the space of the embedder `to`, such as `minilm:` or `ollama:nomic-embed-text`. The store
         stays in use during the move; see `MemoryBackend.reembed`."""
         target = named_embedder(to, self.settings)
-        self.embedder.register(
-            target
-        )  # loaded before the move, because searches need this embedder directly after the switch
+        self.embedder.register(target)  # loaded before the move, because searches need it directly after the switch
         return self.backend.reembed(target, queries=queries, progress=progress)
 
     def export_to(
@@ -182,9 +180,8 @@ class AgentFormer:
 
         archive = read(Path(folder))
         if archive.vectors and self.settings.embedder == "auto" and not self.backend.spaces():
-            with suppress(
-                EmbedderUnavailable
-            ):  # a new memory without a configured embedder uses the embedder of the imported vectors
+            # A new memory without a configured embedder uses the embedder of the imported vectors.
+            with suppress(EmbedderUnavailable):
                 self.embedder.for_space(archive.vectors[0].space)
         destination = Destination(self.backend, self.originals, self.memory.core, self.rag.discard_originals)
         return import_into(destination, archive, progress)

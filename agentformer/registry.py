@@ -30,30 +30,22 @@ PARTS: dict[str, dict[str, str]] = {
         "ollama": "agentformer.embedders.ollama:OllamaEmbedder.from_settings",
         "openai": "agentformer.embedders.openai:OpenAIEmbedder.from_settings",
     },
-    "rerankers": {
-        "sbert": "agentformer.rerankers.cross_encoder:CrossEncoderReranker.from_settings",
-    },
+    "rerankers": {"sbert": "agentformer.rerankers.cross_encoder:CrossEncoderReranker.from_settings"},
     "backends": {
         "faiss": "agentformer.builders:faiss_backend",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
     },
     # The space of the vectors in the folder. From it, `auto` selects the embedder.
-    "stored_spaces": {
-        "faiss": "agentformer.memory.backends.faiss.folder:stored_space",
-    },
+    "stored_spaces": {"faiss": "agentformer.memory.backends.faiss.folder:stored_space"},
     # The embedder for which the entries of a store without vectors wait.
-    "wanted_embedders": {
-        "faiss": "agentformer.memory.backends.faiss.folder:wanted_embedder",
-    },
+    "wanted_embedders": {"faiss": "agentformer.memory.backends.faiss.folder:wanted_embedder"},
     # Whether the folder contains a store of this backend. So settings with another backend do not treat it as empty.
     "present": {
         "faiss": "agentformer.memory.backends.faiss.folder:present",
         "local_json": "agentformer.memory.backends:has_local_json",
     },
     # Recovers the readable records of a store that cannot be opened.
-    "salvagers": {
-        "faiss": "agentformer.memory.backends.faiss.indexes:salvage_folder",
-    },
+    "salvagers": {"faiss": "agentformer.memory.backends.faiss.indexes:salvage_folder"},
     "servers": {
         "auto": "agentformer.api.serving:serve",  # selects one of the other servers
         "gunicorn": "agentformer.api.serving.gunicorn:serve",

@@ -7,10 +7,11 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from agentformer.errors import InvalidInput
 from agentformer.http.redaction import check_url, redact_url
@@ -151,26 +152,25 @@ class Settings:
     agent_permit: str = ""  # tools that may still write after the model has read retrieved text: "memory_update ..."
 
     def __post_init__(self) -> None:
-        for name in ("index_dir", "upload_dir"):
-            object.__setattr__(self, name, _check_folder(name, getattr(self, name)))
-        object.__setattr__(self, "cache_dir", _check_cache(self.cache_dir))
-        for name in ("embedder", "reranker", "llm_model"):
-            object.__setattr__(self, name, getattr(self, name).strip())
+        self._normalize(_check_folder, "index_dir", "upload_dir")
+        self._normalize(_check_cache, "cache_dir")
+        self._normalize(lambda name, value: value.strip(), "embedder", "reranker", "llm_model")
         self._check_numbers()
-        for name in _ADDRESSES:
-            if url := getattr(self, name):
-                object.__setattr__(self, name, check_url(name, url))
-        for name in _KEYS:
-            object.__setattr__(self, name, _check_key(name, getattr(self, name)))
+        self._normalize(check_url, *(name for name in _ADDRESSES if getattr(self, name)))
+        self._normalize(_check_key, *_KEYS)
+        self._normalize(_check_languages, "embed_languages")
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise invalid(name, f"must be one of {', '.join(choices)}", getattr(self, name))
-        object.__setattr__(self, "embed_languages", _check_languages(self.embed_languages))
         if 0 < self.window_tokens < _SMALLEST_WINDOW:
             raise invalid("window_tokens", f"must be 0, or at least {_SMALLEST_WINDOW}", self.window_tokens)
         for category, rate in self.decay_rates.items():
             if not 0 < rate <= 1:
                 raise invalid("decay_rates", "must be in 0..1 and above 0", f"{category}={rate}")
+
+    def _normalize(self, check: Callable[[str, Any], object], *names: str) -> None:
+        for name in names:
+            object.__setattr__(self, name, check(name, getattr(self, name)))
 
     def _check_numbers(self) -> None:
         for names, least in ((_POSITIVE, 1), (_NOT_NEGATIVE, 0)):
@@ -244,20 +244,20 @@ def _check_folder(name: str, folder: str | Path) -> Path:
         raise InvalidInput(name, "begins with ~, but this user has no home folder; write the complete path") from None
 
 
-def _check_cache(folder: str | Path) -> Path:
+def _check_cache(name: str, folder: str | Path) -> Path:
     """Return the cache folder. For a user without a home folder, return a path in which nothing can be stored."""
     try:
-        return _check_folder("cache_dir", folder)
+        return _check_folder(name, folder)
     except InvalidInput:
         if str(folder).startswith("~/"):
             return Path(os.devnull)
         raise
 
 
-def _check_languages(text: str) -> str:
+def _check_languages(name: str, text: str) -> str:
     languages = " ".join(text.replace(",", " ").lower().split())
     if languages and not _LANGUAGES.fullmatch(languages):
-        raise invalid("embed_languages", "must be language codes, such as en fi, or * for many languages", text)
+        raise invalid(name, "must be language codes, such as en fi, or * for many languages", text)
     return languages
 
 
@@ -266,8 +266,6 @@ def _check_key(name: str, key: str) -> str:
     HTTP libraries would quote the key in their error."""
     key = key.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise InvalidInput(
-            name,
-            "contains a space, a line break or a character outside ASCII, but no valid key does; copy the key again",
-        )
+        characters = "a space, a line break or a character outside ASCII"
+        raise InvalidInput(name, f"contains {characters}, but no valid key does; copy the key again")
     return key

@@ -34,14 +34,12 @@ def parse_routes(text: str) -> tuple[Route, ...]:
         words = [word.strip() for word in selector.split(",") if word.strip()]
         if not words or not target:
             raise invalid("routes", "must be SELECTOR=TARGET; ..., such as core,working=hierarchical", rule)
-        routes.append(
-            Route(
-                target,
-                tiers=tuple(word for word in words if ":" not in word and word != "*"),
-                kinds=tuple(word.removeprefix("kind:") for word in words if word.startswith("kind:")),
-                namespaces=tuple(word.removeprefix("namespace:") for word in words if word.startswith("namespace:")),
-            )
+        kinds, namespaces = (
+            tuple(word.removeprefix(prefix) for word in words if word.startswith(prefix))
+            for prefix in ("kind:", "namespace:")
         )
+        tiers = tuple(word for word in words if ":" not in word and word != "*")
+        routes.append(Route(target, tiers, kinds, namespaces))
         if unknown := [w for w in words if ":" in w and w.split(":")[0] not in ("kind", "namespace")]:
             raise invalid("routes", "must have selectors that are tiers, kind:NAME, namespace:NAME or *", unknown[0])
     return tuple(routes)
@@ -115,9 +113,8 @@ def _env_file(path: Path) -> dict[str, str]:
         if line.error:
             text = line.original.string
             number = line.original.line + text[: len(text) - len(text.lstrip())].count("\n")
-            _warn(
-                f"{path.resolve()}, line {number}: this line is ignored, because it does not have the form NAME=value"
-            )
+            problem = "this line is ignored, because it does not have the form NAME=value"
+            _warn(f"{path.resolve()}, line {number}: {problem}")
     last = {line.key: line.value for line in assignments if line.key}
     return {name: value for name, value in last.items() if value}
 
