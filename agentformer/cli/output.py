@@ -137,13 +137,11 @@ def table(
     left = longest if cells is None else cells - sum(sizes) - len(_GAP) * len(sizes)
     below = left < _READABLE and longest > left
     for *first, last in shown:
-        padded = "".join(
-            _pad(cell, size, n in right) + _GAP for n, (cell, size) in enumerate(zip(first, sizes, strict=True))
-        )
+        padded = [_pad(cell, size, n in right) for n, (cell, size) in enumerate(zip(first, sizes, strict=True))]
         if not below:
-            yield f"{padded}{clip(last, left)}".rstrip()
+            yield _GAP.join([*padded, clip(last, left)]).rstrip()
             continue
-        yield padded.rstrip()
+        yield _GAP.join(padded).rstrip()
         if last:
             yield _INDENT + clip(last, (cells or 0) - len(_INDENT))
 

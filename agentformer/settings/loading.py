@@ -133,7 +133,6 @@ def _warn_unknown(variable: str) -> None:
 
 
 def _convert(name: str, value: Any) -> Any:
-    """Return `value` converted to the type of the setting's default."""
     if name in _PARSED:
         return _parsed(name, value)
     wanted: type[Any] = type(_BY_NAME[name].default)

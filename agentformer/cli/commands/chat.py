@@ -248,7 +248,6 @@ def _lines() -> Iterator[str]:
 
 
 def _converse(chat: Chat) -> None:
-    """Run a conversation on a terminal until the user ends it."""
     with suppress(ImportError):  # not every system has it; its import lets `input` edit lines
         import readline
 
@@ -292,13 +291,11 @@ def _confirm(call: ToolCall, memory: MemoryEntry | None) -> bool:
 
 
 def _one_line(text: str, limit: int) -> str:
-    """Return the text on one line, cut at `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[:limit]} ... and {len(line) - limit} more characters"
 
 
 def _call_text(call: ToolStart | ToolRun) -> str:
-    """Return a call as short text."""
     values = {name: " ".join(_json(value)[: 2 * _SHOWN].split()) for name, value in call.arguments.items()}
     arguments = ", ".join(f"{name}={value}" for name, value in values.items())
     return f"{call.name}({arguments if len(arguments) <= _SHOWN else arguments[:_SHOWN] + '…'})"

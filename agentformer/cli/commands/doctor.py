@@ -88,7 +88,6 @@ def _cleaner(cleaner: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _providers(providers: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return a line for each provider that was called in this process, with its errors."""
     lines = []
     for name, usage in providers.items():
         if usage["calls"] or usage["errors"]:
@@ -100,11 +99,8 @@ def _providers(providers: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, st
 def _kinds(state: Mapping[str, Any]) -> Mapping[str, int]:
     """Count entries by kind over all backends. Skip `hierarchical`, which is a second name of another backend."""
     backends = state.get("backends", {"": state})
-    kinds: Counter[str] = Counter()
-    for name, backend in backends.items():
-        if name != "hierarchical":
-            kinds.update(backend["kinds"])
-    return kinds
+    kinds = (Counter(backend["kinds"]) for name, backend in backends.items() if name != "hierarchical")
+    return sum(kinds, Counter())
 
 
 def _listed(counts: Mapping[Any, int]) -> str:
@@ -148,41 +144,33 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
         sys.exit(code or _FOUND)
 
 
-class _NotOpened(Exception):
-    """Raised if the memory cannot be opened."""
-
-    def __init__(self, error: StoreError) -> None:
-        super().__init__(str(error))
-        self.damaged = isinstance(error, StoreDamaged)
-
-
-def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[list[Check], int]:
+def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[Sequence[Check], int]:
     """Return the checks and an exit code. The code is 0 unless the memory cannot be opened."""
     with watching(lambda: "repairing" if repair else "verifying"):
         try:
-            return _verify(options, repair=repair), 0
-        except _NotOpened as error:
-            if not repair or not error.damaged:
-                reason = f"{error}; {_TRY}" if error.damaged else str(error)
-                return [Check("memory", _OPENED, 1, 1, 0, (reason,))], _UNUSABLE
-            damage = str(error)
-        try:
-            salvaged = salvage(load_settings(options))
-            checks = _verify(options, repair=True)
-        except (StoreError, _NotOpened) as error:
-            return [Check("memory", _OPENED, 1, 1, 0, (damage, f"recovery failed: {error}"))], _UNUSABLE
-        results = [result.summary() for result in salvaged]
-        lost = sum(len(result.unreadable) for result in salvaged)
-        return [Check("memory", _OPENED, 1, 1 + lost, 1, (damage, *results)), *checks], 0
+            af = connect(**options, embed_retry_seconds=0)
+        except StoreDamaged as error:
+            return _recover(options, str(error)) if repair else _not_opened(f"{error}; {_TRY}")
+        except StoreError as error:
+            return _not_opened(str(error))
+        with af:
+            return af.verify(repair=repair), 0
 
 
-def _verify(options: dict[str, Any], *, repair: bool) -> list[Check]:
+def _recover(options: dict[str, Any], damage: str) -> tuple[Sequence[Check], int]:
     try:
-        af = connect(**options, embed_retry_seconds=0)
+        salvaged = salvage(load_settings(options))
+        with connect(**options, embed_retry_seconds=0) as af:
+            checks = af.verify(repair=True)
     except StoreError as error:
-        raise _NotOpened(error) from error
-    with af:
-        return af.verify(repair=repair)
+        return _not_opened(damage, f"recovery failed: {error}")
+    results = [result.summary() for result in salvaged]
+    lost = sum(len(result.unreadable) for result in salvaged)
+    return [Check("memory", _OPENED, 1, 1 + lost, 1, (damage, *results)), *checks], 0
+
+
+def _not_opened(*findings: str) -> tuple[Sequence[Check], int]:
+    return [Check("memory", _OPENED, 1, 1, 0, findings)], _UNUSABLE
 
 
 def _summary(checks: Sequence[Check], left: int, lost: int) -> str:

@@ -176,7 +176,6 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
 
 
 def _print_end(answer: Answer) -> None:
-    """Print warnings and citations after a streamed answer."""
     if answer.warnings:
         say()
         print_warnings(answer.warnings)

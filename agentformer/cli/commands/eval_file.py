@@ -125,7 +125,6 @@ def _parse(number: int, line: str, documents: Mapping[str, int], longest: int) -
 
 
 def _problems(values: Mapping[str, Any], longest: int) -> Iterator[str]:
-    """Yield the errors in the fields of a question."""
     if unknown := sorted(set(values) - set(_KEYS)):
         yield f"{unknown[0][:80]!r} is unknown; the fields are {', '.join(_KEYS)}"
     for name in ("question", "document", "answer"):
@@ -196,7 +195,6 @@ def _contains(text: str, answer: str) -> bool:
 
 
 def _same_word(outside: str, inside: str) -> bool:
-    """Return whether these two characters belong to the same word."""
     if not outside or _UNSPACED.match(outside) or _UNSPACED.match(inside):
         return False
     return unicodedata.category(outside)[0] in "LMN"  # letters, marks and digits

@@ -138,7 +138,6 @@ def eval_command(path: Path | None, namespace: str, as_json: bool, **options: An
 
 
 def _refuse(options: Mapping[str, Any], target: str) -> None:
-    """Raise `InvalidInput` if an option that does not apply is given."""
     for name, value in options.items():
         if value is not None and value is not False:
             raise InvalidInput(f"--{name.replace('_', '-')}", f"does not apply to {target}")

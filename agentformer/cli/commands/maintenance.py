@@ -214,7 +214,6 @@ def _pending(af: AgentFormer, namespaces: Iterable[str]) -> int:
 
 
 def _print_audit(report: AuditReport) -> None:
-    """Print each finding with the ids of its entries."""
     say(f"entries checked: {report.entries}")
     titled = [("duplicates", group) for group in report.duplicates]
     titled += [(f"similar ({group.similarity:.2f})", group) for group in report.near_duplicates]

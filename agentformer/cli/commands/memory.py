@@ -326,7 +326,6 @@ def _contains_task(built: Context, task: str) -> bool:
 
 
 def _print_left_out(report: ContextReport) -> None:
-    """Print the tokens of each share of the context, and the number of omitted entries for each reason."""
     shares = ", ".join(f"{share} {tokens}" for share, tokens in report.tokens.items())
     reasons = Counter(left.reason.partition(":")[0] for left in report.left_out).most_common()
     print_warnings(

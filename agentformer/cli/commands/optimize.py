@@ -264,7 +264,6 @@ def _print(result: Optimization, work: Path) -> None:
 
 
 def _print_tried(result: Optimization) -> None:
-    """Print the best configurations, and the configurations that are not available."""
     others = [tried for tried in result.tried if tried.changed]
     if not others:
         return
@@ -278,9 +277,7 @@ def _print_tried(result: Optimization) -> None:
 
 def _print_written(target: Path | None, written: Written | None, result: Optimization) -> None:
     if written:
-        say(f"written to {written.path}: {', '.join(name for name in result.changed)}")
-        for line in written.replaced:
-            say(f"  instead of {line}")
+        say("\n  instead of ".join([f"written to {written.path}: {', '.join(result.changed)}", *written.replaced]))
     elif target is not None:
         forced = "; --force writes the settings" if result.changed else ""
         say(f"nothing was written to {target}{forced}", err=True)
