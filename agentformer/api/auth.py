@@ -1,27 +1,38 @@
-"""Checks of every request (key, Host, Origin, body length), and headers of every response."""
+"""Checks of every request (key, Host, Origin, body length), headers of every response, and the access log."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import IO, Any
+from urllib.parse import quote
 
 from flask import Blueprint, Flask, Response, request
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
+from werkzeug.wsgi import ClosingIterator
 
 from agentformer.access.grant import Grant
 from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_local, origin_host, origins_in
 from agentformer.access.keys import KeyStore
 from agentformer.api.request import BoundedBody
-from agentformer.api.request_log import log_request, request_info
 from agentformer.api.response import problem
 from agentformer.errors import Forbidden, TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.http.problems import PROBLEM
 from agentformer.settings import Settings
+from agentformer.types import new_id
+
+log = logging.getLogger("agentformer.requests")
 
 JSON_BYTES = 16 * 1024 * 1024  # of a body that is no upload, held in memory: sixteen of the longest entries
 FORM_BYTES = 1024 * 1024  # of an upload besides its files: names, metadata, boundaries
+_KEY = "agentformer.request_info"  # in the WSGI environment
+_MAX_PATH = 300  # characters of a path in the access log
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CORS_HEADERS = {
     "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
@@ -46,6 +57,15 @@ def max_body_bytes(settings: Settings) -> int:
     return max(settings.max_file_bytes + FORM_BYTES, JSON_BYTES)
 
 
+def log_requests_to(stream: IO[str]) -> None:
+    """Write the lines to `stream` only. For our own servers; a host application configures logging itself."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log.handlers[:] = [handler]
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
 class Guard:
     """Checks the requests for one memory.
 
@@ -67,7 +87,7 @@ class Guard:
         else:
             host = request.headers.get("Host", "")
             grant = authenticate(self._keys, request.headers, request.remote_addr, host)
-        request_info().key_id = grant.key_id
+        _request_info().key_id = grant.key_id
         return grant
 
     def protect(self, target: Flask | Blueprint) -> None:
@@ -80,7 +100,7 @@ class Guard:
 
     def _before(self) -> Response | None:
         request_id = request.headers.get("X-Request-ID", "")
-        request_info(request_id if _REQUEST_ID.fullmatch(request_id) else "")
+        _request_info(request_id if _REQUEST_ID.fullmatch(request_id) else "")
         max_bytes = self._settings.max_file_bytes + FORM_BYTES if _is_upload() else JSON_BYTES
         request.environ["wsgi.input"] = BoundedBody(request.environ["wsgi.input"], max_bytes, request.content_length)
         request.max_content_length = max_bytes if request.content_length is not None else max_bytes + 1
@@ -119,7 +139,7 @@ class Guard:
     def _after(self, response: Response) -> Response:
         for name, value in _SAFE_HEADERS.items():
             response.headers.setdefault(name, value)
-        request_id = response.headers["X-Request-ID"] = request_info().request_id
+        request_id = response.headers["X-Request-ID"] = _request_info().request_id
         if self._origins:
             response.vary.add("Origin")
         if self._is_allowed_origin():
@@ -129,7 +149,7 @@ class Guard:
                 response.headers.update(_CORS_HEADERS)
         if response.mimetype == PROBLEM:
             response.set_data(json.dumps({**response.get_json(), "request_id": request_id}))
-        log_request(response, self._settings.log_format)
+        _log_request(response, self._settings.log_format)
         return response
 
     def _too_large(self, error: RequestEntityTooLarge) -> Response:
@@ -153,3 +173,59 @@ def _misdirected() -> Response:
 def _incomplete(error: ClientDisconnected) -> Response:
     detail = "The body was incomplete or too slow. Send it again."
     return problem(408, "incomplete-request", detail, title="Request Timeout")
+
+
+@dataclass(slots=True)
+class _RequestInfo:
+    """Data of the current request. `key_id` is "" until the request is authenticated."""
+
+    request_id: str
+    key_id: str = ""
+    started: float = field(default_factory=time.monotonic)
+
+
+def _request_info(request_id: str = "") -> _RequestInfo:
+    """Return the data of the current request. The first call creates the data with this id, or with a new id."""
+    info = request.environ.get(_KEY)
+    if not isinstance(info, _RequestInfo):
+        info = request.environ[_KEY] = _RequestInfo(request_id or new_id())
+    return info
+
+
+def _log_request(response: Response, log_format: str) -> None:
+    """Log the current request: now, or at the end of a streamed response."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    info, path = _request_info(), quote(request.path, safe="/:@!$&'()*+,;=~", errors="replace")
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "method": quote(request.method, safe="")[:20],
+        "path": path[:_MAX_PATH],
+        "status": response.status_code,
+    }
+
+    def write(sent: int) -> None:
+        ms = round((time.monotonic() - info.started) * 1000, 1)
+        ids = {"request_id": info.request_id, "key_id": info.key_id}
+        log.info("%s", _formatted({**line, "ms": ms, "bytes": sent, **ids}, log_format))
+
+    if response.is_streamed and not response.direct_passthrough and request.method != "HEAD":
+        sent = 0
+        pieces: Any = response.response
+
+        def count(piece: Any) -> Any:
+            nonlocal sent
+            sent += len(piece.encode()) if isinstance(piece, str) else len(piece)
+            return piece
+
+        response.response = ClosingIterator(map(count, pieces), getattr(pieces, "close", None))
+        response.call_on_close(lambda: write(sent))
+    else:
+        write(0 if request.method == "HEAD" else response.content_length or 0)
+
+
+def _formatted(line: dict[str, Any], log_format: str) -> str:
+    if log_format == "json":
+        return json.dumps(line)
+    values = {**line, "ms": f"{line['ms']}ms", "bytes": f"{line['bytes']}B", "key_id": line["key_id"] or "-"}
+    return " ".join(str(value) for value in values.values())

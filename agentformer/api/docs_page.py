@@ -9,7 +9,6 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,6 @@ _HTML = "text/html"
 router = Router("server")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A parameter, a field or a response, with its type in words and the names of its models."""
-
-    name: str
-    kind: str
-    models: tuple[str, ...]
-    required: bool
-    description: str
-
-
 @router.route("GET", "/openapi.json", None, {200: (JSON,)})
 def openapi(service: Service) -> Response:
     """Return the description of this interface as an OpenAPI document."""
@@ -52,7 +40,10 @@ def docs(service: Service) -> Response:
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     headers = {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
-    page = _template().render(css=css, **_page(_document(service), request.host_url.rstrip("/")))
+    document = _document(service)
+    base = document["servers"][0]["url"].rstrip("/")
+    schemas = document["components"]["schemas"]
+    page = _template().render(css=css, document=document, base=base, schemas=schemas, host=request.host_url.rstrip("/"))
     return Response(page, headers=headers, content_type=f"{_HTML}; charset=utf-8")
 
 
@@ -64,74 +55,9 @@ def _document(service: Service) -> Schema:
 @functools.cache
 def _template() -> Any:
     environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True)
-    environment.filters["code"] = _code
+    environment.filters |= {"code": _code, "kind": _kind, "models": lambda schema: [*dict.fromkeys(_models(schema))]}
+    environment.globals |= {"curl": _curl, "PROBLEM": PROBLEM}
     return environment.get_template("docs.html")
-
-
-def _page(document: Schema, host: str) -> dict[str, Any]:
-    """Return the variables of the template."""
-    base = document["servers"][0]["url"].rstrip("/")
-    shared = document["components"]["schemas"]
-    tags: dict[str, list[dict[str, Any]]] = {tag["name"]: [] for tag in document["tags"]}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            example = _curl(method.upper(), f"{host}{base}{path}", operation, shared)
-            endpoint = {**_endpoint(operation, shared), "method": method.upper(), "path": path, "curl": example}
-            tags[operation["tags"][0]].append(endpoint)
-    info = document["info"]
-    return {
-        "title": info["title"],
-        "version": info["version"],
-        "about": info["description"],
-        "base": base,
-        "tags": tags,
-        "schemas": [
-            {"name": name, "description": schema.get("description", ""), "fields": [*_fields(schema)]}
-            for name, schema in sorted(shared.items())
-        ],
-    }
-
-
-def _endpoint(operation: Schema, shared: Mapping[str, Schema]) -> dict[str, Any]:
-    content = operation.get("requestBody", {}).get("content", {})
-    body_type = next(iter(content), "")
-    schema: Schema = content[body_type]["schema"] if body_type else {}
-    responses = operation["responses"].items()
-    problems = {status for status, response in responses if PROBLEM in response.get("content", {})}
-    return {
-        "id": operation["operationId"],
-        "summary": operation["summary"],
-        "description": operation["description"],
-        "parameters": [
-            _row(item["name"], {**item["schema"], "description": item.get("description", "")}, item["required"])
-            for item in operation["parameters"]
-        ],
-        "body_type": body_type,
-        "fields": [*_fields(shared[_model(schema)] if "$ref" in schema else schema)],
-        "responses": [_response(status, response) for status, response in responses if status not in problems],
-        "problems": [status for status, _ in responses if status in problems and status.isdigit()],
-    }
-
-
-def _response(status: str, response: Schema) -> dict[str, Any]:
-    content = response.get("content", {})
-    schemas = [item["schema"] for item in content.values() if "schema" in item]
-    return {
-        "status": status,
-        "description": response["description"],
-        "types": ", ".join(content),
-        "kind": "",
-        "models": tuple(dict.fromkeys(name for schema in schemas for name in _models(schema))),
-    }
-
-
-def _fields(schema: Schema) -> Iterator[Row]:
-    for name, value in schema.get("properties", {}).items():
-        yield _row(name, value, name in schema.get("required", ()))
-
-
-def _row(name: str, schema: Schema, required: bool) -> Row:
-    return Row(name, _kind(schema), tuple(dict.fromkeys(_models(schema))), required, schema.get("description", ""))
 
 
 def _kind(schema: Schema) -> str:

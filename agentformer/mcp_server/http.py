@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import anyio.to_thread
+import h11
 import pydantic_core
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
@@ -16,13 +20,14 @@ from sse_starlette.sse import AppStatus
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agentformer.access.hosts import authenticate, host_of, is_local, listen, origin_host, url_of
 from agentformer.access.keys import KeyStore
 from agentformer.errors import AgentFormerError, Busy, StoreError, TooLarge
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
+from agentformer.http.server_timeouts import MCP, TimeBudget
 from agentformer.mcp_server.server import GRANT, LazyMemory, MemoryServer, exit_timer, message_error
-from agentformer.mcp_server.timeouts import SAFE_HEADERS, TimeoutProtocol
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 
@@ -34,6 +39,13 @@ _MAX_LARGE_BODIES = 4  # messages of the largest size that are in memory at the 
 _SMALL = 64 * 1024  # bytes of a message that is always accepted; the limit of connections bounds these
 _BACKLOG = 128  # connections that wait to be accepted
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
+_MAX_CONNECTIONS = 512  # at once; most machines allow 1,024 file descriptors
+_MAX_REFUSED = 128  # further connections that get a response at one time; the rest is closed at once
+_SAFE_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_TOO_SLOW = problem_json(
+    408, "incomplete-request", "The request was incomplete or too slow. Send it again.", title="Request Timeout"
+)
+_TOO_MANY = problem_json(503, "busy", "Close unused connections, and retry after 2 s.", title="Too many connections")
 
 log = logging.getLogger("agentformer")
 
@@ -50,7 +62,16 @@ def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = l
     listener = listen(settings.host, settings.port, keys, backlog=_BACKLOG)
     try:
         memory.get()
-        config = _config(application(settings, caller, memory, keys))
+        config = uvicorn.Config(
+            application(settings, caller, memory, keys),
+            http=_TimeoutProtocol,
+            ws="none",
+            log_config=None,  # logging is configured by the command line
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # the peer of the connection is the client; headers are not trusted
+            timeout_graceful_shutdown=_FINISH_SECONDS,
+        )
         server = _Server(config, lambda: started(url_of(listener) + PATH), timer.start)
         for number in (signal.SIGTERM, signal.SIGINT):
             # Uvicorn replaces these handlers while it runs, and raises the signals again at its end.
@@ -139,26 +160,25 @@ class AccessMiddleware:
     async def _read(self, declared: str, receive: Receive, body: bytearray) -> bool:
         """Read the complete body. Return False if the client disconnects. The bytes in `body` are counted as memory in
         use, also after an error. Raises `TooLarge` and `Busy`."""
+        alternative = "upload larger files by the HTTP API or `agentformer ingest`"
+        message = f"a message may have at most {self._max_bytes} bytes; {alternative}"
+        too_large = TooLarge("max_message_bytes", message)
         if len(declared) < 20 and declared.isdecimal() and int(declared) > self._max_bytes:
-            raise self._too_large()
+            raise too_large
         while True:
-            message = await receive()
-            if message["type"] != "http.request":
+            event = await receive()
+            if event["type"] != "http.request":
                 return False
-            piece = message.get("body", b"")
+            piece = event.get("body", b"")
             size = len(body) + len(piece)
             if size > self._max_bytes:
-                raise self._too_large()
+                raise too_large
             if size > _SMALL and self._bytes_in_memory + len(piece) > _MAX_LARGE_BODIES * self._max_bytes:
                 raise Busy("max_message_bytes", "too many large messages are in progress; retry after 5 s", 5)
             body += piece
             self._bytes_in_memory += len(piece)
-            if not message.get("more_body", False):
+            if not event.get("more_body", False):
                 return True
-
-    def _too_large(self) -> TooLarge:
-        alternative = "upload larger files by the HTTP API or `agentformer ingest`"
-        return TooLarge("max_message_bytes", f"a message may have at most {self._max_bytes} bytes; {alternative}")
 
 
 class _Server(uvicorn.Server):
@@ -169,7 +189,6 @@ class _Server(uvicorn.Server):
         self._on_start, self._on_end = started, ending
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, and then call `started`."""
         await super().startup(sockets)
         if self.started:
             self._on_start()
@@ -179,17 +198,116 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=TimeoutProtocol,
-        ws="none",
-        log_config=None,  # logging is configured by the command line
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # the peer of the connection is the client; headers are not trusted
-        timeout_graceful_shutdown=_FINISH_SECONDS,
-    )
+class _TimeoutProtocol(H11Protocol):
+    """Uvicorn's protocol with timeouts for the client, because uvicorn itself waits without limit for headers and
+    bodies. The time for making the response is not limited."""
+
+    _ended = False  # the last response is sent; further data are dropped
+    _phase: Any = None  # the request and its part that is being received; None while nothing is expected
+    _budget: TimeBudget
+    _counted_at = 0.0  # loop time of the last change of the budget
+    _timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Refuse a connection beyond the limit. For any other connection, wait for the headers of a request."""
+        super().connection_made(transport)
+        if len(self.connections) > _MAX_CONNECTIONS + _MAX_REFUSED:
+            self._ended = True
+            transport.abort()
+        elif len(self.connections) > _MAX_CONNECTIONS:
+            self._close_with(Problem(503, _TOO_MANY, {**_SAFE_HEADERS, "Retry-After": "2"}).as_http())
+        else:
+            self._update_timer(0)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._ended:
+            super().data_received(data)
+            self._update_timer(len(data))
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request. Its first bytes may have arrived before this response was complete."""
+        super().on_response_complete()
+        self._update_timer(0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._cancel_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Close the connection if the client reads nothing for the idle time."""
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(MCP.idle, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, even if the client does not read the last response."""
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(MCP.idle, self.transport.abort)
+
+    def shutdown(self) -> None:
+        """Finish running calls, and drop incomplete requests."""
+        if self._ended or self._is_receiving():
+            self._end_call()
+            self.transport.abort()
+        else:
+            with suppress(h11.LocalProtocolError):
+                super().shutdown()
+
+    def _is_receiving(self) -> bool:
+        """Return True if the client still has to send a part of the request."""
+        return self.conn.their_state is h11.SEND_BODY or (
+            self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
+        )
+
+    def _update_timer(self, received: int) -> None:
+        """Start the timer again after the client has sent this many bytes."""
+        self._cancel_timer()
+        if self._ended or self.transport.is_closing() or not self._is_receiving():
+            self._phase = None
+            return
+        phase, now = (self.cycle, self.conn.their_state), self.loop.time()
+        is_body = self.conn.their_state is h11.SEND_BODY
+        if phase != self._phase:
+            self._phase, self._budget = phase, TimeBudget(MCP.body if is_body else MCP.headers, MCP)
+        else:
+            self._budget.spend(now - self._counted_at, received if is_body else 0)
+        self._counted_at = now
+        self._timer = self.loop.call_later(self._budget.left, self._time_out)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time_out(self) -> None:
+        has_response = self.conn.their_state is h11.SEND_BODY and self.cycle.response_started
+        self._close_with(b"" if has_response else Problem(408, _TOO_SLOW, _SAFE_HEADERS).as_http())
+
+    def _close_with(self, response: bytes) -> None:
+        """Send a response and close the connection a moment later. If it were closed at once, the client could lose the
+        response."""
+        self._ended = True
+        self._end_call()
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        self.transport.write(response)
+        with suppress(OSError):
+            self.transport.write_eof()
+        self.loop.call_later(MCP.linger, self.transport.abort)
+
+    def _end_call(self) -> None:
+        """Report a disconnect to the application that handles the request."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
 
 def _transport_security(settings: Settings) -> TransportSecuritySettings:
@@ -229,5 +347,5 @@ def _body_error(body: bytes) -> JSONRPCError | None:
 
 
 def _response(problem: Problem) -> Response:
-    headers = {**SAFE_HEADERS, **problem.headers}
+    headers = {**_SAFE_HEADERS, **problem.headers}
     return Response(problem.as_json(), problem.status, headers=headers, media_type=PROBLEM)

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import FrameType
 from typing import Any, Self, cast
 
@@ -193,33 +194,27 @@ class _DaemonThread:
     of a pool would."""
 
     def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def run(self, call: Callable[[], Any]) -> Any:
         """Return the result of `call`, or raise its `OSError`."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: Future[Any] = Future()
         self._calls.put((future, call))
-        return await future
+        return await asyncio.wrap_future(future)
 
     def _work(self) -> None:
         while True:
             future, call = self._calls.get()
+            awaited = future.set_running_or_notify_cancel()
             try:
-                result, error = call(), None
-            except OSError as failure:
-                result, error = None, failure
-            with contextlib.suppress(RuntimeError):  # the event loop is closed
-                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: OSError | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+                result = call()
+            except OSError as error:
+                if awaited:
+                    future.set_exception(error)
+            else:
+                if awaited:
+                    future.set_result(result)
 
 
 def _write(handle: int, data: bytes) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 LIST = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode()
-HASTY = "from agentformer.http.server_timeouts import MCP as p; import agentformer.mcp_server.timeouts as t; "
+HASTY = "from agentformer.http.server_timeouts import MCP as p; import agentformer.mcp_server.http as t; "
 Start = Callable[..., HttpServer]
 
 
@@ -116,7 +116,7 @@ def test_who_was_refused_and_sends_on_is_cut(start: Start, stack: ExitStack) -> 
 
 
 def test_more_connections_than_there_may_be_are_told_so(start: Start, stack: ExitStack) -> None:
-    server = start(before=HASTY + "t.MAX_CONNECTIONS = 5")
+    server = start(before=HASTY + "t._MAX_CONNECTIONS = 5")
     for _ in range(5):
         connect(server, stack).sendall(b"POST /mcp HT")
     told = heard(connect(server, stack))

@@ -38,7 +38,7 @@ from werkzeug.exceptions import BadRequest
 from agentformer import errors
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
-from agentformer.api.request_log import log_requests_to
+from agentformer.api.auth import log_requests_to
 from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.errors import AgentFormerError
 from agentformer.http.problems import Problem, problem_json

@@ -15,8 +15,7 @@ import waitress
 
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
-from agentformer.api.auth import max_body_bytes
-from agentformer.api.request_log import log_requests_to
+from agentformer.api.auth import log_requests_to, max_body_bytes
 from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.settings import Settings
 
