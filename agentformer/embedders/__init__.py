@@ -29,12 +29,10 @@ class Served(Protocol):
 
 
 class GuardedEmbedder(Guarded[Embedder]):
-    """An embedder that `load` creates at the first use. So listing and deleting entries never waits for a model.
-
-    After a failure, calls are refused for `seconds`, and for longer after each further failure. After that time, an
-    embedder that is not `Served` is loaded again. If the name now has another model, calls fail: `space` never changes.
-    The methods return finite unit rows of the right shape, or raise. Thread-safe.
-    """
+    """An embedder that `load` creates at the first use. So listing and deleting entries never waits for a model. After
+    a failure, calls are refused for `seconds`, and for longer after each further failure. Then an embedder that is not
+    `Served` is loaded again. If the name now has another model, calls fail: `space` never changes. The methods return
+    finite unit rows of the right shape, or raise. Thread-safe."""
 
     unavailable = EmbedderUnavailable
 

@@ -1,8 +1,7 @@
 """A deterministic embedder without weights: signed feature hashing of words and of their character trigrams.
 
-Use it for tests and demonstrations, and as an example of an embedder. It does not know the meaning of words: two texts
-are similar if they share words or parts of words. Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask
-Learning".
+Use it for tests and as an example of an embedder. Two texts are similar if they share words or parts of words.
+Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning".
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Models of an Ollama server, through Ollama's own API: `/api/embed`, or `/api/embeddings` on older servers.
 
-https://docs.ollama.com/api/embed. With `truncate: false` the server refuses a text that is too long and does not cut
-it. The older endpoint cuts the text without an error. For this endpoint, only the token estimate keeps texts within the
-limit of the model; the estimate is higher than the real count.
+https://docs.ollama.com/api/embed. With `truncate: false` the server refuses a text that is too long. The older endpoint
+cuts the text without an error, so only the token estimate, which is higher than the real count, prevents a cut.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from agentformer.embedders.model_info import model_card
 from agentformer.embedders.remote import (
@@ -31,19 +32,12 @@ _ADDRESS_SETTINGS = "OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL"
 
 
 class OllamaEmbedder(RemoteEmbedder):
-    """The embedder `ollama:MODEL`. Raises `EmbedderUnavailable` if the server does not answer or does not have the
-    model."""
+    """The embedder `ollama:MODEL`. Raises `EmbedderUnavailable` if the server or the model is missing."""
 
     provider = "ollama"
 
     def __init__(
-        self,
-        model: str,
-        base_url: str,
-        options: RemoteOptions | None = None,
-        *,
-        key: str = "",
-        keep_alive: str = "5m",
+        self, model: str, base_url: str, options: RemoteOptions | None = None, *, key: str = "", keep_alive: str = "5m"
     ) -> None:
         options = options or RemoteOptions()
         self._model = model
@@ -98,40 +92,36 @@ class OllamaEmbedder(RemoteEmbedder):
 
     def _context(self) -> int:
         """Return the number of tokens that the model reads on this server."""
-        try:
-            body = self._client.post("/api/show", {"model": self._model, "name": self._model})
-        except HttpFailure as failure:
-            if not _lacks_endpoint(failure):
-                raise self._unavailable(failure) from None
-            return UNKNOWN_CONTEXT
-        fields = body if isinstance(body, dict) else {}
-        info = fields.get("model_info")
+        body = self._optional(lambda: self._client.post("/api/show", {"model": self._model, "name": self._model}))
+        info = body.get("model_info")
         lengths = [
             value
             for name, value in (info.items() if isinstance(info, dict) else ())
             if name.endswith(".context_length") and type(value) is int and value > 0
         ]
-        parameters = fields.get("parameters")
+        parameters = body.get("parameters")
         num_ctx = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
         return min([*lengths, int(num_ctx[1]) if num_ctx else _DEFAULT_CONTEXT]) if lengths else UNKNOWN_CONTEXT
 
     def _digest(self) -> str:
-        """Return the digest of the model's files from the server's list of models. Return "" if the list has no
-        digest."""
-        try:
-            body = self._client.get("/api/tags")
-        except HttpFailure as failure:
-            if not _lacks_endpoint(failure):
-                raise self._unavailable(failure) from None
-            return ""
-        models = body.get("models") if isinstance(body, dict) else None
+        """Return the digest of the model's files from the server's list of models, or ""."""
+        models = self._optional(lambda: self._client.get("/api/tags")).get("models")
         for model in models if isinstance(models, list) else ():
             if isinstance(model, dict) and model.get("name") in (self._model, f"{self._model}:latest"):
                 return str(model.get("digest") or "")
         return ""
 
+    def _optional(self, call: Callable[[], Any]) -> dict[str, Any]:
+        """Return the response, or {} if the server does not have the endpoint."""
+        try:
+            body = call()
+        except HttpFailure as failure:
+            if not _lacks_endpoint(failure):
+                raise self._unavailable(failure) from None
+            return {}
+        return body if isinstance(body, dict) else {}
+
     def _embed_error(self, failure: HttpFailure) -> EmbedderUnavailable | TextTooLong | TimedOut:
-        """Return the error of a failed request for vectors."""
         if failure.cause == "timeout" or failure.status in GATEWAY_TIMEOUT:
             return TimedOut(str(failure).removeprefix(f"{self._client.address} "))
         if is_overflow(failure.status, failure.excerpt):

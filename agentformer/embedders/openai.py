@@ -19,8 +19,8 @@ _REQUEST_TOKENS = 300_000
 
 
 class OpenAIEmbedder(RemoteEmbedder):
-    """The embedder `openai:MODEL` or `openai:MODEL@DIMENSIONS`. Raises `EmbedderUnavailable` if the server does not
-    answer or does not have the model, and `MissingExtra` if the `openai` package is not installed."""
+    """The embedder `openai:MODEL` or `openai:MODEL@DIMENSIONS`. Raises `EmbedderUnavailable` if the server or the model
+    is missing, and `MissingExtra` if the `openai` package is not installed."""
 
     provider = "openai"
 
@@ -78,9 +78,8 @@ class OpenAIEmbedder(RemoteEmbedder):
 
 
 def parse_model(spec: str) -> tuple[str, int]:
-    """Return the model and the dimensions; 0 means the dimensions of the model. Names of quantized models contain "@"
-    too, so only a number after the last "@" is read as dimensions. Raise `InvalidInput` for dimensions that are not
-    allowed."""
+    """Return the model and the dimensions, or 0 for the dimensions of the model. Names of quantized models contain "@"
+    too, so only a number after the last "@" is read. Raise `InvalidInput` for dimensions that are not allowed."""
     model, _, dimensions = spec.rpartition("@")
     if not (model and dimensions.isascii() and dimensions.isdecimal()):
         return spec, 0
@@ -90,8 +89,7 @@ def parse_model(spec: str) -> tuple[str, int]:
 
 
 def _vectors(body: Any) -> Vectors:
-    """Return the vectors in the order of the texts. A server may send the vectors in another order, with their
-    `index`."""
+    """Return the vectors in the order of the texts. A server may send them in another order, with their `index`."""
     data = body.get("data") if isinstance(body, dict) else None
     if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
         return Vectors(None, 0)

@@ -2,8 +2,8 @@
 
 Servers do not give access to their tokenizer. So the length of a text is estimated, and the estimate is higher than the
 real count. If the server still finds a text too long, this is an error; the text is never cut. A server may load other
-weights under the same name at any time. Therefore each request for documents also contains the probe text, and the
-embedding of the probe text must match the fingerprint of the space.
+weights under the same name. So each request for documents also contains the probe text, and its embedding must match
+the fingerprint of the space.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ class RemoteOptions:
 
 
 class Vectors(NamedTuple):
-    """A server's response: unchecked rows in the order of the texts, and the number of tokens that the server
-    reports."""
+    """A server's response: unchecked rows in the order of the texts, and the reported number of tokens."""
 
     rows: object
     tokens: int
@@ -84,9 +83,8 @@ class TimedOut(Exception):
 
 
 class RemoteEmbedder(ABC):
-    """An embedder over HTTP. `tokens_read` is the number of tokens that the server has reported in all calls; the
-    tokens of the probe text are included. The constructor of a subclass ends by setting `_space` to the result of
-    `_describe`."""
+    """An embedder over HTTP. `tokens_read` is the number of tokens that the server has reported in all calls, with
+    those of the probe text. The constructor of a subclass ends by setting `_space` to the result of `_describe`."""
 
     provider: str
     _space: EmbeddingSpace
@@ -139,8 +137,11 @@ class RemoteEmbedder(ABC):
         while True:
             parts = [_input(self._space.query_prefix, part) for part in self._split(text, limit)]
             size = self.request_texts
+            rows = []
             try:
-                rows = [self._embed(parts[i : i + size], check=self._check_due()) for i in range(0, len(parts), size)]
+                for i in range(0, len(parts), size):
+                    due = time.monotonic() - self._checked_at > _CHECK_SECONDS
+                    rows.append(self._embed(parts[i : i + size], check=due))
             except TextTooLong:
                 if limit <= _SMALLEST_PART:
                     raise
@@ -158,8 +159,8 @@ class RemoteEmbedder(ABC):
     def _describe(
         self, model: str, limit: int, card: ModelCard, *, revision: str = "", dimension: int = 0
     ) -> EmbeddingSpace:
-        """Return the space of the model on the server. `limit` is the number of tokens that the model reads, with its
-        special tokens. `dimension` is the requested dimension, or 0 for the dimension of the model."""
+        """Return the space of the model on the server. The model reads `limit` tokens with its special tokens.
+        `dimension` is the requested dimension, or 0 for the dimension of the model."""
         probe = self._checked(self._send([card.document_prefix + PROBE], 1), 1, dimension)[0]
         self._checked_at = time.monotonic()
         prefix = max(len(self.token_spans(p)) for p in (card.query_prefix, card.document_prefix))
@@ -187,8 +188,8 @@ class RemoteEmbedder(ABC):
 
     def _embed(self, texts: list[str], *, check: bool) -> Matrix:
         """Embed one batch. If `check` is true, raise `EmbedderUnavailable` unless the model matches the space. Some
-        servers limit the total size of a request. So a refused batch is split in half. If a single text with the probe
-        text is refused, the probe text is sent in a separate request."""
+        servers limit the size of a request. So a refused batch is split in half, and at the end the probe text is sent
+        in a separate request."""
         inputs = [*texts, self._space.document_prefix + PROBE] if check else texts
         try:
             vectors = self._send(inputs, len(texts))
@@ -199,7 +200,11 @@ class RemoteEmbedder(ABC):
             if not check:
                 raise
             row = self._embed(texts, check=False)
-            self._check_model()
+            try:
+                vectors = self._send([self._space.document_prefix + PROBE], 1)
+            except TextTooLong:  # the model of the space can read the probe text
+                raise self._swapped() from None
+            self._match(self._checked(vectors, 1, self._space.dimension)[0])
             return row
         rows = self._checked(vectors, len(inputs), self._space.dimension)
         if check:
@@ -218,19 +223,7 @@ class RemoteEmbedder(ABC):
         self._request_size.responded(count, time.monotonic() - start)
         return vectors
 
-    def _check_due(self) -> bool:
-        return time.monotonic() - self._checked_at > _CHECK_SECONDS
-
-    def _check_model(self) -> None:
-        """Raise `EmbedderUnavailable` if the server now has another model."""
-        try:
-            vectors = self._send([self._space.document_prefix + PROBE], 1)
-        except TextTooLong:  # the model of the space can read the probe text
-            raise self._swapped() from None
-        self._match(self._checked(vectors, 1, self._space.dimension)[0])
-
     def _match(self, probe: Vector) -> None:
-        """Raise `EmbedderUnavailable` unless the embedding of the probe text matches the space."""
         if self._space.difference(replace(self._space, fingerprint=fingerprint(probe))):
             raise self._swapped()
         self._checked_at = time.monotonic()
@@ -242,8 +235,8 @@ class RemoteEmbedder(ABC):
         )
 
     def _checked(self, vectors: Vectors, count: int, dimension: int) -> Matrix:
-        """Return unit rows. Raise `EmbedderUnavailable` unless the response has `count` vectors of `dimension` numbers.
-        If `dimension` is 0, the vectors may have any dimension."""
+        """Return unit rows. Raise `EmbedderUnavailable` unless the response has `count` vectors of `dimension` numbers,
+        or of any dimension if it is 0."""
         with self._lock:
             self.tokens_read += max(0, vectors.tokens)
         try:
@@ -273,8 +266,7 @@ class _RequestSize:
                 self.texts = min(self.texts, texts // 2)
 
     def responded(self, texts: int, seconds: float) -> None:
-        """Count a response to a request of full size. A response to a smaller request is not counted, because it does
-        not show that the server can answer a request of full size in time."""
+        """Count a response to a request of full size. A smaller request does not show that a larger one is fast."""
         with self._lock:
             if texts < self.texts:
                 return
@@ -309,8 +301,8 @@ def _unit_rows(rows: object, count: int, dimension: int) -> Matrix:
             raise ValueError("sent a vector with a value that is not a number")
     try:
         values = np.array(rows, dtype=np.float64)
-    except OverflowError:
-        raise ValueError("sent numbers that are not finite") from None
+    except OverflowError:  # an integer is too large
+        values = np.array([np.inf])
     if not np.isfinite(values).all():
         raise ValueError("sent numbers that are not finite")
     largest = np.abs(values).max(axis=1, keepdims=True)
@@ -327,8 +319,7 @@ def _input(prefix: str, text: str) -> str:
 
 
 def _batches(lengths: Sequence[int], count: int, tokens: float) -> Iterator[tuple[int, int]]:
-    """Yield start and end of consecutive groups. A group has at most `count` texts and `tokens` tokens. A text that has
-    more tokens is a group of one text."""
+    """Yield start and end of consecutive groups of at most `count` texts and `tokens` tokens, or of one text."""
     start = total = 0
     for at, length in enumerate(lengths):
         if at > start and (at - start == count or total + length > tokens):

@@ -21,9 +21,8 @@ class Failover(Protocol):
 
 
 class GuardedModel(Guarded[LanguageModel]):
-    """A language model behind a circuit breaker. The breaker opens only if no server answers, because an invalid reply
-    still comes from a server that works. Calls that the breaker refuses are not counted. Thread-safe if `inner` is
-    thread-safe."""
+    """A language model behind a circuit breaker, which opens only if no server answers. Calls that the breaker refuses
+    are not counted. Thread-safe if `inner` is thread-safe."""
 
     unavailable = LanguageModelUnavailable
 
@@ -53,8 +52,7 @@ class GuardedModel(Guarded[LanguageModel]):
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
     ) -> Generator[str, None, Reply]:
-        """See `LanguageModel.stream`. The complete stream counts as one call. If the caller closes the stream early,
-        this is not an error."""
+        """See `LanguageModel.stream`. The stream counts as one call. Closing it early is not an error."""
         with self.call() as model:
             reply = yield from model.stream(messages, temperature=temperature, max_tokens=max_tokens)
             self.usage.tokens(reply.tokens_in, reply.tokens_out)

@@ -31,10 +31,10 @@ from agentformer.llms.wire import (
     check_length,
     check_request,
     check_text,
-    messages_out,
+    message_out,
     piece_in,
     reply_in,
-    tools_out,
+    tool_out,
     unstreamed_in,
 )
 from agentformer.settings import Settings
@@ -51,19 +51,16 @@ _QUOTED_REPLY = 2000  # characters of an invalid reply that are sent back to the
 
 class OpenAIModel:
     """A chat model at the first of `servers` that answers. A failed call is repeated at the next server, unless a
-    stream has already yielded a piece. Thread-safe.
-
-    `timeout` is the number of seconds for a complete reply, and for the wait between two pieces of a stream.
-    `stream_seconds` is the number of seconds for a complete stream. Retries follow `http.retry_policy`.
-    """
+    stream has already yielded a piece. `timeout` limits a complete reply, and the wait between two pieces of a stream;
+    `stream_seconds` limits a complete stream. Retries follow `http.retry_policy`. Thread-safe."""
 
     def __init__(
         self, model: str, servers: Sequence[Server], *, timeout: float, retries: int, stream_seconds: float
     ) -> None:
         self._model = model
         self._choice = FirstThatAnswers(servers)
-        whole, streamed = Policy(timeout, retries=retries), Policy(timeout, stream_seconds, retries=retries)
-        self._servers = {server: _ChatServer(server, model, whole, streamed) for server in servers}
+        policies = {False: Policy(timeout, retries=retries), True: Policy(timeout, stream_seconds, retries=retries)}
+        self._servers = {server: _ChatServer(server, model, policies) for server in servers}
         for server in servers[:1]:  # reports a missing package or an invalid key now, not at the first question
             self._servers[server].client(streams=False)
 
@@ -148,8 +145,7 @@ class OpenAIModel:
             rest.close()
 
     def _first_reply(self, call: Callable[[Server], T]) -> T:
-        """Return the result of `call` at the first server that is available. If no server is available, raise one error
-        with the messages of all servers."""
+        """Return the result of `call` at the first server that is available, or raise the messages of all servers."""
         failed: dict[Server, str] = {}
         while True:
             server = self._choice.pick(exclude=failed)
@@ -178,13 +174,13 @@ class _ChatRequest:
 
 
 class _ChatServer:
-    """A model at one server."""
+    """A model at one server. `policies` has the policy of streams at True, and of complete replies at False."""
 
-    def __init__(self, server: Server, model: str, whole: Policy, streamed: Policy) -> None:
+    def __init__(self, server: Server, model: str, policies: Mapping[bool, Policy]) -> None:
         self._server = server
         self._model = model
         self._title = f"model {model!r} on {server}"
-        self._policies = {False: whole, True: streamed}
+        self._policies = policies
         self._capabilities = Capabilities()
         self._clients: dict[bool, openai.OpenAI] = {}
         self._lock = threading.Lock()
@@ -197,8 +193,7 @@ class _ChatServer:
             return self._clients[streams]
 
     def complete(self, request: _ChatRequest) -> Reply:
-        """Return the reply. If the JSON is not valid under the schema, tell the model what is wrong and request the
-        JSON once more."""
+        """Return the reply. If the JSON is not valid under the schema, request it once more with the reason."""
         schema = request.schema
         if schema is None:
             return self._complete(request)
@@ -231,14 +226,14 @@ class _ChatServer:
                 messages, shape = self._capabilities.json_request(messages, request.schema, refused)
                 options |= shape
             if request.tools:
-                options["tools"] = tools_out(request.tools)
-            return {"model": self._model, "messages": messages_out(messages), **options}
+                options["tools"] = [tool_out(tool) for tool in request.tools]
+            return {"model": self._model, "messages": [message_out(message) for message in messages], **options}
 
         return self._send(body, lambda done: reply_in(done, self._title, self._model, request.max_tokens))
 
     def stream(self, request: _ChatRequest) -> Generator[str, None, Reply]:
         """Yield the pieces of the reply, at least one, and return the reply."""
-        messages = messages_out(request.messages)
+        messages = [message_out(message) for message in request.messages]
 
         def body(refused: str) -> dict[str, Any]:
             return {"model": self._model, "messages": messages, **self._options(request, stream=True)}
@@ -292,8 +287,8 @@ class _ChatServer:
         return Reply("".join(texts), self._model, *tokens, finish)
 
     def _send(self, body: Callable[[str], dict[str, Any]], read: Callable[[Any], T], *, streams: bool = False) -> T:
-        """Send the request and return `read` of the response. If the server refuses an option, leave the option out or
-        replace it, and send the request again. `body` gets the last JSON format that the server refused."""
+        """Send the request and return `read` of the response. If the server refuses an option, send the request again
+        without it. `body` gets the last JSON format that the server refused."""
         create: Any = self.client(streams=streams).chat.completions.create  # the type stubs accept no dictionary
         refused = ""
         for attempt in range(_TRIES):

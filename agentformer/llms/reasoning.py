@@ -24,8 +24,7 @@ _LONGEST = max(map(len, _MARKS))
 
 
 def strip_reasoning(text: str) -> str:
-    """Return the text without reasoning and without spaces at both ends. Return "" if the text contains only
-    reasoning."""
+    """Return the text without reasoning and without spaces at both ends."""
     reasoning = ReasoningFilter()
     return (reasoning.feed(text) + reasoning.rest()).strip()
 
@@ -33,10 +32,9 @@ def strip_reasoning(text: str) -> str:
 class ReasoningFilter:
     """Removes reasoning from a text that arrives in pieces. A piece may end anywhere, also inside a mark.
 
-    If reasoning is never closed and its mark begins a line, the reasoning extends to the end of the text. If the mark
-    does not begin a line, it is only mentioned, and everything is text. The text before a closing mark without an
-    opening mark is reasoning too, because some templates leave out the opening mark. Text that `feed` has already
-    returned cannot be removed.
+    If reasoning is never closed, it extends to the end of the text if its mark begins a line; otherwise the mark is
+    only mentioned, and everything is text. The text before a closing mark without an opening mark is reasoning too,
+    because some templates leave out the opening mark. Text that `feed` has already returned cannot be removed.
     """
 
     def __init__(self) -> None:

@@ -15,13 +15,11 @@ _FENCE = re.compile(r"\A\s*```[ \t]*\w*[ \t]*\n(.*?)\n?[ \t]*```\s*\Z", re.DOTAL
 _REASONING = re.compile(r"\A.*</think>", re.DOTALL)
 _ERRORS = 5  # problems that are reported to a model in one message
 # OpenAI's strict mode: https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
-_LOOSE = frozenset(
-    (
-        *("allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "contains"),
-        *("patternProperties", "unevaluatedProperties", "propertyNames", "minProperties", "maxProperties"),
-        *("prefixItems", "minLength", "maxLength", "uniqueItems"),
-    )
-)
+_LOOSE = {
+    *("allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "contains"),
+    *("patternProperties", "unevaluatedProperties", "propertyNames", "minProperties", "maxProperties"),
+    *("prefixItems", "minLength", "maxLength", "uniqueItems"),
+}
 
 
 class Mismatch(ValueError):
@@ -29,10 +27,8 @@ class Mismatch(ValueError):
 
 
 class Schema:
-    """A checked JSON Schema. Raises `InvalidInput` for an invalid schema. Nothing is downloaded for a `$ref`.
-
-    The time of a `pattern` is not limited. So a pattern must not backtrack exponentially, as `^(a+)+$` does.
-    """
+    """A checked JSON Schema. Raises `InvalidInput` for an invalid schema. Nothing is downloaded for a `$ref`. The time
+    of a `pattern` is not limited. So a pattern must not backtrack exponentially, as `^(a+)+$` does."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         try:
@@ -117,9 +113,8 @@ def _is_strict(part: Mapping[str, Any]) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Return a JSON value that every parser reads in the same way and that can be written to any file. Raise
-    `ValueError` for any other text, also for NaN, a number that is too large for a double, a duplicate key, a lone
-    surrogate and nesting that is too deep."""
+    """Return a JSON value that every parser reads in the same way. Raise `ValueError` for any other text, also for NaN,
+    a number that is too large for a double, a duplicate key, a lone surrogate and nesting that is too deep."""
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_number, object_pairs_hook=_members)
         json.dumps(value, ensure_ascii=False).encode()

@@ -7,8 +7,7 @@ import math
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from agentformer.errors import InvalidInput, InvalidReply
 from agentformer.http.openai_client import Failure
@@ -77,8 +76,7 @@ def _check_json(field: str, value: object) -> None:
 
 class Capabilities:
     """The options that a server has refused. Newer models refuse `max_tokens` or a temperature; older servers refuse
-    JSON Schema or token counts in streams. Each option is tried once. Several threads may share this object: in the
-    worst case one thread tries a refused option again."""
+    JSON Schema or token counts in streams. Each option is tried once, or more often if threads share this object."""
 
     def __init__(self) -> None:
         self._refused: set[str] = set()
@@ -98,8 +96,8 @@ class Capabilities:
     def json_request(
         self, messages: Sequence[ChatMessage], schema: Schema, below: str
     ) -> tuple[Sequence[ChatMessage], dict[str, Any]]:
-        """Return messages and options that request JSON in the strictest format that the server has not refused. The
-        format is less strict than `below`. If the format does not contain the schema, the messages contain it."""
+        """Return messages and options that request JSON in the strictest format, less strict than `below`, that the
+        server has not refused. If the format does not contain the schema, the messages contain it."""
         remaining = SHAPES[SHAPES.index(below) + 1 :] if below else SHAPES
         usable = [s for s in remaining if s not in self._refused and (schema.is_object or s != "json_object")]
         shape = usable[0] if usable else "text"
@@ -135,12 +133,8 @@ class Capabilities:
         return ""
 
 
-def messages_out(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Return the messages in the form of the protocol."""
-    return [_message_out(message) for message in messages]
-
-
-def _message_out(message: ChatMessage) -> dict[str, Any]:
+def message_out(message: ChatMessage) -> dict[str, Any]:
+    """Return the message in the form of the protocol."""
     sent: dict[str, Any] = {"role": message.role, "content": clean(message.content)}
     if message.tool_calls:
         sent["tool_calls"] = [
@@ -156,15 +150,10 @@ def _message_out(message: ChatMessage) -> dict[str, Any]:
     return sent
 
 
-def tools_out(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Return the tools in the form of the protocol."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
-        }
-        for tool in tools
-    ]
+def tool_out(tool: Tool) -> dict[str, Any]:
+    """Return the tool in the form of the protocol."""
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}
 
 
 def clean(text: str) -> str:
@@ -189,8 +178,7 @@ class SurrogateJoiner:
         return clean(self._half)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """One event of a stream. `text` may begin or end within a surrogate pair. `tokens` are the tokens read and written,
     if the event has these counts."""
 
@@ -208,22 +196,17 @@ def piece_in(chunk: Any) -> Piece | None:
     if not chunk.choices:
         return Piece("", "", tokens)
     choice = chunk.choices[0]
-    text = choice.delta.content if choice.delta else None
-    if text is not None and not isinstance(text, str):
-        raise TypeError("content is not text")
-    return Piece(text or "", _finish_in(choice.finish_reason), tokens)
+    text = _content_in(choice.delta) if choice.delta else ""
+    return Piece(text, _finish_in(choice.finish_reason), tokens)
 
 
 def reply_in(response: Any, title: str, model: str, max_tokens: int) -> Reply:
-    """Return the reply of a complete response. Raise `InvalidReply` for a reply that is empty or far too long. Raise
-    `AttributeError`, `TypeError` and similar errors if the response is not a completion."""
+    """Return the reply of a complete response. Raise `InvalidReply` for a reply that is empty or far too long, and
+    `AttributeError`, `TypeError` and similar errors for a response that is not a completion."""
     choice = response.choices[0]
-    content = choice.message.content
-    if content is not None and not isinstance(content, str):
-        raise TypeError("content is not text")
+    text = clean(_content_in(choice.message))
     calls = _calls_in(choice.message.tool_calls or (), title)
     finish = _finish_in(choice.finish_reason)
-    text = clean(content or "")
     check_length(len(text), max_tokens, title)
     if not calls:
         check_text(text, finish, title)
@@ -239,15 +222,14 @@ class _Object(dict[str, Any]):
 
 
 def unstreamed_in(parts: Any) -> Any:
-    """Return the complete response of a server that does not stream, although a stream was requested. Return None for a
-    stream."""
+    """Return the complete response of a server that does not stream as requested. Return None for a stream."""
     if not parts.response.headers.get("content-type", "").lower().startswith("application/json"):
         return None
     return json.loads(parts.response.read(), object_hook=_Object)
 
 
 def check_length(chars: int, max_tokens: int, title: str) -> None:
-    """Raise `InvalidReply` for a text that is longer than `max_tokens` allows. The server does not obey this limit."""
+    """Raise `InvalidReply` for a text that is longer than `max_tokens` allows."""
     if chars > max_tokens * _CHARS_PER_TOKEN + _LONGEST_TOKEN:
         raise InvalidReply(f"{title} does not stop at max_tokens; use another server or model")
 
@@ -261,6 +243,13 @@ def check_text(text: str, finish: Finish, title: str) -> None:
     if finish == "filtered":
         raise InvalidReply(f"{title}: the provider's content filter withheld the reply; rephrase the question")
     raise InvalidReply(f"{title} returned an empty reply; ask again, or use another model")
+
+
+def _content_in(message: Any) -> str:
+    content = message.content
+    if content is not None and not isinstance(content, str):
+        raise TypeError("content is not text")
+    return content or ""
 
 
 def _finish_in(reason: object) -> Finish:
@@ -289,8 +278,7 @@ def _calls_in(calls: Any, title: str) -> tuple[ToolCall, ...]:
 
 
 def _arguments_in(arguments: Any, name: str, title: str) -> Mapping[str, Any]:
-    """Return the arguments of a call. Some servers send an object instead of text. Some servers send nothing for a tool
-    without parameters."""
+    """Return the arguments of a call. Some servers send an object, or nothing for a tool without parameters."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     try:
         value = parse_json(text) if text.strip() else None

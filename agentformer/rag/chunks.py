@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
+from typing import NamedTuple
 
 from agentformer.text.chunking import split
 from agentformer.text.sentences import sentence_spans
@@ -18,15 +19,12 @@ _MAX_CARRIED = 200  # code points of a sentence on the page before, added to the
 _ENDS = frozenset('.!?…:;。！？"”»)]')
 
 
-class PageChunk:
+class PageChunk(NamedTuple):
     """A chunk of a page, and the context line that is indexed together with the chunk."""
 
-    __slots__ = ("context", "page", "span")
-
-    def __init__(self, page: Page, span: Span, context: str) -> None:
-        self.page = page
-        self.span = span
-        self.context = context
+    page: Page
+    span: Span
+    context: str
 
     @property
     def text(self) -> str:
@@ -57,8 +55,7 @@ def _first_line(pages: Sequence[Page]) -> str:
 
 
 def _spans(page: Page, count: CountTokens, limit: int, overlap: int) -> list[Span]:
-    body = page.body or Span(0, len(page.text))
-    text = page.text[body.start : body.end]
+    body, text = _body(page)
     breaks = [heading.start - body.start for heading in page.headings if body.start < heading.start < body.end]
     spans = split(text, count(text), limit, overlap, breaks)
     return [Span(body.start + start, body.start + end) for start, end in spans]
@@ -76,18 +73,16 @@ def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
 def _carried(former: Page, page: Page) -> str:
     """Return the unfinished sentence or the heading at the end of the page before `page`. Return "" if `page` does not
     continue it."""
-    body = page.body or Span(0, len(page.text))
-    start = page.text[body.start : body.end].lstrip()
-    headed = any(page.text[heading.start :].startswith(start[:20]) for heading in page.headings)
-    return "" if headed or former.number != page.number - 1 else _unfinished(former)
-
-
-def _unfinished(page: Page) -> str:
-    """Return the unfinished sentence at the end of a page, or ""."""
-    body = page.body or Span(0, len(page.text))
-    text = page.text[body.start : body.end].rstrip()
-    if not text or text[-1] in _ENDS:
+    start = _body(page)[1].lstrip()[:20]
+    headed = any(page.text[heading.start :].startswith(start) for heading in page.headings)
+    end = _body(former)[1].rstrip()[-4 * _MAX_CARRIED :]
+    if headed or former.number != page.number - 1 or not end or end[-1] in _ENDS:
         return ""
-    last = sentence_spans(text[-4 * _MAX_CARRIED :])[-1]
-    tail = text[-4 * _MAX_CARRIED :][last.start : last.end]
-    return " ".join(tail[-_MAX_CARRIED:].split())
+    last = sentence_spans(end)[-1]
+    return " ".join(end[last.start : last.end][-_MAX_CARRIED:].split())
+
+
+def _body(page: Page) -> tuple[Span, str]:
+    """Return the span and the text of the page without its header and footer."""
+    body = page.body or Span(0, len(page.text))
+    return body, page.text[body.start : body.end]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from agentformer.errors import NotFound, StoreError, StoreFull
 from agentformer.records.files import read_file, write_atomically
@@ -38,20 +39,9 @@ class Document:
 
 def document_of(entry: MemoryEntry) -> Document:
     """Return the document that an entry of kind `document` records."""
-    data = entry.metadata
-    return Document(
-        name=data["name"],
-        namespace=entry.namespace,
-        status=data["status"],
-        reason=data["reason"],
-        id=entry.id,
-        pages=data["pages"],
-        chunks=data["chunks"],
-        media_type=data["media_type"],
-        sha256=data["sha256"],
-        bytes=data["bytes"],
-        metadata=data["given"],
-    )
+    keys = ("name", "status", "reason", "pages", "chunks", "media_type", "sha256", "bytes")
+    fields = {key: entry.metadata[key] for key in keys}
+    return Document(namespace=entry.namespace, id=entry.id, metadata=entry.metadata["given"], **fields)
 
 
 class Originals:
@@ -97,11 +87,8 @@ class Originals:
             raise StoreError(f"the original {digest[:12]} in {self._folder} cannot be read: {reason}") from None
 
     def discard(self, digest: str, in_use: Callable[[str], bool]) -> None:
-        """Delete an original unless it is `in_use`. Do nothing if the original is missing.
-
-        The check and the deletion hold the lock of `put_locked`. So `in_use` sees a concurrent upload of the same
-        bytes, or the upload stores the file again.
-        """
+        """Delete an original unless it is missing or `in_use`. The check and the deletion hold the lock of
+        `put_locked`. So `in_use` sees a concurrent upload of the same bytes, or the upload stores the file again."""
         if not digest or not self.path(digest).exists():
             return
         with self._lock():
@@ -130,25 +117,13 @@ class KeyedLock:
     """A lock for each key. The lock of a key exists only while a thread holds it or waits for it."""
 
     def __init__(self) -> None:
-        self._locks: dict[Hashable, tuple[threading.Lock, int]] = {}  # with the number of its users
+        self._locks: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
         self._guard = threading.Lock()
 
     @contextmanager
     def hold(self, key: Hashable) -> Iterator[None]:
         """Wait for the lock of `key` and hold it."""
-        lock = self._count(key, 1)
-        try:
-            with lock:
-                yield
-        finally:
-            self._count(key, -1)
-
-    def _count(self, key: Hashable, change: int) -> threading.Lock:
-        """Change the number of users of a key's lock, and return the lock."""
         with self._guard:
-            lock, users = self._locks.get(key, (threading.Lock(), 0))
-            if users + change:
-                self._locks[key] = lock, users + change
-            else:
-                del self._locks[key]
-            return lock
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            yield

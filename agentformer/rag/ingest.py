@@ -33,25 +33,17 @@ _MAX_TITLE = 300  # code points; the title is repeated with every chunk
 _LANGUAGE_SAMPLE = 20_000  # code points of a document from which its language is detected
 
 
+@dataclasses.dataclass(frozen=True)
 class IngestPipeline:
     """Reads documents, cuts them into chunks, and stores them."""
 
-    def __init__(
-        self,
-        backend: MemoryBackend,
-        originals: Originals,
-        embedder: Embedder,
-        *,
-        chunk_tokens: int,
-        chunk_overlap: int,
-        limits: ReadLimits,
-    ) -> None:
-        self._backend = backend
-        self._originals = originals
-        self._embedder = embedder
-        self._chunk_tokens = chunk_tokens
-        self._chunk_overlap = chunk_overlap
-        self._limits = limits
+    backend: MemoryBackend
+    originals: Originals
+    embedder: Embedder
+    _: dataclasses.KW_ONLY
+    chunk_tokens: int
+    chunk_overlap: int
+    limits: ReadLimits
 
     def run(
         self,
@@ -64,38 +56,34 @@ class IngestPipeline:
         password: str | None = None,
         progress: Progress | None = None,
     ) -> Document:
-        """Ingest a file in one transaction.
-
-        The new document replaces documents with the same name or the same bytes. If the file has no usable text, a
-        usable document of the same name is not replaced. The result then has a status and a reason. Raises
-        `StoreError`.
-        """
+        """Ingest a file in one transaction. The new document replaces documents with the same name or the same bytes.
+        If the file has no usable text, the result has a status and a reason, and a usable document of the same name is
+        not replaced. Raises `StoreError`."""
         document = Document(name, namespace, "ready", sha256=sha256, bytes=len(data), metadata=metadata)
         try:
-            text = read(data, name, password=password, limits=self._limits)
+            text = read(data, name, password=password, limits=self.limits)
         except DocumentError as error:
             status: DocumentStatus = "encrypted" if isinstance(error, EncryptedDocument) else "failed"
             return self._store_unusable(document, status, str(error))
         if text.status != "ready":
             return self._store_unusable(document, text.status, text.reason, text)
 
-        entries = document_entries(document, text, self._token_spans, self._chunk_tokens, self._chunk_overlap)
+        entries = document_entries(document, text, self._token_spans, self.chunk_tokens, self.chunk_overlap)
         former = [_documents(namespace, name=name), _documents(namespace, sha256=sha256)]
-        digests = {entry.metadata["sha256"] for scope in former for entry in self._backend.list(scope)}
+        digests = {entry.metadata["sha256"] for scope in former for entry in self.backend.list(scope)}
         try:
-            self._originals.put(data)
-            self._backend.store(entries, replacing=former, progress=progress)
-            self._originals.put_locked(data)
+            self.originals.put(data)
+            self.backend.store(entries, replacing=former, progress=progress)
+            self.originals.put_locked(data)
         finally:  # deletes the originals of replaced documents, or the new original if the document was not stored
             for digest in digests | {sha256}:
                 with suppress(StoreError):  # an unused file is harmless, and this error must not hide the first error
-                    self._originals.discard(digest, self.in_use)
+                    self.originals.discard(digest, self.in_use)
         return document_of(entries[0])
 
     def in_use(self, sha256: str) -> bool:
-        """Return whether a document of any namespace has these bytes."""
-        namespaces = self._backend.namespaces()
-        return any(self._backend.count(_documents(namespace, sha256=sha256)) for namespace in namespaces)
+        """Return True if a document of any namespace has these bytes."""
+        return any(self.backend.count(_documents(name, sha256=sha256)) for name in self.backend.namespaces())
 
     def _store_unusable(
         self, document: Document, status: DocumentStatus, reason: str, text: DocumentText | None = None
@@ -103,18 +91,17 @@ class IngestPipeline:
         """Store an entry for a file without usable text, unless a usable document of the same name exists."""
         former = [_documents(document.namespace, name=document.name, status=status) for status in _UNUSABLE]
         entry = _document_entry(document, text, status, reason, chunks=0)
-        self._backend.store([entry], replacing=former)
-        if not self._backend.count(_documents(document.namespace, name=document.name, status="ready")):
+        self.backend.store([entry], replacing=former)
+        if not self.backend.count(_documents(document.namespace, name=document.name, status="ready")):
             return document_of(entry)
         # Counted after the store, so that a usable version of a concurrent upload is found and kept.
-        self._backend.remove([entry.id])
-        return dataclasses.replace(
-            document, status=status, reason=f"{reason} (the former version of this name is kept)"
-        )
+        self.backend.remove([entry.id])
+        reason = f"{reason} (the former version of this name is kept)"
+        return dataclasses.replace(document, status=status, reason=reason)
 
     def _token_spans(self, text: str) -> list[Span]:
         try:
-            return self._embedder.token_spans(text)
+            return self.embedder.token_spans(text)
         except EmbedderUnavailable:
             return estimated_spans(text)
 

@@ -46,7 +46,7 @@ class StoreParts(NamedTuple):
 
 
 class _Listing(Protocol):
-    """Anything that lists entries: a snapshot, or an open backend."""
+    """A snapshot, or an open backend."""
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]: ...
 
@@ -56,12 +56,10 @@ class _Survey:
 
     def __init__(self, backend: MemoryBackend, *, sound: bool) -> None:
         """`sound` is True if the backend's checks found no damage."""
-        self.documents = Findings(
-            "documents", "documents have their pages and chunks, and chunks are parts of their page's text"
-        )
-        self.documents.advice = _INGEST_AGAIN
-        self.parts = Findings("parts", "pages and chunks belong to a document")
-        self.parts.advice = "`agentformer doctor --repair` moves these parts into a file; ingest the document again"
+        what = "documents have their pages and chunks, and chunks are parts of their page's text"
+        self.documents = Findings("documents", what, _INGEST_AGAIN)
+        advice = "`agentformer doctor --repair` moves these parts into a file; ingest the document again"
+        self.parts = Findings("parts", "pages and chunks belong to a document", advice)
         self.ready: list[MemoryEntry] = []
         self.digests: set[str] = set()  # SHA-256 of all documents
         self._suspects: list[MemoryEntry] = []  # documents that seem to lack parts
@@ -117,18 +115,9 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
     if repair:
         _ingest_again(survey.documents, originals, reread)
         _set_aside(survey.parts, store)
-    findings = [
-        survey.documents,
-        survey.parts,
-        originals,
-        _verify_uploads(store, files, survey),
-        _verify_embedded(store.backend, repair=repair),
-        _verify_jobs(store),
-    ]
+    findings = [survey.documents, survey.parts, originals, _verify_uploads(store, files, survey)]
+    findings += [_verify_embedded(store.backend, repair=repair), _verify_jobs(store)]
     return [*checks, *(each.to_check() for each in findings)]
-
-
-# ------------------------------------------------------------------ documents and parts
 
 
 def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
@@ -151,8 +140,7 @@ def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
 
 
 def _orphans(backend: MemoryBackend, parts: Sequence[MemoryEntry]) -> Iterator[MemoryEntry]:
-    """Yield the stored parts without a stored document. Parts are read before documents, because a document is stored
-    before its parts."""
+    """Yield the stored parts without a stored document. A document is stored before its parts, so it is read after."""
     for start in range(0, len(parts), _PAGE):
         stored = backend.get([part.id for part in parts[start : start + _PAGE]])
         parents = backend.get([*{part.parent_id for part in stored if part.parent_id}])
@@ -191,12 +179,9 @@ def _set_aside(parts: Findings, store: StoreParts) -> None:
         parts.mark_repaired(parts.found, f"{len(ids)} set aside in {quarantine.path.name}; ingest the file again")
 
 
-# ------------------------------------------------------------------ files
-
-
 def _verify_originals(store: StoreParts, ready: Sequence[MemoryEntry]) -> Findings:
-    findings = Findings("originals", "documents have their originals, byte for byte", looked_at=len(ready))
-    findings.advice = "put the file back with `agentformer ingest`, or restore it from a backup"
+    advice = "put the file back with `agentformer ingest`, or restore it from a backup"
+    findings = Findings("originals", "documents have their originals, byte for byte", advice, len(ready))
     for document in ready:
         problem = _original_problem(store.originals, _digest(document))
         if problem and store.backend.get([document.id]):  # it may have been removed since it was listed
@@ -217,7 +202,7 @@ def _original_problem(originals: Originals, digest: str) -> str:
 
 
 def _verify_uploads(store: StoreParts, files: Sequence[Path], survey: _Survey) -> Findings:
-    """Report files without a document, and do not delete them. A lost document can be ingested again from its file, and
+    """Report files without a document. They stay, because a lost document can be ingested again from its file, and
     another memory may use the same folder."""
     findings = Findings("uploads", "uploaded files without a document are reported", "", len(files))
     if survey.documents.incomplete:
@@ -250,9 +235,6 @@ def _state(file: Path) -> os.stat_result | None:
     return None
 
 
-# ------------------------------------------------------------------ the rest
-
-
 def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
     findings = Findings("waiting", "all entries are embedded", "`agentformer reindex` embeds them")
     with findings.reading():
@@ -268,8 +250,8 @@ def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
 
 def _verify_jobs(store: StoreParts) -> Findings:
     """Check the database of background uploads, if there is one."""
-    findings = Findings("jobs", "the queue of background uploads can be read")
-    findings.advice = "stop the servers, delete the file, and send the waiting uploads again"
+    advice = "stop the servers, delete the file, and send the waiting uploads again"
+    findings = Findings("jobs", "the queue of background uploads can be read", advice)
     path = store.index_dir / JOBS_FILE
     if not path.exists():
         return findings

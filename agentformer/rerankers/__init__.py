@@ -12,12 +12,9 @@ from agentformer.types import BoundedReranker, Reranker, Vector
 
 
 class GuardedReranker(Guarded[Reranker]):
-    """A reranker that `load` creates at the first use.
-
-    After a failure, calls are refused for `seconds`, and for longer after each further failure. So a broken model does
-    not slow down every search. Every error is raised as `RerankerUnavailable`. The methods return one finite score per
-    text. Thread-safe if the reranker is thread-safe.
-    """
+    """A reranker that `load` creates at the first use. After a failure, calls are refused for `seconds`, and for longer
+    after each further failure, so that a broken model does not slow down every search. Every error is raised as
+    `RerankerUnavailable`. The methods return one finite score per text. Thread-safe if the reranker is thread-safe."""
 
     unavailable = RerankerUnavailable
     expected = (RerankerUnavailable,)
@@ -61,9 +58,7 @@ def named_reranker(settings: Settings) -> GuardedReranker | None:
         return None
     provider, _, model = settings.reranker.partition(":")
     if provider not in ours("rerankers"):
-        lookup(
-            "rerankers", provider
-        )  # raises `InvalidInput` if no plugin has this name, or if the plugin cannot be imported
+        lookup("rerankers", provider)  # raises `InvalidInput` if no plugin has this name, or if it cannot be imported
     return GuardedReranker(
         settings.reranker, lambda: lookup("rerankers", provider)(model, settings), seconds=settings.breaker_seconds
     )

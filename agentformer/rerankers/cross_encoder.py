@@ -1,10 +1,9 @@
 """Cross-encoders on torch, through sentence-transformers.
 
-If a pair is longer than the model reads, sentence-transformers cuts the pair without an error. Here a long passage is
-split into windows, and its score is the score of the best window (Dai and Callan, "Deeper Text Understanding for IR",
-SIGIR 2019). A long question is split into parts, and the scores of the parts are averaged. If there are more windows or
-parts than the limits below, the model reads only some of them, at even distances from the first to the last, and a
-warning reports the limit.
+Sentence-transformers cuts a pair that is longer than the model reads. Here a long passage is split into windows, and
+its score is that of the best window (Dai and Callan, "Deeper Text Understanding for IR", SIGIR 2019). A long question
+is split into parts, and the scores of the parts are averaged. If there are more windows or parts than the limits below,
+the model reads some of them at even distances, and a warning reports the limit.
 """
 
 from __future__ import annotations
@@ -63,7 +62,9 @@ class CrossEncoderReranker:
         self._model = _load(model, device)
         self._tokenizer: Any = self._model.tokenizer
         self._limit = min(int(self._model.max_seq_length or _MAX_TOKENS), _MAX_TOKENS)
-        self._overhead = self._overhead_tokens()
+        prompt = self._model.prompts.get(self._model.default_prompt_name or "")
+        features = self._model.preprocess([("", "")], prompt=prompt)
+        self._overhead = int(features["attention_mask"].sum())  # special tokens, a prompt or a template
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> CrossEncoderReranker:
@@ -102,8 +103,7 @@ class CrossEncoderReranker:
         return [query[start:end] for start, end in windows(query, self._spans, max(1, limit))] or [query]
 
     def _best_scores(self, query: str, selected: Sequence[_Window], count: int, used: int) -> Vector:
-        """Return (count,) scores: for each text the score of its best window. Of the tokens of a pair, `used` are not
-        available to the window."""
+        """Return (count,) scores: for each text the score of its best window. A pair has `used` other tokens."""
         best = np.full(count, -np.inf, dtype=np.float32)
         for batch in self._batches(selected, used):
             scores = self._predict([(query, window.text) for window in batch])
@@ -111,8 +111,7 @@ class CrossEncoderReranker:
         return best
 
     def _batches(self, selected: Sequence[_Window], used: int) -> Iterator[Sequence[_Window]]:
-        """Yield batches. The longest windows come first, because all windows of a batch are padded to the same
-        length."""
+        """Yield batches, the longest windows first, because all windows of a batch are padded to the same length."""
         ordered = sorted(selected, key=lambda window: -window.tokens)
         start = 0
         while start < len(ordered):
@@ -153,12 +152,6 @@ class CrossEncoderReranker:
         with self._lock:
             return token_spans(token_offsets(self._tokenizer, text))
 
-    def _overhead_tokens(self) -> int:
-        """Return the number of tokens that the model adds to a pair: special tokens, a prompt or a template."""
-        prompt = self._model.prompts.get(self._model.default_prompt_name or "")
-        features = self._model.preprocess([("", "")], prompt=prompt)
-        return int(features["attention_mask"].sum())
-
 
 def _evenly_spaced(items: Sequence[_T], count: int) -> Sequence[_T]:
     """Return at most `count` items at even distances, from the first item to the last item."""
@@ -167,8 +160,8 @@ def _evenly_spaced(items: Sequence[_T], count: int) -> Sequence[_T]:
 
 
 def _load(model: str, device: str) -> CrossEncoder:
-    """Load a model from a folder, or by its name on the model hub. If `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE` is
-    set, the hub's cache folder is used directly, because the hub's client would still send a request."""
+    """Load a model from a folder, or by its name on the model hub. If the environment switches the hub off, the hub's
+    cache folder is used directly, because the hub's client would still send a request."""
     try:
         from sentence_transformers import CrossEncoder
         from transformers.utils import logging as transformers_logging
@@ -176,7 +169,15 @@ def _load(model: str, device: str) -> CrossEncoder:
         raise RerankerUnavailable("sentence-transformers is not installed: pip install 'agentformer[sbert]'") from None
     transformers_logging.disable_progress_bar()
     given = Path(model).expanduser()
-    folder = given if given.is_dir() else _cached(model) if _offline() else None
+    folder = given if given.is_dir() else None
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    if folder is None and any(os.environ.get(name, "").strip().lower() in _TRUE for name in names):
+        folder = local_folder(model, "cross-encoder")
+        if folder is None:
+            raise RerankerUnavailable(
+                f"the reranker {model!r} could not be loaded: it is not on this machine, and the "
+                "environment switches the model hub off"
+            )
     try:
         loaded = CrossEncoder(str(folder or model), device=device or None, local_files_only=folder is not None)
     except Exception as error:  # the hub's client, transformers and torch raise different classes
@@ -196,19 +197,3 @@ def _load(model: str, device: str) -> CrossEncoder:
         limit_torch_threads()
         loaded.float()  # weights saved in half precision are slow here
     return loaded
-
-
-def _cached(model: str) -> Path:
-    """Return the folder of a model in the hub's cache. Raise `RerankerUnavailable` if the model is not in the cache."""
-    folder = local_folder(model, "cross-encoder")
-    if folder is None:
-        raise RerankerUnavailable(
-            f"the reranker {model!r} could not be loaded: it is not on this machine, and the "
-            "environment switches the model hub off"
-        )
-    return folder
-
-
-def _offline() -> bool:
-    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    return any(os.environ.get(name, "").strip().lower() in _TRUE for name in names)

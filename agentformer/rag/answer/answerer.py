@@ -9,6 +9,7 @@ from contextlib import closing
 
 from agentformer.errors import EmbedderError, LanguageModelError, PromptTooLong
 from agentformer.index.embedding.active import current_embedder
+from agentformer.rag.answer import prompts
 from agentformer.rag.answer.output import (
     AnswerStream,
     LinkFilter,
@@ -26,16 +27,6 @@ from agentformer.rag.answer.passages import (
     normalized_cosine,
     rank_sentences,
     read_passages,
-)
-from agentformer.rag.answer.prompts import (
-    NO_ANSWER,
-    CitedText,
-    citation,
-    cite,
-    contains_no_answer,
-    messages,
-    nothing_found,
-    without_unfinished,
 )
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.prompt_quoting import MarkerRestorer
@@ -65,17 +56,12 @@ class _Request:
         return cls(question, analyze_query(question), hits, read_passages(hits))
 
     def given_texts(self, count: int) -> list[str]:
-        """Return the texts that the model got, before escaping. Addresses in an answer must be in one of these
-        texts."""
-        names = (hit.entry.source.name if hit.entry.source else "" for hit in self.hits)
-        return [
-            self.question,
-            *(f"{name}\n{hit.entry.content}" for name, hit in zip(names, self.hits[:count], strict=False)),
-        ]
+        """Return the texts that the model got, before escaping. Addresses in an answer must be in one of them."""
+        entries = [hit.entry for hit in self.hits[:count]]
+        return [self.question, *(f"{e.source.name if e.source else ''}\n{e.content}" for e in entries)]
 
     def shares_terms(self) -> bool:
-        """Return whether a hit contains a term of the question. Also return True if the question has no terms ("Who is
-        it?")."""
+        """Return True if a hit contains a term of the question, or if the question has no terms ("Who is it?")."""
         for passage in self.passages:
             terms = self.terms.terms([passage.language]).stems
             if not terms or not passage.stems.isdisjoint(terms):
@@ -83,48 +69,36 @@ class _Request:
         return False
 
 
+@dataclasses.dataclass(frozen=True)
 class Answerer:
-    """Answers questions from hits.
+    """Answers questions from hits. Without a `model`, every answer is extractive. An extractive answer with a
+    confidence below `abstain` (0..1) is declined. If `abstain` is 0, only a question without hits is declined."""
 
-    Without a `model`, every answer is extractive. An extractive answer with a confidence below `abstain` (0..1) is
-    declined. If `abstain` is 0, only a question without hits is declined.
-    """
-
-    def __init__(
-        self,
-        model: LanguageModel | None,
-        embedder: Embedder | None,
-        *,
-        temperature: float = 0.3,
-        max_tokens: int = 512,
-        abstain: float = 0.1,
-    ) -> None:
-        self._model = model
-        self._abstain = abstain
-        self._embedder = embedder
-        self._temperature = temperature
-        self._max_tokens = max_tokens
+    model: LanguageModel | None
+    embedder: Embedder | None
+    _: dataclasses.KW_ONLY
+    temperature: float = 0.3
+    max_tokens: int = 512
+    abstain: float = 0.1
 
     def answer(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None, extractive: bool = False
     ) -> Answer:
-        """Return an answer with citations. If the hits contain no answer, the mode of the answer is `none`.
-
-        If the model fails, the best sentences are quoted, and a warning gives the reason. No `LanguageModelError` is
-        raised. With `extractive`, no model is called.
-        """
+        """Return an answer with citations. If the hits contain no answer, the mode of the answer is `none`. If the
+        model fails, the best sentences are quoted, and a warning gives the reason. With `extractive`, no model is
+        called."""
         request = _Request.of(question, hits)
         if extractive:
             return self._extractive(request)
         model = self._usable_model(request)
         if model is None:
             return self._without_model(request)
-        limit = max_tokens or self._max_tokens
+        limit = max_tokens or self.max_tokens
         reason: LanguageModelError | None = None
         for count in _passage_counts(len(hits)):
-            prompt = messages(question, hits[:count])
+            prompt = prompts.messages(question, hits[:count])
             try:
-                reply = model.complete(prompt, temperature=self._temperature, max_tokens=limit)
+                reply = model.complete(prompt, temperature=self.temperature, max_tokens=limit)
             except PromptTooLong as error:
                 reason = error
             except LanguageModelError as error:
@@ -137,22 +111,22 @@ class Answerer:
     def stream(
         self, question: str, hits: Sequence[Hit], *, max_tokens: int | None = None
     ) -> Generator[AnswerEvent, None, None]:
-        """Yield the pieces of the answer, and at the end the `Answer` with its final text and citations.
-
-        If the model stops with an error, an `AnswerFault` is yielded, followed by an `Answer` that is not `complete`.
-        If the model returns nothing, the answer is extractive. Closing the generator closes the stream of the model.
-        """
+        """Yield the pieces of the answer, and at the end the `Answer` with its final text and citations. If the model
+        stops with an error, yield an `AnswerFault`, and an `Answer` that is not `complete`. If the model returns
+        nothing, the answer is extractive. Closing the generator closes the stream of the model."""
         request = _Request.of(question, hits)
         model = self._usable_model(request)
         if model is None:
             yield from _at_once(self._without_model(request))
             return
-        limit = max_tokens or self._max_tokens
+        limit = max_tokens or self.max_tokens
         count, output, reason = len(hits), AnswerStream(), None
         for count in _passage_counts(len(hits)):
             output, reason = AnswerStream(), None
             try:
-                pieces = model.stream(messages(question, hits[:count]), temperature=self._temperature, max_tokens=limit)
+                pieces = model.stream(
+                    prompts.messages(question, hits[:count]), temperature=self.temperature, max_tokens=limit
+                )
                 with closing(_shown(output, pieces, request.given_texts(count))) as shown:
                     yield from shown
             except LanguageModelError as error:
@@ -177,17 +151,14 @@ class Answerer:
             answer = dataclasses.replace(answer, complete=False)
         yield from _at_once(answer, shown=output.shown)
 
-    # ------------------------------------------------------------------ with a model
-
     def _usable_model(self, request: _Request) -> LanguageModel | None:
         """Return the model if there is a model and the hits may contain an answer, else None."""
-        if self._model is None or not request.hits or (self._abstain and self._is_hopeless(request)):
+        if self.model is None or not request.hits or (self.abstain and self._is_hopeless(request)):
             return None
-        return self._model
+        return self.model
 
     def _is_hopeless(self, request: _Request) -> bool:
-        """Return True if the hits have nothing in common with the question. Without an embedder, return False, and the
-        model decides."""
+        """Return True if the hits have nothing in common with the question. Without an embedder, the model decides."""
         if request.shares_terms():  # fast, and true for most questions
             return False
         cosines = [sentence.cosine for sentence in self._ranked(request) if sentence.cosine is not None]
@@ -197,8 +168,7 @@ class Answerer:
         return (max(cosines) if normalized is None else normalized) < _FAR
 
     def _checked(self, request: _Request, count: int, text: str, *, cut: str) -> Answer:
-        """Return the text of a model that got the first `count` hits. Only valid citations are kept. `cut` is the
-        reason why the text is incomplete, or ""."""
+        """Return the answer of a model that got the first `count` hits. `cut` is the reason why it is incomplete."""
         warnings = [cut] if cut else []
         if count < len(request.hits):
             warnings.append(f"the passages did not fit the model: it was given {count} of {len(request.hits)}")
@@ -206,24 +176,21 @@ class Answerer:
         checked = remove_unknown_links(MarkerRestorer(given).restore(text), given)
         warnings += link_warnings(checked.unknown_hosts)
         text = without_refusal(checked.text)
-        cited = cite(without_unfinished(text) if cut else text, request.passages[:count])
-        if not cited.citations and (refuses(checked.text) or NO_ANSWER in checked.text):
-            if contains_no_answer(request.hits[:count]):  # in this case, the token may be a quotation from the passage
+        cited = prompts.cite(prompts.without_unfinished(text) if cut else text, request.passages[:count])
+        if not cited.citations and (refuses(checked.text) or prompts.NO_ANSWER in checked.text):
+            if prompts.contains_no_answer(
+                request.hits[:count]
+            ):  # in this case, the token may be a quotation from the passage
                 return self._extractive(request, (*warnings, _DECLINED))
             return self._nothing(request, warnings)
         if not cited.text:
             return self._extractive(request, (*warnings, "the language model said nothing, so the answer is quoted"))
         warnings += _citation_warnings(cited)
-        confidence = self._confidence(request)
-        hits = tuple(request.hits)
-        return Answer(
-            cited.text, "llm", cited.citations, hits, tuple(warnings), complete=not cut, confidence=confidence
-        )
-
-    # ------------------------------------------------------------------ without a model
+        answer = Answer(cited.text, "llm", cited.citations, tuple(request.hits), tuple(warnings), complete=not cut)
+        return dataclasses.replace(answer, confidence=self._confidence(request))
 
     def _without_model(self, request: _Request) -> Answer:
-        if not request.hits or self._model is not None:
+        if not request.hits or self.model is not None:
             return self._nothing(request)
         return self._extractive(request)
 
@@ -232,21 +199,19 @@ class Answerer:
 
     def _nothing(self, request: _Request, warnings: Sequence[str] = ()) -> Answer:
         confidence = self._confidence(request)
-        text = nothing_found(request.terms)
+        text = prompts.nothing_found(request.terms)
         return Answer(text, "none", hits=tuple(request.hits), warnings=tuple(warnings), confidence=confidence)
 
     def _extractive(self, request: _Request, warnings: tuple[str, ...] = ()) -> Answer:
         """Return the best sentences, word for word."""
         confidence = self._confidence(request)
-        ranked = self._ranked(request) if confidence is not None and confidence >= self._abstain else []
+        ranked = self._ranked(request) if confidence is not None and confidence >= self.abstain else []
         if not ranked:
             return self._nothing(request, warnings)
         best = [sentence for sentence in ranked[:_MAX_QUOTES] if sentence.score >= _CLOSE * ranked[0].score]
-        citations = tuple(citation(n, sentence) for n, sentence in enumerate(best, 1))
+        citations = tuple(prompts.citation(n, sentence) for n, sentence in enumerate(best, 1))
         text = "\n".join(f"“{' '.join(c.quote.split())}” [{c.number}]" for c in citations)
         return Answer(text, "extractive", citations, tuple(request.hits), warnings, confidence=confidence)
-
-    # ------------------------------------------------------------------ ranking
 
     def _confidence(self, request: _Request) -> float | None:
         """Return the confidence in the hits, or None without hits."""
@@ -255,21 +220,20 @@ class Answerer:
         return confidence_features(request.terms, request.passages, baseline=self._baseline(request)).confidence
 
     def _baseline(self, request: _Request) -> float | None:
-        """Return the cosine of unrelated texts. Return None in three cases: no embedder found the hits, the embedder
-        compares only letters, or the embedder is unavailable."""
-        if self._embedder is None or not any(hit.dense_rank for hit in request.hits):
+        """Return the cosine of unrelated texts, or None if no embedder found the hits, the embedder compares only
+        letters, or it is unavailable."""
+        if self.embedder is None or not any(hit.dense_rank for hit in request.hits):
             return None
-        embedder = current_embedder(self._embedder)
+        embedder = current_embedder(self.embedder)
         try:
             return None if embedder.space.provider == _WITHOUT_MEANING else BASELINES.of(embedder)
         except EmbedderError:
             return None
 
     def _ranked(self, request: _Request) -> list[RankedSentence]:
-        """Return the ranked sentences. The embedder is used only if it found the hits. Otherwise it does not know their
-        language."""
+        """Return the ranked sentences. The embedder may not know their language unless it found the hits."""
         found = any(hit.dense_rank for hit in request.hits)
-        embedder = current_embedder(self._embedder) if self._embedder and found else None
+        embedder = current_embedder(self.embedder) if self.embedder and found else None
         try:
             return rank_sentences(request.terms, request.passages, embedder)
         except EmbedderError:  # a server may count a sentence's tokens in another way, and refuse it
@@ -294,14 +258,13 @@ def _at_once(answer: Answer, *, shown: bool = False) -> Iterator[AnswerEvent]:
 
 
 def _passage_counts(count: int) -> Iterator[int]:
-    """Yield the numbers of passages to try. Each number is half of the number before it, for a model with a small
-    context."""
+    """Yield the numbers of passages to try, for a model with a small context."""
     while count:
         yield count
         count //= 2
 
 
-def _citation_warnings(cited: CitedText) -> Iterator[str]:
+def _citation_warnings(cited: prompts.CitedText) -> Iterator[str]:
     if cited.strays:
         yield f"the model cited passages that it was not given: {', '.join(map(str, cited.strays))}"
     if cited.copied:
