@@ -36,12 +36,12 @@ PARTS: dict[str, dict[str, str]] = {
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
     },
     # The space of the vectors in the folder. From it, `auto` selects the embedder.
-    "stored_spaces": {"faiss": "agentformer.memory.backends.faiss.folder:stored_space"},
+    "stored_spaces": {"faiss": "agentformer.memory.backends.faiss:stored_space"},
     # The embedder for which the entries of a store without vectors wait.
-    "wanted_embedders": {"faiss": "agentformer.memory.backends.faiss.folder:wanted_embedder"},
+    "wanted_embedders": {"faiss": "agentformer.memory.backends.faiss:wanted_embedder"},
     # Whether the folder contains a store of this backend. So settings with another backend do not treat it as empty.
     "present": {
-        "faiss": "agentformer.memory.backends.faiss.folder:present",
+        "faiss": "agentformer.memory.backends.faiss:present",
         "local_json": "agentformer.memory.backends:has_local_json",
     },
     # Recovers the readable records of a store that cannot be opened.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypedDict, Unpack
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.records import fields
@@ -20,11 +22,18 @@ _PAGE = 1000
 _Owner = tuple[str, str | None, str | None]  # namespace, agent and user
 
 
-class CoreMemory:
-    """The blocks of a backend. `count_tokens` counts the tokens of a block. A block may have at most `block_tokens`.
+class Owner(TypedDict, total=False):
+    """The owner of a block. The default of `namespace` is "default"."""
 
-    A block belongs to a namespace. It also belongs to an agent or a user if the caller gives an agent or a user. Edits
-    are atomic.
+    namespace: str
+    agent_id: str | None
+    user_id: str | None
+
+
+class CoreMemory:
+    """The blocks of a backend. A block has at most `block_tokens`, as `count_tokens` counts them. Edits are atomic.
+
+    A block belongs to a namespace, and to an agent or a user if the caller gives one.
     """
 
     def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, block_tokens: int) -> None:
@@ -36,11 +45,8 @@ class CoreMemory:
         self, namespace: str = DEFAULT_NAMESPACE, *, agent_id: str | None = None, user_id: str | None = None
     ) -> list[MemoryEntry]:
         """Return the live blocks of this agent and user, and the blocks without an agent or user, in the order of their
-        names.
-
-        If no agent is given, blocks of agents are left out. If no user is given, blocks of users are left out.
-        """
-        scope = Scope(_owner(namespace, agent_id, user_id)[0], tiers=("core",))
+        names. If no agent is given, blocks of agents are left out. The same holds for users."""
+        scope = Scope(_checked_owner(namespace, agent_id, user_id)[0], tiers=("core",))
         blocks = [
             entry
             for entry in self._backend.list(scope, limit=_PAGE)
@@ -48,79 +54,52 @@ class CoreMemory:
         ]
         return sorted(blocks, key=lambda entry: (entry.title, entry.id))
 
-    def get(
-        self, name: str, *, namespace: str = DEFAULT_NAMESPACE, agent_id: str | None = None, user_id: str | None = None
-    ) -> MemoryEntry:
+    def get(self, name: str, **owner: Unpack[Owner]) -> MemoryEntry:
         """Return the block of this name. Raises `NotFound`."""
-        return self._get(fields.name("name", name), _owner(namespace, agent_id, user_id))
+        return self._get(fields.name("name", name), _checked_owner(**owner))
 
-    def append(
-        self,
-        name: str,
-        text: str,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-    ) -> MemoryEntry:
+    def append(self, name: str, text: str, **owner: Unpack[Owner]) -> MemoryEntry:
         """Add a line to a block, unless the block contains the line. Create the block if it does not exist. Raises
         `InvalidInput` if the block would exceed its limit."""
         text = fields.content(text)
-        name, owner = fields.name("name", name), _owner(namespace, agent_id, user_id)
-        for _ in range(_ATTEMPTS):
+        name, place = fields.name("name", name), _checked_owner(**owner)
+
+        def edit() -> MemoryEntry:
             try:
-                former = self._get(name, owner)
+                former = self._get(name, place)
                 if text in former.content.split("\n"):
                     return former
                 return self._update(former, f"{former.content}\n{text}")
             except NotFound:
-                block = self._new_block(name, text, owner)
-            except Conflict:
-                continue
-            try:
-                return self._backend.store([block])[0]
-            except Conflict:
-                continue
-        raise _too_many_writers(name)
+                block = self._new_block(name, text, place)
+            return self._backend.store([block])[0]
 
-    def replace(
-        self,
-        name: str,
-        old: str,
-        new: str,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        agent_id: str | None = None,
-        user_id: str | None = None,
-    ) -> MemoryEntry:
+        return _repeat(edit, name)
+
+    def replace(self, name: str, old: str, new: str, **owner: Unpack[Owner]) -> MemoryEntry:
         """Replace the text `old` by `new`. `old` must occur exactly once in the block. Raises `InvalidInput`,
         `NotFound`."""
         old, new = fields.text("old", old), fields.text("new", new)
-        name, owner = fields.name("name", name), _owner(namespace, agent_id, user_id)
-        for _ in range(_ATTEMPTS):
-            former = self._get(name, owner)
+        name, place = fields.name("name", name), _checked_owner(**owner)
+
+        def edit() -> MemoryEntry:
+            former = self._get(name, place)
             times = former.content.count(old) if old else 0
             if times != 1:
                 raise InvalidInput("old", f"occurs {times} times in core block {name!r}; give a text that occurs once")
             content = former.content.replace(old, new)
             if not content.strip():
                 raise InvalidInput("new", f"would leave core block {name!r} empty; remove the block instead")
-            try:
-                return self._update(former, content)
-            except Conflict:
-                continue
-        raise _too_many_writers(name)
+            return self._update(former, content)
 
-    def remove(
-        self, name: str, *, namespace: str = DEFAULT_NAMESPACE, agent_id: str | None = None, user_id: str | None = None
-    ) -> None:
+        return _repeat(edit, name)
+
+    def remove(self, name: str, **owner: Unpack[Owner]) -> None:
         """Delete a block. Raises `NotFound`."""
-        block = self.get(name, namespace=namespace, agent_id=agent_id, user_id=user_id)
-        self._backend.remove([block.id])
+        self._backend.remove([self.get(name, **owner).id])
 
     def check(self, name: str, content: str) -> None:
-        """Raise `InvalidInput` if a block with this content would exceed the limit. The message has the number of
-        excess tokens."""
+        """Raise `InvalidInput` with the number of excess tokens if a block with this content would exceed the limit."""
         tokens = self._count_tokens(content)
         if tokens > self.block_tokens:
             raise InvalidInput(
@@ -165,7 +144,9 @@ def block_id(name: str, namespace: str, agent_id: str | None, user_id: str | Non
     return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps([namespace, agent_id, user_id, name])))
 
 
-def _owner(namespace: str, agent_id: str | None, user_id: str | None) -> _Owner:
+def _checked_owner(
+    namespace: str = DEFAULT_NAMESPACE, agent_id: str | None = None, user_id: str | None = None
+) -> _Owner:
     return (
         fields.name("namespace", namespace),
         fields.optional_name("agent_id", agent_id),
@@ -173,5 +154,9 @@ def _owner(namespace: str, agent_id: str | None, user_id: str | None) -> _Owner:
     )
 
 
-def _too_many_writers(name: str) -> Conflict:
-    return Conflict(f"core block {name!r} is edited by too many callers at once; try again")
+def _repeat(edit: Callable[[], MemoryEntry], name: str) -> MemoryEntry:
+    """Repeat an edit while other callers change the block at the same time. Raises `Conflict`."""
+    for _ in range(_ATTEMPTS):
+        with suppress(Conflict):
+            return edit()
+    raise Conflict(f"core block {name!r} is edited by too many callers at once; try again")

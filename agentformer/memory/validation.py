@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.prompt_markers import without_recalled
 from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.records.entry_json import ENTRY_FIELDS
@@ -79,6 +80,10 @@ _CHECKS = {field.name: field.check for field in ENTRY_FIELDS if field.check}
 _EMPTY_IF_NONE = frozenset({"title", "category", "speaker"})
 _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
 _RECALLED = "(recalled memory)"  # the content of a message that only repeats recalled memory
+# The parts of a block of recalled memory in a prompt, as `context/plan.py` writes it.
+_MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled|core)-memory>")
+_ITEM_OPEN, _ITEM_CLOSE = "<memory id=", "</memory>"
+_ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
 
 def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
@@ -224,3 +229,61 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     if (entry.get("source_type") is None) != (entry.get("source_id") is None):
         raise InvalidInput("source_id", "and source_type must be given together: the id and the type of the record")
     return entry
+
+
+def without_recalled(text: str) -> tuple[str, list[str]]:
+    """Remove all memory blocks. Return the remaining text and the ids of the removed entries.
+
+    A block is a pair of markers around at least one entry. Nested blocks are removed as one block. Markers around other
+    text are not removed. If an opening marker has no closing marker, only the entries directly after the opening marker
+    are removed. The time is linear in the length of the text.
+    """
+    remaining, ids, at = [], [], 0
+    for start, end in _block_spans(text):
+        block_ids = _ID.findall(text, start, end)
+        if not block_ids:
+            continue
+        remaining.append(text[at:start])
+        ids += block_ids
+        at = end + 1 if text[end : end + 1] == "\n" else end
+    remaining.append(text[at:])
+    return "".join(remaining), list(dict.fromkeys(ids))
+
+
+def _block_spans(text: str) -> list[tuple[int, int]]:
+    """Return the spans of all blocks, in order, without overlap."""
+    unclosed: defaultdict[str, list[re.Match[str]]] = defaultdict(list)
+    spans: list[tuple[int, int]] = []
+    for marker in _MARKER.finditer(text):
+        opened = unclosed[marker["frame"]]
+        if not marker["close"]:
+            opened.append(marker)
+        elif opened:
+            spans.append((opened.pop().start(), marker.end()))
+    spans += [marker.span() for opened in unclosed.values() for marker in opened]
+    return list(_merged(text, sorted(spans)))
+
+
+def _merged(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Extend each span to the end of the entries that follow it, and join overlapping spans."""
+    start = end = -1
+    for first, last in spans:
+        if first >= end:
+            if start >= 0:
+                yield start, end
+            start, end = first, last
+        end = _after_items(text, max(end, last))
+    if start >= 0:
+        yield start, end
+
+
+def _after_items(text: str, at: int) -> int:
+    """Return the end of the entries that begin at `at`, with one entry per line. Return `at` if there is no entry."""
+    while True:
+        begin = at + 1 if text[at : at + 1] == "\n" else at
+        if not text.startswith(_ITEM_OPEN, begin):
+            return at
+        end = text.find("<", begin + 1)  # an escaped entry contains no bracket
+        if not text.startswith(_ITEM_CLOSE, end):
+            return at
+        at = end + len(_ITEM_CLOSE)

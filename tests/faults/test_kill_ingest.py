@@ -22,7 +22,7 @@ import pytest
 from ingest_documents import command, entries, half_documents, observe, write_documents
 from long_form import long_form
 
-from agentformer.memory.backends.faiss.folder import DATABASE_FILE
+from agentformer.memory.backends.faiss import DATABASE_FILE
 
 KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
 TOKEN = "AGENTFORMER_TEST_FAMILY"  # inherited by every child of an ingest, so that orphans are seen

@@ -22,7 +22,7 @@ from writers import Desk, Step, Work
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable
-from agentformer.memory.backends.faiss.folder import DATABASE_FILE
+from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.records.schema import MIGRATIONS
 from agentformer.types import Matrix, MemoryEntry, Query, Scope, Use
 

@@ -16,13 +16,8 @@ from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.context.builder import Context, ContextBuilder, Shares
-from agentformer.memory.prompt_markers import (
-    CORE_OPEN,
-    RECALLED_CLOSE,
-    RECALLED_OPEN,
-    recalled_block,
-    without_recalled,
-)
+from agentformer.memory.context.plan import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, recalled_block
+from agentformer.memory.validation import without_recalled
 from agentformer.types import ChatMessage, Embedder, Hit, Hits, Link, MemoryEntry, Query, Scope, Source
 from tests.faults.long_form import LONG
 

@@ -15,8 +15,7 @@ from typing import Any, Literal, Unpack, get_args
 from agentformer.errors import InvalidInput
 from agentformer.memory.context.plan import Context, ContextPlan, ContextReport, LeftOut, Shares, Turn
 from agentformer.memory.core import CoreMemory
-from agentformer.memory.prompt_markers import without_recalled
-from agentformer.memory.validation import Place, place_from
+from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
 from agentformer.search.relevance import relevant_hits
 from agentformer.text.analysis import MAX_QUERY

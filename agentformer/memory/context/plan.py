@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.prompt_markers import core_block, recalled_block
 from agentformer.records.codec import happened_at
-from agentformer.text.prompt_quoting import strip_template_tokens
+from agentformer.text.prompt_quoting import escape_line, escape_text, strip_template_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
+# The markers around memory in a prompt. Text between them is not stored again: see `validation.without_recalled`.
+RECALLED_OPEN, RECALLED_CLOSE = "<recalled-memory>", "</recalled-memory>"
+CORE_OPEN, CORE_CLOSE = "<core-memory>", "</core-memory>"
+_MAX_ATTRIBUTE = 200  # code points
 _MAX_MISSES = 20  # after this many consecutive messages that do not fit, older messages are not tried
 _NO_ROOM = "no room is left"
 _COVERED = "the entries that it summarises are included themselves"
@@ -301,6 +304,34 @@ class ContextPlan:
 def _comparable(text: str) -> str:
     """Return the text in a form in which messages and entries can be compared."""
     return " ".join(strip_template_tokens(text).split())
+
+
+def recalled_block(entries: Iterable[MemoryEntry]) -> str:
+    """Return entries between the markers of recalled memory. The origin of each entry is included."""
+    return "\n".join([RECALLED_OPEN, *(_item(entry, _origin(entry)) for entry in entries), RECALLED_CLOSE])
+
+
+def core_block(blocks: Iterable[MemoryEntry]) -> str:
+    """Return core blocks between the markers of core memory. The name of each block is included."""
+    return "\n".join([CORE_OPEN, *(_item(block, {"name": block.title}) for block in blocks), CORE_CLOSE])
+
+
+def _item(entry: MemoryEntry, attributes: dict[str, str]) -> str:
+    values = {"id": entry.id, **attributes}
+    written = "".join(f' {name}="{escape_line(v[:_MAX_ATTRIBUTE])}"' for name, v in values.items() if v)
+    return f"<memory{written}>{escape_text(entry.content)}</memory>"
+
+
+def _origin(entry: MemoryEntry) -> dict[str, str]:
+    source = entry.source
+    return {
+        "kind": entry.kind,
+        "date": entry.occurred_at.date().isoformat() if entry.occurred_at else "",
+        "speaker": entry.speaker or entry.role,
+        "title": "" if source else entry.title,
+        "document": source.name if source else "",
+        "page": (source.label or str(source.page or "")) if source else "",
+    }
 
 
 def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> list[ChatMessage]:

@@ -1,1 +1,66 @@
-"""The embedded backend: SQLite records, a FAISS vector index and a tantivy word index."""
+"""The folder of the backend `faiss`: its options, and functions that read the folder without opening the backend."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from agentformer.index.vectors.options import IndexOptions
+from agentformer.records import spaces
+from agentformer.records.database import Database
+from agentformer.search.fusion import FusionOptions
+from agentformer.search.rerank import Reranking
+from agentformer.text.analyzers import PLAIN, Analyzers
+from agentformer.types import EmbeddingSpace
+
+T = TypeVar("T")
+
+DATABASE_FILE = "memory.sqlite3"
+
+
+@dataclass(frozen=True, slots=True)
+class FaissOptions:
+    """Options of the search and the indexes of a folder."""
+
+    fanout: int = 100  # candidates of the vector search and of the word search in a hybrid search
+    fusion: FusionOptions | None = None
+    index: IndexOptions | None = None
+    window_tokens: int = 0  # most tokens of an embedding window; 0 means as many as the model reads
+    reranking: Reranking | None = None
+    analyzers: Analyzers = PLAIN
+
+
+DEFAULT_OPTIONS = FaissOptions()
+
+
+def present(folder: Path) -> bool:
+    """Return whether the folder holds a store of this backend."""
+    try:
+        return (folder / DATABASE_FILE).stat().st_size > 0
+    except OSError:
+        return False
+
+
+def wanted_embedder(folder: Path) -> str:
+    """Return the embedder for which the entries of a store without vectors wait, or ""."""
+    return _read(folder, spaces.wanted_embedder) or ""
+
+
+def stored_space(folder: Path) -> EmbeddingSpace | None:
+    """Return the space of the store's vectors. Return None if the folder has no store or the store has no vector."""
+    active = _read(folder, spaces.active_space)
+    return active[1] if active else None
+
+
+def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T | None:
+    if not present(folder):
+        return None
+    database = Database(folder / DATABASE_FILE)
+    try:
+        with database.reading() as connection:
+            return read(connection)
+    finally:
+        database.close()

@@ -19,7 +19,7 @@ from agentformer.errors import NotFound, StoreError
 from agentformer.index.files import SecureDelete, check_records, read_index_status
 from agentformer.index.vectors.options import IndexOptions
 from agentformer.memory.backends import check_version, with_changes, with_times
-from agentformer.memory.backends.faiss.folder import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions
+from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions
 from agentformer.records import change_feed, consolidation, meta, spaces
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors

@@ -21,7 +21,7 @@ from agentformer.index.embedding.verify import repair_vectors, repair_windows, v
 from agentformer.index.embedding.windows import Progress
 from agentformer.index.files import ScratchFolder, usable_index_folder
 from agentformer.index.verify import verify_snapshot, verify_words
-from agentformer.memory.backends.faiss.folder import DATABASE_FILE, FaissOptions
+from agentformer.memory.backends.faiss import DATABASE_FILE, FaissOptions
 from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity import repair as repairs
