@@ -62,9 +62,9 @@ class Oversized:
 class AuditReport:
     """Findings among the live entries of a namespace.
 
-    `duplicates` are groups of entries with equal text, owner and details. They can be merged. `near_duplicates` are
-    groups of similar entries. A person decides what to do with these entries. Messages, parts of documents and entries
-    of the working tier are not compared, because people repeat themselves and documents quote each other.
+    `duplicates` are groups of entries with equal text, owner and details, which can be merged. `near_duplicates` are
+    groups of similar entries; a person decides what to do with them. Messages, parts of documents and entries of the
+    working tier are not compared, because people repeat themselves and documents quote each other.
     """
 
     namespace: str
@@ -98,7 +98,9 @@ def audit(
     unread: Counter[str] = Counter()
     unread_ids: list[str] = []
     entries = 0
-    for entry in _live_entries(backend, namespace, user_id, project):
+    for entry in all_entries(backend, Scope(namespace, user_id=user_id)):
+        if not _belongs_to(entry, user_id, project):
+            continue
         entries += 1
         if entry.tier == "core":
             blocks.append(entry)
@@ -111,16 +113,18 @@ def audit(
     near = tuple(_near_duplicates(candidates, exact))
     unread_report = Unread(unread_days, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
     contradictions, notes = find_contradictions(blocks)
-    oversized = tuple(_oversized(blocks, count_tokens, block_tokens))
+    sizes = ((block, count_tokens(block.content)) for block in blocks)
+    oversized = tuple(
+        Oversized(block.id, block.title, tokens, block_tokens)
+        for block, tokens in sizes
+        if tokens > _NEARLY_FULL * block_tokens
+    )
     return AuditReport(namespace, entries, exact, near, unread_report, contradictions, oversized, notes)
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:
-    """Keep the oldest entry of each group of `duplicates`, and mark the other entries as superseded by the oldest.
-    Delete nothing.
-
-    Entries that changed after the audit are skipped. Return the superseded entries.
-    """
+    """Keep the oldest entry of each group of `duplicates`, mark the others as superseded by it, and return these.
+    Entries that changed after the audit are skipped. Nothing is deleted."""
     merged: list[MemoryEntry] = []
     for group in report.duplicates:
         versions = dict(zip(group.ids, group.versions, strict=True))
@@ -162,31 +166,20 @@ class _Candidate:
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Candidate:
-        """Return the candidate of an entry."""
         place = json.dumps([entry.tier == "core", entry.agent_id, entry.user_id, entry.project])
         digest = blake2b(f"{place}\0{entry.content}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
         return cls(entry.id, entry.version, place, entry.content, digest)
 
 
-def _live_entries(
-    backend: MemoryBackend, namespace: str, user_id: str | None, project: str | None
-) -> Iterator[MemoryEntry]:
-    entries = all_entries(backend, Scope(namespace, user_id=user_id))
-    return (entry for entry in entries if _belongs_to(entry, user_id, project))
-
-
 def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:
-    """True if the entry belongs to this project, or if no project is given. Core blocks belong to a user and have no
-    project."""
+    """True if the entry belongs to this project, or if no project is given."""
     if project is None:
-        return True
-    return entry.user_id == user_id if entry.tier == "core" else entry.project == project
+        return True  # the scope has the user already
+    return entry.user_id == user_id if entry.tier == "core" else entry.project == project  # a block has no project
 
 
 def _can_be_duplicate(entry: MemoryEntry) -> bool:
-    if entry.kind in UNSEARCHED_KINDS or entry.kind == "message" or entry.tier == "working":
-        return False
-    return entry.source is None
+    return entry.kind not in {*UNSEARCHED_KINDS, "message"} and entry.tier != "working" and entry.source is None
 
 
 def _is_unread(entry: MemoryEntry, read_before: datetime) -> bool:
@@ -213,9 +206,7 @@ def _same_details(backend: MemoryBackend, ids: Sequence[str]) -> Iterator[Duplic
                 groups.append([entry])
             else:
                 group.append(entry)
-    for group in groups:
-        if len(group) > 1:
-            yield _duplicates(group, 1.0)
+    return (_duplicates(group, 1.0) for group in groups if len(group) > 1)
 
 
 def _near_duplicates(candidates: Sequence[_Candidate], exact: Sequence[Duplicates]) -> Iterator[Duplicates]:
@@ -232,12 +223,3 @@ def _duplicates(items: Sequence[MemoryEntry] | Sequence[_Candidate], similarity:
     excerpt = " ".join(items[0].content[: 4 * _EXCERPT].split())[:_EXCERPT]
     ids, versions = tuple(item.id for item in items), tuple(item.version for item in items)
     return Duplicates(ids, versions, round(similarity, 3), excerpt)
-
-
-def _oversized(
-    blocks: Sequence[MemoryEntry], count_tokens: Callable[[str], int], block_tokens: int
-) -> Iterator[Oversized]:
-    for block in blocks:
-        tokens = count_tokens(block.content)
-        if tokens > _NEARLY_FULL * block_tokens:
-            yield Oversized(block.id, block.title, tokens, block_tokens)

@@ -19,11 +19,9 @@ Job = TypeVar("Job", bound=Hashable)
 
 
 class JobQueue(Generic[Job]):
-    """Runs jobs one after another in a daemon thread. A job that waits already is not queued again. Thread-safe.
-
-    `run` must not raise. The thread ends when the queue is empty, so that the thread does not keep the owner of the
-    queue alive.
-    """
+    """Runs jobs one after another in a daemon thread. A job that waits already is not queued again. Thread-safe. `run`
+    must not raise. The thread ends when the queue is empty, so that the thread does not keep the owner of the queue
+    alive."""
 
     def __init__(self, run: Callable[[Job], object]) -> None:
         self._run = run
@@ -41,9 +39,7 @@ class JobQueue(Generic[Job]):
             if self._closed:
                 return
             self._waiting[job] = None
-            if (
-                self._thread is None or not self._thread.is_alive()
-            ):  # the thread is not alive after a fork, which does not copy threads
+            if self._thread is None or not self._thread.is_alive():  # not alive after a fork, which copies no threads
                 self._thread = threading.Thread(target=self._work, name="agentformer-cleaner", daemon=True)
                 self._thread.start()
 
@@ -71,8 +67,7 @@ class JobQueue(Generic[Job]):
 
 
 class PeriodicThread:
-    """Calls `tick` on a daemon thread every `seconds`. The first call is after `seconds`. With 0 seconds, no thread is
-    started.
+    """Calls `tick` on a daemon thread every `seconds`, first after `seconds`. With 0 seconds, no thread is started.
 
     If `tick` returns True, the next wait is twice as long. The thread references this object only while `tick` runs,
     and ends when the object is deleted.

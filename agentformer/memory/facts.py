@@ -1,8 +1,6 @@
-"""Facts in a text: numbers, times, dates and negation. A fact has the same value in every spelling.
-
-A similarity of words does not detect such differences: "Room 12 at 9:00" and "Room 14 at 9:00" share nearly all
-letters. Units are not compared.
-"""
+"""Facts in a text: numbers, times, dates and negation. A fact has the same value in every spelling. A similarity of
+words does not detect such differences: "Room 12 at 9:00" and "Room 14 at 9:00" share nearly all letters. Units are not
+compared."""
 
 from __future__ import annotations
 
@@ -90,7 +88,7 @@ def ascii_digits(text: str) -> str:
 
 def number_values(text: str) -> frozenset[str]:
     """Return the values of all numbers in one spelling, including numbers in dates. Examples: 1,234.50 and 1 234,5 are
-    1234.5; 5 pm, 17:00 and 17 are 17. No language is needed."""
+    1234.5; 5 pm, 17:00 and 17 are 17."""
     text = unicodedata.normalize("NFKC", text)
     return frozenset(value for number in find_numbers(text) for value in _values(text, number))
 
@@ -144,12 +142,12 @@ def _readings(written: str, half: str) -> Iterator[set[str]]:
     marks = [mark for mark in written if not mark.isdigit()]
     yield from ({time} for time in _times(parts, marks, half))
     if not marks:
-        yield {_whole(written)}
+        yield {_decimal(written)}
         return
     if spaced := _SPACED.fullmatch(written):
         yield {_decimal(re.sub(r"\D", "", spaced[1]), (spaced[2] or ".")[1:])}
     elif _GROUPED.fullmatch(written) and len(set(marks)) == 1:
-        yield {_whole("".join(parts))}
+        yield {_decimal("".join(parts))}
     if len(marks) == 1 and marks[0] in ".,":
         yield {_decimal(*parts)}
         return
@@ -157,7 +155,7 @@ def _readings(written: str, half: str) -> Iterator[set[str]]:
         yield {_decimal("".join(parts[:-1]), parts[-1])}
     if set(marks) == {"."}:
         yield {".".join(parts)}  # a version
-    yield {_whole(part) for part in parts}
+    yield {_decimal(part) for part in parts}
 
 
 def _times(parts: list[str], marks: list[str], half: str) -> Iterator[str]:
@@ -175,13 +173,9 @@ def _times(parts: list[str], marks: list[str], half: str) -> Iterator[str]:
             yield f"at {(hour + 12) % 24}:{minute:02}"
 
 
-def _whole(digits: str) -> str:
-    return digits.lstrip("0") or "0"
-
-
-def _decimal(whole: str, fraction: str) -> str:
+def _decimal(whole: str, fraction: str = "") -> str:
     fraction = fraction.rstrip("0")
-    return f"{_whole(whole)}.{fraction}" if fraction else _whole(whole)
+    return (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
 
 
 def _values(text: str, number: Number) -> list[str]:
@@ -204,7 +198,6 @@ def _has_other_day(one: Facts, other: Facts) -> bool:
 
 
 def _differ_in_year(one: Facts, other: Facts) -> bool:
-    """True if each text states a different year, and the texts also differ in another number."""
     only_one, only_other = one.numbers - other.numbers, other.numbers - one.numbers
     years = all(any(map(_is_year, numbers)) for numbers in (only_one, only_other))
     return years and (len(only_one) > 1 or len(only_other) > 1)
@@ -234,8 +227,8 @@ class _Sentence:
 
 
 def find_contradictions(blocks: Sequence[MemoryEntry]) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
-    """Return contradictions within a block, or between blocks that can be in the same context. Also return notes about
-    limits that were reached."""
+    """Return contradictions within a block, or between blocks that can be in the same context, and notes about limits
+    that were reached."""
     notes: list[str] = []
     sentences = list(islice(_sentences(blocks), _MAX_SENTENCES + 1))
     if len(sentences) > _MAX_SENTENCES:
@@ -268,8 +261,7 @@ def _sentences(blocks: Sequence[MemoryEntry]) -> Iterator[_Sentence]:
 
 
 def _language(text: str, fallbacks: Sequence[str]) -> str:
-    """Return the language of the sentence. If its negations are not known, return the first fallback language with
-    known negations."""
+    """Return the language of the sentence, or the first fallback with known negations if its own are not known."""
     own = detect_language(text)
     return next((language for language in (own, *fallbacks) if language in NEGATIONS), own)
 
@@ -294,7 +286,5 @@ def _share_context(one: MemoryEntry, other: MemoryEntry) -> bool:
 
 def _same_subject(one: _Sentence, other: _Sentence, about: str) -> bool:
     shared = len(one.terms & other.terms)
-    similarity = shared / len(one.terms | other.terms)
-    if shared == 1:
-        return similarity == 1.0
-    return similarity >= (_MIN_SIMILARITY_NEGATED if about == "negation" else _MIN_SIMILARITY)
+    least = _MIN_SIMILARITY_NEGATED if about == "negation" else _MIN_SIMILARITY
+    return shared / len(one.terms | other.terms) >= (1.0 if shared == 1 else least)

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.backends import all_entries
+from agentformer.memory.backends import all_entries, by_time
 from agentformer.memory.core import BLOCK_KIND, CoreMemory, block_id
-from agentformer.records.codec import happened_at
 from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
 _EXTRA = 20  # additional entries that are read, because superseded entries are left out
@@ -29,8 +28,8 @@ class HierarchicalMemory:
         self.working_messages = working_messages
 
     def check_tier(self, entry: MemoryEntry) -> MemoryEntry:
-        """Return the entry in the form in which its tier stores it. Raises `InvalidInput` if the entry breaks a rule of
-        the tier."""
+        """Return the entry in the form in which its tier stores it. Raises `InvalidInput` for a broken rule of the
+        tier."""
         if entry.tier == "working" and entry.session_id is None:
             raise InvalidInput("session_id", "is missing; an entry of working memory belongs to a session")
         if entry.tier != "core":
@@ -55,15 +54,14 @@ class HierarchicalMemory:
         messages = self._latest(dataclasses.replace(wide, kinds=wide.kinds or ("message",)), self.working_messages)
         notes = self._latest(dataclasses.replace(wide, tiers=("working",)), self.working_messages)
         entries = {e.id: e for e in (*messages, *notes) if e.kind == "message" or e.tier == "working"}
-        return sorted(entries.values(), key=_by_time)[-self.working_messages :]
+        return sorted(entries.values(), key=by_time)[-self.working_messages :]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[MemoryEntry]:
-        """Return every message of a session in order of time, with its original text. Summarized messages are
-        included."""
+        """Return every message of a session in order of time, with its original text, including summarized ones."""
         scope = Scope(namespace, kinds=("message",), session_id=session_id, include_archived=True)
         messages = all_entries(self._backend, scope)
         originals = [m if m.raw is None else dataclasses.replace(m, content=m.raw) for m in messages]
-        return sorted(originals, key=_by_time)
+        return sorted(originals, key=by_time)
 
     def recent(self, scope: Scope, limit: int) -> list[MemoryEntry]:
         """Return the newest episodic entries of the scope, newest first. Summarized entries are included."""
@@ -81,7 +79,3 @@ class HierarchicalMemory:
 
 def _episodic(scope: Scope) -> Scope:
     return dataclasses.replace(scope, tiers=("episodic",), include_archived=True)
-
-
-def _by_time(entry: MemoryEntry) -> tuple[object, str]:
-    return happened_at(entry), entry.id

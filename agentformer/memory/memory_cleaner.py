@@ -39,8 +39,8 @@ class CleaningReport:
 
     `sessions` counts the sessions that had entries to summarize. `summaries` holds the ids of the new summaries.
     `outcomes` counts how the summaries were made. `busy` names the sessions that another caller was cleaning.
-    `conflicts` counts the groups that were not replaced, because an entry changed or the summary failed. The next run
-    tries these groups again. `status` has the last error.
+    `conflicts` counts the groups that the next run tries again, because an entry changed or the summary failed.
+    `status` has the last error.
     """
 
     sessions: int = 0
@@ -66,9 +66,8 @@ def select_groups(
 ) -> list[list[str]]:
     """Group the ids of one session's live episodic entries for summaries: `batch` ids per group, in order of time.
 
-    The newest `keep_recent` entries are not grouped. Entries that do not fill a group are not grouped either. Entries
-    of different agents, users or projects are in different groups. Summaries, derived entries and the ids in `leave`
-    are skipped.
+    The newest `keep_recent` entries and those that do not fill a group are not grouped. Entries of different agents,
+    users or projects are in different groups. Summaries, derived entries and the ids in `leave` are skipped.
     """
     ordered = sort_by_time(entry for entry in entries if entry.kind != SUMMARY_KIND and not entry.derived_from)
     groups: list[list[str]] = []
@@ -76,18 +75,18 @@ def select_groups(
     for entry in ordered[: max(0, len(ordered) - keep_recent)]:
         if entry.id in leave:
             continue
-        group = open_groups[entry.agent_id, entry.user_id, entry.project]
-        group.append(entry.id)
-        if len(group) == batch:
-            groups.append(open_groups.pop((entry.agent_id, entry.user_id, entry.project)))
+        owner = (entry.agent_id, entry.user_id, entry.project)
+        open_groups[owner].append(entry.id)
+        if len(open_groups[owner]) == batch:
+            groups.append(open_groups.pop(owner))
     return groups
 
 
 class MessageCounter:
     """Counts the messages of each session, without a query for each message. Thread-safe.
 
-    The store is queried for a new session, and each time the count reaches a multiple of `every`. So messages of other
-    processes are counted at these moments. Removed messages delay a cleaning by fewer than `every` messages.
+    The store is queried for a new session, and when the count reaches a multiple of `every`, so that messages of other
+    processes count too. Removed messages delay a cleaning by fewer than `every` messages.
     """
 
     def __init__(self, every: int) -> None:
@@ -100,9 +99,7 @@ class MessageCounter:
         with self._lock:
             count = self._counts.pop(session, None)
             if count is not None and (count + 1) % self._every:
-                self._counts[session] = (
-                    count + 1
-                )  # the session moves to the end, so that the first session is the least recently used
+                self._counts[session] = count + 1  # at the end: the first session is the least recently used
                 return False
         stored = count_stored()  # if this raises, the next call counts the session in the store again
         with self._lock:
@@ -134,11 +131,9 @@ class SummaryWriter(Protocol):
 
 
 class OnDemandSummarizer:
-    """Builds a `Summarizer` for each summary. If the language model cannot be built, it summarizes without the model.
-
-    A caller that adds a message cannot repair the settings of the model. So the messages are summarized without the
-    model in this case. `instant` is True if no language model is configured.
-    """
+    """Builds a `Summarizer` for each summary. If the language model cannot be built, it summarizes without the model,
+    because a caller that adds a message cannot repair the settings. `instant` is True if no language model is
+    configured."""
 
     def __init__(
         self,
@@ -168,10 +163,7 @@ class OnDemandSummarizer:
 
 class MemoryCleaner:
     """Cleans the sessions of a backend. Thread-safe. A lease ensures that only one thread of one process cleans a
-    session.
-
-    Entries without a session are not part of a conversation, so they are never summarized.
-    """
+    session. Entries without a session are not part of a conversation, so they are never summarized."""
 
     def __init__(
         self,
@@ -181,8 +173,8 @@ class MemoryCleaner:
         *,
         ready: Callable[[], object] = lambda: None,
     ) -> None:
-        """`ready` is called before `run`. It loads the parts that the summarizer needs, and raises their errors.
-        Automatic cleaning does not call `ready`."""
+        """`ready` is called before `run`. It loads the parts of the summarizer, and raises their errors. Automatic
+        cleaning does not call `ready`."""
         self._backend = backend
         self._ready = ready
         self._summarizer = summarizer
@@ -199,14 +191,13 @@ class MemoryCleaner:
         session id is searched in every namespace.
 
         Sessions that another process is cleaning are skipped. `run` summarizes restored originals again; automatic
-        cleaning does not. Raises the errors of `ready`, such as `InvalidInput` for an unknown language model. In this
-        case, nothing has changed.
+        cleaning does not. Raises the errors of `ready` before anything has changed.
         """
         return self._run(namespace, session_id, on_request=True)
 
     def message_added(self, entry: MemoryEntry) -> None:
-        """Clean the session after each `every` messages. Without a model, clean now; with a model, clean in the
-        background. Errors of the cleaning are logged and not raised."""
+        """Clean the session after each `every` messages: now if no model is used, and in the background otherwise.
+        Errors are logged and not raised."""
         if self._options.every <= 0 or entry.session_id is None:
             return
         scope = Scope(entry.namespace, kinds=("message",), session_id=entry.session_id, include_archived=True)
@@ -230,8 +221,7 @@ class MemoryCleaner:
             log.warning("cleaning did not finish within %g s; the next run continues it", seconds)
 
     def restore(self, summary_id: str) -> list[MemoryEntry]:
-        """Restore the originals of a summary unchanged, and archive the summary. Raises the errors of
-        `MemoryBackend.restore`."""
+        """Restore the originals of a summary, and archive the summary. Raises the errors of `MemoryBackend.restore`."""
         return list(self._backend.restore(summary_id))
 
     def status(self) -> dict[str, Any]:

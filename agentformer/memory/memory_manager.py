@@ -22,7 +22,6 @@ from agentformer.types import (
     DEFAULT_NAMESPACE,
     UNSEARCHED_KINDS,
     Decay,
-    Hit,
     Hits,
     MemoryBackend,
     MemoryEntry,
@@ -41,10 +40,8 @@ Entries = list[MemoryEntry]  # inside the class, `list` is a method
 
 @dataclass(frozen=True, slots=True)
 class PartBuilders:
-    """Functions that build parts of a `MemoryManager` for one call. So other calls do not import these parts.
-
-    `audit` takes `namespace`, `user_id` and `project`, and returns the report.
-    """
+    """Functions that build parts of a `MemoryManager` for one call, so that other calls do not import these parts.
+    `audit` takes `namespace`, `user_id` and `project`, and returns the report."""
 
     context_builder: Callable[[], ContextBuilder]
     recall: Callable[[], Recall]
@@ -93,8 +90,8 @@ class MemoryManager:
         return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
-        """Store messages in one transaction. Each message is a mapping with the arguments of `add_message`. The
-        messages are in order of time. Raises `InvalidInput`; in this case, no message is stored."""
+        """Store messages in one transaction, or none if one is invalid. Each message is a mapping with the arguments of
+        `add_message`. The messages are in order of time. Raises `InvalidInput`."""
         entries = [validation.new_message(message) for message in validation.mappings("messages", messages)]
         stored = [*self._backend.store(entries, replacing=validation.replaced(entries))] if entries else []
         for entry in stored:
@@ -106,21 +103,19 @@ class MemoryManager:
 
         `values`: `tier` ("semantic"), `kind` ("fact"), `place`, `title`, `metadata` (JSON; a list under `aliases` holds
         other names of the entry), `category`, `occurred_at` (aware datetime or ISO 8601 with a zone), `salience`
-        (0..1), `speaker`, `parent_id`, `pair_id`, `source_type` and `source_id`. `source_type` and `source_id` name a
-        record of the host application. The new entry replaces earlier entries of the same record.
+        (0..1), `speaker`, `parent_id`, `pair_id`, and `source_type` and `source_id`, which name a record of the host
+        application. The new entry replaces earlier entries of the same record.
 
-        If an equal fact is stored already, no new entry is stored. The `repeat_count` of the stored entry is increased,
-        and this entry is returned. Raises `InvalidInput` with the name of the field. Raises `Conflict` if a core block
-        of this name exists with another text.
+        If an equal fact is stored already, its `repeat_count` is increased, and it is returned instead. Raises
+        `InvalidInput` with the name of the field. Raises `Conflict` if a core block of this name exists with another
+        text.
         """
         return self.store_many([{**values, "content": content}])[0]
 
     def store_many(self, items: Iterable[str | Mapping[str, Any]], **common: Unpack[StoredFields]) -> list[MemoryEntry]:
-        """Store many entries in one transaction, and return them in the order of `items`.
-
-        An item is a content, or a mapping with the arguments of `store`. `common` holds arguments for all items. All
-        items with the same `source_id` together replace the earlier entries of that record.
-        """
+        """Store many entries in one transaction, and return them in the order of `items`. An item is a content, or a
+        mapping with the arguments of `store`. `common` holds arguments for all items. All items with the same
+        `source_id` together replace the earlier entries of that record."""
         if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
             raise InvalidInput("items", f"must be a list of contents or mappings, got {type(items).__name__}")
         mappings = [{**common, **(item if isinstance(item, Mapping) else {"content": item})} for item in items]
@@ -130,7 +125,11 @@ class MemoryManager:
         try:
             return list(self._backend.store(entries, replacing=validation.replaced(entries), unique=True))
         except Conflict as error:
-            raise _store_conflict(entries) or error from None
+            if blocks := [entry.title for entry in entries if entry.tier == "core" and entry.title]:
+                raise Conflict(
+                    f"one of the core blocks {blocks} exists; edit it with core.append or core.replace"
+                ) from None
+            raise error from None
 
     def search(
         self,
@@ -162,9 +161,15 @@ class MemoryManager:
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
-        """Search as `search` does. Return the host application's records to which the hits belong, best first. Each
-        record is returned once."""
-        return _references(self.search(text, **options))
+        """Search as `search` does, and return the host application's records to which the hits belong, best first, each
+        once."""
+        references: dict[tuple[str, str], Reference] = {}
+        for hit in self.search(text, **options):
+            entry = hit.entry
+            if entry.source_type is not None and entry.source_id is not None:
+                record = (entry.source_type, entry.source_id)
+                references.setdefault(record, Reference(*record, entry.id, hit.score, entry.pair_id, entry.parent_id))
+        return [*references.values()]
 
     def get(self, entry_id: str) -> MemoryEntry:
         """Return the entry of this id. The entry can be archived. Raises `NotFound`."""
@@ -174,9 +179,8 @@ class MemoryManager:
         return entry
 
     def list(self, *, limit: int = 100, after: str | None = None, **scope: Unpack[ScopeFields]) -> Entries:
-        """Return entries of the scope (see `search`) in the order of their ids, which is the order of storing. Only
-        entries after the id `after` are returned. For the tier `working` of a session, return its last messages and
-        notes."""
+        """Return entries of the scope (see `search`) with ids above `after`, in the order of their ids, which is the
+        order of storing. For the tier `working` of a session, return its last messages and notes."""
         after = fields.text("after", after or "", fields.MAX_NAME)
         limit = fields.limit("limit", limit)
         wanted = self._scope(scope)
@@ -203,8 +207,7 @@ class MemoryManager:
         return [*self._backend.history(entry_id)]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Entries:
-        """Return the messages of a session with their original text, in order of time. Summarized messages are
-        included."""
+        """Return the messages of a session with their original text, in order of time, including summarized ones."""
         session_id, namespace = fields.name("session_id", session_id), fields.name("namespace", namespace)
         return self.hierarchical.transcript(session_id, namespace=namespace)
 
@@ -218,21 +221,17 @@ class MemoryManager:
         return context
 
     def update(self, entry_id: str, *, expected_version: int | None = None, **changes: Any) -> MemoryEntry:
-        """Change fields of an entry. The former version is added to the history of the entry.
-
-        Raises `NotFound` and `InvalidInput`. Raises `Conflict` if the stored version is not `expected_version`.
-        """
+        """Change fields of an entry, and add its former version to its history. Raises `NotFound` and `InvalidInput`.
+        Raises `Conflict` if the stored version is not `expected_version`."""
         former = _changeable(self._backend, entry_id)
         checked = validation.changes(former, changes)
         self.hierarchical.check_update(former, checked)
         return self._backend.update(entry_id, checked, expected_version)
 
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
-        """Replace an older entry by a newer entry in search results. The older entry can still be read by its id.
-
-        Return the older entry. Raises `NotFound` and `InvalidInput`. Raises `Conflict` if one of the entries is
-        superseded already.
-        """
+        """Replace an older entry by a newer entry in search results, and return the older entry. It can still be read
+        by its id. Raises `NotFound` and `InvalidInput`. Raises `Conflict` if one of the entries is superseded
+        already."""
         old, new = _changeable(self._backend, old_id), _changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
@@ -269,11 +268,8 @@ class MemoryManager:
         return self._cleaner.run(namespace=namespace, session_id=fields.optional_name("session_id", session_id))
 
     def restore(self, summary_id: str) -> Entries:
-        """Restore the originals of a summary unchanged and archive the summary, or restore a superseded entry.
-
-        Raises `NotFound`. Raises `InvalidInput` if the entry is not a summary and not superseded. Raises `Conflict` if
-        the entry is restored already.
-        """
+        """Restore the originals of a summary unchanged and archive the summary, or restore a superseded entry. Raises
+        `NotFound`, `InvalidInput` for any other entry, and `Conflict` if the entry is restored already."""
         entry = _entry(self._backend, summary_id)
         if entry.superseded_by is not None:
             return [self._backend.update(summary_id, {"superseded_by": None}, entry.version)]
@@ -282,19 +278,21 @@ class MemoryManager:
     def audit(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None
     ) -> AuditReport:
-        """Report duplicates, unread entries, contradictions between core blocks, and oversized core blocks. The report
-        can be limited to a user or a project. The audit uses no language model and changes nothing."""
+        """Report duplicates, unread entries, contradictions between core blocks, and oversized core blocks, of all
+        entries or of one user or project. The audit uses no language model and changes nothing."""
         self._usage.flush()
-        owner = {"user_id": user_id, "project": project}
-        checked = {name: fields.optional_name(name, value) for name, value in owner.items()}
-        return self._parts.audit(namespace=fields.name("namespace", namespace), **checked)
+        return self._parts.audit(
+            namespace=fields.name("namespace", namespace),
+            user_id=fields.optional_name("user_id", user_id),
+            project=fields.optional_name("project", project),
+        )
 
     def effective_salience(self, entry: MemoryEntry) -> float:
         """Return the salience of an entry after decay until now, 0..1."""
         return effective_salience(entry, self._decay)
 
     def reindex(self) -> int:
-        """Embed entries that still wait for their vectors. Return how many entries still wait after this."""
+        """Embed entries that wait for their vectors. Return how many entries still wait."""
         return self._backend.embed_pending()
 
     def status(self) -> dict[str, Any]:
@@ -310,25 +308,15 @@ class MemoryManager:
         return validation.scope_from(values, self._decay)
 
 
-def _store_conflict(entries: Sequence[MemoryEntry]) -> Conflict | None:
-    """Return an error that explains a conflict with core blocks, or None if there is no core block among the
-    entries."""
-    blocks = [entry.title for entry in entries if entry.tier == "core" and entry.title]
-    if not blocks:
-        return None
-    return Conflict(f"one of the core blocks {blocks} exists; edit it with core.append or core.replace")
-
-
 def _entry(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    entries = backend.get([fields.name("entry_id", entry_id)])
-    if not entries:
-        raise NotFound(f"there is no entry {entry_id}")
-    return entries[0]
+    if entries := backend.get([fields.name("entry_id", entry_id)]):
+        return entries[0]
+    raise NotFound(f"there is no entry {entry_id}")
 
 
 def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    """Return the entry. Raise `InvalidInput` if it is part of a document, because a citation is exact only if its
-    document does not change."""
+    """Return the entry. Raise `InvalidInput` if it is part of a document, because citations need an unchanged
+    document."""
     entry = _entry(backend, entry_id)
     if entry.kind in UNSEARCHED_KINDS or entry.source is not None:
         raise InvalidInput(
@@ -338,8 +326,7 @@ def _changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
 
 
 def _remove_scope(backend: MemoryBackend, scope: Scope) -> tuple[int, list[str]]:
-    """Remove a scope and its documents. Return the number of removed entries and the digests of the documents'
-    files."""
+    """Return the number of removed entries, and the digests of the files of the removed documents."""
     documents = sorted({*_documents_of(backend, scope)})
     digests = [str(entry.metadata["sha256"]) for entry in backend.get(documents)]
     deleted = backend.remove(documents) if documents else 0
@@ -360,17 +347,6 @@ def _check_ranking(min_score: Any, mode: Any) -> None:
         raise InvalidInput("min_score", f"must be a number, got {min_score!r}")
     if mode not in ("hybrid", "dense", "lexical"):
         raise InvalidInput("mode", f"must be hybrid, dense or lexical, got {mode!r}")
-
-
-def _references(hits: Iterable[Hit]) -> list[Reference]:
-    """Return the host application's records of the hits, in order. Each record is returned once."""
-    references: dict[tuple[str, str], Reference] = {}
-    for hit in hits:
-        entry = hit.entry
-        if entry.source_type is not None and entry.source_id is not None:
-            record = (entry.source_type, entry.source_id)
-            references.setdefault(record, Reference(*record, entry.id, hit.score, entry.pair_id, entry.parent_id))
-    return list(references.values())
 
 
 def _check_supersession(old: MemoryEntry, new: MemoryEntry) -> None:

@@ -20,13 +20,10 @@ from agentformer.memory.facts import Facts, facts_of, number_values
 from agentformer.text.languages import detect_language
 
 MIN_SIMILARITY = 0.8  # least Jaccard index of the shingles of two similar texts
-_SHINGLE = (
-    4  # characters: with 3, all long texts of one language are similar; with 5, a typo makes short texts different
-)
+# Characters. With 3, all long texts of one language are similar. With 5, a typo makes short texts different.
+_SHINGLE = 4
 _BANDS, _ROWS = 20, 6  # a pair of similarity .8 shares a band with probability .998, one of .5 with .27
-_ESTIMATE_ERROR = (
-    0.15  # error of the similarity that is estimated from signatures: four standard deviations of 120 draws
-)
+_ESTIMATE_ERROR = 0.15  # of a similarity estimated from signatures: four standard deviations of 120 draws
 _MAX_COMPARED = 20_000  # code points of a text
 _SMALL_RUN = 16  # texts that share a band; up to this number, all pairs are compared
 _LEADERS = 3  # in a larger run, each text is compared with this many first texts and with the text before it
@@ -58,9 +55,7 @@ class NearDuplicates:
 
 def find_near_duplicates(texts: Sequence[Text]) -> list[NearDuplicates]:
     """Return groups of two or more texts, in the order of the first text of each group. A text is in at most one group.
-
-    Texts that differ in a number, a date or a negation are not duplicates, even if they are very similar.
-    """
+    Texts that differ in a number, a date or a negation are not duplicates, even if they are very similar."""
     comparison = _Comparison(texts)
     groups = [group for members in comparison.components() for group in comparison.groups(members)]
     return sorted(groups, key=lambda group: group.keys)
@@ -81,8 +76,7 @@ class _Comparison:
             self._signatures[n] = _signature(_shingles(text))
 
     def components(self) -> list[list[int]]:
-        """Return lists of indexes of texts. The texts of a list are linked by similarity, directly or through other
-        texts. Each list is ascending."""
+        """Return ascending lists of indexes of texts that are linked by similarity, directly or through other texts."""
         keys = np.array([_comparison_key(text) for text in self._texts], np.uint64)
         for band in range(_BANDS):
             rows = self._signatures[:, band * _ROWS : (band + 1) * _ROWS]
@@ -122,8 +116,7 @@ class _Comparison:
         return n
 
     def _similarity(self, one: int, other: int) -> float:
-        """Return the exact similarity. Return 0 if the texts state different facts, or if the estimated similarity is
-        far below the minimum."""
+        """Return the exact similarity, or 0 if the texts state different facts or their estimated similarity is low."""
         if (one, other) not in self._similarities:
             self._similarities[one, other] = self._compare(one, other)
         return self._similarities[one, other]
@@ -160,8 +153,8 @@ def normalize(text: str) -> str:
 
 
 def _comparison_key(text: Text) -> int:
-    """Return a hash of place and numbers. Only texts with the same key are compared. So many copies of a form that
-    contain different numbers cause no work."""
+    """Return a hash of place and numbers. Only texts with the same key are compared, so that many copies of a form with
+    different numbers cause no work."""
     key = "\0".join((text.place, *sorted(number_values(text.content[:_MAX_COMPARED]))))
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 

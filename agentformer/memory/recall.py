@@ -12,7 +12,6 @@ from agentformer.types import Decay, Hit, Hits, MemoryBackend, Query
 
 _COMPARED = 30  # hits that are compared with each other to find the relevant hits
 _ARCHIVED = 30  # archived entries that are searched to find a reason
-
 EXTRA_HITS = 10  # hits beyond the limit that salience may lift into it
 _SALIENCE_WEIGHT = 0.1  # share of the score that an entry of salience 0 loses
 
@@ -55,8 +54,8 @@ class Recall:
         return Hits(best, hits.warnings) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 
     def _why_nothing(self, query: Query) -> tuple[str, ...]:
-        """Return the reason for an empty result. Other namespaces are not named, because the caller may have no right
-        to see them."""
+        """Return the reason for an empty result. No other namespace is named: the caller may have no right to see
+        it."""
         scope = query.scope
         everything = dataclasses.replace(scope, include_archived=True)
         if not query.text.strip() or self._backend.count(everything) == 0:
@@ -65,7 +64,6 @@ class Recall:
         if scope.include_archived:
             return ()
         hits = self._backend.search(dataclasses.replace(query, scope=everything, limit=_ARCHIVED, min_score=0.0))
-        summarized = sum(hit.entry.archived_by is not None for hit in relevant_hits(query.text, hits))
-        if not summarized:
-            return ()
-        return (f"archived originals of summaries match ({summarized}); set include_archived to find them",)
+        if summarized := sum(hit.entry.archived_by is not None for hit in relevant_hits(query.text, hits)):
+            return (f"archived originals of summaries match ({summarized}); set include_archived to find them",)
+        return ()

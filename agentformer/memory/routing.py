@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
-from agentformer.memory.backends import all_entries
-from agentformer.records.codec import happened_at
+from agentformer.memory.backends import all_entries, by_time
 from agentformer.records.history import Histories, check_histories
 from agentformer.search.fusion import merge
 from agentformer.settings import Route
@@ -165,7 +164,7 @@ class RoutedBackend:
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
         entries = [entry for backend in self._all for entry in backend.latest(scope, limit=limit)]
-        return sorted(entries, key=lambda entry: (happened_at(entry), entry.id), reverse=True)[:limit]
+        return sorted(entries, key=by_time, reverse=True)[:limit]
 
     def count(self, scope: Scope) -> int:
         return sum(backend.count(scope) for backend in self._all)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from agentformer.errors import StoreError
@@ -20,14 +21,14 @@ log = logging.getLogger("agentformer")
 _BATCH = 256  # entries counted before a search triggers a write: one transaction for about ten searches
 
 
+@dataclass(slots=True)
 class _Counts:
     """The uses of one entry since the last write. Mutable, because every search counts about ten entries."""
 
-    __slots__ = ("at", "matches", "others", "reads")
     at: datetime
-
-    def __init__(self) -> None:
-        self.matches = self.reads = self.others = 0
+    matches: int = 0
+    reads: int = 0
+    others: int = 0
 
 
 class UsageCounter:
@@ -53,11 +54,8 @@ class UsageCounter:
         self._add(ids, others=1)
 
     def flush_if_due(self, ids: Iterable[str] | None = None) -> None:
-        """Write the counts if these entries (None: any entry) have matches or reads. The caller is about to return the
-        entries.
-
-        Requests by id alone do not cause a write.
-        """
+        """Write the counts if these entries (None: any entry) have matches or reads, because the caller is about to
+        return the entries. Requests by id alone do not cause a write."""
         with self._lock:
             counts = self._counts.values() if ids is None else filter(None, map(self._counts.get, ids))
             due = any(use.matches or use.reads for use in counts) or self._writing.locked()
@@ -72,10 +70,7 @@ class UsageCounter:
                 counts, self._counts = self._counts, {}
             if not counts:
                 return
-            uses = [
-                Use(entry_id, use.at, matches=use.matches, reads=use.reads, others=use.others)
-                for entry_id, use in counts.items()
-            ]
+            uses = [Use(key, use.at, use.matches, use.reads, use.others) for key, use in counts.items()]
             try:
                 self._backend.touch(uses)
             except StoreError as error:
@@ -87,7 +82,7 @@ class UsageCounter:
             for entry_id in ids:
                 counts = self._counts.get(entry_id)
                 if counts is None:
-                    counts = self._counts[entry_id] = _Counts()
+                    counts = self._counts[entry_id] = _Counts(moment)
                 counts.at = moment
                 counts.matches += matches
                 counts.reads += reads

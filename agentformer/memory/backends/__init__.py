@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict
-from agentformer.records.codec import now
+from agentformer.records.codec import happened_at, now
 from agentformer.types import MemoryBackend, MemoryEntry, Scope
 
 _PAGE = 1000  # entries read at a time
@@ -26,6 +27,11 @@ def all_entries(backend: MemoryBackend, scope: Scope) -> Iterator[MemoryEntry]:
     while page := backend.list(scope, after=after, limit=_PAGE):
         yield from page
         after = page[-1].id
+
+
+def by_time(entry: MemoryEntry) -> tuple[datetime, str]:
+    """Return a sort key: the time of the event or of storing, and then the id."""
+    return happened_at(entry), entry.id
 
 
 def is_live(entry: MemoryEntry) -> bool:

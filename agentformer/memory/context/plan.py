@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from agentformer.errors import InvalidInput
-from agentformer.records.codec import happened_at
+from agentformer.memory.backends import by_time
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_template_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
@@ -249,7 +249,7 @@ class ContextPlan:
                 self._task_fits = False
 
     def _messages(self) -> list[ChatMessage]:
-        episodes = sorted(self._shares["episodic"].taken, key=lambda entry: (happened_at(entry), entry.id))
+        episodes = sorted(self._shares["episodic"].taken, key=by_time)
         messages = _memory(self._core, (*self._shares["semantic"].taken, *episodes))
         messages += [turn.message for turn in self._taken_turns]
         return messages + ([self._task.message] if self._task and self._task_fits else [])

@@ -18,7 +18,7 @@ from agentformer.memory.backends.local_json.file_format import checked, file_nam
 from agentformer.memory.backends.local_json.folder import Contents, Folder
 from agentformer.memory.backends.local_json.operations import Leases
 from agentformer.memory.backends.local_json.search import bm25_scores, is_searched, scope_filter
-from agentformer.records.codec import happened_at, now
+from agentformer.records.codec import now
 from agentformer.records.entry_json import check_settable
 from agentformer.records.files import write_atomically
 from agentformer.records.history import Histories, check_histories
@@ -51,17 +51,14 @@ class FolderSnapshot:
         self._contents = contents
 
     def namespaces(self) -> Sequence[str]:
-        """Return every namespace, sorted."""
         self._contents.check_whole()
         return [name for name, file in self._contents.files.items() if file.records]
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return the entries of the scope that have an id greater than `after`, in the order of their ids."""
         entries = (entry for entry in _in_scope(self._contents, scope) if entry.id > after)
         return [_copied(entry) for entry in itertools.islice(entries, max(0, limit))]
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return the former versions of an entry, oldest first."""
         record = self._contents.records.get(entry_id)
         return [_copied(state) for state in record.former] if record else []
 
@@ -73,8 +70,8 @@ class FolderSnapshot:
 class LocalJsonMemoryBackend:
     """`MemoryBackend` with one JSON file per namespace, so that people can read and edit the entries.
 
-    The backend is for a few thousand entries. Each write replaces the files of the changed namespaces. Each search
-    reads every entry of its namespace. The search uses words only. So `pending` is always 0, and `progress` is never
+    The backend is for a few thousand entries: each write replaces the files of the changed namespaces, and each search
+    reads every entry of its namespace. The search uses words only, so `pending` is always 0, and `progress` is never
     called.
 
     A person may edit a file while no process writes. The next call reads the new content. A damaged file is not
@@ -161,7 +158,6 @@ class LocalJsonMemoryBackend:
         return _copied(changed)
 
     def touch(self, uses: Sequence[Use]) -> None:
-        """Count uses of entries."""
         if self._folder.read_only:
             return  # a search in a read-only folder succeeds, but its uses are not counted
         with self._folder.writing() as (_, records):
@@ -185,15 +181,16 @@ class LocalJsonMemoryBackend:
         return len(to_delete)
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return the entries of the scope that have an id greater than `after`, in the order of their ids."""
         return FolderSnapshot(self._folder.read()).list(scope, after=after, limit=limit)
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
-        entries = sorted(self._entries(scope), key=lambda entry: (happened_at(entry), entry.id), reverse=True)
+        entries = sorted(
+            _in_scope(self._folder.read(), scope), key=lambda entry: (happened_at(entry), entry.id), reverse=True
+        )
         return [_copied(entry) for entry in entries[: max(0, limit)]]
 
     def count(self, scope: Scope) -> int:
-        return sum(1 for _ in self._entries(scope))
+        return sum(1 for _ in _in_scope(self._folder.read(), scope))
 
     def namespaces(self) -> Sequence[str]:
         return [name for name, file in self._folder.read().files.items() if file.records]
@@ -222,7 +219,6 @@ class LocalJsonMemoryBackend:
         return [_copied(records[entry_id].entry) for entry_id in originals]
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return the former versions of an entry, oldest first."""
         contents = self._folder.read()
         if entry_id not in contents.records:
             contents.check_whole()
@@ -302,9 +298,6 @@ class LocalJsonMemoryBackend:
 
     def close(self) -> None:
         self._folder.close()
-
-    def _entries(self, scope: Scope) -> Iterator[MemoryEntry]:
-        return _in_scope(self._folder.read(), scope)
 
 
 def _in_scope(contents: Contents, scope: Scope) -> Iterator[MemoryEntry]:

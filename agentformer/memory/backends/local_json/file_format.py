@@ -42,8 +42,8 @@ class Record:
         self.former = former
 
     def replaced(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] | None = None) -> Record:
-        """Return a record with a changed entry, by default with the same history. If the text is unchanged, its terms
-        are reused."""
+        """Return a record with a changed entry, by default with the same history. Terms of an unchanged text are
+        reused."""
         record = Record(entry, self.former if former is None else former)
         if "terms" in self.__dict__ and indexed_text(self.entry) == indexed_text(entry):
             record.__dict__["terms"] = self.terms
@@ -56,7 +56,7 @@ class Record:
 
     @cached_property
     def text(self) -> str:
-        """The JSON text of the record, as it is written into the file of its namespace."""
+        """The JSON text of the record in the file of its namespace."""
         namespace = self.entry.namespace
         values = {"id": self.entry.id, **entry_to_short_json(self.entry, namespace=namespace)}
         if self.former:
@@ -82,15 +82,14 @@ def file_name(namespace: str) -> str:
 
 def file_text(namespace: str, records: Iterable[Record]) -> str:
     """Return the text of a namespace's file."""
-    head = (
-        f'{{\n  "format": {FORMAT},\n  "namespace": {json.dumps(namespace, ensure_ascii=False)},\n  "entries": [\n    '
-    )
+    name = json.dumps(namespace, ensure_ascii=False)
+    head = f'{{\n  "format": {FORMAT},\n  "namespace": {name},\n  "entries": [\n    '
     return head + ",\n    ".join(record.text for record in records) + "\n  ]\n}\n"
 
 
 def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
     """Return the namespace and the records of a file, in the order of their ids. Raises `StoreDamaged` with the
-    position of the error."""
+    position."""
     content = _load_json(data)
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
         raise StoreDamaged('it must be an object with a list "entries"')
@@ -110,19 +109,19 @@ def parse_file(data: bytes) -> tuple[str, dict[str, Record]]:
             where += f" (id {values['id']!r:.{SHOWN}})" if isinstance(values, dict) and "id" in values else ""
             raise StoreDamaged(f"{where}, {error}") from None
         if record.entry.id in records:
-            raise StoreDamaged(
-                f"{where} has the id {record.entry.id} of an earlier entry; give one of the entries another id"
-            )
+            advice = "give one of the entries another id"
+            raise StoreDamaged(f"{where} has the id {record.entry.id} of an earlier entry; {advice}")
         records[record.entry.id] = record
     return namespace, dict(sorted(records.items()))
 
 
 def _parse_record(values: Any, namespace: str) -> Record:
-    states = values.get("history", []) if isinstance(values, dict) else []
+    states: Any = []
+    if isinstance(values, dict):
+        values = dict(values)
+        states = values.pop("history", [])
     if not isinstance(states, list) or not all(isinstance(state, dict) for state in states):
         raise InvalidInput("history", "must be a list of former states")
-    if isinstance(values, dict):
-        values = {name: value for name, value in values.items() if name != "history"}
     entry = parse_entry(values, namespace=namespace)
     if entry.namespace != namespace:
         name = f"{entry.namespace!r:.{SHOWN}}"

@@ -103,10 +103,8 @@ class Folder:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[tuple[Contents, dict[str, Record]]]:
-        """Run one transaction. Yield the contents, and a copy of all records that the caller may change.
-
-        If the block ends without an error, the changed records are on disk. After an error, nothing has changed.
-        """
+        """Run one transaction. Yield the contents, and a copy of all records that the caller may change. If the block
+        ends without an error, the changed records are on disk. After an error, nothing has changed."""
         with self.locked():
             contents = self._refresh()
             records = dict(contents.records)
@@ -123,7 +121,7 @@ class Folder:
             except Timeout:
                 raise StoreError(f"{self.path / LOCK_FILE} is held by another process for too long") from None
             except OSError as error:
-                raise _full(self.path, error) from error
+                raise write_error(self.path, error) from error
             try:
                 yield
             finally:
@@ -143,7 +141,7 @@ class Folder:
         return self._load_changed(self._versions())
 
     def _read_without_lock(self) -> Contents:
-        """Read all files again until no file changes during the read. So the result is the state of one moment."""
+        """Read all files again until no file changes during the read, so that the result is the state of one moment."""
         for _ in range(_READ_ATTEMPTS):
             versions = self._versions()
             if (self.path / JOURNAL_FILE).exists():  # another process is writing
@@ -154,7 +152,7 @@ class Folder:
                 return contents
         raise StoreError(
             f"{self.path} has an unfinished change, and this process cannot write to the "
-            f"folder; copy the folder to another place where you can write"
+            "folder; copy the folder to another place where you can write"
         )
 
     def _check_open(self) -> None:
@@ -205,7 +203,7 @@ class Folder:
         return NamespaceFile(version, namespace, records)
 
     def _adopt(self, files: dict[str, NamespaceFile]) -> None:
-        """Use these files as the newest state. If two files have an entry with the same id, the second file counts as
+        """Use these files as the newest state. If two files have an entry with the same id, the second one is
         damaged."""
         damaged = {name: file.damage for name, file in files.items() if file.damage}
         sound: dict[str, NamespaceFile] = {}
@@ -247,7 +245,7 @@ class Folder:
         try:
             self._write(texts)
         except OSError as error:
-            raise _full(self.path, error) from error
+            raise write_error(self.path, error) from error
         files = {name: file for name, file in self._files.items() if name not in texts}
         for namespace, kept in new.items():
             if kept:
@@ -280,7 +278,6 @@ class Folder:
         self._finish_journal()
 
     def _finish_journal(self) -> None:
-        """If there is a journal, finish its change."""
         journal = self.path / JOURNAL_FILE
         try:
             data = read_file(journal)
@@ -307,7 +304,7 @@ class Folder:
         sync_folder(self.path)
 
     def _remove_unfinished(self) -> None:
-        """Remove temporary files of processes that were killed. The caller holds the lock, so no process is writing."""
+        """Remove temporary files of killed processes. The caller holds the lock, so no process is writing."""
         for pattern in (".memory[-.]*", f"memory-*{_NEW}"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
@@ -325,7 +322,6 @@ def _version(entry: os.DirEntry[str]) -> Version:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return the device and inode of a folder; None if there is none."""
     try:
         status = folder.stat()
     except OSError:
@@ -334,8 +330,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def _set_unique_time(path: Path) -> None:
-    """Set the modification time of a new file from the clock. The times of the file system may be several milliseconds
-    apart."""
+    """Set the modification time of a new file from the clock, which is finer than the times of some file systems."""
     moment = time.time_ns()
     with contextlib.suppress(OSError):
         os.utime(path, ns=(moment, moment))
@@ -353,10 +348,10 @@ def _keep_copy(path: Path, data: bytes) -> str:
             write_atomically(copy, data)
     except OSError:
         return "correct the file in an editor, or move it to another folder to start with an empty namespace"
-    return (
-        f"correct the file in an editor, or remove it to start with an empty namespace; a copy is kept as {copy.name}"
-    )
+    advice = "correct the file in an editor, or remove it to start with an empty namespace"
+    return f"{advice}; a copy is kept as {copy.name}"
 
 
-def _full(path: Path, error: OSError) -> StoreFull:
+def write_error(path: Path, error: OSError) -> StoreFull:
+    """Return the error for a file or folder that cannot be written."""
     return StoreFull(f"{path} cannot be written ({error.strerror or error}); free space or check permissions")

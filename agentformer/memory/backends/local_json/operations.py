@@ -1,8 +1,5 @@
-"""Functions that change and check the records of a store. The records are a dict from id to `Record`.
-
-A change is applied to a copy of all records. After an error, the copy is dropped. So no function needs to undo a
-change.
-"""
+"""Functions that change and check the records of a store. The records are a dict from id to `Record`. They are a copy
+that is dropped after an error, so no function needs to undo a change."""
 
 from __future__ import annotations
 
@@ -15,9 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from agentformer.errors import Conflict, InvalidInput, NotFound, StoreFull
+from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.memory.backends import is_live
 from agentformer.memory.backends.local_json.file_format import Record
-from agentformer.memory.backends.local_json.folder import Folder
+from agentformer.memory.backends.local_json.folder import Folder, write_error
 from agentformer.records.entries import is_duplicate
 from agentformer.records.files import read_file, write_atomically
 from agentformer.records.history import history_problem
@@ -40,11 +38,8 @@ def insert(records: Records, entry: MemoryEntry, former: tuple[MemoryEntry, ...]
 
 
 def insert_unique(records: Records, entries: Sequence[MemoryEntry], ignored: Collection[str]) -> list[str]:
-    """Insert each entry that is not stored already. For an entry that is stored already, increase its repeat count.
-
-    Return the id of the stored entry for each of the given entries. Ids in `ignored` will be deleted and do not count
-    as stored.
-    """
+    """Insert each entry that is not stored already. For a stored entry, increase its repeat count. Return the id of the
+    stored entry for each given entry. Ids in `ignored` will be deleted and do not count as stored."""
     by_content: dict[tuple[str, str], list[str]] = defaultdict(list)
     for record in records.values():
         if record.entry.id not in ignored:
@@ -102,14 +97,10 @@ def _with_parts(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
 
 
 def _summaries_of(records: Mapping[str, Record], ids: Collection[str]) -> set[str]:
-    """Return the live summaries of these entries. Also return the restored summaries, because they still quote the
-    entries."""
-    summaries = {by for i in ids if (by := records[i].entry.archived_by) and by in records}
-    for entry_id, record in records.items():
-        entry = record.entry
-        if entry.kind == "summary" and entry.archived_at and any(link.id in ids for link in entry.derived_from):
-            summaries.add(entry_id)
-    return summaries
+    """Return the live summaries of these entries, and the restored ones, which still quote the entries."""
+    live = {by for i in ids if (by := records[i].entry.archived_by) and by in records}
+    archived = (r.entry for r in records.values() if r.entry.kind == "summary" and r.entry.archived_at)
+    return live | {entry.id for entry in archived if any(link.id in ids for link in entry.derived_from)}
 
 
 def delete(records: Records, ids: Collection[str]) -> None:
@@ -128,7 +119,8 @@ def consolidate(
     summaries = {record.entry.archived_by for record in records.values()}
     for entry_id in ids:
         record = records.get(entry_id)
-        if record is None or not _is_live(record.entry, versions.get(entry_id)):
+        expected = versions.get(entry_id)
+        if record is None or not is_live(record.entry) or expected not in (None, record.entry.version):
             raise Conflict(
                 "some of the entries to archive are missing, changed, archived or superseded; select the entries again"
             )
@@ -136,10 +128,6 @@ def consolidate(
             raise Conflict(f"{entry_id} is a summary of other entries and cannot be summarized; restore it first")
         records[entry_id] = record.replaced(dataclasses.replace(record.entry, archived_at=at, archived_by=summary.id))
     insert(records, summary)
-
-
-def _is_live(entry: MemoryEntry, version: int | None) -> bool:
-    return entry.archived_at is None and entry.superseded_by is None and version in (None, entry.version)
 
 
 def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
@@ -164,8 +152,7 @@ def _revive(records: Records, record: Record) -> None:
 
 
 def check_archivable(records: Mapping[str, Record], entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if a change of `archived_at` would contradict the link between a summary and its
-    originals."""
+    """Raise `InvalidInput` if a change of `archived_at` would break the link between a summary and its originals."""
     if entry.archived_by is not None:
         raise InvalidInput("archived_at", f"{entry.id} is replaced by a summary; restore {entry.archived_by} instead")
     if any(record.entry.archived_by == entry.id for record in records.values()):
@@ -209,8 +196,7 @@ class _Lease(NamedTuple):
     seconds: float  # the length of the lease in seconds
 
     def is_running(self, at: float) -> bool:
-        """Return whether the lease is valid now. Return False if more time is left than the length of the lease,
-        because the clock was set back."""
+        """Return whether the lease is valid. If more time is left than its length, the clock was set back."""
         return 0 < self.ends_at - at <= self.seconds
 
 
@@ -234,13 +220,11 @@ class Leases:
         """Remove a lease if `holder` has it."""
         with self._folder.locked():
             running = self._running()
-            if name in running and running[name].holder == holder:
-                del running[name]
+            if name in running and running.pop(name).holder == holder:
                 self._write(running)
 
     def check(self, *, repair: bool) -> Findings:
-        """Check that the file can be read, and that no lease ends later than its duration from now. A later end means
-        that the clock was wrong."""
+        """Check that the file can be read, and that no lease ends later than its duration from now."""
         findings = Findings("leases", "leases can be read, and no lease lasts longer than it was given for")
         with findings.reading(), self._folder.locked():
             try:
@@ -259,7 +243,7 @@ class Leases:
         return findings
 
     def _running(self) -> dict[str, _Lease]:
-        """Return the leases that have not ended. If the file cannot be read, return no leases; leases are short."""
+        """Return the leases that have not ended. If the file cannot be read, return none; leases are short."""
         try:
             leases = self._read()
         except _UNREADABLE as error:
@@ -281,4 +265,4 @@ class Leases:
         try:
             write_atomically(self._path, json.dumps(leases, indent=2).encode("utf-8"))
         except OSError as error:
-            raise StoreFull(f"{self._path} cannot be written ({error.strerror or error}); free space") from error
+            raise write_error(self._path, error) from error

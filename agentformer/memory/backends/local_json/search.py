@@ -1,8 +1,6 @@
-"""Scope filter and word search over entries that are in memory.
-
-The search uses BM25 (Robertson and Zaragoza 2009) with the same formula, terms and weights as the word index of the
-embedded backend. So both backends give the same scores.
-"""
+"""Scope filter and word search over entries that are in memory. The search uses BM25 (Robertson and Zaragoza 2009) with
+the same formula, terms and weights as the word index of the embedded backend, so that both backends give the same
+scores."""
 
 from __future__ import annotations
 
@@ -14,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.index.words.index import BOOSTS
+from agentformer.memory.backends import is_live
 from agentformer.records.scopes import OWNERS, effective_salience
 from agentformer.text.analysis import query_terms, text_terms
 from agentformer.text.languages import detect_language, language_code
@@ -39,8 +38,7 @@ def indexed_text(entry: MemoryEntry) -> tuple[str, str, str, str]:
 
 
 def analyze(entry: MemoryEntry) -> EntryTerms:
-    """Return the terms that the embedded backend would index. In the fields title and context, each term is counted
-    once."""
+    """Return the terms that the embedded backend would index. Terms of title and context are counted once."""
     content, title, context, known_language = indexed_text(entry)
     language = detect_language(content, known_language)
     terms = text_terms(content, language)
@@ -98,7 +96,7 @@ def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
     def admits(entry: MemoryEntry) -> bool:
         return (
             entry.namespace == scope.namespace
-            and (scope.include_archived or (entry.archived_at is None and entry.superseded_by is None))
+            and (scope.include_archived or is_live(entry))
             and (not scope.tiers or entry.tier in scope.tiers)
             and (not scope.kinds or entry.kind in scope.kinds)
             and (not scope.categories or entry.category in scope.categories)
@@ -121,8 +119,7 @@ def _in_time(scope: Scope, at: datetime | None) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Compare JSON values. Numbers are compared by value, but true is not 1. The order counts in lists and not in
-    objects."""
+    """Compare JSON values. Numbers are compared by value, but true is not 1. Only in lists the order counts."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
