@@ -1,8 +1,6 @@
-"""`RoutedBackend`: several backends used as one backend. Routes select the backend of an entry.
-
-An entry is written to the backend of the first route that matches. A read queries every backend, so that entries are
-still found after a route changed. If only one backend is configured, this module is not used.
-"""
+"""`RoutedBackend`: several backends used as one backend. An entry is written to the backend of the first route that
+matches. A read queries every backend, so that entries are still found after a route changed. If only one backend is
+configured, this module is not used."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from heapq import merge as merge_sorted
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
 from agentformer.memory.backends import all_entries, by_time
@@ -37,6 +35,7 @@ from agentformer.types import (
 )
 
 _PAGE = 1_000  # vectors that are imported at a time
+Part = TypeVar("Part", bound=MemoryBackend | MemorySnapshot)
 
 
 def matches(route: Route, entry: MemoryEntry) -> bool:
@@ -48,25 +47,29 @@ def matches(route: Route, entry: MemoryEntry) -> bool:
     )
 
 
-class CombinedSnapshot:
-    """A `MemorySnapshot` over several snapshots. The snapshots are from different moments."""
+class _Combined(Generic[Part]):
+    """The reads that backends and snapshots have in common, over several of them."""
 
-    def __init__(self, snapshots: Sequence[MemorySnapshot]) -> None:
-        self._snapshots = snapshots
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._all: Sequence[Part] = parts
 
     def namespaces(self) -> Sequence[str]:
-        return sorted({name for snapshot in self._snapshots for name in snapshot.namespaces()})
+        return sorted({name for part in self._all for name in part.namespaces()})
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        pages = [snapshot.list(scope, after=after, limit=limit) for snapshot in self._snapshots]
+        pages = [part.list(scope, after=after, limit=limit) for part in self._all]
         return [*merge_sorted(*pages, key=lambda entry: entry.id)][: max(0, limit)]
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        return next(filter(None, (snapshot.history(entry_id) for snapshot in self._snapshots)), [])
+        return next(filter(None, (part.history(entry_id) for part in self._all)), [])
+
+
+class CombinedSnapshot(_Combined[MemorySnapshot]):
+    """A `MemorySnapshot` over several snapshots. The snapshots are from different moments."""
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
         """Yield each vector of a space once, even if several backends store it."""
-        sources = (snapshot.vectors(namespaces) for snapshot in self._snapshots)
+        sources = (snapshot.vectors(namespaces) for snapshot in self._all)
         ordered = merge_sorted(*sources, key=lambda vector: (vector.hash, vector.space.spec))
         for _, group in groupby(ordered, key=lambda vector: vector.hash):
             spaces: list[object] = []
@@ -76,13 +79,13 @@ class CombinedSnapshot:
                     yield vector
 
 
-class RoutedBackend:
+class RoutedBackend(_Combined[MemoryBackend]):
     """`MemoryBackend` over several backends. `backends` maps targets to backends. `default` is the target of leases,
     and of entries that no route matches.
 
     A call runs one transaction in each backend. If one transaction fails, the other backends undo their changes. After
     a crash between two commits, only the changes of the first backend may be stored. A summary is stored in the backend
-    of its originals, even if a route selects another backend. So consolidation is one transaction.
+    of its originals, so that consolidation is one transaction.
     """
 
     def __init__(
@@ -90,13 +93,12 @@ class RoutedBackend:
     ) -> None:
         for route in routes:
             if route.target not in backends:
-                raise InvalidInput(
-                    "routes", f"{route.target!r} is not a target; targets are {', '.join(sorted(backends))}"
-                )
+                targets = ", ".join(sorted(backends))
+                raise InvalidInput("routes", f"{route.target!r} is not a target; targets are {targets}")
         self._routes = tuple(routes)
         self._names = dict(backends)
         self._default = backends[default]
-        self._all = list({id(backend): backend for backend in (self._default, *backends.values())}.values())
+        super().__init__(list({id(backend): backend for backend in (self._default, *backends.values())}.values()))
         self._rrf_k = rrf_k
 
     def store(
@@ -158,19 +160,12 @@ class RoutedBackend:
         parts = [*self._parts(self._documents(what) if isinstance(what, Scope) else self.get(what))]
         return sum(backend.remove(what, expected_version) for backend in self._all) + self._remove(parts)
 
-    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        pages = [backend.list(scope, after=after, limit=limit) for backend in self._all]
-        return [*merge_sorted(*pages, key=lambda entry: entry.id)][:limit]
-
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
         entries = [entry for backend in self._all for entry in backend.latest(scope, limit=limit)]
         return sorted(entries, key=by_time, reverse=True)[:limit]
 
     def count(self, scope: Scope) -> int:
         return sum(backend.count(scope) for backend in self._all)
-
-    def namespaces(self) -> Sequence[str]:
-        return sorted({name for backend in self._all for name in backend.namespaces()})
 
     def pending(self, scope: Scope) -> int:
         return sum(backend.pending(scope) for backend in self._all)
@@ -186,9 +181,6 @@ class RoutedBackend:
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
         return self._owner(summary_id).restore(summary_id)
-
-    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        return next(filter(None, (backend.history(entry_id) for backend in self._all)), [])
 
     def embed_pending(self, *, refused: bool = True) -> int:
         return sum(backend.embed_pending(refused=refused) for backend in self._all)
@@ -229,13 +221,12 @@ class RoutedBackend:
 
     @contextmanager
     def snapshot(self) -> Iterator[CombinedSnapshot]:
-        """Take one snapshot after another. The changes of a concurrent call may be only partly visible, as after a
-        crash."""
+        """Take one snapshot after another. A concurrent call may be only partly visible, as after a crash."""
         with ExitStack() as stack:
             yield CombinedSnapshot([stack.enter_context(backend.snapshot()) for backend in self._all])
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        """Import vectors into every backend. Return the largest number of vectors that one backend imported."""
+        """Import vectors into every backend. Return the largest number that one backend imported."""
         remaining, imported = iter(vectors), 0
         while page := [*islice(remaining, _PAGE)]:
             imported += max(backend.keep_vectors(page) for backend in self._all)

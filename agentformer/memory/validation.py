@@ -130,8 +130,8 @@ def new_message(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def context_line(entry: MemoryEntry) -> str:
-    """Return the text that is indexed together with the content. For a message, it has the speaker and the day. For
-    other entries, it has the title and the aliases."""
+    """Return the text that is indexed together with the content: speaker and day of a message, title and aliases of
+    other entries."""
     if entry.kind != "message":
         aliases = entry.metadata.get("aliases")
         names = (entry.title, *(aliases if isinstance(aliases, (list, tuple)) else ()))
@@ -194,7 +194,7 @@ def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
-    """Return scopes of the former entries. These are entries of the same records of the host application."""
+    """Return scopes of the former entries: those of the same records of the host application."""
     records = {(entry.namespace, entry.source_type, entry.source_id) for entry in entries if entry.source_id}
     return [
         Scope(namespace, source_type=kind, source_id=record, include_archived=True)
@@ -235,8 +235,8 @@ def without_recalled(text: str) -> tuple[str, list[str]]:
     """Remove all memory blocks. Return the remaining text and the ids of the removed entries.
 
     A block is a pair of markers around at least one entry. Nested blocks are removed as one block. Markers around other
-    text are not removed. If an opening marker has no closing marker, only the entries directly after the opening marker
-    are removed. The time is linear in the length of the text.
+    text are not removed. If an opening marker has no closing marker, only the entries directly after it are removed.
+    The time is linear in the length of the text.
     """
     remaining, ids, at = [], [], 0
     for start, end in _block_spans(text):
@@ -278,7 +278,7 @@ def _merged(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]
 
 
 def _after_items(text: str, at: int) -> int:
-    """Return the end of the entries that begin at `at`, with one entry per line. Return `at` if there is no entry."""
+    """Return the end of the entries, one per line, that begin at `at`."""
     while True:
         begin = at + 1 if text[at : at + 1] == "\n" else at
         if not text.startswith(_ITEM_OPEN, begin):

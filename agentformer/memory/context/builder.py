@@ -107,12 +107,12 @@ class ContextBuilder:
 
 
 def turns_of(items: Any) -> list[Turn]:
-    """Convert `ChatMessage`s, mappings with `role` and `content`, or entries to turns. Recalled memory in their text is
-    removed.
+    """Convert `ChatMessage`s, mappings with `role` and `content`, or entries to turns. Recalled memory is removed from
+    their text.
 
-    Mappings may have the form of OpenAI's chat API. If the content has parts, only text is kept, and other parts are
+    Mappings may have the form of OpenAI's chat API. Of content with parts, only text is kept, and other parts are
     replaced by their type. Calls of tools without text are skipped. Raises `InvalidInput` with the name of the wrong
-    item, or with `conversation`.
+    item.
     """
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("conversation", f"must be a list of messages, got {type(items).__name__}")
@@ -173,9 +173,9 @@ def _framed_turn(
 
 
 def _sent_role(value: Any, label: str) -> _Role:
-    if value == "tool":
-        return "user"
     for role in _ROLES:
         if value == role:
             return role
+    if value == "tool":
+        return "user"
     raise InvalidInput(f"{label}.role", f"must be one of {', '.join((*_ROLES, 'tool'))}, got {str(value)[:80]!r}")

@@ -57,8 +57,8 @@ class ContextReport:
 class Context:
     """Messages for a language model. If `has_memory`, the first message holds core blocks and recalled entries.
 
-    Memory contains words of documents, tools and other people. So memory is data and is sent in the role of the user.
-    Only system messages that the caller passed in keep the system role.
+    Memory contains words of documents, tools and other people, so it is data and is sent in the role of the user. Only
+    system messages that the caller passed in keep the system role.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -68,8 +68,8 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of the conversation. `label` names the message in reports. `entry_id` is set if the message is an
-    entry. `framed` is the original text of a message that was quoted in a frame because it is not the user's text."""
+    """A message of the conversation. `label` names it in reports. `entry_id` is set if it is an entry. `framed` is the
+    original text of a message that was quoted in a frame because it is not the user's text."""
 
     message: ChatMessage
     label: str
@@ -82,7 +82,6 @@ class Turn:
 
     @property
     def is_users(self) -> bool:
-        """True for a message that a user wrote."""
         return self.message.role == "user" and self.framed is None
 
 
@@ -96,10 +95,8 @@ class _Share:
 
 
 class ContextPlan:
-    """A context under construction. Offer entries, call `fill`, and call `context`.
-
-    Raises `InvalidInput` if core memory alone exceeds the budget.
-    """
+    """A context under construction. Offer entries, call `fill`, and call `context`. Raises `InvalidInput` if core
+    memory alone exceeds the budget."""
 
     def __init__(
         self, task: str, turns: Sequence[Turn], core: Sequence[MemoryEntry], budget: int, count: Callable[[str], int]
@@ -123,7 +120,8 @@ class ContextPlan:
         return next((turn.text for turn in reversed(self._turns) if turn.is_users), "")
 
     def offer(self, share: str, entries: Iterable[MemoryEntry]) -> None:
-        """Offer entries for a share, best first. Skip entries that are in the conversation or in another share."""
+        """Offer entries for a share, best first. Entries that are in the conversation or in another share are
+        skipped."""
         self._shares[share].offered = self._new(entries)
 
     def offer_spare(self, episodes: Iterable[MemoryEntry]) -> None:
@@ -140,8 +138,7 @@ class ContextPlan:
         self._warnings.update(dict.fromkeys(warnings))
 
     def fill(self, shares: Shares) -> None:
-        """Add recalled entries up to their shares, the conversation up to the remaining tokens, and at the end more
-        entries if they fit."""
+        """Add recalled entries up to their shares, the conversation, and then more entries if they fit."""
         self._task_fits = self._task is not None and self._fits([*_memory(self._core, ()), self._task.message])
         quota = max(0, self._left())
         self._take_entries("episodic", int(quota * shares.episodic))
@@ -193,12 +190,9 @@ class ContextPlan:
 
     def _check_core(self) -> None:
         size = self._size(_memory(self._core, ()))
-        if size > self._budget:
-            raise InvalidInput(
-                "max_tokens",
-                f"is {self._budget}, but core memory alone has {size}: {size - self._budget} too many; "
-                "raise it, or shorten core blocks",
-            )
+        if (excess := size - self._budget) > 0:
+            counts = f"is {self._budget}, but core memory alone has {size}: {excess} too many"
+            raise InvalidInput("max_tokens", f"{counts}; raise it, or shorten core blocks")
 
     def _take_turns(self) -> None:
         """Add messages, newest first. A message is never cut."""
@@ -238,8 +232,8 @@ class ContextPlan:
             share.taken = [entry for entry in share.taken if not self._is_covered(entry)]
 
     def _shrink(self, *shares: str) -> None:
-        """Drop entries of these shares, one share after another. If this is not enough, drop the oldest messages, and
-        at the end the task."""
+        """Drop entries of these shares, one share after another, then the oldest messages, and then the task, until the
+        rest fits."""
         while not self._fits(self._messages()):
             if share := next((self._shares[name] for name in shares if self._shares[name].taken), None):
                 share.taken.pop()
@@ -279,7 +273,7 @@ class ContextPlan:
         return self._size(messages) <= self._budget
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the tokens of the messages: the sum over single messages or the count of the joined text, whichever is
+        """Return the tokens of the messages: the sum over single messages, or the count of the joined text if that is
         larger."""
         if not messages:
             return 0
@@ -287,7 +281,6 @@ class ContextPlan:
         return max(sum(map(self._count, contents)), self._count("\n".join(contents)))
 
     def _entries_cost(self, entries: Sequence[MemoryEntry]) -> int:
-        """Return the tokens that entries add to a recalled block."""
         empty = recalled_block(())
         return sum(self._cost(recalled_block([entry])) - self._count(empty) for entry in entries)
 
@@ -302,7 +295,6 @@ class ContextPlan:
 
 
 def _comparable(text: str) -> str:
-    """Return the text in a form in which messages and entries can be compared."""
     return " ".join(strip_template_tokens(text).split())
 
 
@@ -341,7 +333,7 @@ def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> lis
 
 
 def _split_task(task: str, turns: Sequence[Turn]) -> tuple[list[Turn], Turn | None]:
-    """Return the conversation without the task, and the task. The task can be the last message of the user."""
+    """Return the conversation without the task, and the task, which can be the last message of the user."""
     turns = [turn for turn in turns if turn.message.content.strip()]
     if not task.strip():
         return turns, None

@@ -64,30 +64,24 @@ class Summary:
     problems: tuple[str, ...] = ()
 
     def to_entry(self, originals: Sequence[MemoryEntry]) -> MemoryEntry:
-        """Return the entry that stores this summary. It has the owner of the originals, and a link to each original.
-
-        Speakers and time range are stored in title and context. These fields are searched and shown, but are not part
-        of the text.
-        """
+        """Return the entry that stores this summary. It has the owner of the originals, and a link to each. Speakers
+        and time range are stored in title and context, which are searched and shown."""
         originals = sort_by_time(originals)
         first, last = time_of(originals[0]), time_of(originals[-1])
         language = detect_language(self.text, detect_language(" ".join(entry.content[:1000] for entry in originals)))
         speakers = list(dict.fromkeys(flatten(entry.speaker) for entry in originals if entry.speaker.strip()))
         names = ", ".join(list(dict.fromkeys(filter(None, map(speaker_of, originals))))[:_MAX_TITLE_NAMES])
         period = format_range(first, last, language) if first and last else ""
-        oldest = originals[0]
+        heading = [text for text in (names, period) if text]
+        owners = ("namespace", "session_id", "agent_id", "user_id", "project")
         return MemoryEntry(
             id=new_id(),
             content=self.text,
             tier="semantic",
             kind=SUMMARY_KIND,
-            namespace=oldest.namespace,
-            session_id=oldest.session_id,
-            agent_id=oldest.agent_id,
-            user_id=oldest.user_id,
-            project=oldest.project,
-            title=": ".join(filter(None, (names, period)))[:300],
-            context=", ".join(filter(None, (names, period))),
+            **{name: getattr(originals[0], name) for name in owners},
+            title=": ".join(heading)[:300],
+            context=", ".join(heading),
             category=SUMMARY_CATEGORY,
             derived_from=tuple(Link(entry.id) for entry in originals),
             occurred_at=last,
@@ -124,9 +118,9 @@ class Summarizer:
         """Return a faithful summary of the originals. The originals may be in any order.
 
         A text of the model is rejected if it is empty, if it is too long, if the originals do not support it, or if it
-        has none of their facts. After a rejection, the model gets the list of problems and writes a second text. If the
-        second text is rejected too, or after a `LanguageModelError`, the summary is extractive. Citation marks such as
-        [1] are removed. The text is empty only if `max_tokens` is too small for one word.
+        has none of their facts. Then the model gets the list of problems and writes a second text. If the second text
+        is rejected too, or after a `LanguageModelError`, the summary is extractive. Citation marks such as [1] are
+        removed. The text is empty only if `max_tokens` is too small for one word.
         """
         originals = sort_by_time(originals)
         if self._model is None:
@@ -167,8 +161,8 @@ class Summarizer:
         return Summary(text, _EXTRACTIVE, PROMPT_VERSION, outcome, tuple(problems))
 
     def _shortened(self, originals: Sequence[MemoryEntry]) -> list[str]:
-        """Return the contents of the originals. Very long contents are replaced by extracts, so that the model can read
-        all originals."""
+        """Return the contents of the originals. Very long contents are replaced by extracts, so that a model can read
+        all."""
         share = max(1, _MAX_PROMPT // max(1, len(originals)))
         return [
             entry.content
@@ -190,7 +184,6 @@ def _prompt(originals: Sequence[MemoryEntry], contents: Sequence[str], max_token
 
 
 def _retry_prompt(prompt: Sequence[ChatMessage], summary: str, problems: Sequence[str]) -> list[ChatMessage]:
-    """Return the same messages, followed by the rejected summary and its problems."""
     listed = wrap_in_tag("mistakes", "\n".join(f"- {problem}" for problem in problems))
     # Some servers refuse an empty message of the assistant.
     rejected = ChatMessage("assistant", strip_template_tokens(summary) or "-")

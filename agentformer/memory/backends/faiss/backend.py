@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from agentformer.errors import NotFound, StoreError
 from agentformer.index.files import SecureDelete, check_records, read_index_status
@@ -57,13 +57,13 @@ __all__ = ["DATABASE_FILE", "FaissMemoryBackend", "FaissOptions"]
 OpenIndexes = Callable[[Path, Database, Embedder, FaissOptions], "Indexes"]
 
 log = logging.getLogger("agentformer")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class FolderRecords:
-    """The methods of `MemoryBackend` that need only the records of a folder, and no index.
-
-    Raises `StoreFull` or `StoreDamaged` if the folder cannot be used.
-    """
+    """The methods of `MemoryBackend` that need only the records of a folder, and no index. Raises `StoreFull` or
+    `StoreDamaged` if the folder cannot be used."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()  # stays valid if the process changes its working directory
@@ -86,12 +86,10 @@ class FolderRecords:
             meta.release_lease(connection, name, holder)
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
-        with self._database.reading() as connection:
-            return stored_vectors.waiting_entries(connection, what, limit)
+        return self._read(stored_vectors.waiting_entries, what, limit)
 
     def spaces(self) -> Sequence[SpaceState]:
-        with self._database.reading() as connection:
-            return spaces.all_spaces(connection)
+        return self._read(spaces.all_spaces)
 
     def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
         return open_snapshot(self._database)
@@ -100,40 +98,35 @@ class FolderRecords:
         write_copy(self._database, folder / DATABASE_FILE)
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
-        with self._database.reading() as connection:
-            return records.get(connection, ids)
+        return self._read(records.get, ids)
 
     def count(self, scope: Scope) -> int:
-        with self._database.reading() as connection:
-            return records.count(connection, scope)
+        return self._read(records.count, scope)
 
     def namespaces(self) -> Sequence[str]:
-        with self._database.reading() as connection:
-            return records.namespaces(connection)
+        return self._read(records.namespaces)
 
     def pending(self, scope: Scope) -> int:
-        with self._database.reading() as connection:
-            return stored_vectors.pending_count(connection, scope)
+        return self._read(stored_vectors.pending_count, scope)
 
     def history(self, entry_id: str) -> list[MemoryEntry]:
-        with self._database.reading() as connection:
-            return versions_of(connection, entry_id)
+        return self._read(versions_of, entry_id)
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        with self._database.reading() as connection:
-            return records.page(connection, scope, after, limit)
+        return self._read(records.page, scope, after, limit)
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
+        return self._read(records.latest, scope, limit)
+
+    def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
         with self._database.reading() as connection:
-            return records.latest(connection, scope, limit)
+            return query(connection, *args, **options)
 
 
 class FaissMemoryBackend(FolderRecords):
-    """`MemoryBackend` over a folder. Raises `StoreFull` or `StoreDamaged` if the folder cannot be used.
-
-    `open_indexes` returns `Indexes`. It is called before the first search or change, so that a caller that only reads
-    records imports no index library.
-    """
+    """`MemoryBackend` over a folder. Raises `StoreFull` or `StoreDamaged` if the folder cannot be used. `open_indexes`
+    returns `Indexes`. It is called before the first search or change, so that a caller that only reads records imports
+    no index library."""
 
     def __init__(
         self, folder: Path, embedder: Embedder, open_indexes: OpenIndexes, options: FaissOptions = DEFAULT_OPTIONS
@@ -179,7 +172,7 @@ class FaissMemoryBackend(FolderRecords):
         former: Histories | None = None,
         progress: Progress | None = None,
     ) -> list[MemoryEntry]:
-        """Store entries with their vectors. If no embedder is available, queue the entries for embedding; see
+        """Store entries with their vectors. Without an embedder, queue them for embedding; see
         `MemoryBackend.store`."""
         entries = [with_times(entry) for entry in entries]
         histories = check_histories(entries, former, unique=unique)
@@ -188,7 +181,7 @@ class FaissMemoryBackend(FolderRecords):
             replaced: set[int] = set()
             for scope in replacing:
                 replaced.update(records.with_parts(connection, records.numbers(connection, scope)))
-            inserted, stored = entries, entries
+            inserted = stored = entries
             if unique:
                 replaced = consolidation.with_summaries(connection, sorted(replaced))
                 nums, inserted, stored = records.insert_unique(connection, entries, replaced)
@@ -222,8 +215,7 @@ class FaissMemoryBackend(FolderRecords):
             return updated
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Remove entries and return the number of removed entries. The removal of a scope also deletes the index
-        files."""
+        """Remove entries and return their number. The removal of a scope also deletes the index files."""
         if isinstance(what, Scope):
             what = dataclasses.replace(what, include_archived=True)
         with self._changing() as connection:
@@ -256,8 +248,8 @@ class FaissMemoryBackend(FolderRecords):
             return consolidation.restore(connection, summary_id, now())
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the queued entries and return how many entries remain. With `refused`, also train the vector index if
-        this is due."""
+        """Embed the queued entries and return how many remain. With `refused`, also train the vector index if this is
+        due."""
         if self._database.read_only and not refused:
             return 0  # the result of a background attempt could not be stored
         remaining = self._indexes.embedding.catch_up(progress, refused=refused)
@@ -331,8 +323,8 @@ class FaissMemoryBackend(FolderRecords):
                 self._opened.discard_scratch()
 
     def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction for changes. The search opens before the transaction, so that it knows the last change
-        before this one."""
+        """Return a transaction for changes. The search opens first, so that it knows the last change before this
+        one."""
         _ = self._indexes.search
         return self._database.writing()
 

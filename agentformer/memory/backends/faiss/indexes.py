@@ -1,7 +1,7 @@
 """The indexes of the embedded backend: search, embedding, migration and verification in one folder.
 
-Importing this module imports the index libraries. So the caller passes a function to the backend that opens `Indexes`
-at the first call that needs an index.
+Importing this module imports the index libraries. So the backend gets a function that opens `Indexes` when it first
+needs an index.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Indexes:
 
     @property
     def search(self) -> HybridSearch:
-        """The hybrid search. It must be opened before the first change, because it records the last change at that
+        """The hybrid search. It is opened before the first change, because it records the last change at that
         moment."""
         with self._lock:
             if self._search is None:
@@ -129,8 +129,8 @@ class StoreVerifier:
     """
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, indexes: Indexes, *, repair: bool) -> None:
-        """`folder` contains the index files. `indexes` rebuilds these files. Raises `StoreFull` if a repair is
-        requested and the store cannot be written."""
+        """`folder` contains the index files, and `indexes` rebuilds them. Raises `StoreFull` if a repair is requested
+        and the store cannot be written."""
         if repair and database.read_only:
             raise StoreFull(f"{database.path} cannot be written, so nothing in it can be repaired")
         self._folder = folder
@@ -176,10 +176,7 @@ class StoreVerifier:
 
     def _check_file(self) -> Findings:
         """Run the integrity check of SQLite. A repair rebuilds the indexes of SQLite, and recovers a file that cannot
-        be read.
-
-        If the file cannot be recovered, nothing else is repaired.
-        """
+        be read. If the file cannot be recovered, nothing else is repaired."""
         findings = self._check(checks.database, None)
         if not self._repair or not findings.keys:
             return findings
@@ -208,11 +205,10 @@ class StoreVerifier:
 
     def _check_windows(self, damaged: set[int]) -> Findings:
         embedder, problem = self._active_embedder()
-
-        def check(connection: sqlite3.Connection) -> Findings:
-            return verify_windows(connection, embedder, problem, damaged)
-
-        return self._check(check, lambda database, findings, _: repair_windows(database, findings))
+        return self._check(
+            lambda connection: verify_windows(connection, embedder, problem, damaged),
+            lambda database, findings, _: repair_windows(database, findings),
+        )
 
     def _active_embedder(self) -> tuple[Embedder | None, str]:
         """Return the embedder of the active space, or the reason why this embedder is unavailable."""
@@ -234,21 +230,16 @@ class StoreVerifier:
         return [words, snapshot]
 
     def _discard_index(self, findings: Findings, *, words: bool = False, vectors: bool = False) -> None:
-        """Delete an index. The next search rebuilds the index from the records."""
         try:
             self._indexes.search.renew(words=words, vectors=vectors)
+            findings.mark_repaired(findings.found, "deleted; the next search rebuilds it")
         except OSError as error:
             findings.advice = f"it cannot be deleted: {error.strerror or error}"
-        else:
-            findings.mark_repaired(findings.found, "deleted; the next search rebuilds it")
 
 
 def salvage_folder(folder: Path) -> Recovered | None:
-    """Replace a database that cannot be opened by a new database with all readable rows. Return None if there is no
-    database.
-
-    Raises `StoreError`.
-    """
+    """Replace a database that cannot be opened by a new one with all readable rows. Return None if there is none.
+    Raises `StoreError`."""
     path = folder / DATABASE_FILE
     if not path.exists():
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import InvalidInput, NotFound, StoreFull
-from agentformer.memory.backends import check_version, with_changes, with_times
+from agentformer.memory.backends import by_time, check_version, with_changes, with_times
 from agentformer.memory.backends.local_json import operations
 from agentformer.memory.backends.local_json.file_format import checked, file_name, file_text
 from agentformer.memory.backends.local_json.folder import Contents, Folder
@@ -184,9 +184,7 @@ class LocalJsonMemoryBackend:
         return FolderSnapshot(self._folder.read()).list(scope, after=after, limit=limit)
 
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
-        entries = sorted(
-            _in_scope(self._folder.read(), scope), key=lambda entry: (happened_at(entry), entry.id), reverse=True
-        )
+        entries = sorted(_in_scope(self._folder.read(), scope), key=by_time, reverse=True)
         return [_copied(entry) for entry in entries[: max(0, limit)]]
 
     def count(self, scope: Scope) -> int:
